@@ -32,6 +32,7 @@ def test_a_metadata_log_that_is_well_and_heard_leaves_no_doubt() -> None:
 def test_one_that_does_not_answer_is_doubted_unless_it_was_heard_just_now() -> None:
     assert "does not answer: no answer within 2 s" in doubt(9, HEARD_S + 0.1, [AWAY])
     assert doubt(9, HEARD_S - 0.1, [AWAY]) == ""
+    assert "does not answer" in doubt(9, QUIET_S + 1, [AWAY]), "the cause, not the silence it makes"
 
 
 def test_one_that_does_not_read_the_log_is_doubted_though_its_stream_lives() -> None:

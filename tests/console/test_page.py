@@ -86,6 +86,13 @@ def newest(stack: Stack) -> int:
     return epoch
 
 
+def nothing_follows(stack: Stack) -> bool:
+    """Whether the last change is fenced and nothing is under way: a plan stays what it is."""
+    found = httpx.get(f"{stack.url('metadata-log')}/v1/topology", timeout=10).json()
+    versions = found["topology"]
+    return not found["transitions"] and versions["fence_version"] == versions["version"]
+
+
 def test_a_join_is_seen_live(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/nodes")
     expect(page.locator("[data-node=n3]")).to_contain_text("normal")
@@ -349,6 +356,7 @@ def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
     ask("create-keyspace", "once more", name="archive", replication="dc1=1")
     expect(page.locator("[data-outcome=refused]")).to_contain_text("archive")
     page.get_by_role("button", name="leave it").click()
+    wait_until(lambda: nothing_follows(stack), "the keyspace to be fenced", 60)
     ask("drop-keyspace", "nobody needs it", name="archive")
     expect(page.locator("[data-outcome=done]")).to_be_visible()
     page.get_by_role("button", name="follow it").click()
@@ -670,6 +678,49 @@ def test_the_load_of_the_past_is_not_that_of_now(stack: Stack, watched: Watched)
     assert page.evaluate("globalThis.steleConsole.state.load") is None
     page.goto(f"{watched.url}/#/balance?epoch=3")
     expect(page.locator("[data-note=now]")).to_contain_text("of now, not of epoch 3")
+
+
+def test_a_view_that_fails_says_so_and_takes_nothing_else_with_it(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/nodes")
+    page.route("**/api/balance", lambda route: route.fulfill(json=[1, 2, 3]))
+    page.get_by_role("link", name="Balance").click()
+    expect(page.locator("[data-note=failed]")).to_contain_text("cannot be shown")
+    last = command(stack, type="set_setting", name="colour", value="whole")
+    watched.until(f"globalThis.steleConsole.state.newest >= {last}")
+    page.get_by_role("link", name="Nodes").click()
+    expect(page.locator("[data-node=n1]")).to_be_visible()
+    page.get_by_role("link", name="Balance").click()
+    page.unroute("**/api/balance")
+    page.locator("[data-note=failed] button").click()
+    expect(page.get_by_role("heading", name="Tablets are")).to_be_visible()
+    assert watched.complaints
+    watched.complaints.clear()
+
+
+def test_how_even_each_table_is_and_the_load_over_time_are_shown(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/balance")
+    expect(page.locator("[data-table='shop.orders']")).to_be_visible()
+    page.locator("select[name=span]").select_option("day")
+    page.reload()
+    expect(page.locator("select[name=span]")).to_have_value("day")
+    assert "span=day" in page.evaluate("location.hash")
+
+
+def test_a_redis_that_is_away_is_named_by_who_needs_it(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/health")
+    redis = page.locator("[data-of=redis]")
+    expect(redis).to_have_text("no process says that it cannot reach it", timeout=60_000)
+    expect(page.locator("[data-of=broker]")).to_have_text("no process says that it cannot reach it")
+    stack.redis.signal(signal.SIGSTOP)
+    try:
+        expect(redis).to_contain_text("session-guard: degraded: Redis is away", timeout=60_000)
+    finally:
+        stack.redis.signal(signal.SIGCONT)
+    expect(redis).to_have_text("no process says that it cannot reach it", timeout=60_000)
 
 
 def test_who_had_a_range_is_told_epoch_by_epoch(stack: Stack, watched: Watched) -> None:

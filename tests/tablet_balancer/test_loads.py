@@ -88,7 +88,8 @@ def test_what_cannot_be_read_and_what_is_of_another_log_is_left_out_and_counted(
 
 
 def test_nodes_are_described_with_and_without_loads(world: World) -> None:
-    measure, nodes, _ = described(world.image, Conditions(), 0.0)
+    measure, nodes, _, spread = described(world.image, Conditions(), 0.0)
+    assert spread == ()
     assert (measure.by, measure.rate_weight) == ("count", 0)
     assert {node.rate for node in nodes.values()} == {None}
     assert {*nodes} == {"a1", "b1", "c1"}
@@ -103,7 +104,10 @@ def test_nodes_are_described_with_and_without_loads(world: World) -> None:
         a1=2**40,
         b1=2**40,
     )
-    measure, nodes, _ = described(world.image, Conditions({"c1"}, loads=loads), 2.5)
+    measure, nodes, _, spread = described(world.image, Conditions({"c1"}, loads=loads), 2.5)
+    (songs,) = spread
+    held = sorted(nodes[name].tablets for name in ("a1", "b1"))
+    assert (songs.table, songs.fewest, songs.most) == ("music.songs", held[0], held[-1])
     assert measure.by == "size"
     assert measure.rate_weight == 50
     assert sum(node.rate or 0 for node in nodes.values()) == 6000

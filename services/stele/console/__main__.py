@@ -59,7 +59,7 @@ async def main(stop: Stop) -> None:
             [
                 position_route(NAME, settings.instance_id, mirror),
                 *page_routes(),
-                *Reads(mirror, upstream, watch, about).routes(),
+                *Reads(mirror, upstream, about).routes(),
                 stream_route(Pages(mirror, hub, watch)),
                 *command_routes(mirror, upstream, may_command=settings.console_commands),
             ],

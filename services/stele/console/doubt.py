@@ -18,14 +18,14 @@ def doubt(epoch: int, silent_s: float, processes: Iterable[ProcessShown]) -> str
     behind = newest_of(logs) - epoch
     if behind > LATE_EPOCHS:
         return f"The console is {behind} epochs behind the metadata-log."
-    if silent_s > QUIET_S:
-        return f"The metadata-log has said nothing for {silent_s:.0f} s."
     if logs and not any(each.ok for each in logs):
         worst = next((each for each in logs if each.up), logs[0])
         if worst.up:
             return f"The metadata-log is not well: {worst.reason}"
         if silent_s > HEARD_S:
             return f"The metadata-log does not answer: {worst.reason}."
+    if silent_s > QUIET_S:
+        return f"The metadata-log has said nothing for {silent_s:.0f} s."
     return ""
 
 

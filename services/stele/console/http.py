@@ -31,9 +31,8 @@ from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.http import HttpError, JsonResponse, read_json
 
 PAGE: Final = Path(__file__).parent / "page"
-SEND_LIMIT_S: Final = 30.0
-"""A page that takes nothing for so long is cut off; it comes back and goes on where it was."""
 NO_PING_S: Final = 86_400
+"""The stream gives its own signs of life; who takes nothing of them is cut off: see ``runtime.stalled``."""
 
 
 def page_routes() -> list[Route | Mount]:
@@ -60,9 +59,7 @@ def stream_route(pages: Pages) -> Route:
         after, state_id = number(request, "after", 0), request.query_params.get("state_id", "")
         events = pages.events(after, state_id, request.app.state.stopping)
         headers = {"cache-control": "no-store"}
-        return EventSourceResponse(
-            events, ping=NO_PING_S, send_timeout=SEND_LIMIT_S, headers=headers
-        )
+        return EventSourceResponse(events, ping=NO_PING_S, headers=headers)
 
     return Route("/api/stream", stream, methods=["GET"])
 

@@ -20,9 +20,15 @@ from stele.console.schema_shown import schema_shown
 from stele.console.shared import Shared
 from stele.console.shown import overview, requests_shown, row_shown, rows_of_node
 from stele.console.upstream import AwayError, Upstream
-from stele.console.watch import Watch
 from stele.domain.image import Image
 from stele.domain.ring.placement import EMPTY_RING, Placement
+from stele.runtime.answers.tablet_balancer import (
+    BalanceAnswer,
+    BalancePlan,
+    LoadHistory,
+    TabletWhy,
+)
+from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.http_encoding import GZIP_LEVEL, respond, takes_gzip
 from stele.words.decisions import Wanted
@@ -32,12 +38,14 @@ SEARCHED: Final = (
     *("actor", "command", "request", "facts", "about", "text", "refused"),
     *("since_ms", "until_ms", "before", "limit"),
 )
-BALANCER: Final = {
-    "/api/balance": "/v1/balance",
-    "/api/balance/plan": "/v1/balance/plan",
-    "/api/balance/why": "/v1/balance/why",
-    "/api/balance/sizes": "/v1/balance/sizes",
+BALANCER: Final[dict[str, tuple[str, type]]] = {
+    "/api/balance": ("/v1/balance", BalanceAnswer),
+    "/api/balance/plan": ("/v1/balance/plan", BalancePlan),
+    "/api/balance/history": ("/v1/balance/history", LoadHistory),
+    "/api/balance/why": ("/v1/balance/why", TabletWhy),
+    "/api/balance/sizes": ("/v1/balance/sizes", SizesAnswer),
 }
+"""What the page asks; by what path the tablet-balancer is asked for it, and what that answers with."""
 BALANCER_S: Final = 1.0
 """So long an answer of the balancer is good for all pages."""
 _JSON: Final = msgspec.json.Encoder(enc_hook=str)
@@ -48,12 +56,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Reads:
     """The handlers; each names the service that is away instead of failing."""
 
-    def __init__(
-        self, mirror: Mirror, upstream: Upstream, watch: Watch, about: dict[str, object]
-    ) -> None:
+    def __init__(self, mirror: Mirror, upstream: Upstream, about: dict[str, object]) -> None:
         self._mirror = mirror
         self._upstream = upstream
-        self._watch = watch
         self._history = History(upstream, mirror)
         self._about = about
         self._kept = Kept()
@@ -75,8 +80,7 @@ class Reads:
             "/api/diff": self.diff,
             "/api/request": self.request,
             "/api/decisions": self.decisions,
-            "/api/heat": self.heat,
-            **{path: self._of_balancer(theirs) for path, theirs in BALANCER.items()},
+            **{path: self._of_balancer(*theirs) for path, theirs in BALANCER.items()},
         }
         return [Route(path, named(handler), methods=["GET"]) for path, handler in found.items()]
 
@@ -199,16 +203,7 @@ class Reads:
         before = number(request, "before", 0)
         return await self._json(request, await self._history.decisions(wanted, limit, before))
 
-    async def heat(self, request: Request) -> Response:
-        samples = [*self._watch.heat]
-        packs = takes_gzip(request)
-        body = await self._kept.get(
-            ("heat", samples[-1].at_ms if samples else 0, packs),
-            lambda: _packed(_JSON.encode({"samples": samples}), gzip_it=packs),
-        )
-        return _whole(body, "application/json", packed=packs)
-
-    def _of_balancer(self, path: str) -> Handler:
+    def _of_balancer(self, path: str, kind: type) -> Handler:
         async def balancer(request: Request) -> Response:
             params = dict(request.query_params)
 
@@ -216,6 +211,12 @@ class Reads:
                 answer = await self._upstream.ask("tablet-balancer", path, params)
                 if not answer.ok:
                     raise refused(answer)
+                try:
+                    msgspec.json.decode(answer.body, type=kind)
+                except msgspec.DecodeError as error:
+                    text = "What the tablet-balancer answers cannot be understood."
+                    hint = "See whether its address is right, and its release."
+                    raise HttpError(502, "not_understood", text, hint=hint) from error
                 return answer.body
 
             turn = int(time.monotonic() / BALANCER_S)

@@ -210,7 +210,7 @@ def row_shown(image: Image, name: str, place: int) -> RowShown | None:
 
 
 def rows_of_node(image: Image, node_id: str) -> dict[str, dict[str, object]]:
-    """By map: how many rows a node writes, and the places of the first ones."""
+    """By map: how many of its rows a node writes, and the places of the first ones."""
     number = image.ring.nodes.numbers.get(node_id)
     if number is None:
         return {}
@@ -222,7 +222,9 @@ def rows_of_node(image: Image, node_id: str) -> dict[str, dict[str, object]]:
             shown = map_name(image, name)
             found[name] = {
                 "name": shown,
+                "tablets": name.startswith(TABLET_MAP),
                 "rows": len(places),
+                "of": len(image.ring.placements[name]),
                 "places": places[:MOST_ROWS].tolist(),
             }
     return found

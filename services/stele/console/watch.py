@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -23,11 +23,6 @@ T = TypeVar("T")
 
 LIMIT_S: Final = 2.0
 """A service that takes longer counts as away in this look."""
-HEAT_EVERY_S: Final = 5.0
-HEAT_KEPT: Final = 720
-"""An hour of load by node."""
-HEAT_CELLS: Final = 72_000
-"""Samples times nodes at most: with many nodes every second sample goes, and they are taken more seldom."""
 MOST_NODES: Final = 64
 """So many nodes are asked how they are; of the others the session guard's word counts."""
 
@@ -55,15 +50,6 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     pages: int = 0
 
 
-class HeatSample(msgspec.Struct, frozen=True):
-    """The load of each node at a moment: operations a second, bytes, tablets."""
-
-    at_ms: int
-    rates: dict[str, float]
-    sizes: dict[str, int]
-    tablets: dict[str, int]
-
-
 class Watch:
     """``looked`` is the newest look; the hub's bell rings after each."""
 
@@ -75,22 +61,16 @@ class Watch:
         self.looked = Looked()
         self.number = 0
         """Of the look: it counts up."""
-        self.heat: list[HeatSample] = []
-        self._heat_every_s = HEAT_EVERY_S
-        self._heat_at_s = 0.0
         self._stuck_at = -1
         """The epoch at the look before."""
 
     async def run(self) -> None:
-        """Look until cancelled; while nobody has a page open only the load is sampled."""
+        """Look until cancelled, while anybody has a page open."""
         while True:
             if self._hub.readers:
                 self.looked = await self._look()
                 self.number += 1
                 self._hub.ring()
-            if time.monotonic() - self._heat_at_s > self._heat_every_s:
-                self._heat_at_s = time.monotonic()
-                await self._sample()
             await asyncio.sleep(self._every_s)
 
     async def _look(self) -> Looked:
@@ -180,23 +160,3 @@ class Watch:
             return msgspec.json.decode(answer.body, type=kind) if answer.ok else None
         except (AwayError, msgspec.DecodeError):
             return None
-
-    async def _sample(self) -> None:
-        found = await self._answer("tablet-balancer", "/v1/balance", dict[str, Any])
-        nodes = (found or {}).get("nodes", {})
-        if not nodes:
-            return
-
-        def of(name: str) -> dict[str, Any]:
-            return {node: row[name] for node, row in nodes.items() if row.get(name) is not None}
-
-        at_ms = time.time_ns() // 1_000_000
-        self.keep(HeatSample(at_ms, of("rate"), of("size_bytes"), of("tablets")))
-
-    def keep(self, sample: HeatSample) -> None:
-        """A sample more. Where they would be too many, an hour has fewer; what is older than an hour goes."""
-        since_ms = sample.at_ms - round(1000 * HEAT_EVERY_S * HEAT_KEPT)
-        self.heat = [*(s for s in self.heat if s.at_ms > since_ms), sample]
-        if len(self.heat) * max(1, len(sample.tablets)) > HEAT_CELLS and len(self.heat) > 2:
-            self.heat = self.heat[::-2][::-1]
-            self._heat_every_s *= 2

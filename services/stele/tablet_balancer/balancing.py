@@ -32,6 +32,7 @@ from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancePlan,
     BalanceState,
+    LoadHistory,
     PlannedTabletMove,
     SwitchedOff,
     TabletWhy,
@@ -45,6 +46,7 @@ from stele.runtime.service import wait_at_most
 from stele.tablet_balancer import metrics
 from stele.tablet_balancer.described import described
 from stele.tablet_balancer.failures import Failures
+from stele.tablet_balancer.load_history import Span
 from stele.tablet_balancer.loads import Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
@@ -127,6 +129,7 @@ class Balancer:
             rate_weight=found.measure.rate_weight,
             why=found.measure.why,
             nodes=found.nodes,
+            tables=found.tables,
             down=tuple(sorted(conditions.down)),
             avoided=tuple(sorted(conditions.avoided)),
             full=tuple(sorted(conditions.loads.full())),
@@ -163,6 +166,10 @@ class Balancer:
         image = self.image
         plan = await asyncio.to_thread(to_the_end, image, self._conditions())
         return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
+
+    def history(self, span: Span) -> LoadHistory:
+        self._known_loads()  # with what has just come
+        return self._loads.histories.answer(span)
 
     def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
         """Why a tablet is where it is."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stele.domain.balance.evenness import evenness
+from stele.domain.balance.planned import TableSpread
 from stele.domain.balance.state import LEAVING, State
 from stele.domain.image import Image
 from stele.domain.tablets.conditions import Conditions
@@ -15,19 +16,21 @@ from stele.runtime.answers.tablet_balancer import BalancedNode, BalancedShard
 
 
 class Described(NamedTuple):
-    """By what tablets are balanced; every node that has room for them, or has some; and how many replicas have
-    to leave where they are.
+    """By what tablets are balanced; every node that has room for them, or has some; how many replicas have
+    to leave where they are; and how each table is spread.
     """
 
     measure: Measure
     nodes: dict[str, BalancedNode]
     to_leave: int
+    tables: tuple[TableSpread, ...]
 
 
 def described(image: Image, conditions: Conditions, now_s: float) -> Described:
     """``now_s`` is of the clock by which loads were heard."""
     what, loads = look(image, conditions).what, conditions.loads
-    even = {node.id: node for node in evenness(what.state, what.names).nodes}
+    spread = evenness(what.state, what.names)
+    even = {node.id: node for node in spread.nodes}
     place = {node_id: at for at, node_id in enumerate(what.node_ids)}
     nodes = {
         node_id: BalancedNode(
@@ -44,7 +47,8 @@ def described(image: Image, conditions: Conditions, now_s: float) -> Described:
         for node_id, tablets in held_by(image).items()
     }
     leaving = np.isin(what.state.state, LEAVING)
-    return Described(what.measure, nodes, int(what.state.count[:, leaving].sum()))
+    to_leave = int(what.state.count[:, leaving].sum())
+    return Described(what.measure, nodes, to_leave, spread.tables)
 
 
 def _shards(state: State, node: int, *, known: bool) -> tuple[BalancedShard, ...]:

@@ -1,7 +1,7 @@
 """The balancer's routes: how things stand, what would move, and why a tablet is where it is."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +10,9 @@ from starlette.routing import Route
 from stele.domain.base import Rejection
 from stele.runtime.http import HttpError, JsonResponse
 from stele.tablet_balancer.balancing import Balancer
+from stele.tablet_balancer.load_history import Span
+
+T = TypeVar("T", bound=StrEnum)
 
 LARGEST: Final = 16
 """Tablets that are told of when nobody says how many."""
@@ -30,16 +33,23 @@ def routes(balancer: Balancer) -> list[Route]:
     async def plan(_: Request) -> Response:
         return JsonResponse(await balancer.plan())
 
+    async def history(request: Request) -> Response:
+        return JsonResponse(balancer.history(_one_of(Span, request, "span", Span.HOUR)))
+
     async def why(request: Request) -> Response:
         return _answered(balancer.why(_table(request), _number(request, "tablet", "0")))
 
     async def sizes(request: Request) -> Response:
-        limit, order = _number(request, "limit", str(LARGEST)), _order(request)
+        limit, order = (
+            _number(request, "limit", str(LARGEST)),
+            _one_of(Order, request, "order", Order.SIZE),
+        )
         return _answered(balancer.sizes(_table(request), limit, hottest=order is Order.RATE))
 
     return [
         Route("/v1/balance", balance, methods=["GET"]),
         Route("/v1/balance/plan", plan, methods=["GET"]),
+        Route("/v1/balance/history", history, methods=["GET"]),
         Route("/v1/balance/why", why, methods=["GET"]),
         Route("/v1/balance/sizes", sizes, methods=["GET"]),
     ]
@@ -55,16 +65,16 @@ def _table(request: Request) -> str:
     return request.query_params.get("table", "")
 
 
-def _order(request: Request) -> Order:
-    text = request.query_params.get("order", Order.SIZE)
+def _one_of(kind: type[T], request: Request, name: str, default: T) -> T:
+    text = request.query_params.get(name, default)
     try:
-        return Order(text)
+        return kind(text)
     except ValueError:
         raise HttpError(
             400,
-            "bad_order",
-            f"order '{text[:40]}' is not known.",
-            hint=f"Ask for ?order={Order.SIZE} or ?order={Order.RATE}.",
+            f"bad_{name}",
+            f"{name} '{text[:40]}' is not known.",
+            hint=f"Ask for {' or '.join(f'?{name}={each}' for each in kind)}.",
         ) from None
 
 

@@ -13,6 +13,7 @@ from stele.runtime.live_flow import LiveFlow
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 from stele.tablet_balancer import metrics
+from stele.tablet_balancer.load_history import Histories
 
 LOADS: Final = LiveFlow("tablet-balancer", "load")
 
@@ -25,6 +26,7 @@ class Loads:
     def __init__(self) -> None:
         self._conditions = list[tuple[Load, float]]()
         self._table = LoadTable()
+        self.histories = Histories()
         self.read = asyncio.Event()
         """What was in the topic at the start has been read."""
 
@@ -44,10 +46,12 @@ class Loads:
     def table(self, image: Image) -> LoadTable:
         """What counts by an image, which has been read to the end that the log had at the start."""
         conditions, self._conditions = self._conditions, []
+        now_s = time.monotonic()
         for load, at_s in conditions:
             if load.log_id == image.log_id:
                 metrics.loads.inc()
                 self._table = self._table.with_load(load, at_s)
+                self.histories.note(image, load, now_s - at_s)
             else:
                 foreign_messages.labels("load").inc()
         self._table = self._table.current(image)

@@ -17,6 +17,19 @@ export function mayComeBack(error) {
   return !(error instanceof Refused) || error.status >= 500;
 }
 
+/** Between two answers to a question about what changes all the time; milliseconds. */
+const PAUSE_LEAST_MS = 30;
+const PAUSE_MOST_MS = 1000;
+
+/**
+ * How long to wait before such a question is asked again: three times as long as it took, so that a console that is
+ * quick is asked at once, and one that is not has rest.
+ * @param {number} tookMs
+ */
+export function pauseAfter(tookMs) {
+  return Math.min(PAUSE_MOST_MS, Math.max(PAUSE_LEAST_MS, 3 * tookMs));
+}
+
 /** How long a question may take; milliseconds. */
 const LIMIT_MS = 130_000;
 

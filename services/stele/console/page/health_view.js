@@ -5,6 +5,13 @@ import { shownEpoch, state } from "./store.js";
 import { Badge, Sentence, useStore } from "./ui.js";
 import { counted } from "./words.js";
 
+/** What the processes say of somebody whom they need. @param {any} looked @param {RegExp} name */
+function saidOf(looked, name) {
+  const said = (looked?.processes ?? []).filter((/** @type {any} */ p) => name.test(p.reason));
+  if (said.length) return html`<span class="bad">${said.map((/** @type {any} */ p) => `${p.service}: ${p.reason}`).join("; ")}</span>`;
+  return (looked?.processes ?? []).some((/** @type {any} */ p) => p.up) ? "no process says that it cannot reach it" : "not known";
+}
+
 export function HealthView() {
   useStore();
   const looked = state.looked;
@@ -24,9 +31,11 @@ export function HealthView() {
       <tbody>${clusters.map((/** @type {any} */ c) => html`<tr key=${c.cluster} data-cluster=${c.cluster}><td>${c.cluster}</td><td><${Badge} state=${c.quarantine ? "quarantined" : "goes on"} /></td><td>${c.epoch}</td>
         <td>${c.cluster === state.overview?.cluster ? counted(Math.max(0, state.newest - c.epoch), "epoch", "epochs") : ""}</td><td>${counted(c.waiting, "epoch", "epochs")}</td><td>${counted(c.not_judged, "record", "records")}</td><td>${c.strays}</td></tr>
         ${c.quarantine && html`<tr><td></td><td colspan="6" class="bad">${c.quarantine}</td></tr>`}`)}</tbody></table>`}
-    <h2>The log</h2>
+    <h2>The log, and what it needs</h2>
     <dl class="flat"><dt>newest epoch</dt><dd>${state.newest}</dd>
       <dt>came to this page</dt><dd>${state.delayMs < 0 ? "none has come since the page was opened" : `${state.delayMs} ms after it was written, by the two clocks`}</dd>
+      <dt>broker</dt><dd data-of="broker">${saidOf(looked, /broker|kafka|not certain that the log/i)}</dd>
+      <dt>Redis</dt><dd data-of="redis">${saidOf(looked, /redis/i)}</dd>
       <dt>versions</dt><dd>version ${state.overview?.topology.version ?? ""}, fence ${state.overview?.topology.fence_version ?? ""}</dd>
       <dt>coordinator</dt><dd>${state.overview?.coordinator.holder ?? ""} in term ${state.overview?.coordinator.term ?? ""}</dd>
       <dt>features</dt><dd>${(state.overview?.features ?? []).join(", ") || "none"}</dd></dl>

@@ -1,6 +1,6 @@
 // The page: its head, the line of time, and the view that the address names.
 
-import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm-preact.js";
 import { keepToken, takeToken } from "./address.js";
 import { AskDialog } from "./ask.js";
 import { BalanceView } from "./balance_view.js";
@@ -97,6 +97,13 @@ function TokenDialog() {
   </form></main>`;
 }
 
+/** A view; one that fails takes nothing else with it. @param {{view: any}} props */
+function Whole({ view: View }) {
+  const [error, again] = useErrorBoundary((/** @type {any} */ why) => globalThis.console.error(why));
+  if (!error) return html`<${View} />`;
+  return html`<p class="bad" role="alert" data-note="failed">This view cannot be shown: ${String(error)}. <button onClick=${again}>try again</button></p>`;
+}
+
 function Page() {
   useStore();
   if (state.locked) return html`<${TokenDialog} />`;
@@ -105,7 +112,7 @@ function Page() {
     <a class="skip" href="#main" onClick=${(/** @type {Event} */ e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>to the content</a>
     <${Head} />
     <${Notices} />
-    <main id="main" tabindex="-1"><${View} /></main>
+    <main id="main" tabindex="-1"><${Whole} key=${state.place.view} view=${View} /></main>
     <${TimeLine} />
     ${state.dialog && html`<${AskDialog} asked=${state.dialog} />`}
     <footer>${state.overview ? `epoch ${state.overview.epoch}, version ${state.overview.topology.version}` : ""}

@@ -62,7 +62,7 @@ function NodeFacts({ id, answer, heard, epoch }) {
   const node = answer.node;
   const ofNode = (state.overview?.requests ?? []).filter((/** @type {any} */ r) => r.node_id === id);
   return html`
-    <h2>Node ${id} <${Badge} state=${node.state} /></h2>
+    <h2>Node ${id} <${Badge} state=${node.state} />${heard?.liveness === "down" && html` <${Badge} state="down" />`}</h2>
     <dl>
       <dt>place</dt><dd>${node.dc}, ${node.rack}</dd>
       <dt>address</dt><dd>${node.address}</dd>
@@ -73,7 +73,7 @@ function NodeFacts({ id, answer, heard, epoch }) {
       ${node.excluded_since > 0 && html`<dt>excluded</dt><dd>since epoch ${node.excluded_since}</dd>`}
     </dl>
     <h3>Holds</h3>
-    <ul class="plain">${Object.entries(answer.maps).map(([placement, held]) => html`<li>${held.rows} of <button class="link" onClick=${() => go({ view: "map", map: placement, row: held.places[0] })}>${held.name}</button></li>`)}
+    <ul class="plain">${Object.entries(answer.maps).map(([placement, held]) => html`<li>${held.rows} of ${counted(held.of, held.tablets ? "tablet" : "range", held.tablets ? "tablets" : "ranges")} of <button class="link" onClick=${() => go({ view: "map", map: placement, row: held.places[0] })}>${held.name}</button></li>`)}
       ${!Object.keys(answer.maps).length && html`<li>no range and no tablet</li>`}</ul>
     ${!epoch && html`<div class="deeds" role="group" aria-label="What can be done">
       ${DEEDS.map(([name, word, field]) => html`<button onClick=${() => ask(name, { [field]: id })}>${word}…</button>`)}

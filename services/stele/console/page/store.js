@@ -1,6 +1,6 @@
 // All that the page knows, and who is told when it changes.
 
-import { get, getBytes, mayComeBack, Refused } from "./api.js";
+import { get, getBytes, mayComeBack, pauseAfter, Refused } from "./api.js";
 import { readPlace, takeToken, writePlace } from "./address.js";
 import { listenOn } from "./listening.js";
 import { change, unpack } from "./map_data.js";
@@ -9,9 +9,7 @@ import { change, unpack } from "./map_data.js";
 const LISTED = 1000;
 const FIRST_PAGE = 100;
 /** Changes that come together are read together; milliseconds. */
-const GATHER_MS = 40;
-/** Between two reads of the state while it changes all the time; milliseconds. */
-const PAUSE_MS = 250;
+const GATHER_MS = 20;
 const PLAY_MS = 400;
 /** Between two questions to somebody who is away; milliseconds. */
 const AWAY_MS = 3000;
@@ -243,11 +241,12 @@ function later() {
   setTimeout(async () => {
     const withMap = mapIsOld;
     mapIsOld = false;
+    const begun = performance.now();
     if (!shownEpoch()) await refresh(withMap);
     setTimeout(() => {
       gathering = false;
       if (!shownEpoch() && (state.overview?.epoch ?? 0) < state.newest) later();
-    }, PAUSE_MS);
+    }, pauseAfter(performance.now() - begun));
   }, GATHER_MS);
 }
 

@@ -1,7 +1,7 @@
 // Small parts that all views share.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { mayComeBack } from "./api.js";
+import { mayComeBack, pauseAfter } from "./api.js";
 import { go, listen, shownEpoch, state } from "./store.js";
 import { clock } from "./words.js";
 
@@ -15,8 +15,6 @@ export function useStore() {
   return state;
 }
 
-/** Between two answers to the same question while what it is about changes all the time; milliseconds. */
-const PAUSE_MS = 500;
 /** Between two questions to somebody who is away; milliseconds. */
 const AWAY_MS = 3000;
 
@@ -40,6 +38,7 @@ export function useAnswer(ask, what, when = "") {
       busy = true;
       for (let asked; asked !== newest.current.when && !cut.signal.aborted; ) {
         asked = newest.current.when;
+        const begun = performance.now();
         let away = false;
         try {
           const answer = await newest.current.ask(cut.signal);
@@ -51,7 +50,7 @@ export function useAnswer(ask, what, when = "") {
           if (!cut.signal.aborted) setFound((/** @type {any} */ old) => ({ answer: old.what === what ? old.answer : null, problem, what }));
         }
         if (away) asked = null;
-        if (asked !== newest.current.when) await new Promise((done) => setTimeout(done, away ? AWAY_MS : PAUSE_MS));
+        if (asked !== newest.current.when) await new Promise((done) => setTimeout(done, away ? AWAY_MS : pauseAfter(performance.now() - begun)));
       }
       busy = false;
     };

@@ -1,0 +1,127 @@
+"""How the load of each node was lately, by what nodes have reported.
+
+The topic keeps the reports of the last hour, so a balancer that has just been started knows them too.
+"""
+
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from stele.domain.image import Image
+from stele.domain.messages import Load
+from stele.runtime.answers.tablet_balancer import LoadHistory, LoadSample
+
+MOST_CELLS: Final = 72_000
+"""Moments times nodes of a span: with many nodes its moments are farther apart."""
+HOLDS_MS: Final = 150_000
+"""So long a report stands while the next one is due: two of a node's intervals, and a late one."""
+
+
+class Span(StrEnum):
+    """How far back."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+class _Length(NamedTuple):
+    span_ms: int
+    every_ms: int
+
+
+_LENGTHS: Final = {Span.HOUR: _Length(3_600_000, 15_000), Span.DAY: _Length(86_400_000, 300_000)}
+
+
+class _Weight(NamedTuple):
+    rate: int | None
+    size_bytes: int
+    tablets: int
+
+
+class Histories:
+    """One for each span. What is noted may be of any moment, in any order."""
+
+    def __init__(self) -> None:
+        self._spans = _begun()
+        self._cluster_id = ""
+
+    def note(self, image: Image, load: Load, age_s: float) -> None:
+        """A report that is so old, of a log that goes on; nodes that the image does not know count nothing."""
+        if image.cluster_id != self._cluster_id:
+            self._spans, self._cluster_id = _begun(), image.cluster_id
+        if load.node_id not in image.membership.nodes:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        for moments in self._spans.values():
+            moments.note(now_ms, now_ms - round(1000 * age_s), load.node_id, _weight(load))
+
+    def answer(self, span: Span) -> LoadHistory:
+        moments = self._spans[span]
+        samples = tuple(moments.samples(time.time_ns() // 1_000_000))
+        return LoadHistory(span_ms=moments.span_ms, every_ms=moments.every_ms, samples=samples)
+
+
+class _Moments:
+    """What each node reported last within each step of time."""
+
+    def __init__(self, span_ms: int, every_ms: int) -> None:
+        self.span_ms = span_ms
+        self.every_ms = every_ms
+        self._steps = dict[int, dict[str, _Weight]]()
+        self._cells = 0
+
+    def note(self, now_ms: int, at_ms: int, node_id: str, weight: _Weight) -> None:
+        if at_ms <= now_ms - self.span_ms:
+            return
+        step = self._steps.setdefault(at_ms // self.every_ms, {})
+        self._cells += node_id not in step
+        step[node_id] = weight
+        if self._cells > MOST_CELLS:
+            self._forget(now_ms)
+        while self._cells > MOST_CELLS and len(self._steps) > 1:
+            self._thin_out()
+
+    def samples(self, now_ms: int) -> Iterator[LoadSample]:
+        """The oldest first; a node that did not report within a step has its last report's for a while."""
+        self._forget(now_ms)
+        last = dict[str, tuple[int, _Weight]]()
+        for step in range(min(self._steps, default=0), max(self._steps, default=-1) + 1):
+            at_ms = step * self.every_ms
+            last |= {node: (at_ms, weight) for node, weight in self._steps.get(step, {}).items()}
+            known = {n: w for n, (since, w) in last.items() if at_ms - since <= HOLDS_MS}
+            yield LoadSample(
+                at_ms=at_ms,
+                rates={n: w.rate for n, w in known.items() if w.rate is not None},
+                sizes={n: w.size_bytes for n, w in known.items()},
+                tablets={n: w.tablets for n, w in known.items()},
+            )
+
+    def _forget(self, now_ms: int) -> None:
+        """What is too old, and what would be to come: the clock was set back since."""
+        first, last = (now_ms - self.span_ms) // self.every_ms, now_ms // self.every_ms
+        self._keep({at: step for at, step in self._steps.items() if first < at <= last})
+
+    def _thin_out(self) -> None:
+        """Of two steps that become one each node's newer report stays."""
+        self.every_ms *= 2
+        steps = dict[int, dict[str, _Weight]]()
+        for at in sorted(self._steps):
+            steps.setdefault(at // 2, {}).update(self._steps[at])
+        self._keep(steps)
+
+    def _keep(self, steps: dict[int, dict[str, _Weight]]) -> None:
+        self._steps, self._cells = steps, sum(map(len, steps.values()))
+
+
+def _begun() -> dict[Span, _Moments]:
+    return {span: _Moments(*length) for span, length in _LENGTHS.items()}
+
+
+def _weight(load: Load) -> _Weight:
+    counted = [each for t in load.tables for each in (*t.reads_per_s, *t.writes_per_s) if each >= 0]
+    return _Weight(
+        rate=sum(counted) if counted else None,
+        size_bytes=sum(sum(table.sizes_bytes) for table in load.tables),
+        tablets=sum(len(table.tablets) for table in load.tables),
+    )

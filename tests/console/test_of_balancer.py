@@ -1,0 +1,41 @@
+"""What the tablet-balancer answers reaches the page only where it is an answer of it."""
+
+from __future__ import annotations
+
+import httpx
+import msgspec
+import pytest
+
+from stele.console.reads import BALANCER, Reads
+from stele.console.upstream import Answered
+from stele.runtime.answers.tablet_balancer import LoadHistory
+from stele.runtime.http import Health, build_app
+
+
+class Balancer:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def ask(self, service: str, path: str, params: object) -> Answered:
+        return Answered(200, self._body)
+
+
+async def asked(body: bytes, path: str) -> httpx.Response:
+    reads = Reads(None, Balancer(body), {})  # type: ignore[arg-type]
+    app = build_app("console", reads.routes(), lambda: Health(ok=True))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize("path", BALANCER)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1,2,3]", b"null", b'{"nodes": 3}', b"\0" * 99])
+async def test_what_is_no_answer_of_it_is_named(path: str, body: bytes) -> None:
+    answer = await asked(body, path)
+    assert answer.status_code == 502
+    assert answer.json()["code"] == "not_understood"
+
+
+async def test_its_answer_is_passed_on_as_it_is() -> None:
+    body = msgspec.json.encode(LoadHistory(span_ms=1, every_ms=1, samples=()))
+    assert (await asked(body, "/api/balance/history")).content == body

@@ -1,0 +1,104 @@
+"""The load by node over time: of any moment, in any order, and of many nodes no more than fits."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from stele.domain.image import Image
+from stele.domain.messages import Load
+from stele.domain.tablets.load import NO_LOADS
+from stele.log.codec import encode_load
+from stele.tablet_balancer import load_history
+from stele.tablet_balancer.load_history import HOLDS_MS, Histories, Span, _Moments, _Weight
+from stele.tablet_balancer.loads import Loads
+from tests.coordinator.world import World, empty_cluster
+from tests.domain.load_of import Rate, load_of, table_of
+
+NOW_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+
+
+def weight(size_bytes: int = 1) -> _Weight:
+    return _Weight(rate=None, size_bytes=size_bytes, tablets=1)
+
+
+def of(image: Image, node_id: str, size_bytes: int, **rates: Rate) -> Load:
+    known = {int(tablet[1:]): rate for tablet, rate in rates.items()}
+    sizes = dict.fromkeys(range(2), size_bytes)
+    table = table_of("t1", 4, sizes, known if rates else None)
+    host_id = image.membership.nodes[node_id].host_id
+    return load_of(node_id, table, host_id=host_id, log_id=image.log_id)
+
+
+@pytest.fixture
+def world() -> World:
+    world = empty_cluster()
+    for name in ("a1", "b1"):
+        world.add(name, rack="r")
+    world.run()
+    return world
+
+
+def test_what_was_reported_before_the_start_is_known_with_its_moment(world: World) -> None:
+    loads, image = Loads(), world.image
+    loads.on_record(encode_load(of(image, "a1", 10, t0=Rate(3, 4, 5))), 1800.0)
+    loads.on_record(encode_load(of(image, "b1", 20)), 1800.0)
+    newer = msgspec.structs.replace(of(image, "a1", 30, t0=Rate(), t1=Rate(1)), sequence=2)
+    loads.on_record(encode_load(newer), 0.0)
+    assert loads.table(image) != NO_LOADS
+    for span in Span:
+        samples = loads.histories.answer(span).samples
+        first, last = samples[0], samples[-1]
+        assert first.sizes == {"a1": 20, "b1": 40}
+        assert first.rates == {"a1": 12}, "who does not count has no rate"
+        assert first.tablets == {"a1": 2, "b1": 2}
+        assert (last.sizes, last.rates) == ({"a1": 60}, {"a1": 1})
+        ago_ms = time.time_ns() // 1_000_000 - first.at_ms
+        assert 1_800_000 <= ago_ms <= 1_800_000 + loads.histories.answer(span).every_ms + MINUTE_MS
+
+
+def test_a_report_stands_until_the_next_is_long_overdue_and_then_there_is_a_gap() -> None:
+    moments = _Moments(60 * MINUTE_MS, MINUTE_MS)
+    moments.note(NOW_MS, NOW_MS - 10 * MINUTE_MS, "a1", weight())
+    moments.note(NOW_MS, NOW_MS, "a1", weight(2))
+    known = [sample.sizes.get("a1", 0) for sample in moments.samples(NOW_MS)]
+    stands = 1 + HOLDS_MS // MINUTE_MS
+    assert known == [1] * stands + [0] * (10 - stands) + [2]
+
+
+def test_what_is_too_old_goes_and_so_does_what_a_clock_that_was_set_back_leaves_to_come() -> None:
+    moments = _Moments(60 * MINUTE_MS, MINUTE_MS)
+    for minutes in (90, 59, 0, -30):
+        moments.note(NOW_MS, NOW_MS - minutes * MINUTE_MS, f"{minutes}", weight())
+    known = {node for sample in moments.samples(NOW_MS) for node in sample.sizes}
+    assert known == {"59", "0"}
+    assert [*moments.samples(NOW_MS + 61 * MINUTE_MS)] == []
+
+
+def test_the_load_of_many_nodes_stays_small_and_its_moments_stay_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load_history, "MOST_CELLS", 600)
+    moments = _Moments(60 * MINUTE_MS, MINUTE_MS)
+    for minute in range(60):
+        for node in range(100):
+            moments.note(NOW_MS, NOW_MS - (59 - minute) * MINUTE_MS, f"n{node}", weight(minute))
+    samples = [*moments.samples(NOW_MS)]
+    assert 3 <= len(samples) <= 6
+    assert [s.at_ms for s in samples] == sorted({s.at_ms for s in samples})
+    assert {*samples[-1].sizes.values()} == {59}, "the newest stays"
+
+
+def test_who_is_no_node_is_left_out_and_another_cluster_has_another_past(world: World) -> None:
+    histories, image = Histories(), world.image
+    histories.note(image, of(image, "a1", 1), 0.0)
+    histories.note(image, msgspec.structs.replace(of(image, "a1", 1), node_id="zz"), 0.0)
+    assert {*histories.answer(Span.HOUR).samples[0].sizes} == {"a1"}
+    other = msgspec.structs.replace(
+        image, founding=msgspec.structs.replace(image.founding, cluster_id="another")
+    )
+    histories.note(other, of(image, "b1", 1), 0.0)
+    assert {*histories.answer(Span.HOUR).samples[0].sizes} == {"b1"}
