@@ -37,6 +37,12 @@ def test_neither_cells_nor_plain_words_get_through(capsys: pytest.CaptureFixture
     assert "owned" in shown(capsys)
 
 
+def test_names_with_colons_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(Table(":key:"), "by :bug:")
+    text = shown(capsys)
+    assert ":key:" in text and "by :bug:" in text
+
+
 def test_our_own_styles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = console()

@@ -18,7 +18,7 @@ HEAD = "| planted bug | what it does | runs | found by | invariant |\n|---|---|-
 PROCESSES = 2
 
 Known = dict[str, Any]
-"""``profile``, ``seed`` and ``runs``, or ``story``, or ``test``; and the ``invariant`` where one fails."""
+"""``seed`` and ``runs``, or ``story``, or ``test``; and the ``invariant`` where one fails."""
 
 
 def read_record() -> dict[str, Known]:
@@ -39,7 +39,7 @@ def page_with(page: str, record: dict[str, Known]) -> str:
 
 
 def _row(name: str, known: Known) -> str:
-    by = f"{known['profile']} {known['seed']}" if "seed" in known else ""
+    by = f"seed {known['seed']}" if "seed" in known else ""
     by = by or (f"story {known['story']}" if "story" in known else _file_of(known["test"]))
     cells = (f"`{name}`", rule_of(name), known.get("runs", ""), by, known.get("invariant", ""))
     return f"| {' | '.join(map(str, cells))} |\n"
@@ -51,11 +51,11 @@ def _file_of(test: str) -> str:
 
 def renewed(name: str, known: Known) -> Known:
     """As it is while its run finds the bug by the same invariant."""
-    failure = run_mutant(name, known["seed"], known["profile"]).failure
+    failure = run_mutant(name, known["seed"]).failure
     if failure is not None and failure.invariant == known["invariant"]:
         return known
     found = hunt(name, MOST_SEEDS)
-    fields = ("profile", "seed", "runs", "invariant")
+    fields = ("seed", "runs", "invariant")
     return {field: getattr(found, field) for field in fields}
 
 

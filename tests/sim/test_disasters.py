@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from stele.sim.processes.run import run_disaster
-from stele.sim.run import Result
+from stele.sim.result import Result
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEEDS = (0, 1, 2, 3, 4, 6)
 
@@ -26,7 +26,7 @@ def test_disasters_pass() -> None:
     assert sum(r.barriers for r in results) > 50 * len(SEEDS)
     assert sum(r.writes for r in results) > 50 * len(SEEDS)
     assert sum(r.finished["permissions"] for r in results) > 50 * len(SEEDS)
-    assert sum(r.finished["left"] for r in results) >= 2 * len(SEEDS)
+    assert sum(r.finished["left"] for r in results) >= len(SEEDS)
     assert sum(r.requests for r in results) >= len(SEEDS)
     assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
 
@@ -38,7 +38,7 @@ def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:
 
 def _run_with_hash_seed(hash_seed: str) -> Result:
     command = [sys.executable, "-m", "stele.sim", "run"]
-    command += ["--seed", "0", "--profile", "disaster", "--json"]
+    command += ["--seed", "0", "--json"]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},

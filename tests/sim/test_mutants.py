@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from stele.sim.mutants import MOST_SEEDS, MUTANTS, SIMULATED, hunt, rule_of, run_mutant
+from stele.sim.mutants import (
+    BY_DISASTERS,
+    MOST_SEEDS,
+    MUTANTS,
+    SIMULATED,
+    hunt,
+    rule_of,
+    run_mutant,
+)
 from stele.sim.patching import Patch
-from stele.sim.run import run_seed
-from stele.sim.story import StoryError, tell
+from stele.sim.processes.making import Disaster
+from stele.sim.processes.run import run_disaster_scenario
+from stele.sim.processes.story import StoryError, tell
 from stele.sim.violation import Violation
 from tests import planted
 from tests.sim.record import PAGE, page_with, read_record
@@ -36,7 +45,7 @@ def test_the_page_shows_the_record() -> None:
 @pytest.mark.parametrize("name", BY_RUNS)
 def test_mutant_is_found_by_a_run(name: str) -> None:
     known = FOUND[name]
-    if run_mutant(name, known["seed"], known["profile"]).failure is None:
+    if run_mutant(name, known["seed"]).failure is None:
         warnings.warn(f"{name} is hunted, which takes long: {RENEW}", stacklevel=1)
         assert hunt(name, MOST_SEEDS).seed >= 0, f"{rule_of(name)} Nothing noticed."
 
@@ -71,6 +80,10 @@ def test_every_mutant_is_found_by_something_that_may_find_it() -> None:
     assert {*BY_TESTS} == {*MUTANTS} - {*SIMULATED}
 
 
+def test_a_mutant_is_hunted_where_it_was_found() -> None:
+    assert {*BY_RUNS} == BY_DISASTERS
+
+
 def test_every_mutant_has_its_run_on_record() -> None:
     assert sorted(FOUND) == sorted(MUTANTS), (
         "run `stele sim mutants --json` and write down what it found"
@@ -87,11 +100,12 @@ def test_a_mutant_is_gone_once_its_patch_is_left(name: str) -> None:
 
 
 def test_after_all_mutants_a_seed_runs_as_before() -> None:
-    before = run_seed(3, "rough").trace_hash
+    quiet = Disaster(seed=3)
+    before = run_disaster_scenario(quiet).trace_hash
     for mutant in MUTANTS.values():
         with Patch() as patch:
             mutant(patch)
-    assert run_seed(3, "rough").trace_hash == before
+    assert run_disaster_scenario(quiet).trace_hash == before
 
 
 def test_a_bug_that_would_only_break_the_call_is_not_planted() -> None:

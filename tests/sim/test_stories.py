@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.sim.story import StoryError, tell
+from stele.sim.processes.story import StoryError, tell
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 

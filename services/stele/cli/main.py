@@ -112,13 +112,8 @@ def build_app(called: str = "") -> App:
     return app
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and leave with the exit code of ``errors.Exit``."""
-    raise SystemExit(run(sys.argv[1:] if arguments is None else arguments))
-
-
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; its exit code, of ``errors.Exit``."""
     try:
         called = next((word for word in arguments if not word.startswith("-")), "")
         result = build_app(called)(

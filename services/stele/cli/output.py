@@ -79,7 +79,7 @@ def _told_width() -> int:
 
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
     width = None if is_terminal else _told_width() or PIPE_WIDTH
-    return VisibleConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return VisibleConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 NEVER_BROKEN = ("status", "epoch", "took")

@@ -1,1 +1,1 @@
-"""The deterministic simulator: the production cores in one thread, with virtual time and a seed."""
+"""The deterministic simulator: production's processes in one thread, with virtual time and a seed."""

@@ -4,7 +4,6 @@ Time is an integer of microseconds and chance comes from ``random()`` alone, so 
 machine: no float is rounded by a maths library, no set is walked in its own order, nothing reads a clock.
 """
 
-import contextlib
 import heapq
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -38,10 +37,6 @@ class Owner:
         """Events that came during a pause, in their order."""
 
 
-class Crashed(Exception):
-    """Raised where a process dies in the middle of a handler; ends the event, nothing more."""
-
-
 ANY_INCARNATION: Final = -1
 
 
@@ -54,7 +49,6 @@ class Kernel:
         self._seed = seed
         self._heap: list[Event] = []
         self._sequence = 0
-        self._crashes = contextlib.suppress(Crashed)
 
     @property
     def now_s(self) -> float:
@@ -109,8 +103,7 @@ class Kernel:
         _, _, _, incarnation, call, args = event
         if owner.alive and incarnation in (owner.incarnation, ANY_INCARNATION):
             self.events += 1
-            with self._crashes:
-                call(*args)
+            call(*args)
 
 
 class Future(Generic[T]):

@@ -42,6 +42,11 @@ class LogChecks:
                     invariants.check_quorums_meet(image, after)
             invariants.check_at_rest(after)
 
+    def follow(self, before: Image, after: Image) -> None:
+        """Take note of an epoch that was checked, or that was there before anything is."""
+        self._note_opened(before, after)
+        self._sessions |= {t.session for t in after.topology.open() if t.session}
+
     def _note_opened(self, before: Image, after: Image) -> None:
         """The image before a transition, which may open again under the same id once it was undone."""
         for transition in after.topology.open():

@@ -1,6 +1,6 @@
 """Known bugs, planted on purpose: a simulator that does not find them finds nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from stele.sim.mutants_guards import GUARD_MUTANTS, GUARD_TEST_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
-from stele.sim.mutants_log import LOG_MUTANTS
+from stele.sim.mutants_log import LOG_MUTANTS, LOG_TEST_MUTANTS
 from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
@@ -30,7 +30,7 @@ from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
-from stele.sim.mutants_rounds import ROUND_MUTANTS
+from stele.sim.mutants_rounds import ROUND_MUTANTS, ROUND_TEST_MUTANTS
 from stele.sim.mutants_rows import ROW_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
@@ -39,10 +39,8 @@ from stele.sim.mutants_tablets import TABLET_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
 from stele.sim.mutants_upkeep import UPKEEP_TEST_MUTANTS
 from stele.sim.patching import Patch
-from stele.sim.processes.making import PROFILE as DISASTER
 from stele.sim.processes.run import run_disaster
-from stele.sim.run import Result, run_seed
-from stele.sim.scenario import DEFAULT_DURATION_S
+from stele.sim.result import Result
 
 Mutant = Callable[[Patch], None]
 
@@ -74,15 +72,60 @@ SIMULATED: Final[dict[str, Mutant]] = {
     )
 }
 """Those that runs or stories of the simulator may find."""
-PROCESSES: Final = frozenset(
+BY_DISASTERS: Final = frozenset(
     m.__name__ for m in (*LOST_LOG_MUTANTS, *PROCESS_MUTANTS, *ROW_MUTANTS, *GUARD_MUTANTS)
+) | frozenset(
+    [
+        "acknowledge_before_apply",
+        "compare_and_swap_by_epoch_number",
+        "replay_a_loser",
+        "forget_applied_requests",
+        "recognise_requests_by_payload",
+        "reject_on_an_old_state",
+        "barrier_reads_locally",
+        "loser_is_not_decided_again",
+        "timeout_is_failure",
+        "lost_append_is_never_resolved",
+        "state_ids_without_chance",
+        "snapshot_is_one_record_off",
+        "snapshot_forgets_topology",
+        "writer_trusts_its_own_image",
+        "watch_goes_on_one_epoch_late",
+        "watch_is_told_losers",
+        "past_begins_with_a_later_image",
+        "frozen_log_refuses",
+        "frozen_by_what_was_read",
+        "frozen_is_told_before_it_is_certain",
+        "skip_the_gate",
+        "gate_counts_the_old_replicas_only",
+        "gate_needs_one_answer",
+        "fence_need_not_be_known",
+        "node_acknowledges_before_applying",
+        "reads_move_before_streaming",
+        "fence_above_version",
+        "fence_is_carried_although_some_were_excluded",
+        "barrier_counts_all_but_the_new_transitions",
+        "work_is_known_without_its_session",
+        "session_id_is_used_again",
+        "session_is_shared",
+        "writes_move_with_the_reads",
+        "read_new_too_early",
+        "row_takes_the_version_of_a_split",
+        "row_keeps_its_version",
+        "write_quorum_over_the_old_set_only",
+        "write_is_acknowledged_by_one",
+        "read_is_answered_by_one",
+        "cleanup_is_forgotten",
+    ]
 )
-"""Those of them that only whole production processes can have, which the disasters are for."""
+"""Those of them that runs find; stories find the others."""
 MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,
     **{
         mutant.__name__: mutant
         for mutant in (
+            *LOG_TEST_MUTANTS,
+            *ROUND_TEST_MUTANTS,
             *SHELL_MUTANTS,
             *JOINING_MUTANTS,
             *CLIENT_MUTANTS,
@@ -110,17 +153,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
 }
 """All; the others are found by tests alone."""
 MOST_SEEDS: Final = 200
-PROFILES_IN_TURN: Final = ("rough", "storm")
-"""A search goes through seeds and, for each, through these."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """How a mutant was found: after how many runs, by which, and what it contradicted."""
+    """How a mutant was found: after how many runs, by which seed, and what it contradicted."""
 
     mutant: str
     rule: str
     runs: int
-    profile: str = ""
     seed: int = -1
     invariant: str = ""
     expected: str = ""
@@ -128,18 +168,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
-def run_any(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_S) -> Result:
-    """One run of any profile. A disaster has a length of its own."""
-    if profile == DISASTER:
-        return run_disaster(seed)
-    return run_seed(seed, profile, duration_s)
-
-
-def run_mutant(name: str, seed: int, profile: str) -> Result:
+def run_mutant(name: str, seed: int) -> Result:
     """One run with the bug planted. Raises KeyError for an unknown mutant."""
     with Patch() as patch:
         MUTANTS[name](patch)
-        return run_any(seed, profile)
+        return run_disaster(seed)
 
 
 def rule_of(name: str) -> str:
@@ -148,15 +181,13 @@ def rule_of(name: str) -> str:
 
 def hunt(name: str, most_seeds: int = MOST_SEEDS) -> Found:
     """Run seed after seed until an invariant fails; ``seed`` is -1 when none did."""
-    profiles = (DISASTER,) if name in PROCESSES else PROFILES_IN_TURN
-    for runs, (seed, profile) in enumerate(_runs(most_seeds, profiles), 1):
-        failure = run_mutant(name, seed, profile).failure
+    for seed in range(most_seeds):
+        failure = run_mutant(name, seed).failure
         if failure is not None:
             return Found(
                 mutant=name,
                 rule=rule_of(name),
-                runs=runs,
-                profile=profile,
+                runs=seed + 1,
                 seed=seed,
                 invariant=failure.invariant,
                 expected=failure.expected,
@@ -164,9 +195,3 @@ def hunt(name: str, most_seeds: int = MOST_SEEDS) -> Found:
                 at_s=failure.at_s,
             )
     return Found(mutant=name, rule=rule_of(name), runs=most_seeds)
-
-
-def _runs(most: int, profiles: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    for run in range(most):
-        turn = len(profiles)
-        yield run // turn, profiles[run % turn]

@@ -1,9 +1,11 @@
 """Planted bugs of global requests: what they wait for, and what becomes of truncated data."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from stele.agent.pulling import Reading
 from stele.coordinator import steps
 from stele.coordinator.desk import Desk
 from stele.domain import fencing
@@ -15,7 +17,8 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import quiesce
 from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.sim.node_work import OrderWorker
+from stele.node.cells import Row
+from stele.node.streaming import Streamer
 from stele.sim.patching import Patch
 from stele.sim.planting import change_operation
 
@@ -57,7 +60,11 @@ def truncated_data_answers_until_the_fence(patch: Patch) -> None:
 
 def streams_bring_truncated_data_back(patch: Patch) -> None:
     """What is streamed is kept, though it was truncated meanwhile."""
-    patch.attribute(OrderWorker, "may_keep", lambda self, key: True)
+
+    def keeps(self: Streamer, reading: Reading, rows: Sequence[Row], place: int) -> bool:
+        return reading.guard.is_open
+
+    patch.attribute(Streamer, "_may_keep", keeps)
 
 
 def cleanup_waits_for_nobody(patch: Patch) -> None:

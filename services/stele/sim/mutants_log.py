@@ -12,7 +12,9 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import ZERO_STATE, Image
 from stele.domain.requests.memory import RequestMemory
 from stele.domain.snapshot import image_to_facts
-from stele.log.chain import PREV_STATE_ID
+from stele.log.archive import snapshots
+from stele.log.archive.snapshots import SnapshotHead
+from stele.log.chain import PREV_STATE_ID, Anchor
 from stele.log.codec import decode_epoch
 from stele.log.flight import InFlight, Reply, Waiting
 from stele.log.fold import Fold
@@ -20,7 +22,6 @@ from stele.log.history import Checkpoint, History, Mark, Winner
 from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
-from stele.sim.process import Follower
 
 replace = msgspec.structs.replace
 
@@ -207,25 +208,12 @@ def state_ids_without_chance(patch: Patch) -> None:
 
 def snapshot_is_one_record_off(patch: Patch) -> None:
     """A snapshot says that the log goes on one record later than it does."""
-    save = Follower.save_snapshot
+    plain = snapshots.head_of
 
-    def off_by_one(self: Follower) -> None:
-        save(self)
-        facts, epoch, state_id, next_offset, anchor = self.disk["snapshot"]
-        self.disk["snapshot"] = (facts, epoch, state_id, next_offset + 1, anchor)
+    def off_by_one(image: Image, next_offset: int, anchor: Anchor, at_ms: int) -> SnapshotHead:
+        return plain(image, next_offset + 1, anchor, at_ms)
 
-    patch.attribute(Follower, "save_snapshot", off_by_one)
-
-
-def snapshot_forgets_requests(patch: Patch) -> None:
-    """The memory of decided requests is not part of the snapshot."""
-    plain = image_to_facts
-
-    def forgetful(image: Image) -> list[AnyFact]:
-        empty = None if image.decided is None else RequestMemory()
-        return plain(replace(image, decided=empty))
-
-    patch.function(image_to_facts, forgetful)
+    patch.function(plain, off_by_one)
 
 
 def snapshot_forgets_topology(patch: Patch) -> None:
@@ -291,7 +279,6 @@ LOG_MUTANTS: Final = (
     recognise_requests_by_payload,
     reject_on_an_old_state,
     barrier_reads_locally,
-    barrier_is_shared_for_ever,
     loser_is_not_decided_again,
     timeout_is_failure,
     lost_append_is_never_resolved,
@@ -303,3 +290,4 @@ LOG_MUTANTS: Final = (
     watch_is_told_losers,
     past_begins_with_a_later_image,
 )
+LOG_TEST_MUTANTS: Final = (barrier_is_shared_for_ever,)

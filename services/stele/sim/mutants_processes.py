@@ -1,4 +1,6 @@
-"""Known bugs of the coordinator's shell, its questions to replicas, and of nodes' acks, in whole processes."""
+"""Known bugs of the coordinator's and the balancer's shell, their questions, and nodes' acks, in whole
+processes.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from stele.coordinator.knowledge import Observed
 from stele.coordinator.replicas import AskedReplicas
 from stele.domain.acks import Barrier
 from stele.domain.archive.facts import Replica
+from stele.log.codec import decode_ack
 from stele.sim.patching import Patch
+from stele.tablet_balancer.balancing import Balancer
 
 
 def resigned_leader_takes_the_newest_term_for_its_own(patch: Patch) -> None:
@@ -76,10 +80,25 @@ def replicas_are_always_heard(patch: Patch) -> None:
     patch.attribute(AskedReplicas, "_answer", epoch)
 
 
+def balancers_hear_the_acks_of_the_log_before(patch: Patch) -> None:
+    """A balancer takes acks for those of its log that are of the first one, whatever was recovered since."""
+    plain = Balancer.on_ack
+    first = list[bytes]()
+
+    def on_ack(self: Balancer, value: bytes) -> None:
+        ack = decode_ack(value)
+        first.append(ack.log_id)
+        if ack.log_id == first[0]:
+            plain(self, value)
+
+    patch.attribute(Balancer, "on_ack", on_ack)
+
+
 PROCESS_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     resigned_leader_takes_the_newest_term_for_its_own,
     silent_nodes_have_answered,
     acks_come_before_the_disk,
     node_json_is_not_synced,
     replicas_are_always_heard,
+    balancers_hear_the_acks_of_the_log_before,
 )

@@ -5,6 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.agent.cleanup import Cleaner, delete_all
+from stele.agent.orders import OrderProgress
+from stele.agent.partitions import parted
+from stele.agent.spans import Span
 from stele.coordinator import steps
 from stele.coordinator.desk import Desk
 from stele.coordinator.rounds import Settled
@@ -15,6 +19,7 @@ from stele.domain.messages import Order
 from stele.domain.names import OrderKind, RequestKind, TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.facts import PlacementDropped
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import keyspaces, tablet_migration
@@ -25,8 +30,6 @@ from stele.domain.topology.operations.base import (
     sources_of_gained,
 )
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.sim.messages import ONE_PAGE
-from stele.sim.node_work import PAGE_S, OrderWorker
 from stele.sim.patching import Patch
 from stele.sim.planting import change_operation
 
@@ -80,30 +83,27 @@ def late_cleanup_is_forgotten(patch: Patch) -> None:
     patch.attribute(steps, "_uncleaned", lambda desk, moving: ())
 
 
-def cleanup_does_not_look_again(patch: Patch) -> None:
-    """What is to be deleted is chosen once, and deleted though the tablet has come back meanwhile."""
-
-    async def at_once(self: OrderWorker, order: Order) -> str:
-        foreign = [key for key in sorted(self.cells) if self.may_delete(order, key)]
-        for first in range(0, len(foreign), ONE_PAGE):
-            await self.sleep(PAGE_S)
-            for key in foreign[first : first + ONE_PAGE]:
-                if key in self.cells:
-                    self.delete(order, key)
-        return ""
-
-    patch.attribute(OrderWorker, "_clean_up", at_once)
-
-
 def cleanup_deletes_whole_tables(patch: Patch) -> None:
     """Who loses one tablet of a table deletes all of it."""
+    plain = Cleaner.run
 
-    def any_of_it(self: OrderWorker, order: Order, key: Any) -> bool:
-        moving = self.image.topology.of_session(order.session)
-        data = self.image.schema.of_data(key[0])
-        return moving is not None and data is not None and data.placement in moving.plans
+    async def run(self: Any, order: Order, progress: OrderProgress) -> None:
+        image = self._follower.image
+        moving = image.topology.of_session(order.session)
+        if moving is None:
+            await plain(self, order, progress)
+            return
+        stored = await self._store.partitions()
+        spans = [
+            Span(partition, MIN_TOKEN, MIN_TOKEN)
+            for name in moving.plans
+            for data in image.schema.using(name)
+            for partition in stored
+            if parted(partition)[0] == data.data_id
+        ]
+        await delete_all(self._store, spans, lambda span: True, progress)
 
-    patch.attribute(OrderWorker, "may_delete", any_of_it)
+    patch.attribute(Cleaner, "run", run)
 
 
 # --- what moves when
@@ -210,7 +210,6 @@ TABLET_MUTANTS: Final = (
     target_deletes_before_the_barrier,
     target_keeps_what_it_got,
     late_cleanup_is_forgotten,
-    cleanup_does_not_look_again,
     cleanup_deletes_whole_tables,
     tablet_is_read_before_it_is_streamed,
     tablet_is_not_streamed,

@@ -1,19 +1,27 @@
 """Planted bugs of topology operations: ways back, placements, locks, quorums, data."""
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
-from collections.abc import Set
+from collections.abc import AsyncIterator, Set
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 
+from stele.agent import cleanup
+from stele.agent.cleanup import Cleaner
+from stele.agent.orders import OrderProgress
+from stele.agent.pulling import Puller
+from stele.agent.sourcing import Sourcing
 from stele.domain.context import Context
 from stele.domain.image import Image
+from stele.domain.messages import Order
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring import strategy, transition
 from stele.domain.ring.locks import locks_of
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, stream_sources
 from stele.domain.topology import marks, wanted
 from stele.domain.topology import steps as moves
@@ -23,8 +31,6 @@ from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import VersionsChanged
 from stele.domain.topology.operations import leave
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.sim.node import Node
-from stele.sim.node_work import OrderWorker
 from stele.sim.patching import Patch
 
 replace = msgspec.structs.replace
@@ -165,15 +171,6 @@ def read_is_answered_by_one(patch: Patch) -> None:
     patch.function(read_satisfied, lambda answered, row: bool(answered & set(row.reads)))
 
 
-def read_is_not_settled(patch: Patch) -> None:
-    """A read returns what it found without making sure that later reads find it too."""
-
-    async def settled(self: Node, *args: Any) -> bool:
-        return True
-
-    patch.attribute(Node, "_settle", settled)
-
-
 # --- data
 
 
@@ -181,6 +178,7 @@ def stream_from_one_replica(patch: Patch) -> None:
     """Any old replica will do as the source, though it may have missed writes."""
 
     def first(row: TransitionRow, gaining: str, failed: Set[str] = frozenset()) -> Any:
+        assert gaining, "somebody asks"
         sources = tuple(node for node in row.old if node not in failed)
         return sources, 1 if row.old else 0
 
@@ -190,19 +188,22 @@ def stream_from_one_replica(patch: Patch) -> None:
 def stream_from_a_source_that_is_behind(patch: Patch) -> None:
     """The source gives what it has before it knows the fence, and accepts older writes after."""
 
-    async def ready(self: OrderWorker, pull: Any) -> bool:
-        return True
+    @asynccontextmanager
+    async def giving(self: Any, epoch: int, session: str) -> AsyncIterator[None]:
+        with self._in_use.enter(session) as guard:
+            yield
+            guard.check()
 
-    patch.attribute(OrderWorker, "source_ready", ready)
+    patch.attribute(Sourcing, "giving", giving)
 
 
 def stream_reports_success_first(patch: Patch) -> None:
     """A node reports its streaming as done when it starts it."""
 
-    async def nothing(self: OrderWorker, order: Any) -> str:
-        return ""
+    async def nothing(self: Puller, order: Order, progress: OrderProgress) -> None:
+        return None
 
-    patch.attribute(OrderWorker, "_stream", nothing)
+    patch.attribute(Puller, "run", nothing)
 
 
 def cleanup_is_forgotten(patch: Patch) -> None:
@@ -213,10 +214,10 @@ def cleanup_is_forgotten(patch: Patch) -> None:
 def cleanup_counts_before_it_is_done(patch: Patch) -> None:
     """A node is called clean without having dropped anything."""
 
-    async def nothing(self: OrderWorker, order: Any) -> str:
-        return ""
+    async def nothing(self: Cleaner, order: Order, progress: OrderProgress) -> None:
+        return None
 
-    patch.attribute(OrderWorker, "_clean_up", nothing)
+    patch.attribute(Cleaner, "run", nothing)
 
 
 def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
@@ -231,7 +232,16 @@ def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
         rows = image.ring.placements[data.placement].overlapping(range_)
         return all(row.reads[0] != node_id for row in rows)
 
+    def rows_of(image: Image, node_id: str, data_id: str, shard: int = 0) -> list[Range]:
+        data = image.schema.of_data(data_id)
+        if data is None:
+            return [Range(MIN_TOKEN, MIN_TOKEN)]
+        rows = image.ring.placements[data.placement].rows
+        ranges = (Range(row.start, row.end) for row in rows)
+        return [each for each in ranges if not_primary(image, node_id, data_id, each)]
+
     patch.function(wanted.is_foreign, not_primary)
+    patch.function(cleanup.foreign_ranges, rows_of)
 
 
 TOPOLOGY_MUTANTS: Final = (
@@ -249,7 +259,6 @@ TOPOLOGY_MUTANTS: Final = (
     write_quorum_over_the_old_set_only,
     write_is_acknowledged_by_one,
     read_is_answered_by_one,
-    read_is_not_settled,
     stream_from_one_replica,
     stream_from_a_source_that_is_behind,
     stream_reports_success_first,

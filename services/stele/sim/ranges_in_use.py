@@ -9,11 +9,10 @@ from collections.abc import Iterable, Set
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.ring import quorum
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas, contains, range_of
 from stele.domain.schema.facts import Data
-from stele.sim.quorum_sets import Sides, as_row, quorums_meet
+from stele.sim.quorum_sets import Sides, quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]
 
@@ -136,9 +135,3 @@ def will_go_back(image: Image, change: Change) -> bool:
 def meet(one: Sides, two: Sides) -> bool:
     """Whatever is written by one row, every quorum read by the other meets."""
     return quorums_meet(one, two) and quorums_meet(two, one)
-
-
-def can_be_acknowledged(row: Sides, willing: set[str]) -> bool:
-    """Could these nodes alone make a write or a read by this row succeed?"""
-    found = as_row(row)
-    return quorum.write_satisfied(willing, found) or quorum.read_satisfied(willing, found)

@@ -1,9 +1,18 @@
 """Results as text for people."""
 
-from stele.sim.run import Failure, Result
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from stele.sim.processes.making import Round
+from stele.sim.result import Failure, Result
 from stele.sim.scenario import Action
 from stele.sim.shrink import Shrunk
 from stele.sim.sweep import Sweep
+
+ROUND_SAID: Final = ("after_s", "kind")
+"""What its line begins with."""
 
 
 def result_lines(result: Result) -> list[str]:
@@ -11,9 +20,8 @@ def result_lines(result: Result) -> list[str]:
     finished = ", ".join(f"{count} {status}" for status, count in result.finished.items()) or "none"
     speed = result.virtual_s / result.real_s if result.real_s else 0.0
     return [
-        f"seed {result.seed}, {result.profile}: {'passed' if result.passed else 'FAILED'}",
-        f"  epochs     {result.epochs} ({result.losers} losers, {result.redecided} decided again,"
-        f" {result.truncated} lost with a leader)",
+        f"seed {result.seed}: {'passed' if result.passed else 'FAILED'}",
+        f"  epochs     {result.epochs} ({result.losers} losers, {result.truncated} no longer in the topic)",
         f"  operations {finished}",
         f"  commands   {result.commands} answered, {result.rejected} refused, {result.barriers} barriers",
         f"  watches    {result.watched} epochs",
@@ -38,14 +46,29 @@ def failure_lines(failure: Failure, events: int = 20) -> list[str]:
 
 
 def shrunk_lines(shrunk: Shrunk) -> list[str]:
-    """The smallest scenario that still fails."""
+    """The smallest disaster that still fails: what is lost when, what goes wrong, and what is asked for."""
     scenario = shrunk.scenario
     return [
-        f"shrunk in {shrunk.runs} runs to {len(scenario.actions)} actions ({scenario.nodes} nodes,"
-        f" rf {scenario.rf}, {scenario.writers} writers, {scenario.drivers} coordinators):",
+        f"shrunk in {shrunk.runs} runs to {len(scenario.rounds)} rounds, {len(scenario.actions)} faults and"
+        f" {len(scenario.requests)} requests ({scenario.nodes} nodes, {scenario.copies} copies,"
+        f" {scenario.replicas} replicas of the log, {scenario.tablets} tablets):",
+        *(f"  {line}" for line in _rounds(scenario.rounds)),
         *(f"  {action_text(action)}" for action in scenario.actions),
+        *(f"  {action_text(action)}, by the commands topic" for action in scenario.requests),
+        *(f"  {action_text(action)} the log" for action in scenario.freezes),
         f"  -> {shrunk.failure.invariant}: {shrunk.failure.found}",
     ]
+
+
+def _rounds(rounds: tuple[Round, ...]) -> Iterator[str]:
+    """When something is lost, and all that a round has besides."""
+    at_s = 0.0
+    for each in rounds:
+        at_s += each.after_s
+        parts = msgspec.to_builtins(each)
+        told = [f"{name} {value}" for name, value in parts.items() if name not in ROUND_SAID]
+        yield " ".join((f"{at_s:8.3f} {each.kind}", *told))
+        at_s += each.wait_s
 
 
 def action_text(action: Action) -> str:
@@ -59,17 +82,22 @@ def sweep_lines(found: Sweep) -> list[str]:
     """A sweep in figures, then what failed and how to see it again."""
     speed = found.virtual_s / found.real_s if found.real_s else 0.0
     lines = [
-        f"{found.profile}: {found.seeds - len(found.failed)} of {found.seeds} seeds passed",
+        f"{found.seeds - len(found.failed)} of {found.seeds} seeds passed",
         f"  {found.virtual_s / 3600:.1f} h virtual, {found.real_s:.0f} s real ({speed:.0f}x a core);"
         f" {found.epochs} epochs, {found.faults} faults, {found.commands} commands,"
         f" {found.writes} writes, {found.checks} checks",
     ]
-    for result in found.failed:
-        assert result.failure is not None
-        lines.append(f"  seed {result.seed}: {result.failure.invariant}: {result.failure.found}")
-        lines.append(f"    {replay_command(result)}")
-    return lines
+    return [*lines, *(line for result in found.failed for line in failed_lines(result))]
+
+
+def failed_lines(result: Result) -> list[str]:
+    """What one seed of a sweep found, and how to see it again."""
+    assert result.failure is not None
+    return [
+        f"  seed {result.seed}: {result.failure.invariant}: {result.failure.found}",
+        f"    {replay_command(result)}",
+    ]
 
 
 def replay_command(result: Result) -> str:
-    return f"stele sim run --seed {result.seed} --profile {result.profile}"
+    return f"stele sim run --seed {result.seed}"

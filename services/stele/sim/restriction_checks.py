@@ -8,7 +8,8 @@ from stele.domain.requests.facts import CommandRefused
 from stele.sim.violation import require
 
 RULE = "a frozen log"
-RESTRICTS = "restrict_commits"
+ALWAYS = ("restrict_commits", "recover")
+"""A log that is lost is recovered as what it was."""
 MODES = ("frozen", "single_user")
 """Also the codes of commands that are not taken then."""
 
@@ -22,7 +23,7 @@ def check_restricted(before: Image, epoch: Epoch) -> None:
     decided += [(f.command, f.actor) for f in epoch.facts if isinstance(f, CommandRefused)]
     for command, actor in decided:
         require(
-            command == RESTRICTS or (mode == "single_user" and actor == only),
+            command in ALWAYS or (mode == "single_user" and actor == only),
             RULE,
             f"since epoch {before.commits.since_epoch} nothing is decided but for '{only}'",
             f"epoch {epoch.epoch} decides {command} of {actor}",

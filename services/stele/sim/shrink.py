@@ -1,37 +1,61 @@
-"""Making a failing scenario small: leave out what it fails without (delta debugging over its actions)."""
+"""Making a failing scenario small: leave out what it fails without (delta debugging over its parts)."""
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from stele.sim.network import FINE
-from stele.sim.run import Failure, Result, run_scenario
-from stele.sim.scenario import Action, Scenario
+from stele.sim.processes.making import Disaster, Round
+from stele.sim.result import Failure, Result
+from stele.sim.scenario import Action
 
-MOST_RUNS: Final = 300
-"""Runs that shrinking may take; a failing run is short, it stops where it fails."""
+MOST_RUNS: Final = 80
+"""Runs that shrinking may take: each takes seconds, and stops where it fails."""
 
 replace = msgspec.structs.replace
-Run = Callable[[Scenario], Result]
+
+WEATHER: Final = ("append_tail", "append_duplicate", "append_loss", "tail", "duplicate", "loss")
+PLAIN: Final[dict[str, Any]] = {
+    "guards": 0,
+    "watches": 0,
+    "colocated": False,
+    "dcs": 1,
+    "racks": 1,
+    "coordinators": 1,
+    "logs": 1,
+    "callers": 1,
+    "clients": 1,
+}
+PLAIN_ROUND: Final[dict[str, Any]] = {
+    field.name: field.default for field in msgspec.structs.fields(Round) if field.name != "kind"
+}
+"""But for when it comes, every part of a round has a value that means that it has none."""
 
 
 class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest scenario found that fails by the same invariant, and how many runs it took."""
 
-    scenario: Scenario
+    scenario: Disaster
     failure: Failure
     runs: int
 
 
 class _Shrinker:
-    def __init__(self, scenario: Scenario, failure: Failure, run: Run, most_runs: int) -> None:
-        self.best, self.failure = scenario, failure
+    def __init__(
+        self,
+        scenario: Disaster,
+        failure: Failure,
+        run: Callable[[Disaster], Result],
+        most_runs: int,
+    ) -> None:
+        self.best = scenario
+        self.failure = failure
         self.runs = 0
         self._run = run
         self._most = most_runs
 
-    def fails(self, candidate: Scenario) -> bool:
+    def fails(self, candidate: Disaster) -> bool:
         """Keep the candidate when it fails by the same invariant."""
         if self.runs >= self._most or candidate == self.best:
             return False
@@ -42,57 +66,73 @@ class _Shrinker:
         self.best, self.failure = candidate, failure
         return True
 
-    def drop_actions(self) -> None:
-        """Leave out halves, quarters ... single actions, for as long as something can go."""
-        parts = 2
-        while self.best.actions and self.runs < self._most:
-            actions = self.best.actions
-            chunks = _chunks(actions, parts)
-            if any(self.fails(replace(self.best, actions=rest)) for rest in _without_each(chunks)):
-                parts = max(2, parts - 1)
-            elif parts >= len(actions):
+    def drop(self, name: str) -> None:
+        """Leave out halves, quarters ... single items of a list, for as long as something can go."""
+        parts = 1
+        while getattr(self.best, name) and self.runs < self._most:
+            items = getattr(self.best, name)
+            rests = _without_each(_chunks(items, parts))
+            if any(self.fails(replace(self.best, **{name: rest})) for rest in rests):
+                parts = max(1, parts - 1)
+            elif parts >= len(items):
                 return
             else:
-                parts = min(len(actions), parts * 2)
+                parts = min(len(items), parts * 2)
 
-    def simplify(self) -> None:
-        """Finer weather, right clocks, fewer processes, a shorter run."""
+    def without_late(self, *names: str) -> None:
+        """What was to come after the failure."""
+        early = {
+            name: tuple(each for each in getattr(self.best, name) if each.at_s <= self.failure.at_s)
+            for name in names
+        }
+        self.fails(replace(self.best, **early))
+
+    def simplify(self, plain: dict[str, Any]) -> None:
+        """Finer weather, right clocks, fewer processes."""
         self.fails(replace(self.best, weather=FINE))
         self.fails(replace(self.best, clocks={}))
-        for field in (
-            "append_tail",
-            "append_duplicate",
-            "append_loss",
-            "tail",
-            "duplicate",
-            "loss",
-        ):
+        for field in WEATHER:
             self.fails(replace(self.best, weather=replace(self.best.weather, **{field: 0.0})))
-        for field in ("drivers", "writers", "clients", "num_tokens", "racks"):
-            self.fails(replace(self.best, **{field: 1}))
-        if self.failure.at_s < self.best.duration_s:
-            self.fails(replace(self.best, duration_s=round(self.failure.at_s + 0.5, 3)))
+        for field, value in plain.items():
+            self.fails(replace(self.best, **{field: value}))
 
 
 def shrink(
-    scenario: Scenario, failure: Failure, run: Run = run_scenario, most_runs: int = MOST_RUNS
+    scenario: Disaster,
+    failure: Failure,
+    run: Callable[[Disaster], Result],
+    most_runs: int = MOST_RUNS,
 ) -> Shrunk:
-    """A smaller scenario that fails by the same invariant as ``scenario`` does."""
+    """A smaller scenario that fails by the same invariant: fewer rounds, faults, requests and processes."""
     shrinker = _Shrinker(scenario, failure, run, most_runs)
-    late = [action for action in scenario.actions if action.at_s <= failure.at_s]
-    shrinker.fails(replace(scenario, actions=tuple(late)))
-    shrinker.drop_actions()
-    shrinker.simplify()
-    shrinker.drop_actions()
+    shrinker.without_late("actions", "requests", "freezes")
+    for name in ("rounds", "freezes", "requests", "actions"):
+        shrinker.drop(name)
+    for number, each in enumerate(shrinker.best.rounds):
+        shrinker.fails(_with_round(shrinker.best, number, _plain_round(each)))
+    shrinker.simplify(PLAIN)
     return Shrunk(scenario=shrinker.best, failure=shrinker.failure, runs=shrinker.runs)
 
 
-def _chunks(actions: tuple[Action, ...], parts: int) -> list[tuple[Action, ...]]:
-    size = max(1, -(-len(actions) // parts))
-    return [actions[first : first + size] for first in range(0, len(actions), size)]
+def _with_round(scenario: Disaster, number: int, each: Round) -> Disaster:
+    before, after = scenario.rounds[:number], scenario.rounds[number + 1 :]
+    return replace(scenario, rounds=(*before, each, *after))
 
 
-def _without_each(chunks: list[tuple[Action, ...]]) -> Iterator[tuple[Action, ...]]:
+def _plain_round(each: Round) -> Round:
+    """It loses the same."""
+    kept = {"after_s": each.after_s, "share": each.share, "wait_s": each.wait_s}
+    return replace(each, **{**PLAIN_ROUND, **kept})
+
+
+def _chunks(items: Sequence[Action | Round], parts: int) -> list[Sequence[Action | Round]]:
+    size = max(1, -(-len(items) // parts))
+    return [items[first : first + size] for first in range(0, len(items), size)]
+
+
+def _without_each(
+    chunks: list[Sequence[Action | Round]],
+) -> Iterator[tuple[Action | Round, ...]]:
     for left_out in range(len(chunks)):
         kept = (chunk for index, chunk in enumerate(chunks) if index != left_out)
-        yield tuple(action for chunk in kept for action in chunk)
+        yield tuple(item for chunk in kept for item in chunk)

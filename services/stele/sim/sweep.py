@@ -1,56 +1,83 @@
 """Many seeds: one process for each job, results as they come."""
 
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import signal
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_completed, wait
+from functools import reduce
+from itertools import count
+from typing import Final
 
 import msgspec
 
-from stele.sim.mutants import Found, hunt, run_any
-from stele.sim.run import Result
+from stele.sim.mutants import Found, hunt
+from stele.sim.processes.run import run_disaster
+from stele.sim.result import Result
+
+AHEAD: Final = 2
+"""Seeds of a sweep without end that wait for each job."""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """What many runs come to."""
 
-    profile: str
-    seeds: int
-    failed: tuple[Result, ...]
-    virtual_s: float
-    real_s: float
+    seeds: int = 0
+    failed: tuple[Result, ...] = ()
+    virtual_s: float = 0.0
+    real_s: float = 0.0
     """Summed over the runs: jobs side by side count each."""
-    epochs: int
-    faults: int
-    checks: int
-    writes: int
-    commands: int
+    epochs: int = 0
+    faults: int = 0
+    checks: int = 0
+    writes: int = 0
+    commands: int = 0
 
 
-def sweep(first: int, last: int, profile: str, duration_s: float, jobs: int) -> Iterator[Result]:
+SUMMED: Final = ("virtual_s", "real_s", "epochs", "faults", "checks", "writes", "commands")
+"""Figures of a sweep that are those of its runs, added up."""
+
+
+def sweep(first: int, last: int, jobs: int) -> Iterator[Result]:
     """Results of the seeds ``first`` to ``last``, both included, in the order of their coming."""
     if jobs <= 1:
         for seed in range(first, last + 1):
-            yield run_any(seed, profile, duration_s)
+            yield run_disaster(seed)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        runs = [pool.submit(run_any, seed, profile, duration_s) for seed in range(first, last + 1)]
+        runs = [pool.submit(run_disaster, seed) for seed in range(first, last + 1)]
         for run in as_completed(runs):
             yield run.result()
 
 
-def summary(profile: str, results: list[Result]) -> Sweep:
-    failed = sorted((r for r in results if not r.passed), key=lambda r: r.seed)
-    return Sweep(
-        profile=profile,
-        seeds=len(results),
-        failed=tuple(failed),
-        virtual_s=sum(r.virtual_s for r in results),
-        real_s=sum(r.real_s for r in results),
-        epochs=sum(r.epochs for r in results),
-        faults=sum(r.faults for r in results),
-        checks=sum(r.checks for r in results),
-        writes=sum(r.writes for r in results),
-        commands=sum(r.commands for r in results),
-    )
+def endless(first: int, jobs: int) -> Generator[Result, None, None]:
+    """Results of ``first`` and all seeds after it, in the order of their coming, until it is closed."""
+    if jobs <= 1:
+        for seed in count(first):
+            yield run_disaster(seed)
+    # Ctrl-C is for who reads the results.
+    pool = ProcessPoolExecutor(jobs, None, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    seeds = count(first)
+    try:
+        runs = {pool.submit(run_disaster, next(seeds)) for _ in range(AHEAD * jobs)}
+        while True:
+            done, runs = wait(runs, return_when=FIRST_COMPLETED)
+            runs |= {pool.submit(run_disaster, next(seeds)) for _ in done}
+            for run in done:
+                yield run.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def summary(results: Iterable[Result]) -> Sweep:
+    return reduce(with_result, results, Sweep())
+
+
+def with_result(found: Sweep, result: Result) -> Sweep:
+    """One run more."""
+    failed = found.failed
+    if not result.passed:
+        failed = tuple(sorted((*failed, result), key=lambda r: r.seed))
+    sums = {name: getattr(found, name) + getattr(result, name) for name in SUMMED}
+    return msgspec.structs.replace(found, seeds=found.seeds + 1, failed=failed, **sums)
 
 
 def hunt_all(names: list[str], most_seeds: int, jobs: int) -> Iterator[Found]:

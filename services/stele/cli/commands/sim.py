@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -12,24 +15,27 @@ from rich.console import Console
 from rich.progress import track
 
 if TYPE_CHECKING:
-    from stele.sim.run import Result
-    from stele.sim.scenario import Scenario
+    from stele.sim.processes.making import Disaster
+    from stele.sim.result import Result
+    from stele.sim.sweep import Sweep
 
 T = TypeVar("T")
 
-DISASTER = "disaster"
+REPORTED_S = 60.0
+"""Between two summaries of a sweep without end."""
 
-app = App(name="sim", help="The deterministic simulator: the real cores, virtual time, a seed.")
+app = App(
+    name="sim", help="The deterministic simulator: the production processes, virtual time, a seed."
+)
 
 
 @app.command
 def run(
     *,
     seed: int = 0,
-    profile: str = "rough",
     scenario: Path | None = None,
-    minutes: float = 1.0,
     trace: bool = False,
+    html: bool = False,
     shrink: bool = True,
     json: bool = False,
 ) -> int:
@@ -39,31 +45,33 @@ def run(
     ----------
     seed
         Chooses the cluster, the requests, the faults and their times.
-    profile
-        calm, rough or storm; or disaster, in which production processes lose their log.
     scenario
         A scenario file (.json, as a failed run writes it) or a story (.txt) instead of a seed.
-    minutes
-        Virtual minutes of requests and faults; the way to rest comes on top.
     trace
         Print every event, not only the figures.
+    html
+        Write the run to a page for the browser: a lane for each process, its faults, every epoch.
     shrink
         After a failure, look for a smaller scenario that fails alike, and write it to a file.
     json
         Print the result as JSON.
     """
-    from stele.sim.run import run_scenario  # noqa: PLC0415
-    from stele.sim.world import World  # noqa: PLC0415
+    from stele.sim.processes.making import Disaster, make_disaster  # noqa: PLC0415
+    from stele.sim.processes.run import run_disaster_scenario  # noqa: PLC0415
 
     if scenario is not None and scenario.suffix == ".txt":
+        if html:
+            raise SystemExit("A story has no page: run a seed, or a scenario (.json), with --html.")
         return _tell(scenario, trace=trace)
-    if profile == DISASTER:
-        return _disaster(seed, trace=trace, json=json)
-    chosen = _scenario(seed, profile, scenario, minutes)
-    world = World(chosen, keep_trace=trace)
-    result = run_scenario(chosen, world)
+    chosen = make_disaster(seed)
+    if scenario is not None:
+        chosen = msgspec.json.decode(_content(scenario), type=Disaster)
+    lines = list[str]()
+    result = run_disaster_scenario(chosen, show=lines.append if trace or html else None)
     if trace:
-        print("\n".join(world.lines))
+        print("\n".join(lines))
+    if html:
+        _write_page(lines, result, quiet=json)
     if json:
         print(msgspec.json.encode(result).decode())
     else:
@@ -77,9 +85,8 @@ def run(
 def sweep(
     *,
     seeds: str = "0..99",
-    profile: str = "rough",
-    minutes: float = 1.0,
     jobs: int = 1,
+    forever: bool = False,
     json: bool = False,
 ) -> int:
     """Many runs; leaves with 1 when one fails.
@@ -88,25 +95,22 @@ def sweep(
     ----------
     seeds
         First and last seed, as A..B.
-    profile
-        calm, rough, storm or disaster.
-    minutes
-        Virtual minutes of requests and faults in each.
     jobs
         Processes side by side.
+    forever
+        Go on after the last seed until Ctrl-C; the summary stands in stele-sim-soak.json all the while.
     json
         Print the summary as JSON.
     """
     from stele.sim.report import sweep_lines  # noqa: PLC0415
-    from stele.sim.sweep import summary  # noqa: PLC0415
+    from stele.sim.sweep import endless, summary  # noqa: PLC0415
     from stele.sim.sweep import sweep as run_all  # noqa: PLC0415
 
-    if profile != DISASTER:
-        _scenario(0, profile, None, minutes)
-
     first, last = _seeds(seeds)
-    runs = run_all(first, last, profile, minutes * 60, jobs)
-    found = summary(profile, list(_shown(runs, last - first + 1, f"{profile} {seeds}")))
+    if forever:
+        found = _soaked(endless(first, jobs), quiet=json)
+    else:
+        found = summary(_shown(run_all(first, last, jobs), last - first + 1, seeds))
     print(msgspec.json.encode(found).decode() if json else "\n".join(sweep_lines(found)))
     return 1 if found.failed else 0
 
@@ -124,7 +128,7 @@ def mutants(
     Parameters
     ----------
     names
-        Only these; all that the simulator may find when none is named.
+        Only these; all that runs are known to find when none is named.
     most
         Runs until a mutant counts as missed.
     jobs
@@ -134,10 +138,11 @@ def mutants(
     list_only
         Only list the mutants and the rules that they break.
     """
-    from stele.sim.mutants import MUTANTS, SIMULATED, rule_of  # noqa: PLC0415
+    from stele.sim.mutants import BY_DISASTERS, MUTANTS, SIMULATED, rule_of  # noqa: PLC0415
     from stele.sim.sweep import hunt_all  # noqa: PLC0415
 
-    chosen = list(names) or list(MUTANTS if list_only else SIMULATED)
+    hunted = [name for name in SIMULATED if name in BY_DISASTERS]
+    chosen = list(names) or (list(MUTANTS) if list_only else hunted)
     unknown = sorted(set(chosen) - set(MUTANTS if list_only else SIMULATED))
     if unknown:
         raise SystemExit(
@@ -153,7 +158,7 @@ def mutants(
         print(msgspec.json.encode(found).decode())
     else:
         for each in found:
-            how = f"{each.profile} {each.seed}: {each.invariant}" if each.seed >= 0 else "MISSED"
+            how = f"seed {each.seed}: {each.invariant}" if each.seed >= 0 else "MISSED"
             print(f"{each.mutant:42} {each.runs:4} runs  {how}")
     return 0 if all(each.seed >= 0 for each in found) else 1
 
@@ -199,45 +204,54 @@ def live(
     return 0 if result.passed else 1
 
 
-def _scenario(seed: int, profile: str, path: Path | None, minutes: float) -> Scenario:
-    from stele.sim.making import make_scenario  # noqa: PLC0415
-    from stele.sim.profiles import PROFILES  # noqa: PLC0415
-    from stele.sim.scenario import Scenario  # noqa: PLC0415
+def _soaked(runs: Generator[Result, None, None], *, quiet: bool) -> Sweep:
+    """What the runs come to until Ctrl-C; what fails is told at once, the figures every minute."""
+    from stele.sim.report import failed_lines, sweep_lines  # noqa: PLC0415
+    from stele.sim.sweep import Sweep, with_result  # noqa: PLC0415
 
-    if path is not None:
-        if not path.exists():
-            raise SystemExit(f"No scenario {path}: a failed `stele sim run` writes one.")
-        return msgspec.json.decode(path.read_bytes(), type=Scenario)
-    if profile not in PROFILES:
-        raise SystemExit(f"No profile '{profile}'; there are {', '.join((*PROFILES, DISASTER))}.")
-    return make_scenario(seed, profile, minutes * 60)
+    path, found, told_s = Path("stele-sim-soak.json"), Sweep(), -inf
+    if not quiet:
+        print(f"Until Ctrl-C; the summary is in {path}.", flush=True)
+    with suppress(KeyboardInterrupt), closing(runs):
+        for result in runs:
+            found = with_result(found, result)
+            if not result.passed and not quiet:
+                print("\n".join(failed_lines(result)), flush=True)
+            if not result.passed or time.monotonic() - told_s > REPORTED_S:
+                told_s = time.monotonic()
+                path.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+                if not quiet:
+                    print("\n".join(sweep_lines(found)[:2]), flush=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    return found
 
 
-def _disaster(seed: int, *, trace: bool, json: bool) -> int:
-    """It has a length of its own, and is not shrunk."""
-    from stele.sim.processes.run import run_disaster  # noqa: PLC0415
-
-    result = run_disaster(seed, show=print if trace else None)
-    if json:
-        print(msgspec.json.encode(result).decode())
-    else:
-        _print_result(result)
-    return 0 if result.passed else 1
+def _content(path: Path) -> bytes:
+    if not path.exists():
+        raise SystemExit(f"No scenario {path}: a failed `stele sim run` writes one.")
+    return path.read_bytes()
 
 
 def _tell(path: Path, *, trace: bool) -> int:
-    from stele.sim.story import StoryError, tell  # noqa: PLC0415
+    from stele.sim.processes.story import StoryError, tell  # noqa: PLC0415
     from stele.sim.violation import Violation  # noqa: PLC0415
 
     try:
-        world = tell(path)
+        world = tell(path, show=print if trace else None)
     except (StoryError, Violation) as error:
         print(error)
         return 1
-    if trace:
-        print("\n".join(world.lines))
     print(f"{path.name}: went as it is written, {world.witness.image.epoch} epochs")
     return 0
+
+
+def _write_page(trace: Sequence[str], result: Result, *, quiet: bool) -> None:
+    from stele.sim.time_line import time_line  # noqa: PLC0415
+
+    path = Path(f"stele-sim-{result.seed}.html")
+    path.write_text(time_line(trace, result))
+    if not quiet:
+        print(f"time line: {path.absolute().as_uri()}")
 
 
 def _print_result(result: Result) -> None:
@@ -248,16 +262,24 @@ def _print_result(result: Result) -> None:
         print("\n".join(failure_lines(result.failure)))
 
 
-def _shrink(result: Result, chosen: Scenario, *, quiet: bool) -> None:
-    from stele.sim.report import replay_command, shrunk_lines  # noqa: PLC0415
+def _shrink(result: Result, chosen: Disaster, *, quiet: bool) -> None:
+    from stele.sim.processes.run import run_disaster_scenario  # noqa: PLC0415
+    from stele.sim.report import shrunk_lines  # noqa: PLC0415
     from stele.sim.shrink import shrink  # noqa: PLC0415
 
     assert result.failure is not None
-    shrunk = shrink(chosen, result.failure)
-    path = Path(f"stele-sim-{result.profile}-{result.seed}.json")
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(shrunk.scenario)))
+    shrunk = shrink(chosen, result.failure, run_disaster_scenario)
+    _tell_shrunk(result, shrunk.scenario, shrunk_lines(shrunk), quiet=quiet)
+
+
+def _tell_shrunk(result: Result, small: msgspec.Struct, lines: list[str], *, quiet: bool) -> None:
+    """Writes it to a file, and says how it is run again."""
+    from stele.sim.report import replay_command  # noqa: PLC0415
+
+    path = Path(f"stele-sim-{result.seed}.json")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(small)))
     if not quiet:
-        print("\n".join(shrunk_lines(shrunk)))
+        print("\n".join(lines))
         print(f"replay: {replay_command(result)}")
         print(f"   or:  stele sim run --scenario {path}")
 

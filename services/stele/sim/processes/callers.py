@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
-from stele.domain.names import NodeState
+from stele.domain.names import COORDINATOR, CommitMode, NodeState
 from stele.domain.requests.ids import uuid7
 from stele.sim.kernel import Clock, Future, Owner, Task, us
+from stele.sim.scenario import Action
 from stele.sim.violation import require
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ MEMBERS: Final = 3
 """So many there are when one is asked to leave: keyspaces have two replicas at most."""
 DC: Final = "dc1"
 ASKED_AGAIN: Final = 8
+BESIDE: Final = 4
+"""Commands that are asked for in the moment of a freeze, and as many a moment later."""
 
 
 class Caller(Owner):
@@ -60,31 +63,36 @@ class Caller(Owner):
                 await self.submit(envelope)
             await self.sleep(0.1 + BUSY_S * self.chance.random())
 
-    def envelope(self, command: AnyCommand) -> Envelope:
+    def envelope(self, command: AnyCommand, reason: str = "") -> Envelope:
         request_id = uuid7(self.clock.wall_ms(), self.chance.getrandbits(74))
-        return Envelope(request_id=request_id, command=command, actor=self.name)
+        return Envelope(request_id=request_id, command=command, actor=self.name, reason=reason)
 
     def _command(self) -> AnyCommand:
         number = self.chance.randrange(6)
         draw = self.chance.random()
         if draw < 0.15:
-            return commands.CreateKeyspace(f"k{number}", {DC: 1 + number % 2})
+            copies = max(self.world.scenario.least_copies, 1 + number % 2)
+            return commands.CreateKeyspace(f"k{number}", {DC: copies})
         if draw < 0.25:
             return commands.SetSetting("snapshot_epochs", "none at all")  # it is refused
         if draw < 0.3:
             return commands.AskSnapshot()
         return commands.SetSetting(f"s{number}", str(self.chance.randrange(1000)))
 
-    async def submit(self, envelope: Envelope) -> Outcome | None:
-        """Under one id until it is answered, or given up."""
+    async def submit(self, envelope: Envelope, first: "LogMachine | None" = None) -> Outcome | None:
+        """Under one id until it is answered, or given up; of ``first`` at first."""
         for _ in range(ATTEMPTS):
-            target = self.chance.choice(self.world.logs)
+            target, first = first or self.chance.choice(self.world.logs), None
             outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
             if outcome is not None and outcome.taken:
                 self.world.witness.told(outcome)
                 return outcome
             await self.sleep(0.2 + 2 * self.chance.random())
         return None
+
+    async def ask(self, envelope: Envelope, first: "LogMachine | None" = None) -> None:
+        """Whatever comes of it."""
+        await self.submit(envelope, first)
 
     async def ask_again(self) -> None:
         """Of each metadata-log, what became of some of the requests: it is what was told before."""
@@ -121,9 +129,46 @@ class Caller(Owner):
         return await future.wait()
 
 
+class Freezer(Caller):
+    """Freezes the log or leaves it to one actor, in the midst of other commands, and thaws it."""
+
+    holds = False
+    """It is to be restricted now."""
+
+    async def _work(self) -> None:
+        kernel = self.world.kernel
+        for action in self.world.scenario.freezes:
+            await self.sleep(max(0.0, action.at_s - kernel.now_s))
+            if self.world.callers_work:
+                await self._freeze(action)
+
+    async def _freeze(self, action: Action) -> None:
+        single = action.number % 3 == 0
+        mode = CommitMode.SINGLE_USER if single else CommitMode.FROZEN
+        actors = (COORDINATOR, self.world.callers[0].name)
+        actor = actors[action.number // 3 % len(actors)] if single else ""
+        target, self.holds = self.chance.choice(self.world.logs), True
+        freeze = self.envelope(commands.RestrictCommits(mode=mode, actor=actor), "it is tried")
+        for number in range(2 * BESIDE):
+            if number == BESIDE:
+                self.spawn(self.ask(freeze, target))
+            setting = commands.SetSetting(f"beside{number}", str(action.number))
+            self.spawn(self.ask(self.envelope(setting), target))
+        await self.sleep(action.seconds)
+        self.holds = False
+        await self.thaw()
+
+    async def thaw(self) -> None:
+        """Until it is open, as far as the log shows it now."""
+        while not self.holds and self.world.witness.image.commits.mode is not CommitMode.OPEN:
+            await self.submit(self.envelope(commands.RestrictCommits(mode=CommitMode.OPEN)))
+            await self.sleep(BUSY_S)
+
+
 class Mover(Caller):
-    """Asks members to leave, and looks after nodes: whose time is over gets an empty folder and comes as a new
-    node, and what is left of nodes without a machine is removed.
+    """Asks members to leave, and looks after the cluster: a node whose time is over gets an empty folder and
+    comes as a new one, what is left of nodes without a machine is removed, and a log that nobody holds frozen
+    is thawed.
     """
 
     async def _work(self) -> None:
@@ -142,10 +187,22 @@ class Mover(Caller):
             if row is not None and row.state is NodeState.LEFT and node.is_up:
                 self.world.trace(f"{node.node_id} has left: its folder is thrown away")
                 node.renew()
+            elif row is not None and row.excluded_since and not node.is_off and node.is_up:
+                self.world.trace(f"{node.node_id} is declared dead: its folder is thrown away")
+                node.renew()
+        await self.world.freezer.thaw()
         names = {node.node_id for node in self.world.nodes}
         gone = sorted(name for name in image.membership.normal() if name not in names)
         if gone and not image.requests.unfinished():
             await self.submit(self.envelope(commands.Remove(node_id=gone[0])))
+        excluded = sorted(
+            name
+            for name in image.membership.excluded() - names
+            if image.membership.nodes[name].state is NodeState.NORMAL
+        )
+        if excluded and self.world.scenario.declares and not image.requests.unfinished():
+            self.world.ages_end()
+            await self.submit(self.envelope(commands.Remove(node_id=excluded[0], force=True)))
 
     def _next(self) -> AnyCommand | None:
         image = self.world.witness.image

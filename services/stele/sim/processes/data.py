@@ -22,8 +22,19 @@ KEYSPACE: Final = "rows"
 TABLETS: Final = "wide"
 """The keyspace whose tables have tablets."""
 TABLE: Final = f"{TABLETS}.t"
+OTHER_TABLE: Final = f"{TABLETS}.u"
+"""Co-located with the first one, where there is one."""
+TABLE_TRUNCATED: Final = f"{TABLETS}.v"
+KEYSPACE_TRUNCATED: Final = "brief"
+"""What both hold is truncated now and then, in some disasters, while clients of their own write to them."""
 KEYS: Final = 6
 TABLE_KEYS: Final = 8
+MEETING_S: Final = 0.04
+"""A write takes about so long."""
+TABLES_SHARE: Final = 0.6
+HOT_SHARE: Final = 0.5
+"""Of the requests go to the first key, where clients are to meet."""
+HOT_KEY: Final = "key0"
 THINK_S: Final = 0.4
 ANSWER_S: Final = 12.0
 """Longer than a node tries."""
@@ -37,10 +48,11 @@ UNKNOWN: Final = "outcome_unknown"
 NO_KEY: Final = "not_found"
 
 
-def all_keys(*, tablets: bool) -> set[str]:
+def all_keys(*, tablets: bool, colocated: bool) -> set[str]:
     """Which clients write to."""
-    of_table = {f"{TABLE}/key{number}" for number in range(TABLE_KEYS)} if tablets else set()
-    return {f"key{number}" for number in range(KEYS)} | of_table
+    tables = [TABLE] * tablets + [OTHER_TABLE] * colocated
+    of_tables = {f"{table}/key{number}" for table in tables for number in range(TABLE_KEYS)}
+    return {f"key{number}" for number in range(KEYS)} | of_tables
 
 
 class Rows:
@@ -99,15 +111,29 @@ class DataClient(Owner):
             await self._sleep(2 * THINK_S * self.chance.random())
             key = self._some_key()
             if self.chance.random() < 0.5:
+                if self.world.scenario.pressed:
+                    self.spawn(self._meet(key))
                 await self._write(key)
             else:
                 await self._read(key)
 
+    async def _meet(self, key: str) -> None:
+        """Read what is being written just now."""
+        await self._sleep(MEETING_S * self.chance.random())
+        await self._read(key)
+
     def _some_key(self) -> str:
-        """Of the keyspace without tablets, or, with its name, of the table."""
-        if self.world.scenario.tablets and self.chance.random() < 0.6:
-            return f"{TABLE}/key{self.chance.randrange(TABLE_KEYS)}"
-        return f"key{self.chance.randrange(KEYS)}"
+        """Of the keyspace without tablets, or, with its name, of a table."""
+        scenario = self.world.scenario
+        if scenario.tablets and self.chance.random() < TABLES_SHARE:
+            table = self.chance.choice((TABLE, OTHER_TABLE)) if scenario.colocated else TABLE
+            return f"{table}/key{self._number(TABLE_KEYS)}"
+        return f"key{self._number(KEYS)}"
+
+    def _number(self, keys: int) -> int:
+        """Of one of so many keys."""
+        is_hot = self.world.scenario.pressed and self.chance.random() < HOT_SHARE
+        return 0 if is_hot else self.chance.randrange(keys)
 
     async def read_all(self, keys: set[str]) -> None:
         """Of each of these keys a quorum answers, once nothing fails; it is checked with the rest."""
@@ -118,7 +144,8 @@ class DataClient(Owner):
                     break
                 await self._sleep(AGAIN_S)
 
-    async def _write(self, key: str) -> None:
+    async def _write(self, key: str) -> bool:
+        """True when it was acknowledged."""
         self._written += 1
         value = f"{self.name}:{self._written}"
         pending = self._begun(key, value)
@@ -127,8 +154,9 @@ class DataClient(Owner):
         done = status == OK
         surely_not = not done and status >= REFUSED and not content.startswith(UNKNOWN.encode())
         ended = replace(pending, ended=self.world.kernel.now_s, done=done, known=surely_not)
-        if done or surely_not:
+        if (done or surely_not) and self._counts(pending):
             self.world.rows.ends(number, ended)
+        return done
 
     async def _read(self, key: str) -> bool:
         pending = self._begun(key, None)
@@ -139,15 +167,23 @@ class DataClient(Owner):
             value = content.decode() if is_there else None
             ended = self.world.kernel.now_s
             done = replace(pending, ended=ended, value=value, done=True, known=True)
-            self.world.rows.ends(number, done)
+            if self._counts(pending):
+                self.world.rows.ends(number, done)
             return True
         return False
+
+    def _counts(self, pending: KvOp) -> bool:
+        """Whether its end is known to be of what it was begun for."""
+        return True
+
+    def _node(self) -> str:
+        return self.chance.choice(self.world.nodes).name
 
     def _begun(self, key: str, value: str | None) -> KvOp:
         return KvOp(
             began=self.world.kernel.now_s,
             ended=inf,
-            node=self.chance.choice(self.world.nodes).name,
+            node=self._node(),
             write=value is not None,
             key=key,
             value=value,

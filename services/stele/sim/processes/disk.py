@@ -156,6 +156,10 @@ class SimPath:
     def parent(self) -> "SimPath":
         return SimPath(self._plug, self._pure.parent)
 
+    @property
+    def parents(self) -> list["SimPath"]:
+        return [SimPath(self._plug, pure) for pure in self._pure.parents]
+
     def with_name(self, name: str) -> "SimPath":
         return SimPath(self._plug, self._pure.with_name(name))
 
@@ -168,14 +172,29 @@ class SimPath:
     def mkdir(self, **_: bool) -> None:
         """Folders are there as soon as they have files."""
 
+    def rmdir(self) -> None:
+        """Folders are gone with their files."""
+
+    def iterdir(self) -> Iterator["SimPath"]:
+        return self.glob("*")
+
     def glob(self, pattern: str) -> Iterator["SimPath"]:
-        before = f"{self}/"
-        found = [
-            name
+        """Files and folders."""
+        before, depth = f"{self}/", pattern.count("/") + 1
+        found = {
+            "/".join(name[len(before) :].split("/")[:depth])
             for name in self._plug.disk.files
-            if name.startswith(before) and fnmatch.fnmatchcase(name[len(before) :], pattern)
-        ]
-        return iter([SimPath(self._plug, PurePosixPath(name)) for name in sorted(found)])
+            if name.startswith(before)
+        }
+        wanted = pattern.split("/")
+        return iter([self / name for name in sorted(found) if _is_like(name, wanted)])
+
+    def remove_all(self) -> None:
+        """The folder and all that is in it."""
+        before = f"{self}/"
+        for name in [each for each in self._plug.disk.files if each.startswith(before)]:
+            self._plug.disk.operation()
+            del self._plug.disk.files[name]
 
     def open(self, mode: str = READ) -> "SimFile":
         if mode == READ:
@@ -236,6 +255,11 @@ class SimPath:
             return self._plug.disk.files[str(self)]
         except KeyError:
             raise FileNotFoundError(2, "No such file or directory", str(self)) from None
+
+
+def _is_like(name: str, wanted: list[str]) -> bool:
+    parts = name.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
 class SimFile(io.RawIOBase):

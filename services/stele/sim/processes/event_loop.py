@@ -24,7 +24,7 @@ LAST_CANCELS: Final = 5
 
 
 class Died(BaseException):
-    """Raised where a process dies in the middle of a job: no handler of its own sees more of it."""
+    """Raised where a process dies, in a job or where it keeps off cancels: no handler of its own sees more."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -52,7 +52,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._incarnation = owner.incarnation
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._busy_until_us: dict[int, int] = {}
+        self._busy_until_us: dict[object, int] = {}
+        """By the executor itself: another one that is made later may get the id of one that is gone."""
         self._over = False
         self._is_due = False
         """A turn is on its way."""
@@ -102,10 +103,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """As asyncio does: all that was ready when it began. What that makes ready comes in the next one."""
         self._is_due = False
-        for _ in range(len(self._ready)):
-            if self._over or not self._ready:
+        self._inside(self, self._run_ready)
+
+    def _run_ready(self) -> None:
+        ready = self._ready
+        for _ in range(len(ready)):
+            if self._over or not ready:
                 return
-            self._run(self._ready.popleft())
+            handle = ready.popleft()
+            if not handle.cancelled():
+                self._entered(self)  # the one before may have ended another process
+                handle._run()  # noqa: SLF001 - as every event loop does
 
     def _due(self, handle: asyncio.TimerHandle) -> None:
         self._run(handle)
@@ -148,8 +156,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return future
         due_us = self._kernel.now_us + us(JOB_S * self._luck())
         if executor is not None:
-            due_us = max(due_us, self._busy_until_us.get(id(executor), 0))
-            self._busy_until_us[id(executor)] = due_us
+            due_us = max(due_us, self._busy_until_us.get(executor, 0))
+            self._busy_until_us[executor] = due_us
         self._kernel.at(due_us, self.owner, self._job, future, func, args)
         return future
 
@@ -180,7 +188,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 if not self._ready:
                     break
                 self._run(self._ready.popleft())
+        for task in self._tasks:
+            if not task.done():
+                self._end(task)
         self._ready.clear()
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        """Of who keeps off cancels: else its last lines run when garbage is collected, in another's turn."""
+        coro: Any = task.get_coro()
+        for _ in range(LAST_TURNS):
+            try:
+                self._inside(self, coro.throw, Died())
+            except BaseException:  # that is its end, whatever it says of it
+                return
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """What asyncio says of exceptions that were never looked at is no fault: their tasks were ended."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BROKER: Final = Owner("log")
+FLOWS: Final = "flows"
+"""What is blocked from here, or to here, is of the topics beside the log alone."""
 RETRY_S: Final = 0.2
 MAX_FETCH: Final = 500
 COMMIT_S: Final = 3.0
@@ -189,10 +191,12 @@ class _Client:
         return network.delay_us(network.chance(BROKER.name, self._machine.name))
 
     def _reaches(self) -> bool:
-        return self._flows.network.reaches(self._machine.name, BROKER.name)
+        network, name = self._flows.network, self._machine.name
+        return network.reaches(name, BROKER.name) and network.reaches(name, FLOWS)
 
     def _is_reached(self) -> bool:
-        return self._flows.network.reaches(BROKER.name, self._machine.name)
+        network, name = self._flows.network, self._machine.name
+        return network.reaches(BROKER.name, name) and network.reaches(FLOWS, name)
 
     def _ask(self, find: Callable[[], T], then: Callable[[T], None]) -> None:
         """``then`` is called in the process with what the brokers say, or nothing comes."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 RESTART_S: Final = 2.0
 """Longest until a supervisor starts what ended."""
+SLOWER: Final = 200
+"""So much longer takes what threads do, on their disk most of all, while that is slow: up to 0.8 s."""
 BUGS: Final = (
     AssertionError,
     AttributeError,
@@ -58,6 +61,7 @@ class Machine(Owner):
         self.is_refused = False
         """It ended as badly configured, and is not started until somebody has looked."""
         self.kills = 0
+        self.slow_until_us = 0
         self.began_at = 0
         """The epoch that its process began with."""
         self.plug: Plug = self.disk.plug()
@@ -101,7 +105,9 @@ class Machine(Owner):
             self.world.kernel,
             self,
             self.clock,
-            self.world.kernel.random(f"threads/{self.name}/{self.incarnation}").random,
+            partial(
+                self._job_luck, self.world.kernel.random(f"threads/{self.name}/{self.incarnation}")
+            ),
             lambda loop: self.world.runs(None if loop is None else self),
             lambda error: self.world.broken(self, error),
         )
@@ -120,6 +126,15 @@ class Machine(Owner):
 
     def pause(self, seconds: float) -> None:
         self.paused_until_us = max(self.paused_until_us, self.world.kernel.now_us + us(seconds))
+
+    def slow(self, seconds: float) -> None:
+        """What its threads do takes long."""
+        later_us = self.world.kernel.now_us + us(seconds)
+        self.slow_until_us = max(self.slow_until_us, later_us)
+
+    def _job_luck(self, random: Random) -> float:
+        is_slow = self.slow_until_us > self.world.kernel.now_us
+        return random.random() * (SLOWER if is_slow else 1)
 
     def start_later(self, seconds: float) -> None:
         self.world.kernel.at(self.world.kernel.now_us + us(seconds), None, self.boot)

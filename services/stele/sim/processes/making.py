@@ -6,8 +6,10 @@ from typing import Final
 import msgspec
 
 from stele.sim.network import Weather
-from stele.sim.profiles import ClockError
-from stele.sim.scenario import Action, times
+from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
+from stele.sim.processes.late import LATE, make_late
+from stele.sim.processes.traps import late_to_truncate, make_traps
+from stele.sim.scenario import Action, ClockError, times
 
 PROFILE: Final = "disaster"
 WEATHER: Final = Weather(
@@ -26,6 +28,56 @@ AWAY_EVERY_S: Final = 25.0
 REDIS_EVERY_S: Final = 15.0
 DARK_EVERY_S: Final = 60.0
 """All nodes lose their power at once."""
+DEAF_EVERY_S: Final = 20.0
+DEAF_S: Final = (12.0, 30.0)
+"""A node hears nothing from the brokers for longer than a barrier is patient, while clients go on asking it."""
+ONLY_FROM_BROKERS: Final = 3
+"""Of the kinds of cuts."""
+BESIDE_S: Final = 1.0
+"""After a node has become deaf the tablet that clients ask for most is to move."""
+SLOW_EVERY_S: Final = 15.0
+SLOW_S: Final = (2.0, 12.0)
+"""A node's disk is slow."""
+REQUEST_EVERY_S: Final = 4.0
+BURY_EVERY_S: Final = 45.0
+COLOCATED_SHARE: Final = 0.4
+PRESSED_SHARE: Final = 0.6
+THREE_SHARE: Final = 0.7
+ONE_RACK_SHARE: Final = 0.8
+"""Where racks have one copy each there is hardly any other place for a tablet."""
+TRUNCATED_SHARE: Final = 0.5
+TRUNCATE_EVERY_S: Final = 10.0
+CLEANED_SHARE: Final = 0.5
+CLEANED_EVERY_S: Final = 12.0
+SHARDS_SHARE: Final = 0.4
+"""Of the disasters with tablets."""
+OTHERS_SHARE: Final = 0.4
+OTHERS_EVERY_S: Final = 8.0
+EXCLUDE_WELL: Final = "exclude_well"
+OTHERS: Final = {
+    "noop": 2,
+    "quiesce": 1,
+    "cdc_generation": 2,
+    EXCLUDE_WELL: 1,
+    "taken_tokens": 2,
+    "cleanup": 1,
+    "cancel": 1,
+}
+"""Of which some of the scenarios have some, with tablets or without."""
+DEAD_SHARE: Final = 0.35
+DEAD_EVERY_S: Final = 30.0
+DEAD: Final = "dead"
+MORE_NODES: Final = 5
+MORE_NODES_SHARE: Final = 0.6
+TWO_COPIES_SHARE: Final = 0.7
+"""Of a keyspace with one copy nobody who has data is let go."""
+FREEZE_SHARE: Final = 0.3
+FREEZE_EVERY_S: Final = 20.0
+LONGEST_FREEZE_S: Final = 10.0
+WATCHES_SHARE: Final = 0.5
+WATCHES: Final = 2
+REQUESTS_PAST_S: Final = 10.0
+"""They go on for so long after the last round."""
 FIRST_ROUND_S: Final = 25.0
 FAR_AHEAD_SHARE: Final = 0.15
 FAR_AHEAD_MS: Final = 3_600_000
@@ -33,6 +85,28 @@ FAR_AHEAD_MS: Final = 3_600_000
 LOST: Final = "lost"
 BACK: Final = "back"
 NOTHING: Final = "nothing"
+BURY: Final = "bury"
+CLEANED: Final = "cleaned"
+"""A node whose disk is slow is to clean up, and to get a tablet at once."""
+REQUESTS: Final = {
+    "migrate": 3,
+    "to_and_fro": 2,
+    "resize": 1,
+    "alter": 2,
+    "keyspace": 2,
+    "table": 2,
+    "colocated_table": 1,
+    "truncate": 1,
+    "move": 2,
+    "rebuild": 1,
+    "repair": 1,
+    "cleanup": 2,
+    "cancel": 1,
+    "switch": 1,
+    "snapshot": 1,
+    "restore": 1,
+}
+"""Kinds of requests, and how often they are made."""
 DISK_FAULTS: Final = ("wipe", "flip", "flip", "put_back")
 
 
@@ -82,9 +156,25 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Of each row."""
     tablets: int = 0
     """Of the table that is there at the beginning, with a balancer; 0: there is neither."""
+    dcs: int = 1
     racks: int = 1
-    requesters: int = 0
-    """Who ask for whatever else changes the topology."""
+    """Of each dc."""
+    pressed: bool = False
+    """Clients meet at the same keys, and nodes are late and slow."""
+    asked: bool = False
+    """Somebody asks for changes of the topology."""
+    shards: dict[str, int] = {}
+    """By node; the others have one."""
+    truncated: bool = False
+    """A table and a keyspace with clients of their own are truncated now and then."""
+    dead_together: bool = False
+    """Nodes are declared dead, several at one time where there are enough, with force or without."""
+    least_copies: int = 1
+    """Of keyspaces that come and go."""
+    colocated: bool = False
+    """Another table has the tablets of the first."""
+    watches: int = 0
+    """Of epochs; metadata-logs remember little of the past then, and read it back."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -95,7 +185,24 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     short_records: int = 30
     """A topic of no more records is read from its beginning."""
     actions: tuple[Action, ...] = ()
+    requests: tuple[Action, ...] = ()
+    """What somebody asks for by the commands topic; see ``requester``."""
+    freezes: tuple[Action, ...] = ()
+    """When the log is frozen or left to one actor, and for how long."""
     rounds: tuple[Round, ...] = ()
+
+    @property
+    def replication(self) -> dict[str, int]:
+        """By dc, of which the first has more where the copies are odd."""
+        counts = {
+            f"dc{i + 1}": (self.copies + self.dcs - 1 - i) // self.dcs for i in range(self.dcs)
+        }
+        return {dc: count for dc, count in counts.items() if count}
+
+    @property
+    def declares(self) -> bool:
+        """Somebody may be excluded whose place nobody takes."""
+        return any(each.kind in (DEAD, EXCLUDE_WELL) for each in self.requests)
 
     @property
     def length_s(self) -> float:
@@ -120,29 +227,77 @@ def make_disaster(seed: int) -> Disaster:
     )
     copies = base.members if base.nodes > base.members else 2
     base = msgspec.structs.replace(base, copies=copies)
+    base = _pressed(Random(f"busy/{seed}"), base)
     base = _with_tablets(Random(f"tablets/{seed}"), base)
+    base = _with_shards(Random(f"shards/{seed}"), base)
+    is_truncated = base.asked and Random(f"truncated/{seed}").random() < TRUNCATED_SHARE
+    base = msgspec.structs.replace(base, truncated=is_truncated)
+    dead = Random(f"dead/{seed}")
+    base = _with_dead_nodes(dead, base)
     count = random.choice((1, 1, 2, 2, 3))
     rounds = tuple(_round(Random(f"round/{seed}/{i}"), base, i) for i in range(count))
     base = msgspec.structs.replace(base, rounds=rounds)
     actions = _faults(Random(f"faults/{seed}"), base)
-    clocks = _clocks(Random(f"clocks/{seed}"), base)
-    return msgspec.structs.replace(base, actions=tuple(actions), clocks=clocks)
+    actions += _of_nodes(Random(f"nodes/{seed}"), base)
+    actions += make_traps(Random(f"traps/{seed}"), base.length_s, tablets=bool(base.tablets))
+    if base.asked:
+        actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
+    if base.truncated:
+        actions += late_to_truncate(Random(f"late to truncate/{seed}"), base.length_s)
+    base = msgspec.structs.replace(base, actions=tuple(actions))
+    requests = _requests(Random(f"requests/{seed}"), base)
+    requests += _others(Random(f"others/{seed}"), base)
+    if base.dead_together:
+        requests += _declarations(dead, base)
+    return msgspec.structs.replace(
+        base,
+        requests=tuple(sorted(requests, key=lambda action: action.at_s)),
+        freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
+        watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
+        clocks=_clocks(Random(f"clocks/{seed}"), base),
+    )
+
+
+def _pressed(random: Random, base: Disaster) -> Disaster:
+    """In most of the clusters with rows clients meet at the same keys, and nodes are late and slow; most of
+    these have three copies, so that a quorum is not all of them.
+    """
+    if not base.clients or random.random() >= PRESSED_SHARE:
+        return base
+    base = msgspec.structs.replace(
+        base,
+        pressed=True,
+        dcs=random.choice((1, 1, 1, 2)),
+        colocated=random.random() < COLOCATED_SHARE,
+    )
+    if random.random() >= THREE_SHARE:
+        return base
+    return msgspec.structs.replace(base, nodes=4, members=3, copies=3)
 
 
 def _with_tablets(random: Random, base: Disaster) -> Disaster:
     tablets, racks = random.choice((0, 4, 8)), random.choice((1, 2, 3))
     if not base.clients or not tablets:
-        return base
-    members, requesters = max(2, base.members), random.choice((0, 1, 1))
+        return msgspec.structs.replace(base, colocated=False)
+    members, asked = max(2, base.members), random.choice((False, True, True))
+    if base.pressed and random.random() < ONE_RACK_SHARE:
+        racks = 1
     return msgspec.structs.replace(
         base,
         tablets=tablets,
         racks=racks,
-        requesters=requesters,
+        asked=asked,
         nodes=4,
         members=members,
         copies=members,
     )
+
+
+def _with_shards(random: Random, base: Disaster) -> Disaster:
+    if not base.tablets or random.random() >= SHARDS_SHARE:
+        return base
+    shards = {f"n{number + 1}": random.choice((1, 2, 2, 2)) for number in range(base.nodes)}
+    return msgspec.structs.replace(base, shards=shards)
 
 
 def _round(random: Random, base: Disaster, number: int) -> Round:
@@ -206,6 +361,105 @@ def _faults(random: Random, base: Disaster) -> list[Action]:
             seconds = round(0.5 + 3 * random.random(), 3)
             found.append(Action(at_s, "power", f"n{i + 1}", seconds))
     return found
+
+
+def _of_nodes(random: Random, base: Disaster) -> list[Action]:
+    """Nodes that are late, or slow."""
+    found = list[Action]()
+    if not base.pressed:
+        return found
+    for every_s, (least_s, most_s), kind in (
+        (DEAF_EVERY_S, DEAF_S, "cut"),
+        (SLOW_EVERY_S, SLOW_S, "slow"),
+    ):
+        for at_s in times(random, every_s, base.length_s):
+            node = f"n{random.randrange(base.nodes) + 1}"
+            seconds = round(least_s + (most_s - least_s) * random.random(), 3)
+            number = ONLY_FROM_BROKERS if kind == "cut" else 0
+            found.append(Action(at_s, kind, node, seconds, number))
+    return found
+
+
+def _requests(random: Random, base: Disaster) -> list[Action]:
+    """``number`` is the chance by which a request is made out when its time has come."""
+    if not base.asked:
+        return []
+    kinds = [kind for kind, weight in sorted(REQUESTS.items()) for _ in range(weight)]
+    until_s = base.length_s + REQUESTS_PAST_S
+    found = [
+        Action(at_s, random.choice(kinds), number=random.randrange(1_000_000))
+        for at_s in times(random, REQUEST_EVERY_S, until_s)
+    ]
+    beside = [
+        Action(round(each.at_s + BESIDE_S, 3), "migrate_hot", number=random.randrange(1_000_000))
+        for each in base.actions
+        if each.kind == "cut" and each.number == ONLY_FROM_BROKERS
+    ]
+    late = Random(f"beside late/{base.seed}")
+    beside += [
+        Action(round(each.at_s + BESIDE_LATE_S, 3), "migrate_hot", number=late.randrange(1_000_000))
+        for each in base.actions
+        if each.kind == LATE
+    ]
+    beside += _asked_beside(base, until_s)
+    buried = [
+        Action(at_s, BURY, number=random.randrange(1_000_000))
+        for at_s in times(random, BURY_EVERY_S, until_s)[1:]
+    ]
+    return sorted(found + beside + buried, key=lambda action: action.at_s)
+
+
+def _asked_beside(base: Disaster, until_s: float) -> list[Action]:
+    """What is asked for in some disasters alone."""
+    found, random = list[Action](), Random(f"truncations/{base.seed}")
+    for at_s in times(random, TRUNCATE_EVERY_S, until_s) if base.truncated else ():
+        found.append(Action(at_s, "truncate_written", number=random.randrange(1_000_000)))
+    random = Random(f"cleaned/{base.seed}")
+    if random.random() < CLEANED_SHARE:
+        for at_s in times(random, CLEANED_EVERY_S, until_s):
+            found.append(Action(at_s, CLEANED, number=random.randrange(1_000_000)))
+    return found
+
+
+def _with_dead_nodes(random: Random, base: Disaster) -> Disaster:
+    if random.random() >= DEAD_SHARE:
+        return base
+    return msgspec.structs.replace(
+        base,
+        dead_together=True,
+        nodes=MORE_NODES if random.random() < MORE_NODES_SHARE else base.nodes,
+        least_copies=2 if random.random() < TWO_COPIES_SHARE else 1,
+    )
+
+
+def _declarations(random: Random, base: Disaster) -> list[Action]:
+    moments = times(random, DEAD_EVERY_S, base.length_s + REQUESTS_PAST_S)[1:]
+    return [Action(at_s, DEAD, number=random.randrange(1_000_000)) for at_s in moments]
+
+
+def _others(random: Random, base: Disaster) -> list[Action]:
+    if random.random() >= OTHERS_SHARE:
+        return []
+    kinds = [kind for kind, weight in sorted(OTHERS.items()) for _ in range(weight)]
+    return [
+        Action(at_s, random.choice(kinds), number=random.randrange(1_000_000))
+        for at_s in times(random, OTHERS_EVERY_S, base.length_s + REQUESTS_PAST_S)
+    ]
+
+
+def _freezes(random: Random, base: Disaster) -> list[Action]:
+    """``number`` says whether one actor is left, and which."""
+    if random.random() >= FREEZE_SHARE:
+        return []
+    return [
+        Action(
+            at_s,
+            "freeze",
+            seconds=round(LONGEST_FREEZE_S * random.random(), 3),
+            number=random.randrange(12),
+        )
+        for at_s in times(random, FREEZE_EVERY_S, base.length_s)
+    ]
 
 
 def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:

@@ -34,6 +34,7 @@ from stele.log.archive.archive import Archive
 from stele.log.commander import Commander
 from stele.log.follower import Floor
 from stele.metadata_log.founding import nothing_older
+from stele.metadata_log.http import Api as MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
@@ -60,6 +61,8 @@ DC: Final = "dc1"
 FOLDER: Final = "/data"
 BROKERS: Final = "log:9092"
 COMMIT_S: Final = 8.0
+WATCHED: Final = ("/v1/epochs", "/v1/state")
+"""What watches ask of a metadata-log."""
 
 Answer = Callable[[Outcome | None], None]
 
@@ -80,6 +83,9 @@ class LogMachine(Machine):
         ):
             self.writer, self.began_at = writer, writer.image.epoch
             self.routes = [recent_route(partial(recent_records, writer))]
+            if self.world.watches:
+                served = MetadataLogApi(writer, settings).routes()
+                self.routes += [each for each in served if each.path in WATCHED]
             await asyncio.get_running_loop().create_future()
 
     def forget(self) -> None:
@@ -95,6 +101,7 @@ class LogMachine(Machine):
         return None if self.writer is None else self.writer.failure
 
     def serve_command(self, envelope: Envelope, answer: Answer) -> None:
+        self.world.witness.log.asks(envelope)
         if self.loop is not None:
             self.loop.create_task(self._commit(envelope, answer))
 
@@ -117,18 +124,24 @@ class LogMachine(Machine):
             self.loop.create_task(self._read(answer))
 
     async def _read(self, answer: Callable[[Image | None], None]) -> None:
-        """At level ``linearizable``, or ``barrier`` every other time."""
+        """At level ``linearizable``, whose own record is behind all that was durable, or ``barrier`` every
+        other time.
+        """
         writer = self.writer
         if writer is None:
             return
-        read = writer.barrier if self.chance.random() < 0.5 else writer.linearizable
-        noticed = writer.failure is not None
+        is_barrier = self.chance.random() < 0.5
+        read = writer.barrier if is_barrier else writer.linearizable
+        noticed, witness = writer.failure is not None, self.world.witness
+        least, began_us = witness.epoch_of(witness.head), self.world.kernel.now_us
+        least += not is_barrier
         try:
             image = await read(COMMIT_S)
         except (BusyError, ReaderStoppedError, TimeoutError, KafkaException):
             answer(None)
             return
-        self.world.witness.served(self, image, noticed=noticed)
+        witness.served(self, image, noticed=noticed)
+        witness.has_read(self, image, least, began_us)
         answer(image)
 
 
@@ -201,6 +214,7 @@ class NodeMachine(FollowerMachine):
     kept: tuple[str, dict[str, bytes]] | None = None
     """That node's id and disk, should the cluster not go on without it."""
     node_id = ""
+    initial_tokens = ""
 
     def __init__(self, name: str, world: "World") -> None:
         super().__init__(name, world)
@@ -208,7 +222,16 @@ class NodeMachine(FollowerMachine):
 
     @property
     def rack(self) -> str:
-        return f"r{1 + (int(self.name[1:]) - 1) % self.world.scenario.racks}"
+        scenario = self.world.scenario
+        return f"r{1 + (int(self.name[1:]) - 1) // scenario.dcs % scenario.racks}"
+
+    @property
+    def dc(self) -> str:
+        return f"dc{1 + (int(self.name[1:]) - 1) % self.world.scenario.dcs}"
+
+    @property
+    def shards(self) -> int:
+        return self.world.scenario.shards.get(self.name, 1)
 
     async def main(self) -> None:
         directory = self._boot()
@@ -216,9 +239,11 @@ class NodeMachine(FollowerMachine):
         settings = NodeSettings(
             cluster=CLUSTER,
             instance_id=self.node_id,
-            dc=DC,
+            dc=self.dc,
             rack=self.rack,
             num_tokens=1,
+            initial_tokens=self.initial_tokens,
+            shards=self.shards,
             replace_node=self.replaces,
             accept_lost_epochs=self.accept,
             data_dir=self.folder(),
@@ -298,7 +323,7 @@ class EmbeddedMachine(NodeMachine):
         settings = AgentSettings(
             cluster=CLUSTER,
             instance_id=self.node_id,
-            dc=DC,
+            dc=self.dc,
             rack=self.rack,
             num_tokens=1,
             replace_node=self.replaces,

@@ -1,18 +1,21 @@
 """The way to rest after the disasters, and what must be equal then."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from stele.domain.commands import SwitchBalancingOn
 from stele.domain.evolve import evolve
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY, Image, without_memory
 from stele.domain.names import NodeState
+from stele.domain.schema.switches import all_off
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import Span
 from stele.log.codec import decode_epoch
 from stele.sim.kernel import us
 from stele.sim.processes.data import all_keys
-from stele.sim.processes.members import NodeMachine, ReplicaMachine
+from stele.sim.processes.members import LogMachine, NodeMachine, ReplicaMachine
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.tablets import unbalanced
 from stele.sim.violation import Violation
@@ -25,6 +28,8 @@ REST_LIMIT_S: Final = 400.0
 LAST_CALLS_S: Final = 12.0
 STUCK_S: Final = 25.0
 """After which the operator looks again."""
+RECALLED: Final = 4
+"""Images of the past that are asked of each metadata-log."""
 EQUAL: Final = "I1"
 REST: Final = "I10"
 FULL: Final = "I8"
@@ -44,8 +49,50 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     _read_rows(world, operator)
     _ask_guards(world, operator)
     _until(world, operator, _behind, "everybody has everything")
+    _recall(world, operator)
+    if world.clients and not world.rows.age:  # of lost epochs nobody says what nodes have of them
+        world.stores.check_clean(world.witness.image)
     _compare(world)
     world.witness.check_promises()
+
+
+def _recall(world: "World", operator: Operator) -> None:
+    """I8: images of the past, asked of every metadata-log, are what was."""
+    if not world.watches:
+        return
+    winners = sorted(world.witness.winners())
+    asked = {
+        (log.name, epoch): log
+        for log in world.logs
+        for epoch in world.chance.sample(winners, min(RECALLED, len(winners)))
+    }
+    waiting = {*asked}
+    for (name, epoch), log in sorted(asked.items()):
+        assert log.loop is not None
+        log.loop.create_task(
+            _recall_one(world, log, epoch, partial(waiting.discard, (name, epoch)))
+        )
+    left = lambda _: f"{sorted(waiting)} are not answered" if waiting else ""  # noqa: E731
+    _until(world, operator, left, "metadata-logs know the past")
+
+
+async def _recall_one(
+    world: "World", log: LogMachine, epoch: int, done: Callable[[], None]
+) -> None:
+    assert log.writer is not None
+    image = await log.writer.history.image_at(epoch)
+    was = world.witness.image_at(bytes(image.state_id))
+    world.witness.checks += 1
+    world.demand(
+        was is not None
+        and was.state_id in world.witness.line(world.witness.head)
+        and without_memory(was) == without_memory(image)
+        and image.epoch == epoch,
+        FULL,
+        f"{log.name} gives the state at epoch {epoch} as it was",
+        f"it gives another, of epoch {image.epoch}",
+    )
+    done()
 
 
 def _ask_guards(world: "World", operator: Operator) -> None:
@@ -63,10 +110,11 @@ def _read_rows(world: "World", operator: Operator) -> None:
     """Every key is read once more; then all that clients were told is possible."""
     if not world.clients:
         return
-    keys = all_keys(tablets=bool(world.scenario.tablets))
+    keys = all_keys(tablets=bool(world.scenario.tablets), colocated=world.scenario.colocated)
     world.clients[0].spawn(world.clients[0].read_all(keys))
     reads = lambda _: f"nobody answers for {', '.join(sorted(keys))}" if keys else ""  # noqa: E731
     _until(world, operator, reads, "a quorum answers for every key")
+    world.tablet_rows.rest(world.witness.image)
     try:
         world.witness.checks += world.rows.check()
     except Violation as violation:
@@ -81,10 +129,18 @@ def _until(
     while (waits := waits_for(world)) and kernel.now_us < deadline_us:
         world.run_until(kernel.now_us + us(1.0))
         _accept_losses(world)
+        _switch_on(world)
         if kernel.now_us - looked_us > us(STUCK_S):
             looked_us = kernel.now_us
             look_again(world, operator)
     world.demand(not waits, REST, what, waits)
+
+
+def _switch_on(world: "World") -> None:
+    """Who switched balancing off switches it on again, once nobody asks for anything else."""
+    for off in () if world.callers_work else all_off(world.witness.image.schema):
+        asked = world.mover.envelope(SwitchBalancingOn(off.name))
+        world.mover.spawn(world.mover.ask(asked))
 
 
 def look_again(world: "World", operator: Operator) -> None:
@@ -175,6 +231,9 @@ def _behind(world: "World") -> str:
             spans = machine.keeper.archive.segments.spans()
             if spans != [Span(1, newest)]:
                 return f"{machine.name} has epochs {spans} of {newest}"
+    late = [watch for watch in world.watches if watch.state_id != head]
+    if late:
+        return f"{late[0].name} was told epochs up to {late[0].last} of {newest}"
     return next(filter(None, map(_damaged, world.replicas)), "")
 
 

@@ -10,18 +10,23 @@ from typing import Final
 
 from stele.catch_up import filling
 from stele.domain.names import NodeState
+from stele.log.history import Bounds, History
+from stele.metadata_log import writer
 from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.processes.broker import BROKER
 from stele.sim.processes.interposed import Current, interposed
+from stele.sim.processes.late import LATE
 from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
+from stele.sim.processes.stores import watch
+from stele.sim.processes.traps import KINDS
 from stele.sim.processes.world import CORES_RAISE, KEPT_LINES, World
-from stele.sim.run import Failure, Result
+from stele.sim.result import Failure, Result
 from stele.sim.scenario import Action
 from stele.sim.violation import Violation
 
@@ -35,6 +40,8 @@ MEMBERS: Final = 3
 REPLACED_S: Final = 90.0
 PAUSE_S: Final = 8.0
 SMALL_PIECES: Final = 16
+SMALL_HISTORY: Final = Bounds(mark_every=4, marks=6, images=4, recent_records=12, read_records=5)
+"""A run of a hundred epochs goes past all of them."""
 COLLECTED: Final = (100_000, 50, 100)
 """As ``gc.set_threshold`` has it."""
 
@@ -52,12 +59,15 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
     began = time.perf_counter()
     world: World | None = None
     failure = None
-    current = Current(_Nobody(scenario))
-    with _seldom_collected(), interposed(current, f"{scenario.profile}/{scenario.seed}") as patch:
+    current = Current(Nobody(scenario.seed))
+    with seldom_collected(), interposed(current, f"{scenario.profile}/{scenario.seed}") as patch:
         remember(patch)
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
+        if scenario.watches:
+            patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)
+        watch(patch, world, lambda: current.who)
         try:
             _run(world)
         except Violation as violation:
@@ -67,9 +77,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
             where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
             failure = Violation(CORES_RAISE, "no exception", f"{error!r} in {where}")
         finally:
-            for machine in (*world.machines.values(), *world.workers, *world.requesters):
-                machine.is_off = True
-                machine.crash()
+            world.end()
     if show is not None:
         for line in world.lines:
             show(line)
@@ -77,7 +85,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
 
 
 @contextmanager
-def _seldom_collected() -> Iterator[None]:
+def seldom_collected() -> Iterator[None]:
     """A run makes millions of small things, and few circles: to look for these took a tenth of its time."""
     before = gc.get_threshold()
     gc.set_threshold(*COLLECTED)
@@ -87,11 +95,11 @@ def _seldom_collected() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _Nobody:
+class Nobody:
     """Runs before there is a world."""
 
-    def __init__(self, scenario: Disaster) -> None:
-        kernel = Kernel(f"nobody/{scenario.seed}")
+    def __init__(self, seed: int) -> None:
+        kernel = Kernel(f"nobody/{seed}")
         self.clock = Clock(kernel)
         self.chance = kernel.random("nobody")
 
@@ -113,6 +121,9 @@ def _run(world: World) -> None:
 
 
 def _act(world: World, action: Action) -> None:
+    if action.kind in KINDS:
+        world.traps.wait_for(action)
+        return
     world.faults += 1
     if action.kind == "leader":
         world.topic.change_leader(action.seconds)
@@ -121,15 +132,22 @@ def _act(world: World, action: Action) -> None:
     if action.target == world.redis.name:
         _act_on_redis(world, action)
         return
-    machine = world.machines[action.target]
+    machine = world.machines.get(action.target)
+    if machine is None:
+        return  # it was left out of a scenario that is being shrunk
     if action.kind in ("crash", "power"):
         machine.crash(power=action.kind == "power")
         machine.start_later(action.seconds)
     elif action.kind == "pause":
         machine.pause(action.seconds)
         world.trace(f"{machine.name} stands still for {action.seconds} s")
+    elif action.kind == "slow":
+        machine.slow(action.seconds)
+        world.trace(f"the disk of {machine.name} is slow for {action.seconds} s")
     elif action.kind == "trap":
         machine.disk.trap = action.number
+    elif action.kind == LATE:
+        world.late.begin(machine.name, action.seconds)
     elif action.kind == "cut":
         _cut(world, machine, action)
 
@@ -144,9 +162,7 @@ def _act_on_redis(world: World, action: Action) -> None:
         names = [each.name for each in (*world.guards, *world.workers)]
         pairs = {pair for n in names for pair in ((n, redis.name), (redis.name, n))}
         key = -int(action.at_s * 1000)
-        world.network.cut(key, frozenset(pairs))
-        later_us = world.kernel.now_us + us(action.seconds)
-        world.kernel.at(later_us, None, partial(world.network.mend, key))
+        world.cut(key, pairs, action.seconds)
         world.trace(f"Redis is away for {action.seconds} s")
 
 
@@ -158,10 +174,7 @@ def _cut(world: World, machine: Machine, action: Action) -> None:
     broker = {(name, BROKER.name), (BROKER.name, name)}
     pairs = (into | out, into, out, broker)[action.number]
     key = int(action.at_s * 1000)
-    world.network.cut(key, frozenset(pairs))
-    world.kernel.at(
-        world.kernel.now_us + us(action.seconds), None, partial(world.network.mend, key)
-    )
+    world.cut(key, pairs, action.seconds)
     world.trace(f"{name} is cut off ({action.number}) for {action.seconds} s")
 
 
@@ -303,22 +316,26 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         events=kernel.events,
         epochs=witness.epoch_of(witness.head),
         losers=len(witness.records) - len(witness.line(witness.head)),
-        redecided=0,
         commands=len(promised),
         rejected=sum(not outcome.applied for outcome in promised),
         barriers=witness.passed,
-        watched=0,
+        watched=sum(watch.told for watch in world.watches),
         writes=world.rows.writes,
         reads=world.rows.reads,
         faults=world.faults,
         requests=sum(each.applied for each in world.requesters),
         lost_messages=world.network.lost,
         truncated=world.topic.begin,
-        checks=witness.checks,
+        checks=sum(each.checks for each in world.witnesses()),
         finished={
             "recovered": len(witness.recoveries),
             "lost outcomes": witness.lost_epochs,
             "permissions": witness.permissions,
+            "stale requests": world.stores.stale,
+            "truncations": world.truncations.done,
+            "late requests": world.late.requests,
+            "traps": world.traps.sprung,
+            "restored": world.backups.restored,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },

@@ -41,6 +41,15 @@ class Database:
         if self.syncs:
             self._path.sync_content()
 
+    def is_saved_as(self, content: bytes) -> bool:
+        """Whether this is what was committed last."""
+        return self._saved == content
+
+    def copy(self) -> real.Connection:
+        found = real.connect(":memory:", isolation_level=None, check_same_thread=False)
+        found.deserialize(self.engine.serialize())
+        return found
+
     def copied(self) -> None:
         """A checkpoint: all that was committed is synced."""
         self._path.sync_content()
@@ -51,19 +60,21 @@ class Connection:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._engine = database.engine
+        self.engine = database.engine
 
     @property
     def in_transaction(self) -> bool:
-        return self._engine.in_transaction
+        return self.engine.in_transaction
 
     def execute(self, text: str, values: Sequence[Any] = ()) -> real.Cursor:
         """Raises sqlite3.Error, Died."""
         words = text.strip().lower()
+        if words == "begin":  # who reads a state of one moment has a copy of it
+            self.engine = self._database.copy()
         if words.startswith("pragma synchronous="):
             self._database.syncs = words.partition("=")[2] in SYNCED
-        was_open = self._engine.in_transaction
-        cursor = self._engine.execute(text, values)
+        was_open = self.engine.in_transaction
+        cursor = self.engine.execute(text, values)
         if words == "commit" or (not was_open and words.startswith(WRITES)):
             self._database.committed()
         elif words.startswith("pragma wal_checkpoint") and self._database.syncs:
@@ -71,8 +82,8 @@ class Connection:
         return cursor
 
     def executemany(self, text: str, values: Iterable[Sequence[Any]]) -> real.Cursor:
-        assert self._engine.in_transaction, "many rows are written in a transaction"
-        return self._engine.executemany(text, values)
+        assert self.engine.in_transaction, "many rows are written in a transaction"
+        return self.engine.executemany(text, values)
 
     def close(self) -> None:
         """The others of this life go on."""

@@ -11,6 +11,7 @@ import aiohttp
 from stele.sim.processes.web import WebTransport
 
 if TYPE_CHECKING:
+    from stele.sim.processes.disk import SimPath
     from stele.sim.processes.machine import Machine
 
 GIB: Final = 1024**3
@@ -107,6 +108,9 @@ class Shutil(types.ModuleType):
 
     def disk_usage(self, _: object) -> Usage:
         return Usage(10 * GIB, 9 * GIB)
+
+    def rmtree(self, folder: "SimPath", **_: bool) -> None:
+        folder.remove_all()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(shutil, name)

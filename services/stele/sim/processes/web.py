@@ -1,12 +1,15 @@
 """HTTP between simulated machines: the production handlers answer, by their routes, with real requests."""
 
 import asyncio
+import types
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from sse_starlette import EventSourceResponse
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Match
 from starlette.types import Message
 
@@ -22,9 +25,19 @@ CUT_SHARE: Final = 0.02
 """Answers whose connection breaks in the middle, where the weather is bad."""
 LOST: Final = -1
 REFUSED: Final = 0
+OK: Final = 200
 _NOTHING: Final[Mapping[str, str]] = {}
 
 Reply = Callable[[int, bytes], None]
+
+
+class Stream:
+    """An answer that goes on: its pieces come in order, until one of the two lets go or cannot be reached."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.newest_us = 0
+        """When the last piece arrives."""
 
 
 class Web:
@@ -33,6 +46,7 @@ class Web:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.machines: dict[str, Machine] = {}
+        self.late_us: Callable[[Owner, Owner, str], int] = lambda source, target, path: 0
         self.on_served: Callable[[Machine, str], None] = lambda machine, path: None
 
     def ask(
@@ -63,7 +77,75 @@ class Web:
             return
         method = method or ("GET" if body is None else "POST")
         request = _request(method, parts.path, query, headers, body)
-        self._carry(target, self._serve, target, request, answer)
+        late_us = self.late_us(source, target, parts.path)
+        if late_us:
+            kernel = self._world.kernel
+            kernel.deliver(kernel.now_us + late_us, target, self._serve, target, request, answer)
+        else:
+            self._carry(target, self._serve, target, request, answer)
+
+    def follow(
+        self,
+        source: Owner,
+        url: str,
+        params: Mapping[str, str],
+        on_piece: Callable[[bytes], None],
+        on_end: Reply,
+    ) -> Stream:
+        """Server-sent events, piece by piece; ``on_end`` with the status, and why where it is not 200. Where
+        the other dies or is cut off nothing comes any more, and nobody says so.
+        """
+        stream, network, parts = Stream(), self._world.network, urlsplit(url)
+        target = self.machines[parts.netloc]
+        headers = {"accept": "text/event-stream"}
+        request = _request("GET", parts.path, urlencode([*params.items()]), headers, None)
+
+        def end(status: int, content: bytes) -> None:
+            if network.reaches(target.name, source.name):
+                self._carry(source, on_end, status, content)
+
+        if not network.reaches(source.name, target.name):
+            return stream
+        if not target.alive or not target.routes:
+            end(REFUSED, b"")
+        else:
+            given = target, request, (source, stream, on_piece), end
+            self._carry(target, self._serve_stream, *given)
+        return stream
+
+    def _serve_stream(self, target: "Machine", *given: Any) -> None:
+        if target.loop is not None:
+            target.loop.create_task(self._send_stream(target, *given))
+
+    async def _send_stream(
+        self,
+        target: "Machine",
+        request: Request,
+        to: tuple[Owner, Stream, Callable[[bytes], None]],
+        end: Reply,
+    ) -> None:
+        (source, stream, on_piece), stopping = to, asyncio.Event()
+        request.scope["app"] = types.SimpleNamespace(state=types.SimpleNamespace(stopping=stopping))
+        route = next(each for each in target.routes if each.matches(request.scope)[0] is Match.FULL)
+        request.scope.update(route.matches(request.scope)[1])
+        try:
+            response = await request.scope["endpoint"](request)
+        except HttpError as error:
+            end(error.status, f"{error.body.code}: {error}".encode())
+            return
+        if not isinstance(response, StreamingResponse | EventSourceResponse):
+            end(response.status_code, await _sent(request, response))
+            return
+        kernel, network = self._world.kernel, self._world.network
+        body: Any = response.body_iterator
+        async with aclosing(body) as pieces:
+            async for piece in pieces:
+                if stream.is_over or not network.reaches(target.name, source.name):
+                    return
+                later_us = kernel.now_us + network.delay_us(network.chance("web", target.name))
+                stream.newest_us = max(stream.newest_us, later_us)
+                kernel.deliver(stream.newest_us, source, _while_open, stream, on_piece, piece)
+        end(OK, b"")
 
     def _carry(self, owner: Owner, call: Callable[..., None], *args: Any) -> None:
         kernel, network = self._world.kernel, self._world.network
@@ -90,10 +172,22 @@ class Web:
         answer(404, b"there is nothing of this name")
 
 
+def _while_open(stream: Stream, on_piece: Callable[[bytes], None], piece: bytes) -> None:
+    if not stream.is_over:
+        on_piece(piece)
+
+
 def _request(
     method: str, path: str, query: str, headers: Mapping[str, str], body: bytes | None
 ) -> Request:
+    asked = False
+
     async def receive() -> dict[str, Any]:
+        """The request once; who asks stays connected."""
+        nonlocal asked
+        if asked:
+            await asyncio.get_running_loop().create_future()
+        asked = True
         return {"type": "http.request", "body": body or b"", "more_body": False}
 
     scope = {

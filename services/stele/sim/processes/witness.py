@@ -6,7 +6,7 @@ production's rules is asked: not who wins, not which history is chosen, not what
 
 import io
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
@@ -23,11 +23,10 @@ from stele.domain.messages import Ack
 from stele.domain.names import BALANCER, COORDINATOR
 from stele.domain.topology.image import TopologyImage
 from stele.log.archive.container import Container, DamagedFileError
-from stele.log.codec import decode_ack, decode_epoch, decode_outcome
+from stele.log.codec import decode_ack, decode_envelope, decode_epoch, decode_outcome
 from stele.sim.kernel import us
 from stele.sim.processes.disk import Disk
-from stele.sim.tablet_checks import check_tablets
-from stele.sim.violation import Violation
+from stele.sim.processes.epochs import EpochWitness, epoch_line
 
 if TYPE_CHECKING:
     from stele.sim.processes.guards import Work
@@ -106,6 +105,7 @@ class Witness:
         self.lost_epochs = 0
         self.recovered_us = -us(3600)
         self.served_held: dict[str, Held] = {}
+        self.log = EpochWitness(world)
         self._world = world
         self._heads: list[bytes] = []
         """By place in the topic: the head after that record."""
@@ -127,6 +127,8 @@ class Witness:
         """How often which of its commands had one."""
         self._buried: dict[str, Acknowledged] = {}
         """By node whose disk was thrown away: what that had noted."""
+        self.on_step: Callable[[Image, Image], None] = lambda before, after: None
+        """Called with the images before and after each winner."""
         self.permissions = 0
         self.passed = 0
         """Barriers whose passing was checked."""
@@ -135,6 +137,10 @@ class Witness:
     def image(self) -> Image:
         """What follows from the history that the topic holds now."""
         return self._images[self.head]
+
+    def image_at(self, state_id: bytes) -> Image | None:
+        """What follows from the records up to this state, if it was ever the newest."""
+        return self._images.get(state_id)
 
     def members(self) -> tuple[str, ...]:
         """Of the archive."""
@@ -298,6 +304,7 @@ class Witness:
         """A process says what became of a command."""
         if outcome.taken:
             self._is_not_abandoned(machine, outcome.state_id, "an outcome", noticed=noticed)
+        self.log.answered(outcome)
 
     def served(self, machine: "Machine", image: Image, *, noticed: bool) -> None:
         self._is_not_abandoned(machine, image.state_id, "a read", noticed=noticed)
@@ -341,6 +348,18 @@ class Witness:
         last_us = max(self._world.topic.faulted_us, self.recovered_us)
         return self._world.kernel.now_us - last_us > us(seconds)
 
+    def has_read(self, machine: "Machine", image: Image, least: int, began_us: int) -> None:
+        """I2: whatever was durable when it was asked for is in a read at level barrier or linearizable."""
+        if not self.quiet((self._world.kernel.now_us - began_us) / 1e6):
+            return
+        self.checks += 1
+        self._world.demand(
+            image.epoch >= least,
+            ONE_OUTCOME,
+            f"{machine.name} shows epoch {least} by what was durable when it was asked",
+            f"it shows epoch {image.epoch}",
+        )
+
     def _is_not_abandoned(
         self, machine: "Machine", state_id: bytes, what: str, *, noticed: bool
     ) -> None:
@@ -381,14 +400,19 @@ class Witness:
     def sent(self, machine: "Machine", topic: str, key: str, value: bytes) -> None:
         """A process says something."""
         if topic.endswith(".acks"):
-            self.acknowledged(machine, decode_ack(value))
+            ack = decode_ack(value)
+            self.acknowledged(machine, ack)
+            self._world.streams.acknowledged(ack)
+            self._world.holds.acknowledged(machine, ack)
         elif topic.endswith(".commands"):
             self._senders.setdefault(key, set()).add(machine.name)
+            self.log.asks(decode_envelope(value))
 
     def landed(self, _: "Machine", topic: str, key: str, value: bytes) -> None:
         """Everybody may read it from now on."""
         if topic.endswith(".outcomes"):
             outcome = decode_outcome(value)
+            self.log.answered(outcome)
             if outcome.taken and outcome.state_id in self.line(self.head):
                 self.told(outcome)
 
@@ -398,6 +422,7 @@ class Witness:
         """One more winner."""
         before = self._images[self.records[self.head].previous]
         after = self._images[self.head] = evolve(before, epoch)
+        self._world.trace(epoch_line(epoch, after))
         if self._world.kernel.now_us == 0:
             return
         if epoch.actor == COORDINATOR and epoch.command != CLAIM:
@@ -406,11 +431,13 @@ class Witness:
             self.balanced_us = self._world.kernel.now_us
             self.balancing[epoch.command] += 1
         self._passes(before.topology, after.topology, before)
+        self._world.backups.changed(before, after)
+        self._world.traps.changed(before, after)
+        self._world.tablet_rows.changed(before, after)
+        self._world.truncations.changed(before, after)
+        self.on_step(before, after)
         self.checks += 1
-        try:
-            check_tablets(before, after)
-        except Violation as violation:
-            self._world.demand(False, violation.invariant, violation.expected, violation.found)
+        self.log.check(before, after, epoch)
 
     def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
         """Whatever a coordinator has an effect with, it sent as the holder of the newest term."""

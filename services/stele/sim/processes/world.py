@@ -1,29 +1,42 @@
 """A cluster of production processes, its broker, and what happens to them."""
 
 import hashlib
+from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Protocol
 
 from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
+from stele.domain.image import EMPTY
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.segments import Limits
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.network import FINE, Network
+from stele.sim.processes.backups import BackupWitness
 from stele.sim.processes.balancing import BalancerMachine
-from stele.sim.processes.broker import BROKER, Topic
-from stele.sim.processes.callers import Caller, Mover
-from stele.sim.processes.data import KEYSPACE, TABLE, TABLETS, DataClient, Rows
+from stele.sim.processes.broker import Topic
+from stele.sim.processes.callers import Caller, Freezer, Mover
+from stele.sim.processes.data import (
+    KEYSPACE,
+    KEYSPACE_TRUNCATED,
+    OTHER_TABLE,
+    TABLE,
+    TABLE_TRUNCATED,
+    TABLETS,
+    DataClient,
+    Rows,
+)
 from stele.sim.processes.guards import GuardMachine, WorkerMachine
+from stele.sim.processes.holds import HoldWitness
 from stele.sim.processes.interposed import Current
 from stele.sim.processes.kafka import Flows
+from stele.sim.processes.late import Late
 from stele.sim.processes.machine import Machine
 from stele.sim.processes.making import Disaster
 from stele.sim.processes.members import (
     CLUSTER,
-    DC,
     CoordinatorMachine,
     EmbeddedMachine,
     LogMachine,
@@ -33,6 +46,12 @@ from stele.sim.processes.members import (
 )
 from stele.sim.processes.redis import Server
 from stele.sim.processes.requester import RequesterMachine
+from stele.sim.processes.stores import StoreWitness
+from stele.sim.processes.streams import StreamWitness
+from stele.sim.processes.tablet_rows import TabletRows
+from stele.sim.processes.traps import Traps
+from stele.sim.processes.truncated import TruncatedClient, TruncationWitness
+from stele.sim.processes.watches import Watch
 from stele.sim.processes.web import Web
 from stele.sim.processes.witness import Witness
 from stele.sim.violation import Violation
@@ -43,6 +62,12 @@ KNOWN_S: Final = 20.0
 DEAD_AFTER_S: Final = 20
 """A member of the archive that was silent for so long is replaced."""
 CORES_RAISE: Final = "the cores raise nothing"
+
+
+class Checking(Protocol):
+    """Counts what it checks."""
+
+    checks: int
 
 
 class World:
@@ -76,7 +101,7 @@ class World:
         self.redis = Server(self)
         self.guards = [GuardMachine(f"g{i + 1}", self) for i in range(scenario.guards)]
         self.workers = [WorkerMachine(f"p{i + 1}", self) for i in range(scenario.guards)]
-        self.requesters = [RequesterMachine(f"q{i + 1}", self) for i in range(scenario.requesters)]
+        self.requesters = [RequesterMachine("q1", self)] if scenario.requests else []
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
             each.name: each
@@ -95,9 +120,22 @@ class World:
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
         ]
         self.mover = Mover("mover", self)
+        self.freezer = Freezer("freezer", self)
+        self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.rows = Rows()
+        self.stores = StoreWitness(self)
+        self.tablet_rows = TabletRows(self)
+        self.streams = StreamWitness(self)
+        self.holds = HoldWitness(self)
+        self.truncations = TruncationWitness(self)
+        self.backups = BackupWitness(self)
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
+        self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
+        self.traps = Traps(self)
+        self.late = Late(self)
+        self.web.late_us = self.late.delay_us
         self.faults = 0
+        self._ages_ending = 0
         self._broken: Violation | None = None
 
     # -- beginning
@@ -109,42 +147,61 @@ class World:
         )
         members = self.nodes[: self.scenario.members]
         founding.join_all(
-            self.join_of(node.name, node.identity().host_id, node.rack) for node in members
+            self.join_of(node.name, node.identity().host_id, node.dc, node.rack, node.shards)
+            for node in members
         )
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
         if self.clients:
-            founding.apply(CreateKeyspace(KEYSPACE, {DC: self.scenario.copies}))
+            founding.apply(CreateKeyspace(KEYSPACE, self.scenario.replication))
         if self.scenario.tablets:
             wide = CreateKeyspace(
                 TABLETS,
-                {DC: self.scenario.copies},
+                self.scenario.replication,
                 tablets=True,
                 initial_tablets=self.scenario.tablets,
             )
             founding.apply(wide)
             founding.apply(CreateTable(TABLE))
+        if self.scenario.colocated:
+            founding.apply(CreateTable(OTHER_TABLE, colocated_with=TABLE))
+        if self.scenario.truncated:
+            founding.apply(CreateTable(TABLE_TRUNCATED))
+            founding.apply(CreateKeyspace(KEYSPACE_TRUNCATED, self.scenario.replication))
+        self.begin(founding)
+
+    def begin(self, founding: Founding) -> None:
+        """With these epochs in the topic everything starts."""
         self.topic.lay_down(founding.records)
+        self.truncations.changed(EMPTY, self.witness.image)
         for machine in (*self.machines.values(), *self.workers, *self.requesters):
             machine.boot()
-        for caller in (*self.callers, self.mover):
+        for caller in (*self.callers, self.mover, self.freezer):
             caller.start()
-        for client in self.clients:
+        for client in (*self.clients, *self.truncated_clients):
             client.start()
+        for watch in self.watches:
+            watch.start()
 
-    def join_of(self, name: str, host_id: str, rack: str) -> commands.Join:
+    def join_of(self, name: str, host_id: str, dc: str, rack: str, shards: int) -> commands.Join:
         return commands.Join(
             node_id=name,
             cluster=CLUSTER,
             address=f"http://{name}",
-            dc=DC,
+            dc=dc,
             rack=rack,
             num_tokens=1,
+            shards=shards,
             host_id=host_id,
             supported_features=tuple(sorted(KNOWN_FEATURES)),
             release_version=version("stele"),
         )
+
+    def witnesses(self) -> tuple[Checking, ...]:
+        """Who checks."""
+        rows = self.stores, self.tablet_rows, self.truncations, self.streams, self.holds
+        return self.witness, self.backups, *rows
 
     # -- what processes use
 
@@ -200,16 +257,23 @@ class World:
         self.trace(f"the topic is lost, silently: {silent}")
         return had
 
+    def cut(self, key: int, pairs: Iterable[tuple[str, str]], seconds: float) -> None:
+        """Nothing goes from the first to the second of each for so long."""
+        self.network.cut(key, frozenset(pairs))
+        self.kernel.at(self.kernel.now_us + us(seconds), None, self.network.mend, key)
+
     def ages_end(self) -> None:
-        """Epochs were lost for good: rows that a quorum of their replicas had may be, too. So it is until
-        nobody goes by the lost epochs any more.
+        """Epochs were lost for good, or nodes by force: rows that a quorum of their replicas had may be, too.
+        So it is until nobody goes by the lost epochs any more.
         """
         if self.clients:
-            self.rows.age += 1
+            self.rows.age += not self._ages_ending
+            self._ages_ending += 1
             self.kernel.at(self.kernel.now_us + us(KNOWN_S), None, self._age_begins)
 
     def _age_begins(self) -> None:
-        self.rows.age += 1
+        self._ages_ending -= 1
+        self.rows.age += not self._ages_ending
 
     def roll_back(self, share: float, *, silent: bool) -> list[bytes]:
         """Only a share of what it holds is left; what it had."""
@@ -225,17 +289,21 @@ class World:
         """No fault from now on: all machines are on, and reach each other."""
         self.network.mend_all()
         self.network.weather = FINE
+        self.traps.leave()
+        self.late.end()
         for machine in self.machines.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False
+            machine.slow_until_us = 0
             machine.disk.trap = -1
             machine.disk.full = False
             machine.boot()
 
-    def reaches_broker(self, machine: Machine) -> bool:
-        return self.network.reaches(machine.name, BROKER.name) and self.network.reaches(
-            BROKER.name, machine.name
-        )
+    def end(self) -> None:
+        """Nothing goes on."""
+        for machine in (*self.machines.values(), *self.workers, *self.requesters):
+            machine.is_off = True
+            machine.crash()
 
     def _topic_id(self) -> str:
         return f"topic-{self.chance.getrandbits(64):016x}"

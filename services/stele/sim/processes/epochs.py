@@ -1,0 +1,182 @@
+"""What each epoch may do to the state before it, along the history that the topic holds, and what callers are
+told of it. The rules are those of images: a lost log changes none of them.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from stele.domain.commands import Envelope, Outcome, Rejection, command_digest
+from stele.domain.decide import decide
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.domain.requests.facts import CommandRefused
+from stele.log.codec import decode_epoch
+from stele.sim.log_checks import LogChecks
+from stele.sim.restriction_checks import MODES, RULE, check_restricted
+from stele.sim.stream_checks import StreamChecks
+from stele.sim.switch_checks import check_switches
+from stele.sim.tablet_checks import check_tablets
+from stele.sim.violation import Violation, require
+
+if TYPE_CHECKING:
+    from stele.sim.processes.world import World
+
+CLAIM: Final = "claim_coordinator"
+DECIDED: Final = "I2"
+
+
+class EpochWitness:
+    """Knows what was asked for, and judges what became of it."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._asked: dict[tuple[str, bytes], dict[str, Envelope]] = {}
+        """By request id and digest; then by the log that they are meant for, empty: whichever it is."""
+        self._log = LogChecks()
+        self.streams = StreamChecks()
+        self.by_version: dict[int, Image] = {}
+        """The newest image of each version, of the history up to ``_followed``."""
+        self._followed = b""
+
+    def asks(self, envelope: Envelope) -> None:
+        """Somebody sends this command. Under one id may come others, of which one is decided; and the same for
+        another log.
+        """
+        key = envelope.request_id, command_digest(envelope.command)
+        self._asked.setdefault(key, {})[envelope.log_id] = envelope
+
+    def check(self, before: Image, after: Image, epoch: Epoch) -> None:
+        """Of the winner that leads from the one to the other."""
+        if self._followed != before.state_id:
+            self._begin_anew(before)
+        try:
+            check_restricted(before, epoch)
+            check_switches(before, after)
+            self._log.check(before, after, self.by_version)
+            if after.topology is before.topology:  # else the log's checks have
+                check_tablets(before, after)
+            self.streams.check(before, after)
+            self._is_decided(before, epoch)
+        except Violation as violation:
+            self._world.demand(False, violation.invariant, violation.expected, violation.found)
+        self._note(before, after)
+
+    def _begin_anew(self, image: Image) -> None:
+        """Epochs were lost: what led to this state is another history than what was followed."""
+        witness = self._world.witness
+        self._log, self.by_version = LogChecks(), {}
+        line = sorted(witness.line(image.state_id).items(), key=lambda each: each[1])
+        before = Image()
+        for state_id, _ in line:
+            after = witness.image_at(state_id)
+            assert after is not None, "it was the newest once"
+            self._note(before, after)
+            before = after
+
+    def _note(self, before: Image, after: Image) -> None:
+        self._log.follow(before, after)
+        self.streams.note(after)
+        self.by_version[after.topology.version] = after
+        self._followed = after.state_id
+
+    def _is_decided(self, before: Image, epoch: Epoch) -> None:
+        """I2: it holds what its command, meant for this log and of the current term, decides on the very state
+        before it; so do refusals.
+        """
+        for fact in epoch.facts:
+            if not isinstance(fact, CommandRefused):
+                continue
+            refused = self._envelope(before, fact.request_id, fact.digest)
+            decision = None if refused is None else decide(before, refused, epoch.at_ms)
+            require(
+                decision is None
+                or (isinstance(decision, Rejection) and decision.code == fact.code),
+                DECIDED,
+                f"request {fact.request_id} is rejected at epoch {epoch.epoch} for {fact.code}",
+                f"on the state before it decides {str(decision)[:200]}",
+            )
+        envelope = self._envelope(before, epoch.request_id, epoch.command_digest)
+        if envelope is None:
+            return
+        _check_term(before, envelope, epoch)
+        decision = decide(before, envelope, epoch.at_ms)
+        require(
+            decision == epoch.facts,
+            DECIDED,
+            f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
+            f"on that state it decides {str(decision)[:300]}",
+        )
+
+    def _envelope(self, before: Image, request_id: str, digest: bytes) -> Envelope | None:
+        """As it was sent; None where nobody but the founder has sent it."""
+        asked = self._asked.get((request_id, digest))
+        if asked is None:
+            return None
+        log_id = before.log_id.hex()
+        require(
+            "" in asked or log_id in asked,
+            DECIDED,
+            f"what log {log_id} decides was meant for it",
+            f"request {request_id} was meant for {sorted(asked)}",
+        )
+        return asked[log_id] if log_id in asked else asked[""]
+
+    def answered(self, outcome: Outcome) -> None:
+        """I2: what somebody is told of a request is durable, and in the record that it names. Who is told that
+        the log is frozen is told so of a state in which it is.
+        """
+        witness = self._world.witness
+        known = witness.records.get(outcome.state_id)
+        if not outcome.taken:
+            self._is_restricted(outcome)
+            return
+        epoch = None if known is None else decode_epoch(known.value)
+        code = "" if outcome.rejection is None else outcome.rejection.code
+        applied = epoch is not None and epoch.request_id == outcome.request_id
+        refused = epoch is not None and any(
+            isinstance(fact, CommandRefused)
+            and (fact.request_id, fact.code) == (outcome.request_id, code)
+            for fact in epoch.facts
+        )
+        witness.checks += 1
+        self._world.demand(
+            applied if outcome.applied else refused,
+            DECIDED,
+            f"request {outcome.request_id} was {code or 'applied'} in epoch {outcome.epoch}, as is told",
+            "that epoch is not durable"
+            if epoch is None
+            else f"that epoch is {epoch.command} {epoch.request_id}",
+        )
+
+    def _is_restricted(self, outcome: Outcome) -> None:
+        code = "" if outcome.rejection is None else outcome.rejection.code
+        if code not in MODES:
+            return
+        image = self._world.witness.image_at(outcome.state_id)
+        found = "not durable" if image is None else str(image.commits.mode)
+        self._world.witness.checks += 1
+        self._world.demand(
+            found == code,
+            RULE,
+            f"who is told {code} in the light of epoch {outcome.epoch} finds it so there",
+            f"that epoch is {found}",
+        )
+
+
+def _check_term(before: Image, envelope: Envelope, epoch: Epoch) -> None:
+    term, current = getattr(envelope.command, "term", None), before.topology.coordinator.term
+    require(
+        term in (None, current) or epoch.command == CLAIM,
+        DECIDED,
+        f"epoch {epoch.epoch} comes from the coordinator of term {current}",
+        f"it is a command of term {term}",
+    )
+
+
+def epoch_line(epoch: Epoch, image: Image) -> str:
+    """What a trace says of a winner, and of the state that it leads to."""
+    topology = image.topology
+    open_ = [f"{t.kind} {','.join(t.nodes())} {t.state}" for t in topology.open()]
+    return (
+        f"epoch {epoch.epoch} {epoch.command} by {epoch.actor or '-'}: {'; '.join(open_) or 'idle'}"
+        f" version {topology.version} fence {topology.fence_version}"
+    )
