@@ -1,4 +1,4 @@
-"""How a run with workers (``pytest -n 4``) is divided.
+"""How a run with workers (``pytest -n 6``) is divided.
 
 The modules that need servers come first, the others last, and what may take long is outermost. The second
 worker begins at the end and the others at the front: few clusters run side by side, and the last modules are
@@ -20,6 +20,13 @@ from xdist.workermanage import WorkerController
 
 ON_ONE_WORKER: Final = ("tests/deploy/", "tests/end_to_end/demo/", "tests/spark/")
 """Folders whose tests share what there is once in a run: a deployment, a demo, a Spark session."""
+DIVIDED: Final = (
+    "tests/conformance/test_kit.py",
+    "tests/sim/test_disasters.py",
+    "tests/sim/test_mutants.py",
+    "tests/sim/test_stories.py",
+)
+"""Modules of long tests that share only the broker of the run: each test goes where there is room."""
 NEED_SERVERS: Final = ("broker", "spark", "end_to_end", "deploy", "browser")
 
 
@@ -35,10 +42,12 @@ FROM_THE_START: Final = 2
 
 
 class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes without types
-    """A module is never divided, because fixtures belong to it."""
+    """A module is not divided, because fixtures belong to it, unless it says that it may be."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = module_of(nodeid)
+        if module in DIVIDED:
+            return nodeid
         return next((folder for folder in ON_ONE_WORKER if module.startswith(folder)), module)
 
     def _assign_work_unit(self, node: WorkerController) -> None:

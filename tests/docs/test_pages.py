@@ -75,7 +75,9 @@ NOT_RUN: Mapping[str, str] = {
     "make up": "needs Docker; tests/deploy does what that page says",
     "docker *": "needs Docker",
     "infra/compose *": "needs Docker",
-    "stele sim sweep *": "takes minutes; tests/sim/test_seeds.py runs the first seeds",
+    "stele sim run --seed 7 --html*": "writes a page; tests/sim/test_time_line.py reads one",
+    "stele sim run --seed 8 --trace": "prints a hundred thousand lines; the page runs another seed",
+    "stele sim sweep *": "takes minutes; tests/sim/test_disasters.py runs the first seeds",
     "stele sim mutants  *": "takes minutes; tests/sim/test_mutants.py repeats what it found",
     "stele sim live *": "takes ten minutes; tests/end_to_end/test_live.py runs less of it",
 }

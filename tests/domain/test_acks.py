@@ -38,3 +38,19 @@ def test_an_ack_of_an_epoch_that_the_counter_has_not_read_yet_counts() -> None:
     image = history.image
     found = barrier(image, acks_of(image, state_id=OTHER), image.epoch, 0, 1.0, lambda _: None)
     assert found.complete
+
+
+def test_a_node_that_works_by_an_older_version_holds_the_barrier_up() -> None:
+    history, _ = three_nodes()
+    image, states = history.image, {i.epoch: i.state_id for i in history.images}
+    version = image.topology.version
+    acks = acks_of(image)
+    slow = min(image.membership.taking_part())
+    late = ack_of(image, slow, oldest_version_in_use=version - 1, sequence=2)
+    found = barrier(image, acks.with_ack(late, 1.0), image.epoch, version, 1.0, states.get)
+    assert not found.complete
+    assert [(b.node_id, b.why) for b in found.blockers] == [
+        (slow, f"has requests of version {version - 1}, older than {version}")
+    ]
+    found = barrier(image, acks, image.epoch, version, 1.0, states.get)
+    assert found.complete

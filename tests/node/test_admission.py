@@ -19,6 +19,7 @@ from stele.agent.admission import (
     wait_for_membership,
 )
 from stele.agent.identity import DataDirectory, Identity, boot
+from stele.agent.settings import AgentSettings
 from stele.agent.standing import expelled, join_ended
 from stele.domain.commands import (
     AnnounceNode,
@@ -93,6 +94,16 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
     assert command.host_id == "host-1"
+
+
+async def test_a_node_may_ask_for_tokens_of_its_choice(world: World, directory: Directory) -> None:
+    settings = AgentSettings(initial_tokens="300,-5")
+    log, advertised = Log(None), replace(ADVERTISED, initial_tokens=settings.chosen_tokens())
+    await admit(directory("n9"), advertised, await world.follower(), log, Stop())
+    command = log.asked[0].command
+    assert isinstance(command, Join)
+    assert command.initial_tokens == (300, -5)
+    assert AgentSettings().chosen_tokens() == ()
 
 
 async def test_a_node_that_is_to_replace_another_asks_for_its_place(

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.agent import pulling
 from stele.agent.codes import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pace import BURST_S
@@ -228,6 +229,18 @@ async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> 
     cluster.down = {"n2"}
     await cluster.stream()
     assert await cluster.at("n4", key) == Cell(5, False, b"v")
+
+
+async def test_a_source_that_hangs_is_tried_for_the_first_portion_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait for it once more for each portion would take the time in which streaming must show progress."""
+    monkeypatch.setattr("stele.agent.pulling.PORTION_RANGES", 1)
+    cluster.down = {"n2"}
+    await cluster.stream()
+    asked = [node_id for node_id, _ in cluster.scans]
+    assert asked.count("n2") == pulling.TRIES
+    assert min(asked.count("n1"), asked.count("n3")) > pulling.TRIES
 
 
 async def test_nodes_that_are_declared_dead_are_not_asked(cluster: Cluster) -> None:

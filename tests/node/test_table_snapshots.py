@@ -35,7 +35,7 @@ from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
 from stele.domain.topology.operations.commands import TabletRestore
 from stele.log.follower import LogFollower
 from stele.node import snapshotting
-from stele.node.backups import Backups
+from stele.node.backups import Backups, decode_rows, encode_rows
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
 from stele.node.frozen import frozen
@@ -299,6 +299,12 @@ async def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
     cluster.down = {"n3"}
     with pytest.raises(RestoreFailed, match="by n3 is not given: unreachable"):
         await cluster.restore("n1")
+
+
+def test_equal_rows_give_equal_files() -> None:
+    rows = [Row("songs", token, b"key", 7, False, b"value") for token in range(3)]
+    assert encode_rows(rows) == encode_rows(rows)
+    assert decode_rows(encode_rows(rows), "songs") == rows
 
 
 async def test_less_than_a_quorum_of_a_tablets_replicas_is_not_enough(cluster: Cluster) -> None:

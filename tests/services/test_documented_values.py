@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
@@ -125,6 +127,42 @@ async def test_no_text_breaks_a_path_and_each_answer_is_one_that_the_document_ha
                 assert str(answer.status_code) in responses, what
                 tried += 1
     assert tried > 200
+
+
+async def test_who_names_a_state_that_the_log_does_not_have_is_answered_as_the_document_says(
+    site: Site,
+) -> None:
+    page = (await site.http.get("/v1/nodes", params={"limit": "1"})).json()
+    padded = page["next_cursor"] + "=" * (-len(page["next_cursor"]) % 4)
+    epoch, _, *rest = json.loads(base64.urlsafe_b64decode(padded))
+    foreign = json.dumps([epoch, ID, *rest]).encode()
+    values = {"cursor": base64.urlsafe_b64encode(foreign).rstrip(b"=").decode(), "state_id": ID}
+    gone = set[str]()
+    for path, parameter, responses in parameters(document_of(of_metadata_log())):
+        name = parameter["name"]
+        if name not in values:
+            continue
+        assert "410" in responses, path
+        assert re.search(parameter["schema"]["pattern"], values[name])
+        if path == "/v1/nodes" or name == "state_id":
+            params = {name: values[name], **({"limit": "1"} if name == "cursor" else {})}
+            answer = await site.http.get(
+                path, params=params, headers={"accept": "text/event-stream"}
+            )
+            assert answer.status_code == 410, answer.text
+            gone.add(path)
+    assert gone == {"/v1/nodes", "/v1/epochs", "/v1/changes"}
+
+
+@pytest.mark.parametrize("name", ["cursor", "state_id"])
+def test_a_text_with_one_form_alone_has_it_in_the_document(name: str) -> None:
+    (pattern,) = {
+        parameter["schema"]["pattern"]
+        for _, parameter, _ in parameters(document_of(of_metadata_log()))
+        if parameter["name"] == name
+    }
+    assert re.search(pattern, "")
+    assert not any(re.search(pattern, text) for text in ("f\u00ae", "a b", "%", "=", "\0"))
 
 
 @pytest.mark.parametrize(

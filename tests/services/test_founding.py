@@ -121,6 +121,7 @@ def test_a_process_that_slept_through_a_topic_made_anew_acknowledges_nothing(
     start: Start, kafka: str, cluster: str
 ) -> None:
     old = start("old", STELE_FOUND="auto").wait_healthy()
+    old.wait_known()
     for number in range(5):
         old.set(f"a{number}", "1")
     epoch = old.get("/v1/state")["epoch"]

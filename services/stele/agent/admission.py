@@ -45,6 +45,8 @@ class Advertised(msgspec.Struct, frozen=True):
     dc: str
     rack: str
     num_tokens: int
+    initial_tokens: tuple[int, ...] = ()
+    """What it asks for by name; else the cluster chooses ``num_tokens`` of them."""
     shards: int = 1
     replaced_id: str = ""
     """The dead node whose place it is to take; empty: it joins beside the others."""
@@ -223,7 +225,8 @@ def _command(identity: Identity, advertised: Advertised, known: Node | None) -> 
         if advertised.replaced_id:
             zero_token = not advertised.num_tokens
             return Replace(replaced_id=advertised.replaced_id, zero_token=zero_token, **who)
-        return Join(num_tokens=advertised.num_tokens, **who)
+        chosen = advertised.initial_tokens
+        return Join(num_tokens=advertised.num_tokens, initial_tokens=chosen, **who)
     said = (known.address, known.supported_features, known.release_version)
     is_right = known.host_id == identity.host_id and said == (advertised.address, features, release)
     if known.state is NodeState.LEFT or is_right:

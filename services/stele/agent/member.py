@@ -135,10 +135,12 @@ async def membership(
             raise NotThisReplica(other_history(directory.identity, str(error))) from error
         # At once, before anything was read.
         gate = Gate(directory, followed.follower, accept, settings.claim_host_id)
+        chosen = settings.chosen_tokens()
         advertised = Advertised(
             dc=settings.dc,
             rack=settings.rack,
-            num_tokens=settings.num_tokens,
+            num_tokens=len(chosen) or settings.num_tokens,
+            initial_tokens=chosen,
             shards=settings.shards,
             replaced_id=settings.replace_node,
             claims_host_id=settings.claim_host_id,

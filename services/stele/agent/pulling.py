@@ -141,10 +141,13 @@ class Reading:
         self._image = image
 
     async def answer(self, source: str, ask: Callable[[str], Awaitable[A]]) -> A | None:
-        """The answer at the source's address; None, after some tries, when there is none.
+        """The answer at the source's address; None, after some tries, when there is none, and at once from who
+        has failed before.
 
         Raises SessionClosedError.
         """
+        if source in self.failed:
+            return None
         node, why = self._image.node(source), ""
         assert node is not None  # a plan names members only
         for attempt in range(TRIES):
@@ -231,7 +234,7 @@ class Puller:
         first = turn % max(1, len(portion.sources))
         missing = portion.needed
         for source in (*portion.sources[first:], *portion.sources[:first]):
-            if missing and source not in reading.failed:
+            if missing:
                 missing -= await self._pulling.pull(reading, source, portion.spans(), progress)
         if not missing:
             reading.done.update((portion.placement, range_) for range_ in portion.ranges)

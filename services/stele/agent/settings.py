@@ -29,6 +29,14 @@ class AgentSettings(ServiceSettings, frozen=True, kw_only=True):
             description="Tokens that the node takes when it joins; 0: it coordinates, and holds no data.",
         ),
     ] = 16
+    initial_tokens: Annotated[
+        str,
+        Meta(
+            pattern=r"^(-?[0-9]+(,-?[0-9]+)*)?$",
+            description="Tokens that the node asks for when it joins, separated by commas, in place of"
+            " num_tokens; empty: the cluster chooses.",
+        ),
+    ] = ""
     shards: Annotated[
         int,
         Meta(
@@ -93,3 +101,6 @@ class AgentSettings(ServiceSettings, frozen=True, kw_only=True):
 
     def own_id(self) -> str:
         return self.node_id or self.instance_id
+
+    def chosen_tokens(self) -> tuple[int, ...]:
+        return tuple(int(token) for token in self.initial_tokens.split(",") if token)

@@ -23,6 +23,8 @@ from stele.domain.routed import DATA, Routed
 VALUES_PATH: Final = "/v1/values/"
 KEYS: Final = 120
 """Enough for each range of a handful of nodes with four tokens to have some."""
+LOADED: Final = KEYS // 12
+"""Of them so many are written while nodes join and leave, which hides what a stream has lost of them."""
 RANDOM_BYTES: Final = 24
 STAMP_BYTES: Final = 8
 PATIENCE_S: Final = 20.0
@@ -94,14 +96,14 @@ class Values:
 
     @asynccontextmanager
     async def under_load(self, data: str) -> AsyncIterator[None]:
-        """Inside the block half of the keys are written again and again; the others can only be streamed.
+        """Inside the block ``LOADED`` keys are written again and again; the others can only be streamed.
         Raises Wrong after it.
         """
         ends = asyncio.Event()
 
         async def write() -> None:
             while not ends.is_set() and not self.not_tried:
-                await self.write(data, KEYS // 2)
+                await self.write(data, LOADED)
                 await asyncio.sleep(PAUSE_S)
 
         writing = asyncio.create_task(write())

@@ -1,6 +1,6 @@
 """All domains, in the order in which a snapshot writes them. Adding a domain is its folder and a line here."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from stele.domain import commands
@@ -21,6 +21,7 @@ from stele.domain.ring.domain import DOMAIN as RING
 from stele.domain.schema.domain import DOMAIN as SCHEMA
 from stele.domain.services.domain import DOMAIN as SERVICES
 from stele.domain.staging.domain import DOMAIN as STAGING
+from stele.domain.staging.facts import Part
 from stele.domain.staging.image import with_those_inside
 from stele.domain.table_snapshots.domain import DOMAIN as TABLE_SNAPSHOTS
 from stele.domain.topology.domain import DOMAIN as TOPOLOGY
@@ -61,12 +62,19 @@ KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values()) | OF_MESSAGES
 """Semantics, beyond the first, that this build can fold, and forms of messages that it can read."""
 
 
-def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:
+def required_features(facts: Collection[Fact]) -> tuple[str, ...]:
     """What a reader needs to go past these facts, sorted: derived, never set by hand.
 
     That is what they use, and what they enable: a reader that lacks it stops where it is enabled and names it,
     not at some later record of a schema that it does not have.
     """
+    kinds = {*map(type, facts)}
+    if (
+        FEATURES_OF_FACTS.keys().isdisjoint(kinds)
+        and FEATURES_ENABLED_BY.keys().isdisjoint(kinds)
+        and Part not in kinds
+    ):
+        return ()  # nearly always
     found = set[str]()
     for fact in with_those_inside(facts):
         kind = type(fact)

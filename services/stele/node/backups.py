@@ -26,7 +26,8 @@ from fastavro import parse_schema, reader, writer
 from stele.domain.cluster.lineage import Standing, standing
 from stele.domain.image import Image
 from stele.domain.names import TransitionState
-from stele.log.archive.files import sync_folder
+from stele.log.archive.container import SYNC_BYTES
+from stele.log.archive.files import sync_file, sync_folder
 from stele.node.cells import Row
 from stele.node.commits import uncancelled
 from stele.node.manifests import MANIFEST, SnapshotFile
@@ -35,6 +36,8 @@ from stele.runtime.logs import get_logger
 T = TypeVar("T")
 
 BEGUN: Final = "begun.json"
+MARKER_BYTES: Final = 16
+"""What parts the blocks of an Avro container."""
 _FILE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 _SCHEMA: Final = parse_schema(
     {
@@ -132,8 +135,9 @@ class Backups:
         def work() -> tuple[int, bytes] | None:
             try:
                 with path.open("rb") as file:
+                    size_bytes = file.seek(0, os.SEEK_END)
                     file.seek(offset)
-                    return os.fstat(file.fileno()).st_size, file.read(limit_bytes)
+                    return size_bytes, file.read(limit_bytes)
             except FileNotFoundError:
                 return None
 
@@ -189,9 +193,10 @@ def _delete(folder: Path) -> None:
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
-    """An Avro container; the data's id is the snapshot's."""
+    """An Avro container; the data's id is the snapshot's. Equal rows give equal bytes."""
     found = io.BytesIO()
-    writer(found, _SCHEMA, (_record(row) for row in rows))
+    sync = sha256(msgspec.json.encode(rows)).digest()[:SYNC_BYTES]
+    writer(found, _SCHEMA, (_record(row) for row in rows), sync_marker=sync)
     return found.getvalue()
 
 
@@ -227,5 +232,4 @@ def _is_of(image: Image, folder: Path) -> bool:
 def _write(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)

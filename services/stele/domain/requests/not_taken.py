@@ -39,8 +39,11 @@ def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
             f"'{request_id[:80]}' is no request id: it must be a UUID of version 7, in lower case.",
             "`stele id` makes one; send the same one again when you retry.",
         )
+    asked_ms = time_ms(request_id)
+    if asked_ms <= now_ms:
+        return None
     newest_ms = max(now_ms, min(state_time_ms(state_id), now_ms + MAX_AHEAD_MS))
-    ahead_ms = time_ms(request_id) - newest_ms
+    ahead_ms = asked_ms - newest_ms
     if ahead_ms > MAX_AHEAD_MS:
         return Rejection(
             FROM_THE_FUTURE,
