@@ -19,7 +19,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 async def ended(checks: Checks) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while checks.answer.state is CheckState.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -42,7 +42,7 @@ async def test_it_tells_how_far_it_is_and_what_it_found(tmp_path: Path) -> None:
 async def test_a_process_that_ends_waits_for_no_check(tmp_path: Path) -> None:
     checks = Checks(Made(tmp_path).archive)
     checks.begin(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(90):
         await checks.close()
     assert checks.begin().state is not CheckState.DONE
 
@@ -82,7 +82,7 @@ async def test_it_is_checked_again_and_again_by_itself(
     assert not checks.answer.began_ms, "only when asked"
     checks.repeat(every_days=0.2 / checking.DAY_S)
     ends = set[int]()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while len(ends) < 3:
             await asyncio.sleep(0.01)
             ends |= {checks.answer.ended_ms} - {0}

@@ -84,7 +84,7 @@ async def test_it_marks_its_folder_and_ends_once_the_log_says_so(
     await asyncio.sleep(0.05)
     assert not task.done() and set_aside(tmp_path) is None
     say(history, held)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 90)
     assert ended == [True]
     assert (tmp_path / diverging.MARK).exists()
 

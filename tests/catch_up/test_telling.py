@@ -187,7 +187,7 @@ async def test_a_process_with_a_copied_folder_ends_when_the_other_one_has_spoken
 
     said, mine = list[AnyCommand](), own()
     task = asyncio.create_task(tell(commander, lambda: log.image, lambda: mine))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while not said:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         theirs = mine._replace(address="http://there:2")

@@ -232,7 +232,7 @@ async def test_a_lost_write_is_found(server: Server) -> None:
         load.nodes = (server.url,)
         load._all = [load.keys[0][0]]
         load._all[0].acknowledged = load._all[0].attempted = 1
-        assert len(await asyncio.wait_for(load.lost_writes(), 10)) == 1
+        assert len(await asyncio.wait_for(load.lost_writes(), 90)) == 1
 
 
 def test_the_library_leaves_out_what_is_no_data(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ HEAVY = {
 def imported_by(*arguments: str) -> set[str]:
     """The modules that a command line has imported when it ends well."""
     command = [sys.executable, "-c", textwrap.dedent(IMPORTED), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert ran.returncode == 0, ran.stderr
     return {*ran.stderr.split()}
 
@@ -119,7 +119,7 @@ def test_completion_is_installed_by_one_command(
     assert str(script) in (tmp_path / ".bashrc").read_text()
     asked = "COMP_WORDS=(stele keyspace cr); COMP_CWORD=2; _stele; echo ${COMPREPLY[@]}"
     bash = ["bash", "-c", f". {script}; {asked}"]
-    completed = subprocess.run(bash, capture_output=True, text=True, timeout=30, check=True)
+    completed = subprocess.run(bash, capture_output=True, text=True, timeout=90, check=True)
     assert completed.stdout.split() == ["create"]
 
 
@@ -190,7 +190,7 @@ def test_a_process_of_a_command_looks_for_garbage_seldom_and_not_at_its_end() ->
         main()
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     every, frozen = (int(word) for word in ran.stdout.split()[-2:])
     assert every >= 10_000
     assert frozen >= 10_000

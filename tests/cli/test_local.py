@@ -203,7 +203,7 @@ def test_a_shell_that_knew_another_cluster_takes_up_that_of_the_demo(
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=90,
         )
     assert not said.stderr
     lines = said.stdout.splitlines()

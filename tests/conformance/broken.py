@@ -106,7 +106,7 @@ def speaks_before_it_has_read(patch: Patch) -> None:
     async def late(*args: Any, **options: Any) -> None:
         """Or its row is there before it has said anything; the first node has nothing to say before that."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(90):
                 await said.wait()
         await plain(*args, **options)
 

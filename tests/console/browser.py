@@ -46,7 +46,7 @@ class Watched:
             viewport={"width": WIDTH, "height": HEIGHT},
             color_scheme="dark" if theme == "dark" else "light",
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(90_000)
         self.complaints = list[str]()
         self.url = url
         self.page: Page = self._watched(context.new_page())

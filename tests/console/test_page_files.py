@@ -59,7 +59,7 @@ def test_every_module_is_javascript_that_can_be_read() -> None:
             [node, "--check", "--input-type=module"],
             input=path.read_bytes(),
             capture_output=True,
-            timeout=60,
+            timeout=90,
             check=False,
         )
         assert not done.returncode, (path.name, done.stderr.decode())

@@ -33,7 +33,7 @@ from tests.console.test_packed_map import grown, images
 from tests.domain.history import History
 from tests.services.world import until
 
-LIMIT_S = 10.0
+LIMIT_S = 90.0
 
 
 class Console:

@@ -62,7 +62,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert condition(), what

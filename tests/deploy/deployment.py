@@ -46,8 +46,8 @@ PULL_TIMEOUT_S = 120
 BASE_BUILD_TIMEOUT_S = 600
 BUILD_TIMEOUT_S = 900  # PySpark is 450 MB
 UP_TIMEOUT_S = 300
-CALL_TIMEOUT_S = 60
-HTTP_TIMEOUT_S = 15.0
+CALL_TIMEOUT_S = 180
+HTTP_TIMEOUT_S = 90.0
 POLL_S = 0.2
 SHORT_POLL_S = 0.01  # for what lasts a second
 
@@ -289,7 +289,7 @@ class Deployment:
         """`/v1/position` of each service, asked from inside the network."""
         code = (
             "import json,sys,urllib.request as u\n"
-            "print(json.dumps({s: json.load(u.urlopen(f'http://{s}:8080/v1/position', timeout=5))"
+            "print(json.dumps({s: json.load(u.urlopen(f'http://{s}:8080/v1/position', timeout=60))"
             " for s in sys.argv[1:]}))"
         )
         found = json.loads(self.python("metadata-log-2", code, *services))

@@ -17,5 +17,5 @@ def test_the_fixtures_broker_runs_in_a_container_where_docker_answers(cluster: s
         ensure_topics(bootstrap, cluster)
         from confluent_kafka.admin import AdminClient
 
-        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=90).topics
     assert {f"stele.{cluster}.{topic}" for topic in topic_specs(1)} <= set(topics)

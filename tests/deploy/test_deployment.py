@@ -127,7 +127,7 @@ def test_every_topic_has_three_copies(deployment: Deployment) -> None:
         "import json,os\n"
         "from confluent_kafka.admin import AdminClient\n"
         "found = AdminClient({'bootstrap.servers': os.environ['STELE_KAFKA_BOOTSTRAP']})"
-        ".list_topics(timeout=10).topics\n"
+        ".list_topics(timeout=90).topics\n"
         "print(json.dumps({n: [len(p.replicas) for p in t.partitions.values()]"
         " for n, t in found.items() if n.startswith('stele.')}))"
     )
@@ -344,7 +344,7 @@ def _leader_of_the_log(deployment: Deployment) -> str:
         "from confluent_kafka.admin import AdminClient\n"
         "topic = 'stele.' + os.environ['STELE_CLUSTER'] + '.epochs'\n"
         "found = AdminClient({'bootstrap.servers': os.environ['STELE_KAFKA_BOOTSTRAP']})"
-        ".list_topics(topic, timeout=10).topics\n"
+        ".list_topics(topic, timeout=90).topics\n"
         "print(found[topic].partitions[0].leader)"
     )
     return f"kafka-{deployment.python('metadata-log-1', code).strip()}"
@@ -354,7 +354,7 @@ def _prometheus(deployment: Deployment, path: str) -> dict[str, Any]:
     """Data of Prometheus's answer, asked from inside the network."""
     code = (
         "import sys,urllib.request as u\n"
-        "print(u.urlopen('http://prometheus:9090' + sys.argv[1], timeout=5).read().decode())"
+        "print(u.urlopen('http://prometheus:9090' + sys.argv[1], timeout=60).read().decode())"
     )
     answer = json.loads(deployment.python("metadata-log-1", code, path))
     assert answer["status"] == "success", answer

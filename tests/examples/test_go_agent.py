@@ -20,6 +20,6 @@ def test_it_is_vetted_and_its_own_tests_pass() -> None:
 def test_it_is_formatted() -> None:
     go("version")
     done = subprocess.run(
-        ["gofmt", "-l", "."], cwd=SOURCE, capture_output=True, text=True, timeout=60, check=True
+        ["gofmt", "-l", "."], cwd=SOURCE, capture_output=True, text=True, timeout=90, check=True
     )
     assert done.stdout == ""

@@ -24,7 +24,7 @@ from stele.log.port import Look, Record
 from stele.log.start import BEGINNING
 from tests.domain.history import three_nodes
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 90.0
 OTHER_LOG = bytes([5] * 16)
 
 

@@ -242,7 +242,7 @@ async def test_another_history_than_the_replicas_hold_is_no_reason_to_be_another
     floor = Floor(world.image.epoch, bytes(16), "a catch-up replica holds")
     again = Start(boot(directory.folder, "n9", "demo"), everything(world), world, floor=floor)
     admitting = asyncio.create_task(again.admit())
-    await asyncio.wait_for(again.follower.failed.wait(), 10)
+    await asyncio.wait_for(again.follower.failed.wait(), 90)
     await asyncio.sleep(0.2)
     assert not admitting.done()
     assert again.code() == "unavailable"

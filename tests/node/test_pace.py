@@ -23,7 +23,7 @@ async def test_a_pause_is_made_up_for_only_a_little() -> None:
     await asyncio.sleep(0.05)
     assert not waits.done()
     now_s += 10.0
-    await asyncio.wait_for(waits, 5)
+    await asyncio.wait_for(waits, 90)
 
 
 async def test_a_rate_that_goes_up_is_noticed_while_it_waits() -> None:
@@ -33,4 +33,4 @@ async def test_a_rate_that_goes_up_is_noticed_while_it_waits() -> None:
     await asyncio.sleep(0.05)
     assert not waits.done()
     rate = 1e12
-    await asyncio.wait_for(waits, 5)
+    await asyncio.wait_for(waits, 90)

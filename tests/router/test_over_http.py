@@ -112,7 +112,7 @@ async def test_a_router_begins_anew_when_the_log_was_recovered_without_what_it_k
         other.give(len(other.history.epochs))
         assert other.given < 60
         async with other.serving(int(url.rpartition(":")[2])):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 while router.image.state_id != other.image.state_id:
                     other.history.apply(SetSetting("colour", str(other.given)))
                     other.give(1)

@@ -205,4 +205,4 @@ for name in {WITHOUT!r}:
 import stele.router
 stele.router.Router.lookup, stele.router.http_router
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=90)

@@ -17,7 +17,7 @@ from stele.runtime import http_server
 from stele.runtime.connections import MOST, Connections, most_connections
 from stele.runtime.http import Health, bind, build_app, serving
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 ASK = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
 
 

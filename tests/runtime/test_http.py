@@ -61,7 +61,7 @@ async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
     app = build_app("trial", ROUTES, lambda: health, max_body_bytes=LIMIT_BYTES)
     async with (
         serving(app, bind("127.0.0.1", 0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=10) as http,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
     ):
         yield http
 
@@ -149,7 +149,7 @@ async def test_an_open_stream_ends_when_the_server_stops() -> None:
         return StreamingResponse(lines())
 
     app = build_app("trial", [Route("/stream", stream)], lambda: WELL)
-    async with httpx.AsyncClient(timeout=10) as http:
+    async with httpx.AsyncClient(timeout=90) as http:
         async with serving(app, bind("127.0.0.1", 0)) as url:
             request = http.build_request("GET", f"{url}/stream")
             answer = await http.send(request, stream=True)
@@ -193,5 +193,5 @@ async def test_an_answer_of_head_and_body_waits_for_no_acknowledgement() -> None
     port = listening.getsockname()[1]
     async with await asyncio.start_server(connected, sock=listening):
         _, client_ = await asyncio.open_connection("127.0.0.1", port)
-        assert await asyncio.wait_for(delays, 20)
+        assert await asyncio.wait_for(delays, 90)
         client_.close()

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.broker
 def config_of(kafka: str, name: str) -> dict[str, str]:
     admin = AdminClient({"bootstrap.servers": kafka})
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    entries = admin.describe_configs([resource])[resource].result(timeout=10)
+    entries = admin.describe_configs([resource])[resource].result(timeout=90)
     return {key: entry.value for key, entry in entries.items()}
 
 
 def test_the_topics_exist_with_their_partitions(kafka: str, topics: str) -> None:
-    found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+    found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=90).topics
     for topic, spec in topic_specs(1).items():
         assert len(found[topic_name(topics, topic)].partitions) == spec.partitions
 

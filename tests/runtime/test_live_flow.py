@@ -16,7 +16,7 @@ from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
 from stele.runtime.tail import Fetched
 
-LIMIT_S = 5.0
+LIMIT_S = 90.0
 ACKS = LiveFlow("session-guard", "acks", 1000)
 
 

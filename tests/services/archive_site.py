@@ -146,7 +146,7 @@ async def is_well(service: Service) -> None:
 
 async def command(log: Service, request_id: str = "", **fields: Any) -> httpx.Response:
     """A command's answer; ``request_id`` is a name of the id."""
-    async with httpx.AsyncClient(timeout=20, verify=PLAIN_HTTP) as client:
+    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as client:
         body = {"request_id": named(request_id) if request_id else "", "command": fields}
         return await client.post(f"{log.url}/v1/commands", json=body)
 
@@ -167,7 +167,7 @@ async def change(log: Service, name: str, value: str) -> int:
 
 async def fill(log: Service, count: int) -> None:
     """So many epochs, twenty at a time."""
-    async with httpx.AsyncClient(timeout=20, verify=PLAIN_HTTP) as client:
+    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as client:
 
         async def one(n: int) -> None:
             body = {"command": {"type": "set_setting", "name": f"s{n % 9}", "value": str(n)}}

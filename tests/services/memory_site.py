@@ -74,6 +74,6 @@ async def memory_site() -> AsyncIterator[Site]:
     api = Api(writer, settings)
     app = build_app("metadata-log", api.routes(), lambda: Health(ok=True), direct=api.direct())
     async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=90) as http:
             yield Site(writer, http)
     await writer.close()

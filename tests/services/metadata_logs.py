@@ -40,7 +40,7 @@ class Service:
             **env,
         }
         self._process: Process | None = None
-        self.http = httpx.Client(timeout=20, verify=PLAIN_HTTP)
+        self.http = httpx.Client(timeout=90, verify=PLAIN_HTTP)
 
     def start(self) -> Service:
         """Returns once the process announced its address."""
@@ -50,7 +50,7 @@ class Service:
         wait_until(self._announced, f"{self.instance} to announce itself", DEADLINE_S)
         url = json.loads(self._process.stdout_of_this_run())["http"]
         self.http.close()
-        self.http = httpx.Client(base_url=url, timeout=20, verify=PLAIN_HTTP)
+        self.http = httpx.Client(base_url=url, timeout=90, verify=PLAIN_HTTP)
         return self
 
     def _announced(self) -> bool:

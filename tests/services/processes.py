@@ -17,7 +17,7 @@ from stele.stack.process import Command, Process
 from tests import forked
 from tests.services.world import until
 
-HTTP_TIMEOUT_S = 10.0
+HTTP_TIMEOUT_S = 30.0
 PLAIN_HTTP = False
 """As httpx's ``verify``: to read certificates that nobody needs takes 20 ms of processor time at each call."""
 

@@ -29,7 +29,7 @@ async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> Asyn
 async def settled(log: Service, *replicas: Service) -> dict[str, Any]:
     """Where the archive begins, once all of these have deleted what is before it."""
     found = dict[str, Any]()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while True:
             found = (await log.get("/v1/catch_up"))["archive"]["trimmed"] or {"epoch": 0}
             answers = [await replica.get("/v1/archive") for replica in replicas]
@@ -124,5 +124,5 @@ async def whoever_asks_is_told(
 
 
 async def ask(service: Service, path: str) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(timeout=90) as client:
         return await client.get(f"{service.url}{path}")

@@ -15,7 +15,7 @@ from stele.metadata_log.commands_topic import CommandsTopic, Progress, Received
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 90.0
 
 
 def test_an_offset_is_committed_only_past_answered_commands() -> None:

@@ -43,7 +43,7 @@ async def ended(cluster: Cluster, request_id: str) -> str:
 
 
 async def refusal(url: str) -> dict[str, Any]:
-    async with httpx.AsyncClient(timeout=10, verify=PLAIN_HTTP) as http:
+    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as http:
         answer = await http.get(f"{url}/v1/data/library/c0/1")
     assert answer.status_code != HTTP_OK, answer.text
     found: dict[str, Any] = answer.json()
@@ -113,7 +113,7 @@ async def test_an_address_that_another_node_has_now_answers_for_that_one_alone(
     four: Cluster,
 ) -> None:
     url = four.nodes["n1"].url + "/v1/replica/batch"
-    async with httpx.AsyncClient(timeout=10, verify=PLAIN_HTTP) as http:
+    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as http:
         answer = await http.post(url, content=b"\x90", headers={"x-stele-replica": "n2"})
         assert (answer.status_code, answer.json()["code"]) == (421, "other_node")
         answer = await http.post(url, content=b"\x90", headers={"x-stele-replica": "n1"})

@@ -320,7 +320,7 @@ async def test_bodies_of_plans_are_held_to_the_document() -> None:
     app = build_app("coordinator", [plan], lambda: Health(ok=True))
     bodies = Bodies(document_of(of_coordinator()), "/v1/plan")
     async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=90) as http:
             await bodies_are_held_to_the_document(http, "/v1/plan", bodies)
 
 

@@ -52,7 +52,7 @@ def make_anew(bootstrap: str, cluster: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(DEADLINE_S)
     wait_until(
-        lambda: topic not in admin.list_topics(timeout=10).topics, "the topic to go", DEADLINE_S
+        lambda: topic not in admin.list_topics(timeout=90).topics, "the topic to go", DEADLINE_S
     )
     ensure_topics(bootstrap, cluster)
 

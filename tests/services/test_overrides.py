@@ -36,7 +36,7 @@ async def put(cluster: Cluster, table: str, key: str, value: bytes) -> None:
 
 async def serves(cluster: Cluster, node_id: str) -> None:
     """A node is well, and in the log, before it has read there that it is admitted."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(90):
         while True:
             status, body = await cluster.get(node_id, "k0")
             if status == HTTP_OK:
@@ -214,13 +214,13 @@ async def test_a_revert_while_nodes_serve(
 
 def lose_all_topics(bootstrap: str, cluster: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    names = [name for name in admin.list_topics(timeout=10).topics if f".{cluster}." in name]
+    names = [name for name in admin.list_topics(timeout=90).topics if f".{cluster}." in name]
     assert names
     for done in admin.delete_topics(names).values():
         done.result(20)
     gone = {*names}
     wait_until(
-        lambda: not gone & {*admin.list_topics(timeout=10).topics}, "the topics to be gone", 30
+        lambda: not gone & {*admin.list_topics(timeout=90).topics}, "the topics to be gone", 30
     )
 
 

@@ -45,7 +45,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluste
 
 async def post(cluster: Cluster, content: bytes) -> httpx.Response:
     """The answer, once the coordinator knows who is up."""
-    async with httpx.AsyncClient(timeout=30) as http, asyncio.timeout(REST_S):
+    async with httpx.AsyncClient(timeout=90) as http, asyncio.timeout(REST_S):
         while True:
             answer = await http.post(f"{cluster.coordinator.url}/v1/plan", content=content)
             if answer.status_code != NOT_YET:

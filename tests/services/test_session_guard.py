@@ -146,7 +146,7 @@ async def until_unknown(redis: Redis, cluster: str) -> None:
 
 async def _until(redis: Redis, cluster: str, *, known: bool) -> None:
     what = "written" if known else "expired"
-    async with asyncio.timeout(20) as _limit:
+    async with asyncio.timeout(90) as _limit:
         while True:
             try:
                 await check_version(redis, cluster, 1)

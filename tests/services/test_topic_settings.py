@@ -21,7 +21,7 @@ from stele.runtime.kafka import Topic, topic_specs
 from tests.polling import wait_until
 from tests.services.metadata_logs import Service, Start, instances
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 
 
 @pytest.fixture

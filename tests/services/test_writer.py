@@ -13,7 +13,7 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import ReaderStoppedError, Result, Writer
 from tests.services.world import until
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 90.0
 LOST = 12
 """The record and eleven NOOPs that should decide it: three seconds, in which the lag is asked for too."""
 

@@ -38,7 +38,7 @@ from stele.log.port import Record
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 HEARTBEAT_S = 0.2
 
 

@@ -91,7 +91,7 @@ def test_a_cluster_that_was_founded_anew_is_materialized_once_the_one_before_is_
     run_until(job, reached(job, **{anew: old, good: old}), "both clusters")
     admin, topic = AdminClient({"bootstrap.servers": kafka}), f"stele.{anew}.epochs"
     admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
     ensure_topics(kafka, anew)
     append(anew, new)
     job = make_job(spark, options, folder)

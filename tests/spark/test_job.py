@@ -485,7 +485,7 @@ def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_clust
     gone, cut, anew = (f"stele.{name}.epochs" for name in names[:3])
     for deleted in admin.delete_topics([gone, anew]).values():
         deleted.result(20)
-    wait_until(lambda: anew not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    wait_until(lambda: anew not in admin.list_topics(timeout=90).topics, "the deletion")
     ensure_topics(kafka, names[2])
     append(names[2], random_log(2)[:40])
     append(names[1], log[30:])
@@ -640,7 +640,7 @@ def test_a_topic_of_reports_made_anew_and_one_with_more_partitions_stop_nobody(
     run_until(job, lambda: moved_by_all(60), "what moved at first")
     anew = f"stele.{names[0]}.reports"
     admin.delete_topics([anew])[anew].result(20)
-    wait_until(lambda: anew not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    wait_until(lambda: anew not in admin.list_topics(timeout=90).topics, "the deletion")
     ensure_topics(kafka, names[0])
     for name in names:
         append(name, reports[60:], "reports")

@@ -65,7 +65,7 @@ def running(
 
 
 def position(url: str) -> dict[str, object]:
-    found: dict[str, object] = httpx.get(f"{url}/v1/position", timeout=30, verify=PLAIN_HTTP).json()
+    found: dict[str, object] = httpx.get(f"{url}/v1/position", timeout=90, verify=PLAIN_HTTP).json()
     return found
 
 
@@ -76,7 +76,7 @@ def test_a_killed_process_loses_nothing_and_one_whose_jvm_died_leaves(
     half = len(log) // 2
     append(topics, log[:half])
     with running(kafka, topics, folder) as (process, url):
-        assert httpx.get(f"{url}/healthz", timeout=30).status_code == 503
+        assert httpx.get(f"{url}/healthz", timeout=90).status_code == 503
         events = folder / "delta" / "events" / "_delta_log"
         wait_until((events / f"{1:020}.json").exists, "a commit", READY_S)
         append(topics, log[half:])
@@ -98,12 +98,12 @@ def check_answers(url: str, log: tuple[bytes, ...]) -> None:
     told = position(url)
     assert told["state_id"] == last.state_id.hex()
     assert told["placements_hash"] == image_hash(last)
-    assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
-    check_metrics(httpx.get(f"{url}/metrics", timeout=30).text)
+    assert httpx.get(f"{url}/healthz", timeout=90).status_code == 200
+    check_metrics(httpx.get(f"{url}/metrics", timeout=90).text)
     middle = images(log)[last.epoch // 2]
-    at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=30).json()
+    at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=90).json()
     assert at["placements_hash"] == image_hash(middle)
-    late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=30)
+    late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=90)
     assert (late.status_code, late.json()["code"]) == (400, "invalid_request")
 
 
@@ -121,12 +121,12 @@ def check_metrics(text: str) -> None:
 
 def check_stop(url: str, cluster: str) -> None:
     wait_until(
-        lambda: httpx.get(f"{url}/healthz", timeout=30).status_code == 503, "the stop", READY_S
+        lambda: httpx.get(f"{url}/healthz", timeout=90).status_code == 503, "the stop", READY_S
     )
-    health = httpx.get(f"{url}/healthz", timeout=30).json()
+    health = httpx.get(f"{url}/healthz", timeout=90).json()
     assert "no schema has fingerprint" in health["stopped"][cluster]
     assert position(url)["stopped"] == health["stopped"]
-    metrics = httpx.get(f"{url}/metrics", timeout=30).text
+    metrics = httpx.get(f"{url}/metrics", timeout=90).text
     assert f'stele_placements_stopped{{cluster="{cluster}"}} 1.0' in metrics
     assert f'stele_placements_strays{{cluster="{cluster}"}} 2.0' in metrics
 
@@ -146,7 +146,7 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:
         env={**env, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert result.returncode == 78

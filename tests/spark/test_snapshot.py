@@ -198,7 +198,7 @@ def at(job: Job, cluster: str, epoch: int) -> Callable[[], bool]:
 def make_anew(kafka: str, cluster: str) -> None:
     topic, admin = flow_topic(cluster, "epochs"), AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
     ensure_topics(kafka, cluster)
 
 
@@ -211,7 +211,7 @@ async def recover(catch_up: Service, last: Image) -> None:
         "known_log_id": last.log_id.hex(),
         "reason": "the topic was lost",
     }
-    async with httpx.AsyncClient(timeout=60, verify=PLAIN_HTTP) as client:
+    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as client:
         answer = await client.post(f"{catch_up.url}/v1/recover", params=asked)
     assert answer.status_code == 200, answer.text
     await asyncio.to_thread(catch_up.process.wait, 60)

@@ -43,7 +43,7 @@ class Server:
 
     def reason(self) -> str:
         """Why it is not well; empty when it is."""
-        found = httpx.get(f"{self._http}/healthz", timeout=30, verify=PLAIN_HTTP).json()
+        found = httpx.get(f"{self._http}/healthz", timeout=90, verify=PLAIN_HTTP).json()
         return str(found["reason"])
 
     def ask(self, sql: str) -> list[dict[str, str]]:

@@ -216,7 +216,7 @@ def read_with(url: str, value: bytes) -> dict[str, Any]:
     """As a stock deserializer reads: by the id in the record and its schema, with nothing of ours."""
     magic, number = struct.unpack(">bI", value[:5])
     assert magic == 0
-    schema = httpx.get(f"{url}/schemas/ids/{number}", timeout=20).json()["schema"]
+    schema = httpx.get(f"{url}/schemas/ids/{number}", timeout=90).json()["schema"]
     body = io.BytesIO(value[5:])
     record = fastavro.schemaless_reader(body, fastavro.parse_schema(json.loads(schema)), None)
     assert isinstance(record, dict)

@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient
 async def main(stop):
     settings = load_settings(ServiceSettings)
     admin = AdminClient({"bootstrap.servers": settings.kafka_bootstrap})
-    there = topic_name(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=10).topics
+    there = topic_name(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=90).topics
     async def env(request):
         return JSONResponse({k: v for k, v in os.environ.items() if k.startswith("STELE_")})
     app = build_app("fake", [Route("/env", env)], lambda: Health(ok=there))
@@ -54,8 +54,8 @@ def test_a_stack_starts_restarts_and_leaves_nothing(
         written = json.loads((tmp_path / "run" / STACK_FILE).read_text())
         assert [child["name"] for child in written["services"]] == ["fake-1", "fake-2"]
         url = stack.url("fake-2")
-        assert httpx.get(f"{url}/healthz", timeout=10).json()["ok"] is True
-        env = httpx.get(f"{url}/env", timeout=10).json()
+        assert httpx.get(f"{url}/healthz", timeout=90).json()["ok"] is True
+        env = httpx.get(f"{url}/env", timeout=90).json()
         assert env["STELE_INSTANCE_ID"] == "fake-2"
         assert env["STELE_FAKE_URLS"] == f"{stack.url('fake-1')},{url}"
         assert Path(env["STELE_DATA_DIR"]).is_dir()
@@ -64,7 +64,7 @@ def test_a_stack_starts_restarts_and_leaves_nothing(
         stack.supervisor.wait_state("fake-2", State.BACKING_OFF)
         stack.supervisor.wait_state("fake-2", State.RUNNING)
         assert stack.supervisor.wait_url("fake-2") == url
-        assert httpx.get(f"{url}/healthz", timeout=10).status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=90).status_code == 200
 
         pids = [child.pid for child in stack.supervisor.status()]
         pids += [stack.redis.pid, *(broker.pid for broker in stack.kafka.brokers)]

@@ -121,7 +121,7 @@ def build_with_one_more_fact(folder: Path) -> Path:
     _add_record(folder / "schemas" / "epoch.avsc", "facts", "NoteWritten")
     _add_record(folder / "schemas" / "command.avsc", "command", "write_note")
     release = [sys.executable, "-m", "stele.log.schemas", "release"]
-    subprocess.run(release, check=True, env={**os.environ, **environment(folder)}, timeout=60)
+    subprocess.run(release, check=True, env={**os.environ, **environment(folder)}, timeout=90)
     return folder
 
 
@@ -141,7 +141,7 @@ def features_of(build: Path) -> tuple[str, ...]:
         check=True,
         capture_output=True,
         env={**os.environ, **environment(build)},
-        timeout=60,
+        timeout=90,
     )
     return tuple(json.loads(told.stdout))
 
@@ -171,4 +171,4 @@ def _need_history() -> None:
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, check=False, timeout=90)

@@ -65,7 +65,7 @@ def run(build: Path, script: str, *arguments: object) -> str:
         env={**os.environ, **environment(build)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stderr

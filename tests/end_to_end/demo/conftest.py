@@ -42,7 +42,7 @@ RECORD = """() => {
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser | None]:
     """None where there is no Chromium: the demo's own checks do without."""
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=90_000)
     with ExitStack() as stack:
         try:
             found = stack.enter_context(chromium())
@@ -98,6 +98,6 @@ def is_up(directory: Path) -> bool:
     found = read_stack_file(directory)
     page = None if found is None else found.service("console")
     try:
-        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=5).is_success
+        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=90).is_success
     except httpx.TransportError:
         return False

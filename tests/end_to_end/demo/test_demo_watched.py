@@ -29,7 +29,7 @@ CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 
 
 def newest(directory: Path) -> int:
-    answer = httpx.get(f"{url_of(directory, 'metadata-log')}/v1/topology", timeout=20)
+    answer = httpx.get(f"{url_of(directory, 'metadata-log')}/v1/topology", timeout=90)
     epoch: int = answer.json()["epoch"]
     return epoch
 
@@ -49,7 +49,7 @@ def test_the_page_has_seen_each_epoch_once_and_in_order(watched: tuple[Watched, 
     theirs = dict[int, str]()
     while len(theirs) < len(epochs):
         url = f"{url_of(directory, 'metadata-log')}/v1/epochs"
-        rows = httpx.get(url, params=asked, timeout=60).json()
+        rows = httpx.get(url, params=asked, timeout=90).json()
         assert rows
         theirs |= {row["epoch"]: row["state_id"] for row in rows}
         asked = {"from": rows[-1]["epoch"] + 1, "limit": len(epochs) - len(theirs)}
@@ -78,7 +78,7 @@ def test_the_past_is_what_the_log_says_it_was(watched: tuple[Watched, Path]) -> 
         shown.locator("input.slider").fill(str(epoch))
         page.until(f"globalThis.steleConsole.state.overview?.epoch === {epoch}")
         page.until(MAP_OF % epoch)
-        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=60).json()["nodes"]
+        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=90).json()["nodes"]
         rows: list[dict[str, Any]] = shown.evaluate("globalThis.steleConsole.state.overview.nodes")
         assert {row["node_id"]: row["state"] for row in rows} == {
             node["node_id"]: node["state"] for node in there
