@@ -1,0 +1,26 @@
+"""What is changed, and what may find it."""
+
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = ROOT / "services"
+FOLDERS: Final = tuple(
+    f"services/stele/{name}" for name in ("coordinator", "domain", "log", "node")
+)
+TESTS: Final = (
+    *("tests/agent", "tests/catch_up", "tests/coordinator", "tests/domain", "tests/log"),
+    *("tests/models", "tests/node", "tests/runtime", "tests/session_guard", "tests/services"),
+    "tests/tablet_balancer",
+)
+NEED_SERVERS: Final = "broker or spark or end_to_end or deploy or browser"
+
+
+def sources() -> list[str]:
+    """From the root."""
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+COVERED: Final = "STELE_COVERED"
+"""The variable that says where to write which test runs which line."""

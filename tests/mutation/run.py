@@ -1,0 +1,204 @@
+"""Bugs made by machine: ``python -m tests.mutation``.
+
+One small change at a time is made to the product (``changes``), and the tests that run its line and need no
+server are run until one fails, in a fork that has imported nothing of the product. What survives is printed:
+there the tests hold nothing, or the change changes nothing.
+
+The first run measures which test runs which line, once for a state of the sources, in ``build/mutation``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_loader
+from types import CodeType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tests.mutation.changes import Change, changes_of
+from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, TESTS, sources
+
+BUILD: Final = ROOT / "build" / "mutation"
+JOBS: Final = 2
+MOST_S: Final = 15.0
+"""Of tests for a change, by what they took while lines were measured; the quickest first."""
+MOST_TESTS: Final = 400
+SLOWER: Final = 5.0
+"""A change after which tests take so many times longer, and some more, is found."""
+START_S: Final = 40.0
+FOUND, SURVIVED, NOT_RUN, TOO_LONG = "found", "survived", "not run", "took too long"
+
+
+class Covered(NamedTuple):
+    tests: list[tuple[str, float]]
+    """Node id and seconds."""
+    lines: dict[str, dict[str, list[int]]]
+
+    def of(self, change: Change) -> list[tuple[str, float]]:
+        """The tests that run its line, or the module where the line runs at its import."""
+        lines = self.lines.get(change.path, {})
+        numbers = set(lines.get(str(change.line), ()))
+        if not numbers and str(change.line) in lines:
+            numbers = {number for tests in lines.values() for number in tests}
+        ordered = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
+        chosen, total_s = list[tuple[str, float]](), 0.0
+        for test in ordered[:MOST_TESTS]:
+            total_s += test[1]
+            if chosen and total_s > MOST_S:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def covered() -> Covered:
+    """Measured anew where a source or a test has changed."""
+    texts = [*sources(), *(str(path) for each in TESTS for path in (ROOT / each).rglob("*.py"))]
+    state = sha256(b"".join((ROOT / text).read_bytes() for text in sorted(texts))).hexdigest()[:16]
+    path = BUILD / f"covered-{state}.json"
+    if not path.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        print("measuring which test runs which line", flush=True)
+        plugins = ("-p", "tests.mutation.covered", "-p", "no:cacheprovider")
+        argv = (*plugins, "-q", "-m", f"not ({NEED_SERVERS})", *TESTS)
+        env = {**os.environ, COVERED: str(path)}
+        subprocess.run([sys.executable, "-m", "pytest", *argv], cwd=ROOT, env=env, check=True)
+    return Covered(**json.loads(path.read_text()))
+
+
+class Replaced(MetaPathFinder):
+    """Imports one module from another source."""
+
+    def __init__(self, path: str, source: bytes) -> None:
+        self._path = str(ROOT / path)
+        parts = (ROOT / path).relative_to(PACKAGES).with_suffix("").parts
+        self._is_package = parts[-1] == "__init__"
+        self._name = ".".join(parts[:-1] if self._is_package else parts)
+        self._code = compile(source, self._path, "exec")
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        return spec_from_loader(name, _Loader(name, self._path, self._code))
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, code: CodeType) -> None:
+        super().__init__(name, path)
+        self._code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self._code
+
+
+class Chosen:
+    """Leaves out the tests that do not run the line; the quickest come first."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self._place = {nodeid: at for at, nodeid in enumerate(tests)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid in self._place]
+
+
+def _child(change: Change, tests: list[str]) -> int:
+    """In the fork: pytest's exit status."""
+    from hypothesis import Phase, settings
+
+    source = (ROOT / change.path).read_bytes()
+    sys.meta_path.insert(0, Replaced(change.path, change.of(source)))
+    profile = settings(phases=(Phase.explicit, Phase.generate), print_blob=False, database=None)
+    settings.register_profile("mutation", profile)
+    files = sorted({test.partition("::")[0] for test in tests})
+    argv = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *files]
+    return int(pytest.main(argv, plugins=[Chosen(tests)]))
+
+
+class _Running(NamedTuple):
+    change: Change
+    until_s: float
+
+
+def judged(changes: list[Change], known: Covered) -> Iterator[tuple[Change, str]]:
+    """Each change with what became of it, as they end."""
+    left = list(reversed(changes))
+    running = dict[int, _Running]()
+    while left or running:
+        while left and len(running) < JOBS:
+            change = left.pop()
+            chosen = known.of(change)
+            if not chosen:
+                yield change, NOT_RUN
+                continue
+            limit_s = START_S + SLOWER * sum(seconds for _, seconds in chosen)
+            pid = _forked(change, [nodeid for nodeid, _ in chosen])
+            running[pid] = _Running(change, time.monotonic() + limit_s)
+        time.sleep(0.02)
+        for pid, (change, until_s) in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > until_s:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                code = None
+            else:
+                continue
+            del running[pid]
+            yield change, TOO_LONG if code is None else SURVIVED if code == 0 else FOUND
+
+
+def _forked(change: Change, tests: list[str]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        output = os.open(BUILD / f"output-{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        code = _child(change, tests)
+    finally:
+        os._exit(code)
+
+
+def main(sample: int, seed: int) -> int:
+    """The exit status: 0, whatever survives."""
+    every = [
+        change for path in sources() for change in changes_of(path, (ROOT / path).read_bytes())
+    ]
+    chosen = random.Random(seed).sample(every, min(sample, len(every)))
+    known = covered()
+    import tests.preloaded  # noqa: F401 - nothing of the product, which forks import changed
+
+    print(f"{len(chosen)} of {len(every)} changes", flush=True)
+    found = list[tuple[Change, str]]()
+    for change, became in judged(chosen, known):
+        found.append((change, became))
+        if became in (SURVIVED, NOT_RUN):
+            print(f"{became}: {change}", flush=True)
+    counts = Counter((change.kind, became) for change, became in found)
+    for kind in sorted({change.kind for change in chosen}):
+        of_kind = {became: n for (k, became), n in sorted(counts.items()) if k == kind}
+        print(f"{kind:10} {of_kind}")
+    print(f"all        {dict(Counter(became for _, became in found))}")
+    report: list[dict[str, Any]] = [
+        {**change._asdict(), "became": became} for change, became in sorted(found)
+    ]
+    (BUILD / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    return 0

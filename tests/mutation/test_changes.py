@@ -1,0 +1,63 @@
+"""What is made of a source by machine, and that it can be told from what it was made of."""
+
+import random
+
+import pytest
+
+from tests.mutation.changes import changes_of
+from tests.mutation.files import ROOT, sources
+
+CASES = [
+    ("if a == b:\n    c()\n", "condition", "if ((a) != (b)):\n    c()\n"),
+    ("if a:\n    c()\n", "condition", "if (not (a)):\n    c()\n"),
+    ("while not a:\n    c()\n", "condition", "while bool(a):\n    c()\n"),
+    ("x = 1 if a else 2\n", "condition", "x = 1 if (not (a)) else 2\n"),
+    ("if a < b:\n    c()\n", "bound", "if ((a) <= (b)):\n    c()\n"),
+    ("x = a[1:]\n", "bound", "x = a[2:]\n"),
+    ("x = a - 1\n", "bound", "x = a - 2\n"),
+    ("if a:\n    raise b\n", "guard", "if False:\n    raise b\n"),
+    ("x = a and b\n", "guard", "x = ((b))\n"),
+    ("x = [a for a in b if a]\n", "guard", "x = [a for a in b if True]\n"),
+    ("async def f():\n    await g()\n", "await", "async def f():\n    pass\n"),
+    (
+        "async def f():\n    async with g:\n        h()\n",
+        "await",
+        "async def f():\n    if True:\n        h()\n",
+    ),
+    ('x = "é" if a else 2\n', "condition", 'x = "é" if (not (a)) else 2\n'),
+]
+
+
+@pytest.mark.parametrize(("source", "kind", "changed"), CASES)
+def test_a_change_is_made(source: str, kind: str, changed: str) -> None:
+    found = changes_of("a.py", source.encode())
+    assert changed in [each.of(source.encode()).decode() for each in found if each.kind == kind]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'log.info("a", b=c and d)\n',
+        "assert a == b\n",
+        "if TYPE_CHECKING:\n    import a\n",
+        "x = 1\n",
+        "x = f(1)\n",
+    ],
+)
+def test_what_only_logs_or_is_for_types_is_left_alone(source: str) -> None:
+    assert changes_of("a.py", source.encode()) == []
+
+
+def test_lines_stay_where_they_are() -> None:
+    source = b"if (\n    a\n    and b\n):\n    c()\n"
+    for change in changes_of("a.py", source):
+        assert change.of(source).splitlines()[4] == b"    c()"
+
+
+def test_changes_of_the_product_are_programs() -> None:
+    for path in random.Random(1).sample(sources(), 12):
+        source = (ROOT / path).read_bytes()
+        for change in changes_of(path, source):
+            changed = change.of(source)
+            assert changed != source, change
+            compile(changed, path, "exec")
