@@ -24,12 +24,14 @@ from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_
 from tests.workers import FromBothEnds, put_in_order
 
 # How fast this machine is says nothing about what is tested. The same examples each time tell of a change what
-# it broke; `make hunt` looks for others.
+# it broke; `make hunt` looks for others, and for more of them.
+HUNTS = "STELE_HUNT" in os.environ
 settings.register_profile(
     "stele",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize="STELE_HUNT" not in os.environ,
+    derandomize=not HUNTS,
+    max_examples=400 if HUNTS else 50,
 )
 settings.load_profile("stele")
 
