@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) # two at first: see tests/workers.py
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo drill test test-fast hunt kills check page-types docs bench lock up down compose-test clean
+.PHONY: help setup classes demo drill test test-fast hunt mutate kills check page-types docs bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,7 +40,10 @@ demo: setup ## a real cluster on this machine, under load, with what happened
 drill: setup ## lose the log of a real cluster under load, and recover it
 	$(BIN)/stele drill
 
-test: check ## everything that must hold
+classes: setup ## half a minute, once: then brokers and Spark start in half the time
+	$(BIN)/python -m stele.stack.classes
+
+test: check classes ## everything that must hold
 	$(PYTEST)
 
 test-fast: check ## the same without what takes minutes
@@ -49,6 +52,9 @@ test-fast: check ## the same without what takes minutes
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
 	STELE_HUNT=yes $(PYTEST) -m "not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
 	STELE_HUNT=yes $(PYTEST) tests/conformance -k faulty
+
+mutate: setup ## 500 bugs made by machine, one at a time: which of them the tests that need no server find
+	$(BIN)/python -m tests.mutation
 
 kills: setup ## ten minutes of kill -9 at the Spark job, its JVM and its workers: the tables equal a plain replay
 	STELE_TEST_KILLS_S=600 $(BIN)/pytest -s tests/spark/test_kills.py

@@ -8,11 +8,18 @@ PACKAGES: Final = ROOT / "services"
 FOLDERS: Final = tuple(
     f"services/stele/{name}" for name in ("coordinator", "domain", "log", "node")
 )
-TESTS: Final = (
+UNIT_TESTS: Final = (
     *("tests/agent", "tests/catch_up", "tests/coordinator", "tests/domain", "tests/log"),
-    *("tests/models", "tests/node", "tests/runtime", "tests/session_guard", "tests/services"),
-    "tests/tablet_balancer",
+    *(
+        "tests/models",
+        "tests/node",
+        "tests/runtime",
+        "tests/session_guard",
+        "tests/tablet_balancer",
+    ),
 )
+STORIES: Final = ("tests/sim/test_stories.py",)
+"""Of the simulator, for what no unit test runs or finds: several seconds each."""
 NEED_SERVERS: Final = "broker or spark or end_to_end or deploy or browser"
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.mutation.changes import Change, changes_of
-from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, TESTS, sources
+from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, STORIES, UNIT_TESTS, sources
 
 BUILD: Final = ROOT / "build" / "mutation"
 JOBS: Final = 2
@@ -39,6 +39,7 @@ SLOWER: Final = 5.0
 """A change after which tests take so many times longer, and some more, is found."""
 START_S: Final = 40.0
 FOUND, SURVIVED, NOT_RUN, TOO_LONG = "found", "survived", "not run", "took too long"
+LEFT: Final = (SURVIVED, NOT_RUN)
 
 
 class Covered(NamedTuple):
@@ -62,16 +63,19 @@ class Covered(NamedTuple):
         return chosen
 
 
-def covered() -> Covered:
+def covered(*tests: str) -> Covered:
     """Measured anew where a source or a test has changed."""
-    texts = [*sources(), *(str(path) for each in TESTS for path in (ROOT / each).rglob("*.py"))]
-    state = sha256(b"".join((ROOT / text).read_bytes() for text in sorted(texts))).hexdigest()[:16]
+    texts = {path for test in tests for path in (ROOT / test).rglob("*.py")}
+    texts |= {ROOT / test for test in tests if test.endswith(".py")} | {
+        *map(ROOT.joinpath, sources())
+    }
+    state = sha256(b"".join(path.read_bytes() for path in sorted(texts))).hexdigest()[:16]
     path = BUILD / f"covered-{state}.json"
     if not path.exists():
         BUILD.mkdir(parents=True, exist_ok=True)
         print("measuring which test runs which line", flush=True)
         plugins = ("-p", "tests.mutation.covered", "-p", "no:cacheprovider")
-        argv = (*plugins, "-q", "-m", f"not ({NEED_SERVERS})", *TESTS)
+        argv = (*plugins, "-q", "-m", f"not ({NEED_SERVERS})", *tests)
         env = {**os.environ, COVERED: str(path)}
         subprocess.run([sys.executable, "-m", "pytest", *argv], cwd=ROOT, env=env, check=True)
     return Covered(**json.loads(path.read_text()))
@@ -183,22 +187,27 @@ def main(sample: int, seed: int) -> int:
         change for path in sources() for change in changes_of(path, (ROOT / path).read_bytes())
     ]
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
-    known = covered()
+    known = covered(*UNIT_TESTS)
     import tests.preloaded  # noqa: F401 - nothing of the product, which forks import changed
 
     print(f"{len(chosen)} of {len(every)} changes", flush=True)
-    found = list[tuple[Change, str]]()
-    for change, became in judged(chosen, known):
-        found.append((change, became))
-        if became in (SURVIVED, NOT_RUN):
-            print(f"{became}: {change}", flush=True)
-    counts = Counter((change.kind, became) for change, became in found)
+    found = dict(judged(chosen, known))
+    survived = [change for change in chosen if found[change] in LEFT]
+    print(f"{len(survived)} that no unit test finds: the stories of the simulator", flush=True)
+    for change, became in judged(survived, covered(*STORIES)):
+        if became not in LEFT:
+            found[change] = f"{became}, by a story"
+        elif became == SURVIVED:
+            found[change] = SURVIVED
+    for change in sorted(change for change in chosen if found[change] in LEFT):
+        print(f"{found[change]}: {change}", flush=True)
+    counts = Counter((change.kind, became) for change, became in found.items())
     for kind in sorted({change.kind for change in chosen}):
         of_kind = {became: n for (k, became), n in sorted(counts.items()) if k == kind}
         print(f"{kind:10} {of_kind}")
-    print(f"all        {dict(Counter(became for _, became in found))}")
+    print(f"all        {dict(Counter(found.values()))}")
     report: list[dict[str, Any]] = [
-        {**change._asdict(), "became": became} for change, became in sorted(found)
+        {**change._asdict(), "became": became} for change, became in sorted(found.items())
     ]
     (BUILD / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     return 0

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from stele.runtime import java
-from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
+from stele.runtime.java import (
+    KAFKA,
+    SPARK,
+    Java,
+    JavaMissing,
+    classes_of,
+    find_java,
+    with_classes_of,
+)
 
 
 def install(folder: Path, version: str, *, modules: bool = True) -> Path:
@@ -103,3 +111,12 @@ def test_set_up_says_nothing_where_nothing_is_to_be_said(
     install(installed / "first", 'openjdk version "17.0.15"')
     assert java.main() == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_classes_are_mapped_where_they_are_kept_for_this_java(tmp_path: Path) -> None:
+    newer, older = Java(tmp_path / "java", 21), Java(tmp_path / "java", 17)
+    classes_of(newer, tmp_path).write_bytes(b"")
+    assert f"-XX:SharedArchiveFile={classes_of(newer, tmp_path)}" in with_classes_of(
+        newer, tmp_path
+    )
+    assert with_classes_of(older, tmp_path) == ()

@@ -20,6 +20,7 @@ from stele.placements.topic import framing_of
 from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
+from stele.runtime.java import SPARK
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.service import Stop, run_service
@@ -37,7 +38,7 @@ log = get_logger(__name__)
 async def main(stop: Stop) -> None:
     settings = started(NAME, PlacementsSettings)
     if not is_submitted():
-        if note := choose_java():
+        if note := choose_java().note(SPARK):
             log.info("another Java than the first is taken", why=note)
         jar_files(settings.spark_jars)
     try:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from stele.runtime.java import SPARK, JavaMissing, find_java
+from stele.runtime.java import SPARK, Java, JavaMissing, find_java, with_classes_of
 from stele.runtime.settings import ConfigurationError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -37,11 +37,12 @@ def spark_session(
     others = {**_options(scratch), **_addresses(driver_host), **(options or {})}
     if is_submitted():
         return _built(others)
-    choose_java()
+    java = choose_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", driver_host)
-    of_the_jvm = _of_the_jvm(master, jar_files(jars), memory, scratch)
+    flags = " ".join((JVM_FLAGS, *map(_quoted, with_classes_of(java, jars))))
+    of_the_jvm = _of_the_jvm(master, jar_files(jars), memory, scratch, flags)
     return _built({**of_the_jvm, **others})
 
 
@@ -75,30 +76,34 @@ def default_jars() -> Path:
     return root / ".cache" / "jars" / "spark"
 
 
-def choose_java() -> str:
-    """Have Spark start a Java that it can use; a sentence about it if others stood before it.
-
-    Raises ConfigurationError when there is none.
-    """
+def choose_java() -> Java:
+    """Have Spark start a Java that it can use, and say which. Raises ConfigurationError when there is none."""
     try:
         java = find_java(SPARK)
     except JavaMissing as missing:
         raise ConfigurationError(str(missing)) from missing
     os.environ["JAVA_HOME"] = str(java.home)  # what Spark's launcher goes by
-    return java.note(SPARK)
+    return java
 
 
 def _addresses(driver_host: str) -> dict[str, str]:
     return {"spark.driver.host": driver_host, "spark.driver.bindAddress": driver_host}
 
 
-def _of_the_jvm(master: str, jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
+def _quoted(option: str) -> str:
+    """Spark splits options at spaces, which a path may have."""
+    return f'"{option}"'
+
+
+def _of_the_jvm(
+    master: str, jars: list[Path], memory: str, scratch: Path, flags: str
+) -> dict[str, str]:
     """What has to be known before it starts."""
     return {
         "spark.master": master,
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"{JVM_FLAGS} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{flags} -Dderby.system.home={scratch}",
     }
 
 

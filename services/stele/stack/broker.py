@@ -15,8 +15,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from stele.runtime.java import find_java
-from stele.stack.jars import JarSet, classpath
+from stele.runtime.java import find_java, with_classes_of
+from stele.stack.jars import JarSet, classpath, folder_of
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command, Process, spawn, tail
 
@@ -125,12 +125,18 @@ class Broker:
     """One broker process over one data directory."""
 
     def __init__(
-        self, directory: Path, me: BrokerAddress, all_brokers: Sequence[BrokerAddress], heap_mb: int
+        self,
+        directory: Path,
+        me: BrokerAddress,
+        all_brokers: Sequence[BrokerAddress],
+        heap_mb: int,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.address = me
         self._directory = directory
         self._all = tuple(all_brokers)
         self._heap_mb = heap_mb
+        self._java_options = java_options
         self._process: Process | None = None
 
     @property
@@ -226,10 +232,12 @@ class Broker:
             )
 
     def _java(self, *arguments: str) -> Process:
+        java = find_java()
         argv = [
-            str(find_java().program),
+            str(java.program),
             f"-Xmx{self._heap_mb}m",
             *JVM_FLAGS,
+            *(self._java_options or with_classes_of(java, folder_of(JarSet.KAFKA))),
             f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",
             "-cp",
             classpath(JarSet.KAFKA),
@@ -258,11 +266,14 @@ class BrokerCluster:
         count: int = 1,
         heap_mb: int = DEFAULT_HEAP_MB,
         front: Front = no_front,
+        java_options: Sequence[str] = (),
     ) -> None:
         assert count in (1, 3), "two brokers tolerate no more failures than one"
         addresses = [_address(number, front) for number in range(1, count + 1)]
         directory = directory.resolve()
-        self.brokers = tuple(Broker(directory / a.name, a, addresses, heap_mb) for a in addresses)
+        self.brokers = tuple(
+            Broker(directory / a.name, a, addresses, heap_mb, java_options) for a in addresses
+        )
 
     @property
     def bootstrap(self) -> str:

@@ -48,11 +48,11 @@ def project_root() -> Path:
 def jar_paths(which: JarSet) -> tuple[Path, ...]:
     """Absolute paths of every jar in a set, in the lock's order. Raises JarsMissing."""
     locked = read_lock(_lock_path(which))
-    paths = {path.name: path for path in sorted(_cache_path(which).rglob("*.jar"))}
+    paths = {path.name: path for path in sorted(folder_of(which).rglob("*.jar"))}
     missing = [jar.name for jar in locked if jar.name not in paths]
     if missing:
         raise JarsMissing(
-            f"{len(missing)} of {len(locked)} jars for {which} are not in {_cache_path(which)} "
+            f"{len(missing)} of {len(locked)} jars for {which} are not in {folder_of(which)} "
             f"(the first is {missing[0]}): run make setup."
         )
     return tuple(paths[jar.name] for jar in locked)
@@ -91,9 +91,9 @@ def sync(which: JarSet) -> None:
 
 def lock(which: JarSet) -> None:
     """Resolve again and write the lock file that belongs in the repository."""
-    shutil.rmtree(_cache_path(which), ignore_errors=True)
+    shutil.rmtree(folder_of(which), ignore_errors=True)
     _resolve(which)
-    text = (_cache_path(which) / "jgo.lock.toml").read_text()
+    text = (folder_of(which) / "jgo.lock.toml").read_text()
     kept = [line for line in text.splitlines() if not line.startswith("generated = ")]
     _lock_path(which).write_text("\n".join(kept).rstrip() + "\n")
 
@@ -128,7 +128,8 @@ def _lock_path(which: JarSet) -> Path:
     return project_root() / "jars" / which / "jgo.lock.toml"
 
 
-def _cache_path(which: JarSet) -> Path:
+def folder_of(which: JarSet) -> Path:
+    """Where its jars are."""
     return project_root() / ".cache" / "jars" / which
 
 
