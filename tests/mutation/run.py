@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -31,9 +31,10 @@ from tests.mutation.changes import Change, changes_of
 from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, STORIES, UNIT_TESTS, sources
 
 BUILD: Final = ROOT / "build" / "mutation"
+REPORT: Final = BUILD / "report.json"
 JOBS: Final = 2
-MOST_S: Final = 15.0
-"""Of tests for a change, by what they took while lines were measured; the quickest first."""
+MOST_S: Final = 25.0
+"""Of tests for a change, by what they took while lines were measured."""
 MOST_TESTS: Final = 400
 SLOWER: Final = 5.0
 """A change after which tests take so many times longer, and some more, is found."""
@@ -48,12 +49,12 @@ class Covered(NamedTuple):
     lines: dict[str, dict[str, list[int]]]
 
     def of(self, change: Change) -> list[tuple[str, float]]:
-        """The tests that run its line, or the module where the line runs at its import."""
+        """Of the tests that run its line, or the module where the line runs at its import."""
         lines = self.lines.get(change.path, {})
         numbers = set(lines.get(str(change.line), ()))
         if not numbers and str(change.line) in lines:
             numbers = {number for tests in lines.values() for number in tests}
-        ordered = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
+        ordered = _spread(self.tests[number] for number in numbers)
         chosen, total_s = list[tuple[str, float]](), 0.0
         for test in ordered[:MOST_TESTS]:
             total_s += test[1]
@@ -61,6 +62,19 @@ class Covered(NamedTuple):
                 break
             chosen.append(test)
         return chosen
+
+
+def _spread(tests: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The quickest of each module of tests, then the second of each."""
+    by_module = defaultdict[str, list[tuple[float, str]]](list)
+    for nodeid, seconds in tests:
+        by_module[nodeid.partition("::")[0]].append((seconds, nodeid))
+    ranked = (
+        (rank, seconds, nodeid)
+        for found in by_module.values()
+        for rank, (seconds, nodeid) in enumerate(sorted(found))
+    )
+    return [(nodeid, seconds) for _, seconds, nodeid in sorted(ranked)]
 
 
 def covered(*tests: str) -> Covered:
@@ -173,7 +187,7 @@ def _forked(change: Change, tests: list[str]) -> int:
     code = 1
     try:
         os.setsid()
-        output = os.open(BUILD / f"output-{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        output = os.open(os.devnull, os.O_WRONLY)
         os.dup2(output, 1)
         os.dup2(output, 2)
         code = _child(change, tests)
@@ -181,12 +195,20 @@ def _forked(change: Change, tests: list[str]) -> int:
         os._exit(code)
 
 
-def main(sample: int, seed: int) -> int:
-    """The exit status: 0, whatever survives."""
+def _left(every: list[Change]) -> list[Change]:
+    report = json.loads(REPORT.read_text())
+    left = {
+        tuple(each[field] for field in Change._fields) for each in report if each["became"] in LEFT
+    }
+    return [change for change in every if change in left]
+
+
+def main(sample: int, seed: int, again: bool) -> int:
+    """The exit status: 0, whatever survives. ``again``: only what the last run left."""
     every = [
         change for path in sources() for change in changes_of(path, (ROOT / path).read_bytes())
     ]
-    chosen = random.Random(seed).sample(every, min(sample, len(every)))
+    chosen = _left(every) if again else random.Random(seed).sample(every, min(sample, len(every)))
     known = covered(*UNIT_TESTS)
     import tests.preloaded  # noqa: F401 - nothing of the product, which forks import changed
 
@@ -209,5 +231,5 @@ def main(sample: int, seed: int) -> int:
     report: list[dict[str, Any]] = [
         {**change._asdict(), "became": became} for change, became in sorted(found.items())
     ]
-    (BUILD / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    REPORT.write_text(json.dumps(report, indent=1) + "\n")
     return 0
