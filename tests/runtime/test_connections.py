@@ -136,6 +136,20 @@ async def test_connections_that_ask_for_nothing_or_in_part_keep_nobody_out(
         assert (await caller.asked(b"/healthz")).startswith(b"HTTP/1.1 200")
 
 
+async def test_whoever_asks_for_a_websocket_is_counted_out_again(caller: Caller) -> None:
+    offer = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    offer += b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    for _ in range(10):
+        said = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + offer + b"\r\n"
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await (await caller.open(said)).readline()).startswith(b"HTTP/1.1 200")
+        caller.close()
+    streams = [await caller.open(ASK % b"/endless") for _ in range(3)]
+    async with asyncio.timeout(DEADLINE_S):
+        for stream in streams:
+            await stream.readuntil(b"begun")
+
+
 async def test_one_too_many_is_told_so_and_open_streams_go_on(caller: Caller) -> None:
     streams = [await caller.open(ASK % b"/endless") for _ in range(3)]
     async with asyncio.timeout(DEADLINE_S):

@@ -364,6 +364,55 @@ async def test_an_answer_that_takes_long_is_waited_for(monkeypatch: pytest.Monke
         assert (await line.answer())[2] == {"size": 3}
 
 
+@pytest.mark.parametrize(
+    "next_one",
+    [
+        b"GET http://other HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /" + b"a" * 65_600 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\ncontent-length: " + b"0" * 5000 + b"3\r\n\r\nabc",
+        b"no HTTP at all\r\n\r\n",
+    ],
+    ids=["an address without a path", "CONNECT", "a long path", "a long length", "nonsense"],
+)
+@pytest.mark.parametrize("first", [post(b"wait"), chunked(b"wait")], ids=["direct", "chunked"])
+async def test_what_is_refused_is_not_the_answer_to_the_request_before_it(
+    first: bytes, next_one: bytes
+) -> None:
+    """That one may have been taken: whoever sent it must not be told that it was not."""
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(first, next_one)
+        assert await line.ended()
+    assert echo.asked in ([b"wait"], [])
+
+
+OFFERS = b"connection: upgrade\r\nupgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize("body", [b"content-length: %d\r\n", b"transfer-encoding: chunked\r\n"])
+async def test_a_body_that_comes_with_an_offer_of_another_protocol_is_no_request(
+    body: bytes,
+) -> None:
+    """The parser would take it for one, and its own request for one without a body."""
+    echo, hidden = Echo(), post(b"hidden")
+    length = body % len(hidden) if b"%" in body else body
+    async with line_to(echo) as line:
+        line.send(b"POST /echo HTTP/1.1\r\n", OFFERS, length, b"\r\n", hidden)
+        status, _, answer = await line.answer()
+        assert (status, answer["code"]) == (400, "malformed_http")
+        assert "HTTP_1_1" in answer["hint"]
+        assert await line.ended()
+    assert echo.asked == []
+
+
+async def test_offers_of_other_protocols_are_passed_over() -> None:
+    async with line_to(Echo()) as line:
+        for offer in (OFFERS, b"connection: upgrade\r\nupgrade: websocket\r\n", OFFERS):
+            line.send(b"GET /healthz HTTP/1.1\r\n", offer, b"\r\n")
+            assert (await line.answer())[0] == 200
+
+
 async def test_a_pipeline_waits_in_the_network_and_not_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,6 +36,8 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request before its body: cursors, the longest that clients of ours send, have some hundred."""
 ARRIVAL_S: Final = 60.0
 """In which a request must have arrived once it began, and the first of a connection once that is there."""
+LENGTH_DIGITS: Final = 19
+"""Of a length: a number of bytes."""
 _NOBODY_WAITS: Final = asyncio.Event()
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
@@ -118,6 +120,10 @@ class _Exchange:
         self.began_s = time.perf_counter()
 
 
+class _Malformed(Exception):
+    """The parser stops here, and says that it is no HTTP."""
+
+
 class _Protocol(HttpToolsProtocol):
     def __init__(
         self, direct: Mapping[bytes, Direct], connections: Connections, **options: Any
@@ -130,6 +136,10 @@ class _Protocol(HttpToolsProtocol):
         self._head_has_ended = False
         self._head_bytes = 0
         self._arriving = False
+        self._has_cycle = False
+        """``cycle`` is of the request that arrives, not of one before it."""
+        self._malformed: ErrorBody | None = None
+        """Why this is no HTTP, where we know better than the parser."""
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: Stalled | None = None
 
@@ -177,7 +187,7 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """What ASGI wants to know of a request is put together once it is known to go there."""
         self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._arriving = True
+        self._arriving, self._has_cycle = True, False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -188,7 +198,11 @@ class _Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         hint = "Send HTTP/1.1, one request after the other."
-        self._refuse(400, ErrorBody(ErrorCode.MALFORMED_HTTP, f"This is no HTTP: {msg}", hint, {}))
+        why = ErrorBody(ErrorCode.MALFORMED_HTTP, f"This is no HTTP: {msg}", hint, {})
+        self._refuse(400, self._malformed or why)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Whoever offers another protocol is answered by this one, and the log says nothing of it."""
 
     def _set_deadline(self) -> None:
         self._deadline = self.loop.call_later(ARRIVAL_S, self._is_late)
@@ -208,7 +222,7 @@ class _Protocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, body: ErrorBody) -> None:
         """Hang up. The answer would be taken for that to a request before it, where one is under way."""
-        begun = self._is_answering() if self._in_head else self._has_answered()
+        begun = self._has_answered() if self._has_cycle else self._is_answering()
         if not (begun or self.pipeline):
             self._write(status, msgspec.json.encode(body), (), keep_alive=False)
         self.transport.close()
@@ -222,12 +236,17 @@ class _Protocol(HttpToolsProtocol):
         handler = self._direct.get(self.url)
         if handler is None or not self._is_usual():
             self._goes_to_asgi()
-            return
-        self._unset_keepalive_if_required()  # a refused one before it in the same bytes has set it
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
+        else:
+            self._unset_keepalive_if_required()  # a refused one before it in the same bytes has set it
+            keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+            self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
+        self._has_cycle = True
 
     def _goes_to_asgi(self) -> None:
+        """Raises _Malformed."""
+        self._malformed = _not_to_be_taken(self.headers, self.parser.should_upgrade())
+        if self._malformed is not None:
+            raise _Malformed
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect
@@ -239,6 +258,7 @@ class _Protocol(HttpToolsProtocol):
         self._unset_deadline()
         if self._is_answering():  # else it was refused before all of it had come
             self._connections.is_answered(self.transport)
+        self._has_cycle = False
         super().on_message_complete()
         exchange: object = self.cycle
         if isinstance(exchange, _Exchange) and not exchange.began:  # else it is of the one before
@@ -253,7 +273,7 @@ class _Protocol(HttpToolsProtocol):
                 size = value
             elif name in _UNUSUAL:
                 return False
-        return size.isdigit() and int(size) <= SHORT_BODY_BYTES
+        return size.isdigit() and len(size) <= LENGTH_DIGITS and int(size) <= SHORT_BODY_BYTES
 
     def _is_answering(self) -> bool:
         before: RequestResponseCycle | None = self.cycle
@@ -309,6 +329,22 @@ def _head_too_large() -> ErrorBody:
         "Send less; what is long goes into the body.",
         {"limit_bytes": MAX_HEAD_BYTES},
     )
+
+
+def _not_to_be_taken(headers: list[tuple[bytes, bytes]], upgrades: bool) -> ErrorBody | None:
+    """Why a request with this head is refused before its body is looked at.
+
+    The parser takes the body of one that offers another protocol for the next request.
+    """
+    lengths = [value for name, value in headers if name == b"content-length"]
+    if any(len(value) > LENGTH_DIGITS for value in lengths):
+        message, hint = "No body has a length of so many digits.", "Send its number of bytes."
+    elif upgrades and (lengths or any(name == b"transfer-encoding" for name, _ in headers)):
+        message = "A request with a body may not offer another protocol by the header upgrade."
+        hint = "Send HTTP/1.1 without upgrade; Java's HttpClient does with version(HTTP_1_1)."
+    else:
+        return None
+    return ErrorBody(ErrorCode.MALFORMED_HTTP, message, hint, {})
 
 
 def _too_many() -> ErrorBody:

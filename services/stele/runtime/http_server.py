@@ -102,6 +102,7 @@ async def serving(
             timeout_keep_alive=KEEP_ALIVE_S,
             server_header=False,
             proxy_headers=False,
+            ws="none",  # uvicorn would take the connection away from us, and it would never be counted out
             http=protocol_of(app.state.direct, Connections(most_connections())),  # type: ignore[arg-type]  # it is only called
         )
     )
