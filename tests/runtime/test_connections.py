@@ -24,9 +24,13 @@ ASK = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
 class Transport:
     def __init__(self) -> None:
         self.aborted = False
+        self.unsent = 0
 
     def abort(self) -> None:
         self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
 
 def of(count: int) -> list[Transport]:
@@ -45,6 +49,18 @@ def test_who_waits_longest_makes_room_and_who_is_answered_does_not() -> None:
     assert [each.aborted for each in made] == [False, False, True, False, False]
     assert known.add(e)  # type: ignore[arg-type]
     assert b.aborted and not a.aborted
+
+
+def test_who_is_being_sent_an_answer_makes_room_only_where_there_is_nobody_else() -> None:
+    known, made = Connections(2), of(4)
+    a, b, c, d = made
+    a.unsent = 1
+    for each in (a, b, c):
+        assert known.add(each)  # type: ignore[arg-type]
+    assert [each.aborted for each in made] == [False, True, False, False]
+    c.unsent = 1
+    assert known.add(d)  # type: ignore[arg-type]
+    assert [each.aborted for each in made] == [True, True, False, False]
 
 
 def test_where_all_are_answered_there_is_no_room_until_one_has_ended() -> None:
@@ -125,7 +141,13 @@ async def caller(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Caller]:
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET /healthz HT", b"POST /x HTTP/1.1\r\ncontent-length: 9\r\n\r\n1"]
+    "said",
+    [
+        b"",
+        b"GET /healthz HT",
+        b"POST /x HTTP/1.1\r\ncontent-length: 9\r\n\r\n1",
+        ASK % b"/healthz" + b"POST /x HTTP/1.1\r\ncontent-length: 9\r\n\r\n1",
+    ],
 )
 async def test_connections_that_ask_for_nothing_or_in_part_keep_nobody_out(
     caller: Caller, said: bytes

@@ -6,9 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
+import uvloop
 
 from stele.runtime import http_direct
 from stele.runtime.http import (
@@ -22,6 +24,7 @@ from stele.runtime.http import (
     serving,
 )
 from stele.runtime.http_direct import MAX_HEAD_BYTES, SHORT_BODY_BYTES
+from stele.runtime.stalled import Stalled
 from tests.services.world import until
 
 LIMIT_BYTES = 2 * SHORT_BODY_BYTES
@@ -41,6 +44,9 @@ class Echo:
         self.asked.append(body)
         if body == b"refuse":
             raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.")
+        if body == b"large":
+            respond(lambda: json_answer("x" * 30_000_000))
+            return
         if body == b"break":
             raise ZeroDivisionError
 
@@ -87,6 +93,9 @@ class Line:
     async def ended(self) -> bool:
         async with asyncio.timeout(90):
             return await self._reader.read() == b""
+
+    async def drained(self) -> None:
+        await self._writer.drain()
 
     def close(self) -> None:
         self._writer.close()
@@ -387,6 +396,105 @@ async def test_what_is_refused_is_not_the_answer_to_the_request_before_it(
     assert echo.asked in ([b"wait"], [])
 
 
+HEAD = b"POST /echo HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"a: b\r\n" * 300 + b"content-length: 0\r\n\r\n",
+        HEAD + b"a: " + b"b" * 80_000 + b"\r\ncontent-length: 0\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 40_000 + b"\r\n",
+    ],
+    ids=["many headers", "long ones in one read", "trailers"],
+)
+async def test_headers_are_limited_however_they_come(sent: bytes) -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(sent)
+        status, _, answer = await line.answer()
+        assert (status, answer["code"]) == (431, "head_too_large")
+        line.close()
+    assert echo.asked == []
+
+
+async def test_whoever_takes_no_answers_is_read_no_further() -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        asked = post(b"refuse") * 1000
+        taken = 0
+        while taken < 400:
+            line.send(asked)
+            try:
+                async with asyncio.timeout(0.5):
+                    await line.drained()
+            except TimeoutError:
+                break
+            taken += 1
+    assert taken < 400, "40 MB were taken, and all answers kept"
+
+
+async def test_a_connection_that_is_closed_waits_for_its_peer_no_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when so little is left of its answer that nobody is told to pause."""
+    made = http_direct._Protocol.connection_made
+    lost = asyncio.Event()
+
+    def connection_made(self: http_direct._Protocol, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=1 << 30)
+        made(self, transport)
+
+    def connection_lost(self: http_direct._Protocol, error: Exception | None) -> None:
+        lost.set()
+        ended(self, error)
+
+    ended = http_direct._Protocol.connection_lost
+    monkeypatch.setattr(http_direct, "Stalled", partial(Stalled, stalled_s=0.1))
+    monkeypatch.setattr(http_direct._Protocol, "connection_made", connection_made)
+    monkeypatch.setattr(http_direct._Protocol, "connection_lost", connection_lost)
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"large", b"connection: close"))
+        async with asyncio.timeout(90):
+            await lost.wait()
+
+
+COUNT = 20_000
+"""Requests of 70 bytes: several long reads."""
+
+
+def test_one_sender_is_read_once_in_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libuv reads a stream up to 32 times in a turn, a quarter of a megabyte each."""
+    received = http_direct._Protocol.data_received
+    reads = most = 0
+
+    def data_received(self: http_direct._Protocol, data: bytes) -> None:
+        nonlocal reads, most
+        reads += 1
+        most = max(most, reads)
+        received(self, data)
+
+    monkeypatch.setattr(http_direct._Protocol, "data_received", data_received)
+
+    async def turns() -> None:
+        nonlocal reads
+        while True:
+            reads = 0
+            await asyncio.sleep(0)
+
+    async def send() -> None:
+        async with line_to(Echo()) as line:
+            ticking = asyncio.create_task(turns())
+            line.send(post(b"refuse") * COUNT)
+            for _ in range(COUNT):
+                assert (await line.answer())[0] == 409
+            ticking.cancel()
+
+    uvloop.run(send())
+    assert 0 < most <= 2
+
+
 OFFERS = b"connection: upgrade\r\nupgrade: h2c\r\n"
 
 
@@ -407,10 +515,12 @@ async def test_a_body_that_comes_with_an_offer_of_another_protocol_is_no_request
 
 
 async def test_offers_of_other_protocols_are_passed_over() -> None:
-    async with line_to(Echo()) as line:
-        for offer in (OFFERS, b"connection: upgrade\r\nupgrade: websocket\r\n", OFFERS):
-            line.send(b"GET /healthz HTTP/1.1\r\n", offer, b"\r\n")
+    """What came behind one in the same bytes the parser drops: so nobody may wait for an answer to it."""
+    for offer in (OFFERS, b"connection: upgrade\r\nupgrade: websocket\r\n"):
+        async with line_to(Echo()) as line:
+            line.send(b"GET /healthz HTTP/1.1\r\n", offer, b"\r\n", post(b"behind"))
             assert (await line.answer())[0] == 200
+            assert await line.ended()
 
 
 async def test_a_pipeline_waits_in_the_network_and_not_in_memory(

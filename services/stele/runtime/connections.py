@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from itertools import islice
 from typing import Final
 
 MOST: Final = 8192
 """However many files may be open: each connection takes some ten kilobytes."""
+LOOKED_AT: Final = 64
 FOR_OTHERS: Final = 4
 """One in so many files is not for connections that others open."""
 
@@ -47,7 +49,10 @@ class Connections:
         self._waiting[transport] = None
 
     def _longest_waiting(self) -> asyncio.Transport:
-        found = next(iter(self._waiting))
+        """One that has taken all of its last answer, if there is one among the first."""
+        first = islice(self._waiting, LOOKED_AT)
+        empty = (each for each in first if not each.get_write_buffer_size())
+        found = next(empty, None) or next(iter(self._waiting))
         del self._waiting[found]
         return found
 

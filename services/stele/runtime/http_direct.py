@@ -21,6 +21,7 @@ import msgspec
 from prometheus_client import Histogram
 from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stele.runtime.answers.errors import ErrorBody
@@ -34,6 +35,8 @@ SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request before its body: cursors, the longest that clients of ours send, have some hundred."""
+MAX_HEADERS: Final = 200
+LONG_READ_BYTES: Final = 64 * 1024
 ARRIVAL_S: Final = 60.0
 """In which a request must have arrived once it began, and the first of a connection once that is there."""
 LENGTH_DIGITS: Final = 19
@@ -138,7 +141,9 @@ class _Protocol(HttpToolsProtocol):
         self._arriving = False
         self._has_cycle = False
         """``cycle`` is of the request that arrives, not of one before it."""
-        self._malformed: ErrorBody | None = None
+        self._field_bytes = 0
+        """Of the address and the headers of the request that arrives."""
+        self._malformed: tuple[int, ErrorBody] | None = None
         """Why this is no HTTP, where we know better than the parser."""
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: Stalled | None = None
@@ -158,22 +163,49 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
+        """Whoever takes no answers is read no further."""
         super().pause_writing()
+        self.flow.pause_reading()
         if self._stalled is not None:
             self._stalled.begin()
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._read_on()
         self._gets_on()
+        self._watch_its_end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch_its_end()
+
+    def _watch_its_end(self) -> None:
+        """A connection that we have closed is there until its peer has taken the last of its answer."""
+        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self._connections.waits(self.transport)
+            if self._stalled is not None:
+                self._stalled.begin()
+
+    def _read_on(self) -> None:
+        if self.transport.is_closing() or self.pipeline or self.flow.write_paused:
+            return
+        before: RequestResponseCycle | None = self.cycle
+        body = b"" if before is None else before.body
+        if len(body) <= HIGH_WATER_LIMIT:
+            self.flow.resume_reading()
 
     def _gets_on(self) -> None:
         if self._stalled is not None:
             self._stalled.end()
 
     def data_received(self, data: bytes) -> None:
+        """One long read for each turn of the loop: else one sender holds up everybody."""
         super().data_received(data)
         if self.transport.is_closing():
             return
+        if len(data) >= LONG_READ_BYTES and not self.flow.read_paused:
+            self.flow.pause_reading()
+            self.loop.call_soon(self._read_on)
         if self._in_head:  # where one has ended among these bytes, few are of the next
             self._head_bytes = 0 if self._head_has_ended else self._head_bytes + len(data)
             self._head_has_ended = False
@@ -188,18 +220,44 @@ class _Protocol(HttpToolsProtocol):
         """What ASGI wants to know of a request is put together once it is known to go there."""
         self.url, self.headers, self.expect_100_continue = b"", [], False
         self._arriving, self._has_cycle = True, False
+        self._field_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Those behind the body are counted, and are no headers."""
+        self._count(len(name) + len(value))
+        if not self._in_head:
+            return
+        if len(self.headers) == MAX_HEADERS:
+            self._malformed = 431, _too_many_headers()
+            raise _Malformed
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        """Raises _Malformed."""
+        self._field_bytes += size
+        if self._field_bytes > MAX_HEAD_BYTES:
+            self._malformed = 431, _head_too_large()
+            raise _Malformed
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not (self._is_answering() or self.transport.is_closing()):
+        if self.transport.is_closing():
+            self._watch_its_end()
+            return
+        rest_arrives = self._arriving and not self.pipeline  # of one whose answer is waited for
+        if rest_arrives or not self._is_answering():
             self._connections.waits(self.transport)
-        if self.pipeline and not self.transport.is_closing():
-            self.flow.pause_reading()  # until those are answered that have come
+        if self.pipeline or self.flow.write_paused:
+            self.flow.pause_reading()  # until those are answered that have come, and that is taken
 
     def send_400_response(self, msg: str) -> None:
         hint = "Send HTTP/1.1, one request after the other."
         why = ErrorBody(ErrorCode.MALFORMED_HTTP, f"This is no HTTP: {msg}", hint, {})
-        self._refuse(400, self._malformed or why)
+        self._refuse(*(self._malformed or (400, why)))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever offers another protocol is answered by this one, and the log says nothing of it."""
@@ -219,6 +277,7 @@ class _Protocol(HttpToolsProtocol):
             self._refuse(408, _arrives_too_slowly())
         else:
             self.transport.close()
+            self._watch_its_end()
 
     def _refuse(self, status: int, body: ErrorBody) -> None:
         """Hang up. The answer would be taken for that to a request before it, where one is under way."""
@@ -226,6 +285,7 @@ class _Protocol(HttpToolsProtocol):
         if not (begun or self.pipeline):
             self._write(status, msgspec.json.encode(body), (), keep_alive=False)
         self.transport.close()
+        self._watch_its_end()
 
     def _has_answered(self) -> bool:
         """Something of the answer to the request whose body arrives has been sent."""
@@ -244,14 +304,18 @@ class _Protocol(HttpToolsProtocol):
 
     def _goes_to_asgi(self) -> None:
         """Raises _Malformed."""
-        self._malformed = _not_to_be_taken(self.headers, self.parser.should_upgrade())
-        if self._malformed is not None:
+        upgrades = self.parser.should_upgrade()
+        refused = _not_to_be_taken(self.headers, upgrades)
+        if refused is not None:
+            self._malformed = 400, refused
             raise _Malformed
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect
         self.headers += headers  # the very list that the scope has
         super().on_headers_complete()
+        if upgrades:  # the parser drops what comes behind it
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._in_head, self._arriving = True, False
@@ -328,6 +392,15 @@ def _head_too_large() -> ErrorBody:
         f"The request's path and headers have more than {MAX_HEAD_BYTES} bytes.",
         "Send less; what is long goes into the body.",
         {"limit_bytes": MAX_HEAD_BYTES},
+    )
+
+
+def _too_many_headers() -> ErrorBody:
+    return ErrorBody(
+        ErrorCode.HEAD_TOO_LARGE,
+        f"The request has more than {MAX_HEADERS} headers.",
+        "Send less; what is long goes into the body.",
+        {"limit_headers": MAX_HEADERS},
     )
 
 
