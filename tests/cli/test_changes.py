@@ -381,6 +381,13 @@ def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
     ]
 
 
+def test_a_follower_says_once_that_no_coordinator_answers() -> None:
+    seen = Seen(History("mine"), knows_coordinator=True)
+    assert seen.alone() == []
+    seen.began -= 3
+    assert ["No coordinator answers" in line for line in seen.alone() + seen.alone()] == [True]
+
+
 def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
     def work(done: int) -> TransitionProgress:
         return TransitionProgress(

@@ -19,6 +19,7 @@ from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
 from tests.cli.conftest import Server, Stele, cluster, request
 from tests.cli.test_changes import ACCEPTED
+from tests.cli.test_reads import IDLE
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens there
 BUSY = {"code": "busy", "message": "Too many commands are in flight.", "hint": "Try again."}
@@ -263,6 +264,7 @@ def test_the_addresses_of_this_machine_are_asked_without_a_proxy(
 ) -> None:
     """A shell at work has one, which knows nothing of what listens here."""
     cluster(server)
+    server.answer("GET", "/v1/progress", IDLE)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, DEAD)
     shown = stele("status", "--timeout", "2")

@@ -94,6 +94,7 @@ def test_all_parts_of_an_answer_are_of_one_epoch(
     server: Server, stele: Stele, command: list[str]
 ) -> None:
     cluster(server, epoch=9)
+    server.answer("GET", "/v1/progress", IDLE)
     assert stele(*command).exit_code == 0
     reads = [asked.query for asked in server.asked if "level" in asked.query]
     assert "epoch" not in reads[0]
@@ -507,3 +508,14 @@ def test_names_are_sorted_as_people_count() -> None:
     names = ["n10", "n2", "a", "n1b3", "n1b", "n", "b-2-1", "b-10", "10", "9"]
     counted = ["9", "10", "a", "b-2-1", "b-10", "n", "n1b", "n1b3", "n2", "n10"]
     assert sorted(names, key=as_counted) == counted
+
+
+def test_a_coordinator_that_does_not_answer_is_told_and_one_of_no_address_is_not(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(server)
+    alone = stele("status")
+    assert (alone.exit_code, "No coordinator answers" in alone.out) == (1, True)
+    monkeypatch.delenv("STELE_COORDINATOR_URLS")
+    unknown = stele("status")
+    assert (unknown.exit_code, "No coordinator answers" in unknown.out) == (0, False)

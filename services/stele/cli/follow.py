@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.optional import ask
+from stele.cli.optional import ask, is_known
 from stele.cli.output import console, duration
 from stele.cli.reading import Reading, read_epochs
 from stele.cli.steps import History
@@ -22,6 +22,7 @@ from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
 from stele.words.explain import after_failure, moved_line, waiting_line
 from stele.words.facts import EpochRow
+from stele.words.why import NO_COORDINATOR
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -49,6 +50,10 @@ class Seen:
     epoch: int = 0
     asked_ms: int = 0
     found_at_s: float = 0.0
+    knows_coordinator: bool = False
+    """Whether there is an address to ask it at."""
+    alone_since_s: float | None = None
+    """Since when no coordinator answers."""
     began: float = field(default_factory=time.monotonic)
 
     def begins_at(self, answer: RequestAnswer) -> int:
@@ -71,13 +76,25 @@ class Seen:
             lines.append(_line(self.passed_s(), answer.epoch, step))
             self.step = step
         self.epoch = max(self.epoch, answer.epoch)
-        wait = None if progress is None else progress.wait_of(answer.request.request_id)
         unfinished = answer.request.status in UNFINISHED
+        if progress is None and unfinished and self.knows_coordinator:
+            return lines + self.alone()
+        self.alone_since_s = None
+        wait = None if progress is None else progress.wait_of(answer.request.request_id)
         waiting = "" if wait is None else f"{wait.waiting_for} {wait.cause}"
         if wait is not None and unfinished and is_worth_a_line(wait) and waiting != self.waiting:
             lines.append(f"         {waiting_line(wait)}")
             self.waiting = waiting
         return lines
+
+    def alone(self) -> list[str]:
+        """That no coordinator answers, once it has not for a while."""
+        if self.alone_since_s is None:
+            self.alone_since_s = self.passed_s()
+        if self.waiting == NO_COORDINATOR or self.passed_s() - self.alone_since_s < PATIENT_S:
+            return []
+        self.waiting = NO_COORDINATOR
+        return [f"         {NO_COORDINATOR}"]
 
     def steps(self, row: EpochRow) -> list[str]:
         """The line of an epoch that begins another step."""
@@ -128,7 +145,13 @@ def follow(client: Client, request_id: str) -> bool:
 
 def follow_on(client: Client, request: Request, epoch: int) -> Request:
     """The same for one that was there before ``epoch``, and may have left the state with it; gives its end."""
-    seen = Seen(History(request.request_id), epoch=epoch - 1, asked_ms=request.submitted_at_ms)
+    history = History(request.request_id)
+    first = max(request.started_epoch, epoch - MOST_EPOCHS)
+    for row in _read(client, first, epoch - 1) if request.started_epoch else ():
+        history.step(row)
+    ago_s = max(0.0, time.time() - request.submitted_at_ms / 1000)
+    seen = Seen(history, epoch=epoch - 1, asked_ms=request.submitted_at_ms, found_at_s=ago_s)
+    seen.began -= ago_s
     return _follow(client, request.request_id, seen)
 
 
@@ -163,6 +186,7 @@ def _follow(client: Client, request_id: str, seen: Seen) -> Request:
 
 def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Request:
     task = bar.add_task("", total=None, eta="", visible=False)
+    seen.knows_coordinator = is_known(client, "coordinator")
     while True:
         answer = _look(client, request_id, seen)
         if answer is None and seen.epoch:
@@ -215,11 +239,15 @@ def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Requ
 
 def _epochs(client: Client, seen: Seen, answer: RequestAnswer) -> list[EpochRow]:
     """The epochs up to the answer's that were not looked through yet; none where they cannot be had."""
-    first = seen.begins_at(answer)
-    if first > answer.epoch:
+    return _read(client, seen.begins_at(answer), answer.epoch)
+
+
+def _read(client: Client, first: int, last: int) -> list[EpochRow]:
+    """None where they cannot be had."""
+    if first > last:
         return []
     try:
-        return read_epochs(client, first, answer.epoch - first + 1, list[EpochRow])
+        return read_epochs(client, first, last - first + 1, list[EpochRow])
     except CliError:
         return []
 

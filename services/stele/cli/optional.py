@@ -23,3 +23,8 @@ def ask(client: Client, service: str, path: str, kind: type[T], **params: object
         except CliError:
             continue
     return None
+
+
+def is_known(client: Client, service: str) -> bool:
+    """Whether there is an address to ask at: else its silence says nothing."""
+    return bool(client.places.urls.get(service))

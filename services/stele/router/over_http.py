@@ -16,7 +16,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.ring.spans import PlacementError
 from stele.router.events import Change, State, image_of, moved_on, with_diff
-from stele.router.router import READY_S, Router
+from stele.router.router import READY_S, Router, listed
 
 CONNECT_S: Final = 1.0
 ANSWER_S: Final = 30.0
@@ -35,16 +35,19 @@ class _Anew(Exception):
 
 
 @asynccontextmanager
-async def http_router(urls: Sequence[str], ready_s: float = READY_S) -> AsyncIterator[Router]:
+async def http_router(urls: str | Sequence[str], ready_s: float = READY_S) -> AsyncIterator[Router]:
     """A router that follows metadata-log at the first of ``urls`` that answers, inside the block.
+
+    A string has them with commas between, as ``STELE_METADATA_LOG_URLS`` does.
 
     Raises NotReady when nothing was read within ``ready_s`` seconds.
     """
-    if not urls:
+    addresses = listed(urls)
+    if not addresses:
         raise ValueError("http_router needs the address of a metadata-log at least")
     router = Router()
     async with aiohttp.ClientSession(read_bufsize=LINE_BYTES) as http:
-        following = asyncio.create_task(_Source(router, http, urls).run(), name="router")
+        following = asyncio.create_task(_Source(router, http, addresses).run(), name="router")
         try:
             await router.wait_ready(ready_s)
             yield router

@@ -14,7 +14,7 @@ from stele.log.errors import LogError
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.router.router import READY_S, Router
+from stele.router.router import READY_S, Router, listed
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
 
@@ -23,14 +23,14 @@ RETRY_S: Final = 1.0
 
 @asynccontextmanager
 async def kafka_router(
-    bootstrap: str, cluster: str, catch_up_urls: Sequence[str] = (), ready_s: float = READY_S
+    bootstrap: str, cluster: str, catch_up_urls: str | Sequence[str] = (), ready_s: float = READY_S
 ) -> AsyncIterator[Router]:
-    """A router that reads the log of ``cluster`` inside the block.
+    """A router that reads the log of ``cluster`` inside the block; ``catch_up_urls`` as for ``http_router``.
 
     Raises NotReady when nothing was read within ``ready_s`` seconds.
     """
     router = Router()
-    following = asyncio.create_task(_follow(router, bootstrap, cluster, catch_up_urls))
+    following = asyncio.create_task(_follow(router, bootstrap, cluster, listed(catch_up_urls)))
     try:
         await router.wait_ready(ready_s)
         yield router

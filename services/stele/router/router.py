@@ -1,7 +1,7 @@
 """The router: the newest image that a source brought, look-ups in it, another try after a stale answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -33,6 +33,13 @@ class Attempt:
         if isinstance(error, StaleRoute):
             self.stale = error
         return self.stale is not None
+
+
+def listed(urls: str | Sequence[str]) -> list[str]:
+    """The addresses; a string has commas between them."""
+    if not isinstance(urls, str):
+        return [*urls]
+    return [url.strip() for url in urls.split(",") if url.strip()]
 
 
 class Router:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from stele.domain.commits.restricted import restricted_text
 from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
@@ -15,6 +16,8 @@ from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.words.explain import after_failure, explain
 from stele.words.requests import what
 from stele.words.units import duration
+
+NO_COORDINATOR: Final = "No coordinator answers: nothing moves on until one does."
 
 Line = tuple[str, str]
 """Text and style."""
@@ -52,7 +55,7 @@ def story(known: Known) -> Iterator[Line]:
         yield from _archive(progress)
     unfinished = any(request.status in UNFINISHED for request in requests)
     if progress is None and unfinished:
-        yield "No coordinator answers: nothing moves on until one does.", "red"
+        yield NO_COORDINATOR, "red"
         yield "  do: `stele stack status` shows the processes; start a coordinator.", ""
     elif progress is not None and not progress.active and unfinished:
         holder = topology.coordinator.holder or "nobody"

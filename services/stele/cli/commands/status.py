@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from stele.cli.optional import ask
+from stele.cli.optional import ask, is_known
 from stele.cli.options import Read, Where
 from stele.cli.output import (
     ago,
@@ -27,12 +27,13 @@ from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.words.requests import what
+from stele.words.why import NO_COORDINATOR
 
 
 def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
     """The cluster at a glance: epoch, members, what is under way.
 
-    Exit status 0 when every member is up, else 1.
+    Exit status 0 when every member is up and a coordinator answers, else 1.
     """
     with where.client() as client:
         newest = read.epoch is None
@@ -43,6 +44,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         names = reading.names(waiting)
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
         progress = ask(client, "coordinator", "/v1/progress", Progress) if newest else None
+        is_alone = newest and progress is None and is_known(client, "coordinator")
     if read.as_json:
         print_value_as_json(
             {
@@ -61,8 +63,10 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
     else:
         head = _head(topology, keyspaces)
         under_way = _under_way(topology, waiting, names, progress)
-        console().print(Group(*head, *under_way, members(nodes, liveness)))
-    return 1 if any(row.liveness is not Liveness.UP for row in liveness or []) else 0
+        alone = [Text(f"{NO_COORDINATOR} `stele why`", "red")] if is_alone else []
+        console().print(Group(*head, *alone, *under_way, members(nodes, liveness)))
+    is_down = any(row.liveness is not Liveness.UP for row in liveness or [])
+    return 1 if is_down or is_alone else 0
 
 
 def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableType]:
