@@ -90,7 +90,10 @@ def test_what_is_done_to_a_local_stack_takes_no_options_of_calls(stele: Stele, n
 
 
 def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
-    assert "Exit status 0 when every member is up and a coordinator answers" in stele("status", "--help").out
+    assert (
+        "Exit status 0 when every member is up and a coordinator answers"
+        in stele("status", "--help").out
+    )
     assert "Exit status 0 only when every check held." in stele("demo", "--help").out
 
 

@@ -89,6 +89,7 @@ class Generated:
         """How often somebody has begun to follow."""
         self.dumps = 0
         self._moved = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def tell(self, epoch: Epoch, after: Image) -> None:
         """In the server's own thread."""
@@ -96,6 +97,11 @@ class Generated:
         self.images[epoch.epoch] = self.image = after
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
+
+    def tell_beside(self, epoch: Epoch, after: Image) -> None:
+        """From another thread."""
+        assert self.loop is not None, "it is served"
+        self.loop.call_soon_threadsafe(self.tell, epoch, after)
 
     def forget(self, image: Image) -> None:
         """Another history, which begins with this state."""
@@ -146,6 +152,7 @@ class Generated:
 @asynccontextmanager
 async def served(generated: Generated) -> AsyncIterator[str]:
     """Its address, inside the block."""
+    generated.loop = asyncio.get_running_loop()
     app = build_app("generated", generated.routes(), lambda: Health(ok=True, epoch=1))
     async with serving(app, bind("127.0.0.1", 0), grace_s=0) as url:
         yield url

@@ -165,6 +165,18 @@ def test_a_text_with_one_form_alone_has_it_in_the_document(name: str) -> None:
     assert not any(re.search(pattern, text) for text in ("f\u00ae", "a b", "%", "=", "\0"))
 
 
+@pytest.mark.parametrize("path", ["/v1/epochs", "/v1/changes"])
+async def test_a_stream_from_ahead_of_another_log_is_refused(site: Site, path: str) -> None:
+    """Nothing would come on it until this log has as many epochs, and then those of another cluster."""
+    headers = {"accept": "text/event-stream", "last-event-id": "999999"}
+    asked = {"state_id": "ab" * 16, "log_id": "cd" * 16}
+    refused = await site.http.get(path, params=asked, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (410, "other_history")
+    assert refused.json()["details"]["log_id"] == site.writer.image.log_id.hex()
+    wrong = await site.http.get(path, params={"log_id": "xyz"}, headers=headers)
+    assert wrong.status_code == 400
+
+
 @pytest.mark.parametrize(
     ("header", "state_id"), [("1" + "0" * 18, ""), ("x", ""), ("", "not-a-state-id")]
 )

@@ -31,7 +31,13 @@ NEAR: Final = 256
 """Epochs that are folded on rather than read as a whole state."""
 
 _FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, AwayError)
-_UNREADABLE: Final = (msgspec.DecodeError, ValueError, DamagedFileError, UnreadableSnapshotError)
+_UNREADABLE: Final = (
+    msgspec.DecodeError,
+    RecursionError,
+    ValueError,
+    DamagedFileError,
+    UnreadableSnapshotError,
+)
 
 log = get_logger(__name__)
 
@@ -166,7 +172,7 @@ class Mirror:
         image = self.image
         headers = {"accept": "text/event-stream", "last-event-id": str(image.epoch)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        params = {"state_id": image.state_id.hex()}
+        params = {"state_id": image.state_id.hex(), "log_id": image.log_id.hex()}
         stream = self._upstream.http.get(
             f"{url}/v1/epochs", params=params, headers=headers, timeout=timeout
         )
@@ -209,7 +215,7 @@ def refused(answer: Answered) -> HttpError:
     """A service's error as one of ours."""
     try:
         body = msgspec.json.decode(answer.body, type=dict[str, object])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         body = {}
     return HttpError(
         answer.status,

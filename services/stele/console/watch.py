@@ -21,6 +21,10 @@ from stele.runtime.http import Health
 
 T = TypeVar("T")
 
+_NO_ANSWERS: Final = (msgspec.DecodeError, RecursionError)
+"""The second is of JSON that nests thousands deep."""
+MOST_TEXT: Final = 1000
+"""Of a process's own words: they go to every page with each look."""
 LIMIT_S: Final = 2.0
 """A service that takes longer counts as away in this look."""
 MOST_NODES: Final = 64
@@ -33,6 +37,10 @@ class _Health(Health, frozen=True):
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
     summaries_stopped: dict[str, str] = msgspec.field(default_factory=dict)
     topics_stopped: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +130,7 @@ class Watch:
         except AwayError as error:
             why = str(error).partition("does not answer: ")[2]
             return ProcessShown(service=service, url=url, up=False, ok=False, reason=why)
-        except msgspec.DecodeError:
+        except _NO_ANSWERS:
             why = "its answer is none of a service of this project"
             return ProcessShown(service=service, url=url, up=True, ok=False, reason=why)
         return ProcessShown(
@@ -132,7 +140,7 @@ class Watch:
             ok=health.ok,
             epoch=health.epoch,
             lag=max(0, self._mirror.image.epoch - health.epoch) if health.epoch else None,
-            reason=health.reason,
+            reason=shortened(health.reason),
             clusters=await self._clusters(
                 service,
                 url,
@@ -158,5 +166,5 @@ class Watch:
         try:
             answer = await self._upstream.ask(service, path, limit_s=LIMIT_S)
             return msgspec.json.decode(answer.body, type=kind) if answer.ok else None
-        except (AwayError, msgspec.DecodeError):
+        except (AwayError, *_NO_ANSWERS):
             return None

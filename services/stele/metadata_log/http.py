@@ -23,13 +23,13 @@ from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import Pages
 from stele.metadata_log.questions import (
     fact_names,
+    id_of,
     invalid,
     known_alone,
     limit_of,
     number,
     parse,
     resumed_after,
-    state_id_of,
 )
 from stele.metadata_log.reads import Reads
 from stele.metadata_log.searching import Searching, as_json
@@ -187,7 +187,7 @@ class Api:
             return await self._streams.epochs(request)
         # Malformed they are refused here too.
         resumed_after(request)
-        state_id_of(request)
+        id_of(request, "state_id")
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
         names = fact_names(request)

@@ -36,6 +36,7 @@ def _parameter(name: str, kind: str, description: str, most: int = MAX_NUMBER, *
 
 _FORMS: Final = {
     "cursor": "^[A-Za-z0-9_-]*$",
+    "log_id": "^([0-9A-Fa-f]{32})?$",
     "state_id": "^([0-9A-Fa-f]{32})?$",
 }
 """Of texts that ``questions`` takes in one form alone."""
@@ -80,6 +81,7 @@ _RESUME: Final = {
 _AFTER: Final = _parameter(
     "state_id", "string", "Of the epoch before a stream: refused where the log has another one."
 )
+_LOG: Final = _parameter("log_id", "string", "Of the state that was read: refused by another log.")
 
 
 def _path(name: str, kind: str = "string") -> Json:
@@ -293,7 +295,7 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
         "Epochs in order; as text/event-stream: also those to come, each with its number as id",
         _answer("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
         error,
-        (_FROM, limit, facts, _RESUME, _AFTER),
+        (_FROM, limit, facts, _RESUME, _AFTER, _LOG),
     )
     found["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return found
@@ -302,10 +304,12 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
 def _get_changes(schema: Schemas, error: Json) -> Json:
     events = {"text/event-stream": {"schema": schema[ChangesAnswer]}}
     answer = {"description": "One event an epoch, its number as id", "content": events}
-    return _get("What each epoch changed, as a stream", answer, error, (_FROM, _RESUME, _AFTER))
+    return _get(
+        "What each epoch changed, as a stream", answer, error, (_FROM, _RESUME, _AFTER, _LOG)
+    )
 
 
-_OF_A_HISTORY: Final = {"cursor", "state_id"}
+_OF_A_HISTORY: Final = {"cursor", "log_id", "state_id"}
 """Parameters that name a state: 410 where the log was recovered without it."""
 
 

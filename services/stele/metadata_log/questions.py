@@ -18,7 +18,7 @@ MAX_PAGE_ROWS: Final = 10_000
 MAX_NUMBER: Final = 10**18 - 1
 """18 digits."""
 
-_STATE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FACT_NAMES: Final = frozenset(fact.__name__ for fact in FACTS)
 _PAGING: Final = ("cursor", "limit", "epoch", "level")
 
@@ -121,11 +121,11 @@ def resumed_after(request: Request) -> int | None:
     return parse("Last-Event-ID", told) if told else None
 
 
-def state_id_of(request: Request) -> bytes:
-    """The state id that was sent along; empty when there is none."""
-    text = request.query_params.get("state_id", "")
-    if text and not _STATE_ID.fullmatch(text):
-        raise invalid(f"state_id is '{text[:40]}'", "Send 32 hex digits, as answers have it.")
+def id_of(request: Request, name: str) -> bytes:
+    """The ``state_id`` or ``log_id`` that was sent along; empty when there is none."""
+    text = request.query_params.get(name, "")
+    if text and not _ID.fullmatch(text):
+        raise invalid(f"{name} is '{text[:40]}'", "Send 32 hex digits, as answers have it.")
     return bytes.fromhex(text)
 
 

@@ -126,7 +126,7 @@ class _Source:
         following = image.epoch + 1
         headers = {"accept": "text/event-stream", "last-event-id": str(image.epoch)}
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=SILENT_S)
-        params = {"state_id": image.state_id.hex()}
+        params = {"state_id": image.state_id.hex(), "log_id": image.log_id.hex()}
         stream = self._http.get(
             f"{url}/v1/changes", params=params, headers=headers, timeout=timeout
         )

@@ -164,9 +164,13 @@ export function showTablet(table, tablet) {
 
 let mapTurn = 0;
 
+/** What was told of a map since its reading began: what is read may be of before or after that. @type {{ placement: string, told: any[] } | null} */
+let mapRead = null;
+
 export async function refreshMap() {
   const mine = ++mapTurn;
   const head = shownMap();
+  const read = (mapRead = head && !shownEpoch() ? { placement: head.placement, told: [] } : null);
   if (!head) {
     set({ map: null, mapNumber: state.mapNumber + 1 });
     return;
@@ -178,10 +182,19 @@ export async function refreshMap() {
       against: state.place.against,
     });
     if (mine !== mapTurn) return;
-    set({ map: unpack(buffer), mapNumber: state.mapNumber + 1, problem: "" });
+    const map = unpack(buffer);
+    const isOld = read?.told.some((each) => each.anew || map.differs || !change(map, each.rows));
+    mapRead = null;
+    set({ map, mapNumber: state.mapNumber + 1, problem: "" });
+    if (isOld) {
+      mapIsOld = true;
+      later();
+    }
     if (state.place.colour === "load") await refreshLoad(head, mine);
   } catch (error) {
-    if (mine === mapTurn) fail(error);
+    if (mine !== mapTurn) return;
+    fail(error);
+    if (mayComeBack(error)) setTimeout(() => mine === mapTurn && refreshMap(), AWAY_MS);
   }
 }
 
@@ -261,6 +274,7 @@ function take(told) {
   const delayMs = Math.max(0, Date.now() - told.at_ms);
   set({ epochs, newest: told.epoch, newestId: told.state_id, delayMs });
   if (shownEpoch()) return;
+  if (mapRead && told.maps[mapRead.placement]) mapRead.told.push(told.maps[mapRead.placement]);
   const changed = state.map ? told.maps[state.map.placement] : undefined;
   if (changed && state.map) {
     if (changed.anew || state.map.differs || !change(state.map, changed.rows)) mapIsOld = true;

@@ -1,0 +1,156 @@
+"""The map of a live page while tablets change: also those that change while it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Route
+
+from stele.domain.column import Column
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.ring.facts import PlacementChanged
+from stele.domain.ring.packed import PackedRanges, PackedRows
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.schema.facts import tablet_map
+from stele.stack.process import Command, spawn
+from tests.console.browser import Watched, chromium
+from tests.console.generated import TABLE, Generated, large_image, served_beside
+from tests.polling import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+NODES, TABLETS = 4, 64
+MAP = "**/api/map*"
+VERSIONS = "[...(globalThis.steleConsole.state.map?.version ?? [])].join()"
+
+
+class Cluster:
+    """Whose tablets change."""
+
+    def __init__(self) -> None:
+        self.generated = Generated(large_image(NODES, TABLETS))
+        self.image = self.generated.image
+        width = (1 << 64) // TABLETS
+        bounds = MIN_TOKEN - 1 + width * np.arange(TABLETS + 1, dtype=object)
+        bounds[0] = bounds[TABLETS] = MIN_TOKEN
+        self.bounds = bounds.astype(np.int64)
+        self.versions = [0] * TABLETS
+
+    def change(self, *tablets: int) -> None:
+        before, n = self.image, self.image.epoch + 1
+        at = np.array(tablets)
+        for tablet in tablets:
+            self.versions[tablet] = n
+        column, count = Column.of, len(tablets)
+        starts, ends = column(self.bounds[at]), column(self.bounds[at + 1])
+        none, three = column(np.zeros(count, np.int64)), column(np.full(count, 3))
+        rows = PackedRows(
+            starts=starts,
+            ends=ends,
+            versions=column(np.full(count, n)),
+            versions_before=none,
+            writes=three,
+            reads=three,
+            others=none,
+            nodes=column(np.tile(np.arange(3), count)),
+        )
+        epoch = Epoch(
+            prev_state_id=before.state_id,
+            state_id=bytes(8) + n.to_bytes(8, "big"),
+            epoch=n,
+            request_id="",
+            command="made",
+            facts=(PlacementChanged(tablet_map(TABLE), PackedRanges(starts, ends), rows),),
+            at_ms=time.time_ns() // 1_000_000,
+            actor="gen",
+        )
+        self.image = evolve(before, epoch)
+        self.generated.tell_beside(epoch, self.image)
+
+    def is_shown(self, watched: Watched) -> None:
+        awaited = ",".join(map(str, self.versions))
+        wait_until(lambda: watched.page.evaluate(VERSIONS) == awaited, f"the map to be {awaited}")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture(scope="module")
+def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with (
+        chromium() as browser,
+        served_beside(cluster.generated) as url,
+        console(url, tmp_path_factory.mktemp("console")) as address,
+    ):
+        found = Watched(browser, address)
+        found.open("#/map")
+        cluster.is_shown(found)
+        yield found
+        assert not found.complaints
+
+
+@contextmanager
+def console(metadata_log: str, folder: Path) -> Iterator[str]:
+    given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
+    env = {**os.environ, **given, "STELE_INSTANCE_ID": "console"}
+    argv = [sys.executable, "-m", "stele.console"]
+    process = spawn(Command("console", argv, folder / "out", folder / "err", env=env))
+    try:
+        wait_until(process.stdout_of_this_run, "the console's announcement")
+        yield json.loads(process.stdout_of_this_run())["http"]
+    finally:
+        process.stop()
+
+
+def test_what_changes_while_the_map_is_read_is_shown(cluster: Cluster, watched: Watched) -> None:
+    held = list[int]()
+
+    def hold(route: Route) -> None:
+        answer = route.fetch()
+        if "epoch=" not in route.request.url and not held:
+            held.append(1)
+            cluster.change(3, 9, 11)
+            newest = f"globalThis.steleConsole.state.newest === {cluster.image.epoch}"
+            wait_until(lambda: watched.page.evaluate(newest), "the page to be told")
+        route.fulfill(response=answer)
+
+    page = watched.page
+    page.evaluate("location.hash = '#/map?epoch=1'")
+    watched.until("globalThis.steleConsole.state.overview?.epoch === 1")
+    page.route(MAP, hold)
+    page.evaluate("location.hash = '#/map'")
+    wait_until(lambda: page.evaluate("1") and held, "the map to be read")
+    cluster.is_shown(watched)
+    page.unroute(MAP)
+
+
+def test_a_map_that_could_not_be_read_is_read_again(cluster: Cluster, watched: Watched) -> None:
+    left = [1]
+
+    def fail_once(route: Route) -> None:
+        if left and "epoch=" not in route.request.url:
+            left.pop()
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    page = watched.page
+    page.evaluate("location.hash = '#/map?epoch=1'")
+    watched.until("globalThis.steleConsole.state.overview?.epoch === 1")
+    cluster.change(20)
+    page.route(MAP, fail_once)
+    page.evaluate("location.hash = '#/map'")
+    wait_until(lambda: page.evaluate("1") and not left, "the map to be asked for")
+    cluster.is_shown(watched)
+    page.unroute(MAP)
