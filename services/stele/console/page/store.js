@@ -170,7 +170,7 @@ let mapRead = null;
 export async function refreshMap() {
   const mine = ++mapTurn;
   const head = shownMap();
-  const read = (mapRead = head && !shownEpoch() ? { placement: head.placement, told: [] } : null);
+  const read = (mapRead = head && !shownEpoch() ? { placement: head.placement, told: /** @type {any[]} */ ([]) } : null);
   if (!head) {
     set({ map: null, mapNumber: state.mapNumber + 1 });
     return;
