@@ -1,5 +1,8 @@
 """What commands come to: one test for each rule that refuses one, and the ways back."""
 
+from typing import get_args
+
+import msgspec
 import pytest
 
 from stele.domain.commands import (
@@ -9,23 +12,30 @@ from stele.domain.commands import (
     AnnounceService,
     AnyCommand,
     Cancel,
+    ChooseMembers,
     ClaimCoordinator,
     CreateKeyspace,
     DropKeyspace,
     EnableFeatures,
+    ExcludeDead,
+    ExpireTableSnapshot,
     FinishCleanup,
     FinishEnabling,
+    ForgetCdcGeneration,
     ForgetService,
     FoundCluster,
     Join,
     Leave,
     Move,
+    PublishCdcGeneration,
     RejectRequest,
     Rollback,
+    ServeRequest,
     SetSetting,
 )
-from stele.domain.names import NodeState, RequestStatus, TransitionState
+from stele.domain.names import BarrierLevel, NodeState, RequestStatus, TransitionState
 from stele.domain.requests.ids import named
+from stele.domain.topology.commands import RelaxBarrier
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.domain.history import History, World, join, three_nodes
 
@@ -241,6 +251,50 @@ def test_commands_of_a_round_that_is_over_are_overtaken(command: AnyCommand) -> 
     rejection = history.apply(command)
     assert rejection is not None
     assert rejection.code == "overtaken"
+
+
+VERSION = 0
+"""In its place the version that the log has."""
+OF_AN_OLD_TERM: tuple[AnyCommand, ...] = (
+    Advance(term=0, version=VERSION, moves=(Move("join-n4", STATE.WRITE_BOTH_READ_OLD),)),
+    AdvanceFence(0, VERSION),
+    ChooseMembers(0, THIRD, (), 0),
+    ExcludeDead(0, THIRD),
+    ExpireTableSnapshot(0, "s1"),
+    FinishCleanup(0, "n1", "cleanup"),
+    FinishEnabling(0, THIRD),
+    ForgetCdcGeneration(0, "g1"),
+    PublishCdcGeneration(0, "g1"),
+    RejectRequest(0, "join-n4", "why"),
+    RelaxBarrier(0, VERSION, BarrierLevel.EACH_QUORUM),
+    Rollback(0, "join-n4", "why"),
+    ServeRequest(0, THIRD, RequestStatus.DONE),
+)
+
+
+def test_the_coordinator_of_an_old_term_does_nothing() -> None:
+    """Whatever it asks for, and however well that fits the state."""
+    with_term = {kind for kind in get_args(AnyCommand) if "term" in kind.__struct_fields__}
+    assert {type(command) for command in OF_AN_OLD_TERM} == with_term - {ClaimCoordinator}
+    history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
+    before = history.image
+    versions = {"version": before.topology.version}
+    for each in OF_AN_OLD_TERM:
+        has_version = "version" in each.__struct_fields__
+        command = msgspec.structs.replace(each, **versions) if has_version else each
+        rejection = history.apply(command)
+        assert rejection is not None, command
+        assert rejection.code == "stale_term", command
+        assert history.image is before
+
+
+def test_what_goes_back_already_is_not_sent_back_again() -> None:
+    history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
+    assert history.apply(Rollback(1, "join-n4", "for this")) is None
+    before = history.image
+    again = history.apply(Rollback(1, "join-n4", "for that"))
+    assert again is not None and again.code == "overtaken"
+    assert history.image is before
 
 
 def test_a_move_is_only_for_the_state_and_the_session_that_the_coordinator_saw() -> None:

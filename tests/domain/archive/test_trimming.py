@@ -91,6 +91,18 @@ def test_a_majority_agrees_and_then_it_begins_there() -> None:
     assert not archive(history).agreed
 
 
+@pytest.mark.parametrize(
+    ("found", "store"),
+    [("", ""), ("xyz", ""), ("A" * 64, ""), ("a" * 64, "s" * 5000), ("a" * 64, "file:///a\n")],
+)
+def test_a_vote_without_a_hash_or_a_place_counts_for_nothing(found: str, store: str) -> None:
+    history, epoch = truncated()
+    took(history, propose(history, epoch))
+    vote = AgreeToTrim(replica_id="c-1", epoch=epoch, hash=found, store=store)
+    assert refusal(history, vote).code == "bad_snapshot"
+    assert not archive(history).agreed
+
+
 def test_nobody_is_believed_to_have_what_is_deleted() -> None:
     """Also who says so after that, since the message was on its way."""
     history, epoch = truncated()

@@ -17,7 +17,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.spans import PlacementError
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.schema.facts import TableOptions
+from stele.domain.schema.facts import TableOptions, tablet_map
 from stele.domain.soundness.check import flaws_of
 from stele.domain.soundness.described import Described, Placed, checked, described
 from stele.domain.soundness.rows import row_flaws
@@ -65,6 +65,12 @@ def with_table(image: Image, **changes: Any) -> Image:
     changed = replace(table, **changes)
     tables = image.schema.tables.set(table.table_id, changed)
     return replace(image, schema=replace(image.schema, tables=tables))
+
+
+def table_id(image: Image, name: str) -> str:
+    table = image.schema.table_named(name)
+    assert table is not None
+    return table.table_id
 
 
 def with_keyspace(image: Image, **changes: Any) -> Image:
@@ -170,6 +176,10 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
     "a map of another table": (
         lambda image: with_table(image, placement="tablets:nobody"),
         "there is no table nobody in its keyspace",
+    ),
+    "co-located with a table of another keyspace": (
+        lambda image: with_table(image, placement=tablet_map(table_id(image, "library.books"))),
+        "in its keyspace, with which it is co-located",
     ),
     "two keyspaces of one name": (
         lambda image: replace(
