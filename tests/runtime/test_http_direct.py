@@ -396,6 +396,15 @@ async def test_what_is_refused_is_not_the_answer_to_the_request_before_it(
     assert echo.asked in ([b"wait"], [])
 
 
+async def test_behind_a_body_that_was_refused_while_it_came_the_next_request_is_read() -> None:
+    async with line_to(Echo()) as line:
+        for _ in range(3):
+            line.send(post(b"x" * 5_000_000))
+            assert (await line.answer())[0] == 413
+            line.send(post(b"abc"))
+            assert (await line.answer())[2] == {"size": 3}
+
+
 HEAD = b"POST /echo HTTP/1.1\r\nhost: x\r\n"
 
 

@@ -189,10 +189,8 @@ class _Protocol(HttpToolsProtocol):
     def _read_on(self) -> None:
         if self.transport.is_closing() or self.pipeline or self.flow.write_paused:
             return
-        before: RequestResponseCycle | None = self.cycle
-        body = b"" if before is None else before.body
-        if len(body) <= HIGH_WATER_LIMIT:
-            self.flow.resume_reading()
+        if not (self._is_answering() and len(self.cycle.body) > HIGH_WATER_LIMIT):
+            self.flow.resume_reading()  # else whoever answers takes that first, and reads on
 
     def _gets_on(self) -> None:
         if self._stalled is not None:
