@@ -691,6 +691,7 @@ def test_a_view_that_fails_says_so_and_takes_nothing_else_with_it(
     page.get_by_role("link", name="Nodes").click()
     expect(page.locator("[data-node=n1]")).to_be_visible()
     page.get_by_role("link", name="Balance").click()
+    expect(page.locator("[data-note=failed]")).to_contain_text("cannot be shown")
     page.unroute("**/api/balance")
     page.locator("[data-note=failed] button").click()
     expect(page.get_by_role("heading", name="Tablets are")).to_be_visible()
