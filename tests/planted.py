@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import Phase, settings
 
 from stele.sim.mutants import MUTANTS
 from stele.sim.patching import Patch
+from tests.preloaded import found_is_enough
 
 NOT_THE_TEST: Final = 70
 COMMON: Final = [__name__, "tests.preloaded"]
@@ -42,10 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """That the bug is found is enough: nobody wants the smallest example."""
-    found_is_enough = settings(phases=(Phase.explicit, Phase.generate), print_blob=False)
-    settings.register_profile("planted", found_is_enough)
-    settings.load_profile("planted")
+    found_is_enough()
     MUTANTS[config.getoption("--plant")](Patch())
     config.pluginmanager.register(Around())
 

@@ -6,6 +6,8 @@ import gc
 from importlib import import_module
 from typing import Final
 
+from hypothesis import Phase, settings
+
 OF_OTHERS: Final = (
     "_hypothesis_pytestplugin",
     "aiohttp",
@@ -27,6 +29,14 @@ OF_OTHERS: Final = (
     "xdist.workermanage",
     "xml.etree.ElementTree",
 )
+
+
+def found_is_enough() -> None:
+    """Of properties: that one fails is all that is asked, and nobody wants the smallest example."""
+    profile = settings(phases=(Phase.explicit, Phase.generate), print_blob=False)
+    settings.register_profile("found", profile)
+    settings.load_profile("found")
+
 
 for name in OF_OTHERS:
     import_module(name)

@@ -8,15 +8,12 @@ PACKAGES: Final = ROOT / "services"
 FOLDERS: Final = tuple(
     f"services/stele/{name}" for name in ("coordinator", "domain", "log", "node")
 )
-UNIT_TESTS: Final = (
-    *("tests/agent", "tests/catch_up", "tests/coordinator", "tests/domain", "tests/log"),
-    *(
-        "tests/models",
-        "tests/node",
-        "tests/runtime",
-        "tests/session_guard",
-        "tests/tablet_balancer",
-    ),
+UNIT_TESTS: Final = tuple(
+    f"tests/{name}"
+    for name in (
+        *("agent", "catch_up", "coordinator", "domain", "log", "models", "node", "runtime"),
+        *("session_guard", "tablet_balancer"),
+    )
 )
 STORIES: Final = ("tests/sim/test_stories.py",)
 """Of the simulator, for what no unit test runs or finds: several seconds each."""

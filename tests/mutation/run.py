@@ -29,6 +29,7 @@ import pytest
 
 from tests.mutation.changes import Change, changes_of
 from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, STORIES, UNIT_TESTS, sources
+from tests.preloaded import found_is_enough  # nothing of the product, which forks import changed
 
 BUILD: Final = ROOT / "build" / "mutation"
 REPORT: Final = BUILD / "report.json"
@@ -41,6 +42,11 @@ SLOWER: Final = 5.0
 START_S: Final = 40.0
 FOUND, SURVIVED, NOT_RUN, TOO_LONG = "found", "survived", "not run", "took too long"
 LEFT: Final = (SURVIVED, NOT_RUN)
+BECAME: Final[dict[int, str]] = {
+    pytest.ExitCode.OK: SURVIVED,
+    pytest.ExitCode.NO_TESTS_COLLECTED: NOT_RUN,
+}
+"""By pytest's exit status; any other is a failure."""
 
 
 class Covered(NamedTuple):
@@ -101,8 +107,7 @@ class Replaced(MetaPathFinder):
     def __init__(self, path: str, source: bytes) -> None:
         self._path = str(ROOT / path)
         parts = (ROOT / path).relative_to(PACKAGES).with_suffix("").parts
-        self._is_package = parts[-1] == "__init__"
-        self._name = ".".join(parts[:-1] if self._is_package else parts)
+        self._name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         self._code = compile(source, self._path, "exec")
 
     def find_spec(
@@ -123,24 +128,23 @@ class _Loader(SourceFileLoader):
 
 
 class Chosen:
-    """Leaves out the tests that do not run the line; the quickest come first."""
+    """Leaves out the tests that do not run the line."""
 
     def __init__(self, tests: list[str]) -> None:
-        self._place = {nodeid: at for at, nodeid in enumerate(tests)}
+        self._tests = frozenset(tests)
+
+    def pytest_configure(self) -> None:
+        found_is_enough()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if item.nodeid in self._place]
+        items[:] = [item for item in items if item.nodeid in self._tests]
 
 
 def _child(change: Change, tests: list[str]) -> int:
     """In the fork: pytest's exit status."""
-    from hypothesis import Phase, settings
-
     source = (ROOT / change.path).read_bytes()
     sys.meta_path.insert(0, Replaced(change.path, change.of(source)))
-    profile = settings(phases=(Phase.explicit, Phase.generate), print_blob=False, database=None)
-    settings.register_profile("mutation", profile)
     files = sorted({test.partition("::")[0] for test in tests})
     argv = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *files]
     return int(pytest.main(argv, plugins=[Chosen(tests)]))
@@ -177,7 +181,7 @@ def judged(changes: list[Change], known: Covered) -> Iterator[tuple[Change, str]
             else:
                 continue
             del running[pid]
-            yield change, TOO_LONG if code is None else SURVIVED if code == 0 else FOUND
+            yield change, TOO_LONG if code is None else BECAME.get(code, FOUND)
 
 
 def _forked(change: Change, tests: list[str]) -> int:
@@ -210,8 +214,6 @@ def main(sample: int, seed: int, again: bool) -> int:
     ]
     chosen = _left(every) if again else random.Random(seed).sample(every, min(sample, len(every)))
     known = covered(*UNIT_TESTS)
-    import tests.preloaded  # noqa: F401 - nothing of the product, which forks import changed
-
     print(f"{len(chosen)} of {len(every)} changes", flush=True)
     found = dict(judged(chosen, known))
     survived = [change for change in chosen if found[change] in LEFT]

@@ -187,6 +187,7 @@ class Api:
             return await self._streams.epochs(request)
         # Malformed they are refused here too.
         resumed_after(request)
+        id_of(request, "log_id")
         id_of(request, "state_id")
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)

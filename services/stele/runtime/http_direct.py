@@ -179,6 +179,10 @@ class _Protocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._watch_its_end()
 
+    def _close(self) -> None:
+        self.transport.close()
+        self._watch_its_end()
+
     def _watch_its_end(self) -> None:
         """A connection that we have closed is there until its peer has taken the last of its answer."""
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
@@ -274,16 +278,14 @@ class _Protocol(HttpToolsProtocol):
         elif self._arriving:
             self._refuse(408, _arrives_too_slowly())
         else:
-            self.transport.close()
-            self._watch_its_end()
+            self._close()
 
     def _refuse(self, status: int, body: ErrorBody) -> None:
         """Hang up. The answer would be taken for that to a request before it, where one is under way."""
         begun = self._has_answered() if self._has_cycle else self._is_answering()
         if not (begun or self.pipeline):
             self._write(status, msgspec.json.encode(body), (), keep_alive=False)
-        self.transport.close()
-        self._watch_its_end()
+        self._close()
 
     def _has_answered(self) -> bool:
         """Something of the answer to the request whose body arrives has been sent."""
@@ -358,7 +360,7 @@ class _Protocol(HttpToolsProtocol):
             self._answer(exchange, found)
         except Exception as error:
             log.error("no answer was sent", handler=exchange.handler.__name__, exc_info=error)
-            self.transport.close()
+            self._close()
 
     def _answer(self, exchange: _Exchange, answer: Answer) -> None:
         status, body, headers = answer
