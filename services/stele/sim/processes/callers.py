@@ -7,6 +7,7 @@ from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
 from stele.domain.names import COORDINATOR, CommitMode, NodeState
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.ids import uuid7
 from stele.sim.kernel import Clock, Future, Owner, Task, us
 from stele.sim.scenario import Action
@@ -165,6 +166,9 @@ class Freezer(Caller):
             await self.sleep(BUSY_S)
 
 
+TOO_FEW: Final = "too_few_nodes"
+
+
 class Mover(Caller):
     """Asks members to leave, and looks after the cluster: a node whose time is over gets an empty folder and
     comes as a new one, what is left of nodes without a machine is removed, and a log that nobody holds frozen
@@ -192,17 +196,47 @@ class Mover(Caller):
                 node.renew()
         await self.world.freezer.thaw()
         names = {node.node_id for node in self.world.nodes}
-        gone = sorted(name for name in image.membership.normal() if name not in names)
-        if gone and not image.requests.unfinished():
-            await self.submit(self.envelope(commands.Remove(node_id=gone[0])))
-        excluded = sorted(
+        excluded = {
             name
             for name in image.membership.excluded() - names
             if image.membership.nodes[name].state is NodeState.NORMAL
-        )
-        if excluded and self.world.scenario.declares and not image.requests.unfinished():
-            self.world.ages_end()
-            await self.submit(self.envelope(commands.Remove(node_id=excluded[0], force=True)))
+        }
+        gone = sorted(excluded.union(image.membership.normal()) - names)
+        if gone and not image.requests.unfinished():
+            force = self.world.scenario.declares and bool(excluded)
+            if force:
+                self.world.ages_end()
+            for name in gone:
+                others = tuple(other for other in gone if other != name)
+                command = commands.Remove(node_id=name, ignore_nodes=others, force=force)
+                outcome = await self.submit(self.envelope(command))
+                refused = None if outcome is None else outcome.rejection
+                if refused is not None and refused.code == TOO_FEW:
+                    await self._replace(name, others, force=force)
+
+    async def _replace(self, dead: str, others: tuple[str, ...], *, force: bool) -> None:
+        """Whoever waits for the address of one who cannot go takes its place."""
+        image = self.world.witness.image
+        for node in self.world.nodes:
+            if dead.partition("-")[0] != node.name:
+                continue
+            if node.replaces != dead:
+                node.renew(replaces=dead, waits=force)
+            elif node.waits and node.alive and image.node(node.node_id) is None:
+                identity = node.disk_identity()
+                command = commands.Replace(
+                    node_id=identity.node_id,
+                    replaced_id=dead,
+                    cluster=identity.cluster,
+                    address=node.url,
+                    dc=node.dc,
+                    rack=node.rack,
+                    host_id=identity.host_id,
+                    supported_features=tuple(sorted(KNOWN_FEATURES)),
+                    ignore_nodes=others,
+                    force=True,
+                )
+                await self.submit(self.envelope(command))
 
     def _next(self) -> AnyCommand | None:
         image = self.world.witness.image

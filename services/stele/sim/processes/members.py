@@ -210,6 +210,7 @@ class NodeMachine(FollowerMachine):
     """How many folders were thrown away: each node of this machine has a name of its own."""
 
     replaces = ""
+    waits = False
     """The dead node whose place it asks for."""
     kept: tuple[str, dict[str, bytes]] | None = None
     """That node's id and disk, should the cluster not go on without it."""
@@ -244,7 +245,8 @@ class NodeMachine(FollowerMachine):
             num_tokens=1,
             initial_tokens=self.initial_tokens,
             shards=self.shards,
-            replace_node=self.replaces,
+            replace_node="" if self.waits else self.replaces,
+            join="no" if self.waits else "auto",
             accept_lost_epochs=self.accept,
             data_dir=self.folder(),
         )
@@ -261,15 +263,17 @@ class NodeMachine(FollowerMachine):
             async with node.admitting(stop):
                 await stop.wait()
 
-    def renew(self, replaces: str = "") -> None:
-        """The operator throws its folder away: it comes as a new node, or in the place of a dead one."""
+    def renew(self, replaces: str = "", *, waits: bool = False) -> None:
+        """The operator throws its folder away: it comes as a new node, or in the place of a dead one, for which
+        it asks itself, or ``waits`` to be asked for.
+        """
         self.crash()
         self.world.witness.buries(self)
         self.kept = (replaces, self.disk.copy()) if replaces else None
         self.disk.wipe()
         self.folders += 1
         self.node_id = f"{self.name}-{self.folders}"
-        self.replaces = replaces
+        self.replaces, self.waits = replaces, waits
         self.accept, self.is_refused = "", False
         self.start_later(1.0)
 
@@ -326,7 +330,8 @@ class EmbeddedMachine(NodeMachine):
             dc=self.dc,
             rack=self.rack,
             num_tokens=1,
-            replace_node=self.replaces,
+            replace_node="" if self.waits else self.replaces,
+            join="no" if self.waits else "auto",
             accept_lost_epochs=self.accept,
         )
         stop = Stop()

@@ -263,7 +263,9 @@ def _accept_losses(world: "World") -> None:
             continue
         if row is None or row.state is NodeState.LEFT:
             world.trace(f"{node.node_id}, which the log does not know, gets an empty folder")
-            node.renew()
+            replaced = image.node(node.replaces) if node.replaces else None
+            is_there = replaced is not None and replaced.state is not NodeState.LEFT
+            node.renew(node.replaces if is_there else "", waits=is_there and node.waits)
             continue
         identity = node.disk_identity()
         state_id = bytes.fromhex(identity.acknowledged.state_id)

@@ -6,7 +6,7 @@ production's rules is asked: not who wins, not which history is chosen, not what
 
 import io
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
@@ -114,6 +114,7 @@ class Witness:
         """What processes had read when the topic was hurt, and how often they had been killed."""
         self._hurt_after: list[bytes] = []
         self._head_when_hurt = ZERO
+        self._forgotten: set[bytes] = set()
         self._heads_since: deque[tuple[int, bytes]] = deque(maxlen=HEADS_KEPT)
         """From which time on the topic had which head."""
         self._lines: dict[bytes, dict[bytes, int]] = {}
@@ -131,6 +132,8 @@ class Witness:
         """Called with the images before and after each winner."""
         self.permissions = 0
         self.passed = 0
+        self._placed: dict[int, frozenset[str]] = {}
+        """By version the placements that were there when it came."""
         """Barriers whose passing was checked."""
 
     @property
@@ -181,6 +184,26 @@ class Witness:
             for machine in self._world.machines.values()
             if machine.alive and machine.image is not None
         }
+        lost = self.line(self._head_when_hurt).keys() - self.line(self.head).keys()
+        kernel = self._world.kernel
+        kernel.at(kernel.now_us, None, self._who_is_left_with, lost)
+
+    def _who_is_left_with(self, lost: Set[bytes]) -> None:
+        """Whoever dies in the moment in which the topic is hurt is dead by now. What nobody has any more nobody
+        can miss: the log goes on without it.
+        """
+        world, found = self._world, set[bytes]()
+        for machine in world.machines.values():
+            if machine.alive and machine.image is not None:
+                found |= self.line(machine.image.state_id).keys()
+        for replica in world.replicas:
+            for content in _segments(replica.disk):
+                found.update(_states_in(content).values())
+        forgotten = lost - found
+        if forgotten:
+            world.trace(f"{len(forgotten)} epochs are lost, and nobody has them any more")
+            world.ages_end()
+            self._forgotten |= forgotten
 
     def _after(self, head: bytes, state_id: bytes) -> bytes:
         """The head of a topic behind one more record."""
@@ -455,6 +478,8 @@ class Witness:
         have the version nobody needs its fence.
         """
         is_fenced, version = new.fence_version > old.fence_version, old.version
+        if new.version != version:
+            self._placed[new.version] = frozenset(before.ring.placements)
         if new.version == version and not is_fenced:
             return
         lacking = [
@@ -476,13 +501,15 @@ class Witness:
 
     def _demand_quorums(self, before: Image, version: int, fence: int) -> None:
         """Of each range that moves by this version: no quorum of those who have it is left without it, and none
-        of those who get it.
+        of those who get it. Who routes by a placement that came later knows this version.
         """
         excluded = before.membership.excluded()
         for transition in before.topology.open():
             if transition.entered_version != version or transition.mark:
                 continue  # what is being undone was read from the replicas before all the time
-            for row in (row for plan in transition.plans.values() for row in plan.rows):
+            placed = self._placed.get(version, transition.plans.keys())
+            plans = (plan for name, plan in transition.plans.items() if name in placed)
+            for row in (row for plan in plans for row in plan.rows):
                 for replicas in (row.old, row.new):
                     if excluded.isdisjoint(replicas):
                         self._demand_quorum(replicas, version, fence)
@@ -580,9 +607,8 @@ class Witness:
     def _has(self, disk: Disk, line: dict[int, bytes]) -> bool:
         """All of these epochs are in files that a power failure leaves."""
         found: dict[int, bytes] = {}
-        for name, content in disk.on_platter.items():
-            if name.startswith("/data/segments/") and name.endswith(".avro"):
-                found |= _states_in(content.synced)
+        for content in _segments(disk):
+            found |= _states_in(content)
         return all(found.get(epoch) == state_id for epoch, state_id in line.items())
 
     # -- the end --
@@ -614,7 +640,7 @@ class Witness:
             outcome = promise.outcome
             if outcome.state_id not in line:
                 self._world.demand(
-                    request_id in self.excused,
+                    request_id in self.excused or outcome.state_id in self._forgotten,
                     HOLDS,
                     f"the outcome of request {request_id}, told as epoch {outcome.epoch}, is in the"
                     " history at the end",
@@ -641,6 +667,13 @@ def _noted(machine: "Machine") -> Acknowledged:
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(b"" if kept is None else kept.synced, type=Identity).acknowledged
     return Acknowledged()
+
+
+def _segments(disk: Disk) -> Iterator[bytes]:
+    """An archive's files, as a power failure leaves them."""
+    for name, content in disk.on_platter.items():
+        if name.startswith("/data/segments/") and name.endswith(".avro"):
+            yield content.synced
 
 
 @lru_cache(maxsize=512)
