@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from stele.domain.commands import AnyCommand, Cancel, Join, Replace
+from stele.domain.commands import AnnounceNode, AnyCommand, Cancel, Join, Replace
 from stele.domain.features.facts import FeaturesEnabled
 from stele.domain.names import NodeState, RequestStatus
 from tests.domain.history import History, join, three_nodes
@@ -127,3 +127,23 @@ def test_nothing_of_a_node_that_was_rejected_is_ever_used_again() -> None:
     refused = history.apply(replacing)
     assert refused is not None and refused.code == "host_id_used"
     assert history.apply(change(join(5, "r1"), address="http://n4")) is None
+
+
+def test_who_takes_a_dead_nodes_place_and_address_may_tell_another_release_meanwhile() -> None:
+    history, _ = three_nodes()
+    replacing = Replace(
+        node_id="n5",
+        replaced_id="n1",
+        cluster="demo",
+        address="http://n1",
+        dc="dc1",
+        rack="r1",
+        host_id="host-n5",
+    )
+    assert history.apply(replacing) is None
+    told = AnnounceNode(node_id="n5", address="http://n1", release_version="2", host_id="host-n5")
+    assert history.apply(told) is None
+    row = history.image.node("n5")
+    assert row is not None and row.release_version == "2"
+    refused = history.apply(change(told, address="http://n2"))
+    assert refused is not None and refused.code == "address_in_use"

@@ -25,7 +25,7 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         return node_has_left(command.node_id)
     refused = (
         check_host(node, command.host_id, command.claims_host_id)
-        or check_address(image, command.node_id, command.address)
+        or check_address(image, command.node_id, command.address, _replaced_by(image, node))
         or check_build(
             image,
             f"node '{command.node_id}'",
@@ -43,6 +43,12 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         host_id=command.host_id,
     )
     return () if changed == node else (NodeChanged(changed),)
+
+
+def _replaced_by(image: Image, node: Node) -> str:
+    """The node whose place it takes, and whose address it may have; empty: nobody's."""
+    request = image.requests.requests.get(node.request_id)
+    return "" if request is None else request.replaced_id
 
 
 def check_host(node: Node, host_id: str, claims: str = "") -> Rejection | None:
