@@ -45,7 +45,9 @@ def undone_generation_is_left(patch: Patch) -> None:
 
 def generation_forgets_who_may_come_back(patch: Patch) -> None:
     """A CDC generation has no streams for nodes that are leaving, though they stay if that is undone."""
-    patch.attribute(steps, "tokens_of_streams", lambda image: {*ring_with_open(image).tokens})
+    patch.attribute(
+        steps, "tokens_of_streams", lambda image: {*ring_with_open(image, ring_now(image)).tokens}
+    )
 
 
 def generation_need_not_be_known(patch: Patch) -> None:

@@ -60,14 +60,15 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     refused = operation.check(image, requests)
     if refused is not None:
         return Planned(None, refused)
-    later = cache(partial(ring_with_open, image))  # what is about tablets alone needs none
+    now = cache(partial(ring_now, image))  # what is about tablets alone needs none
+    later = cache(lambda: ring_with_open(image, now()))
+    after = cache(lambda: operation.ring_after(image, now(), subjects))
     subjects = operation.subjects(image, later(), requests) if operation.subjects else ()
     own = operation.own_placement(image, requests[0])
     if own is not None:
-        plans = {own.name: _plan_of_own(ring_now(image), own)}
+        plans = {own.name: _plan_of_own(now(), own)}
     elif operation.plans is None:
-        base = ring_now(image)
-        plans = _plans(image, base, operation.ring_after(image, base, subjects))
+        plans = _plans(image, now(), after())
         plans |= operation.plans_of_tablets(image, subjects)
     else:
         found = operation.plans(image, requests)
@@ -88,13 +89,16 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     if refused is not None:
         return Planned(None, refused)
     held = operation.held(image, planned, requests)
-    refused = held or _check_locks(image, planned) or _check_outcome(image, later, planned)
+
+    def at_last() -> Ring:
+        return after() if later() is now() else operation.ring_after(image, later(), subjects)
+
+    refused = held or _check_locks(image, planned) or _check_outcome(image, at_last, planned)
     return Planned(planned, refused, held=held is not None)
 
 
-def ring_with_open(image: Image) -> Ring:
-    """The ring once everything that is open, and not on its way back, is done."""
-    ring = ring_now(image)
+def ring_with_open(image: Image, ring: Ring) -> Ring:
+    """The ring as it is, ``ring``, once everything that is open, and not on its way back, is done."""
     for other in image.topology.open():
         if not other.mark:
             ring = OPERATIONS[other.kind].ring_after(image, ring, other.subjects)
@@ -210,15 +214,15 @@ def _changes_tokens(transition: Transition) -> bool:
 
 
 def _check_outcome(
-    image: Image, later: Callable[[], Ring], planned: Transition
+    image: Image, at_last: Callable[[], Ring], planned: Transition
 ) -> Rejection | None:
-    """The placement of (ring + all open + this) equals the live rows with all deltas.
+    """The placement of (ring + all open + this), ``at_last``, equals the live rows with all deltas.
 
     Tablet maps are not computed from the ring, so there it is enough that locks do not meet.
     """
     if all(name.startswith(TABLET_MAP) for name in planned.plans):
         return None
-    after = OPERATIONS[planned.kind].ring_after(image, later(), planned.subjects)
+    after = at_last()
     replications = image.schema.replications()
     begins_as = dict[str, str]()
     for other in (*image.topology.open(), planned):

@@ -8,16 +8,22 @@ from stele.domain.image import Image
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation, placement_of
 
+Replication = tuple[tuple[str, int], ...]
+
 
 class Ring(msgspec.Struct, frozen=True):
-    """Token -> owner, and dc and rack of every owner."""
+    """Token -> owner, and dc and rack of every owner. Its placements are computed once."""
 
     tokens: dict[int, str]
     locations: dict[str, NodeLocation]
+    known: dict[Replication, Placement] = msgspec.field(default_factory=dict)
 
     def placement(self, replication: Mapping[str, int]) -> Placement:
         """The natural replicas of a ring at rest."""
-        return placement_of(self.tokens, self.locations, replication)
+        key = tuple(sorted(replication.items()))
+        if key not in self.known:
+            self.known[key] = placement_of(self.tokens, self.locations, replication)
+        return self.known[key]
 
     def with_node(self, node_id: str, location: NodeLocation, tokens: tuple[int, ...]) -> "Ring":
         if not tokens:
