@@ -22,10 +22,13 @@ from stele.domain.commands import (
 )
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
+from stele.domain.image import Image
 from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
 from stele.domain.requests.decisions import decisions_of
 from stele.domain.requests.ids import named
+from stele.log import pipeline
+from stele.log.apart import Made, at_once
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
@@ -36,9 +39,13 @@ NOW_MS = 1000
 
 
 class Writer:
-    """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them."""
+    """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them. Decisions that are
+    made apart wait in ``works``.
+    """
 
-    def __init__(self, name: str, partition: MemoryPartition, seed: int = 0) -> None:
+    def __init__(
+        self, name: str, partition: MemoryPartition, seed: int = 0, *, is_apart: bool = False
+    ) -> None:
         chance = random.Random(f"{name}-{seed}")
         self.partition = partition
         self.sent: deque[bytes] = deque()
@@ -49,7 +56,22 @@ class Writer:
             next_state_id=lambda previous: next_state_id(previous, NOW_MS, chance.getrandbits(74)),
             now_ms=lambda: NOW_MS,
         )
-        self.pipeline = CommitPipeline(Fold(), self.sent.append, ids, recall(partition))
+        self.works: deque[Callable[[], None]] = deque()
+        self.pipeline = CommitPipeline(
+            Fold(),
+            self.sent.append,
+            ids,
+            recall(partition),
+            apart=self._later if is_apart else at_once,
+        )
+
+    def _later(self, work: Callable[[], Made], tell: Callable[[Made], None]) -> None:
+        self.works.append(lambda: tell(work()))
+
+    def work(self) -> None:
+        """The oldest decision that is made apart is made."""
+        if self.works:
+            self.works.popleft()()
 
     def submit(self, envelope: Envelope) -> None:
         self.asked.append(envelope)
@@ -77,21 +99,23 @@ class Writer:
     def settle(self) -> None:
         """The log is well again: land, read and resolve until nothing is in flight."""
         for _ in range(100):
+            while self.works:
+                self.work()
             self.pipeline.flush()
             while self.sent:
                 self.land()
             self.meet()
             self.pipeline.flush()
-            if not self.pipeline.in_flight and not self.sent:
+            if not self.pipeline.in_flight and not self.sent and not self.works:
                 return
-            if not self.sent:
+            if not self.sent and not self.works:
                 self.pipeline.resolve()
         raise AssertionError(f"{self.pipeline.in_flight} records never came to an outcome")
 
 
-def create(partition: MemoryPartition) -> Writer:
+def create(partition: MemoryPartition, *, is_apart: bool = False) -> Writer:
     """A writer on a log that holds a cluster."""
-    writer = Writer("first", partition)
+    writer = Writer("first", partition, is_apart=is_apart)
     writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
     writer.settle()
     return writer
@@ -99,6 +123,14 @@ def create(partition: MemoryPartition) -> Writer:
 
 def setting(name: str, value: str = "v") -> Envelope:
     return Envelope(request_id=named(name), command=SetSetting(name, value))
+
+
+LARGE = "large"
+
+
+def by_name(_: Image, command: AnyCommand) -> bool:
+    """Stands for ``is_large``."""
+    return isinstance(command, SetSetting) and command.name.startswith(LARGE)
 
 
 def recall(partition: MemoryPartition) -> Recall:
@@ -348,7 +380,7 @@ STEPS = st.lists(
         st.sampled_from(
             [
                 *("submit", "refuse", "retry", "reuse", "land", "twice", "drop", "meet"),
-                *("resolve", "read"),
+                *("resolve", "read", "large", "work"),
             ]
         ),
         st.integers(0, 1),
@@ -378,6 +410,10 @@ def act(writer: Writer, what: str, who: int, number: int) -> None:
             writer.meet(number)
         case "resolve":
             writer.pipeline.resolve()
+        case "large":
+            writer.submit(setting(f"{LARGE}{who}-{number}"))
+        case "work":
+            writer.work()
 
 
 @settings(max_examples=300, deadline=None)
@@ -387,6 +423,7 @@ def test_whatever_the_log_does_each_request_has_one_outcome(
 ) -> None:
     """``crowded``: generations of three decisions and hashes of two bits, so that candidates abound."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "is_large", by_name)
         if crowded:
             patch.setattr(memory, "GENERATION", 3)
             patch.setattr(memory, "hash_of", lambda request_id: (ord(request_id[-1]) & 3) << 38)
@@ -395,7 +432,7 @@ def test_whatever_the_log_does_each_request_has_one_outcome(
 
 def play(steps: list[tuple[str, int, int]]) -> None:
     partition = MemoryPartition()
-    writers = [create(partition), Writer("second", partition)]
+    writers = [create(partition, is_apart=True), Writer("second", partition, is_apart=True)]
     writers[1].meet()  # a writer decides nothing before it knows of the cluster
     barriers = list[tuple[int, list[Outcome]]]()
     for what, who, number in steps:

@@ -10,7 +10,8 @@ answered from its epoch's own record, so whoever asks again is told exactly what
 are records too: the barrier that they wait for carries them. What is not taken, since the log is frozen or the
 id too old, waits for a barrier only while that is not certain yet, and leaves no trace: a frozen log does not
 grow by what it does not take. What is too large for a record goes in parts, which nobody waits for, chained in
-flight with the record that commits them.
+flight with the record that commits them. What takes long to decide is decided apart, and what is asked
+meanwhile waits for that (``apart``).
 """
 
 from collections import deque
@@ -38,6 +39,7 @@ from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.registry import required_features
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
 from stele.domain.requests.not_taken import check_id, deleted, reused, unreadable
+from stele.log.apart import Apart, Deciding, Made, at_once, is_large
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.flight import (
     MAX_RECORD_BYTES,
@@ -90,6 +92,7 @@ class CommitPipeline:
     ``append`` is called with each record in order. It may lose, double or delay them: that is what the
     protocol is for. ``recall`` reads the past. A command that breaks the core is refused as ``internal`` and
     told to ``on_bug``, so that it cannot take the commands of others down; without ``on_bug`` it raises.
+    ``apart`` makes decisions that take long.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class CommitPipeline:
         recall: Recall,
         on_bug: OnBug | None = None,
         fill: Fill = lambda command: command,
+        apart: Apart = at_once,
     ) -> None:
         self.fold = fold
         self.redecided = 0
@@ -112,11 +116,18 @@ class CommitPipeline:
         self._ids = ids
         self._recall = recall
         self._fill = fill
+        self._apart = apart
         self._newest: tuple[int, bytes] = (0, b"")
         """The last winner, which ``recall`` may not know yet."""
         self._in_flight: deque[InFlight] = deque()
         self._by_request: dict[str, Command] = {}
         self._open: Barrier | None = None
+        self._deciding: Deciding | None = None
+
+    @property
+    def held(self) -> int:
+        """What waits for a decision that is made apart, that one too."""
+        return 0 if self._deciding is None else len(self._deciding)
 
     @property
     def in_flight(self) -> int:
@@ -144,7 +155,10 @@ class CommitPipeline:
 
         Callers that come before the next ``flush`` share one NOOP.
         """
-        self._barrier().readers.append(reply)
+        if self._deciding is not None:
+            self._deciding.readers.append(reply)
+        else:
+            self._barrier().readers.append(reply)
 
     def flush(self) -> None:
         """Append the barrier with all who wait for it; a later reader needs one of its own."""
@@ -155,7 +169,7 @@ class CommitPipeline:
         noop = Envelope(request_id="", command=Noop())
         tip = self._appended_tip()
         value, epoch = self._encode(
-            tip, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
+            tip, self.fold.image, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
         )
         image = evolve(tip, epoch)
         self._launch(InFlight(value, image, opened.commands, opened.readers, opened.not_taken))
@@ -173,7 +187,7 @@ class CommitPipeline:
         epoch = self.fold.offer(offset, value)
         if epoch is not None:
             self._newest = (epoch.epoch, value)
-            if self._in_flight or self._open is not None:
+            if self._in_flight or self._open is not None or self._deciding is not None:
                 self._start_again()
         return epoch
 
@@ -187,7 +201,8 @@ class CommitPipeline:
                 self._append(self._in_flight[0].value)
             return
         noop = Envelope(request_id="", command=Noop())
-        value, _ = self._encode(self.fold.image, noop, NO_DIGEST, (), self._ids.now_ms())
+        image = self.fold.image
+        value, _ = self._encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
         self._append(value)
 
     def _submit(self, waiting: Waiting, unrelated: frozenset[int] = frozenset()) -> None:
@@ -203,6 +218,9 @@ class CommitPipeline:
             if epoch not in unrelated:
                 self._ask_the_past(waiting, unrelated, epoch)
                 return
+        if self._deciding is not None:
+            self._deciding.held.append(waiting)
+            return
         tip = self.tip
         if why_not_taken(tip, waiting.envelope) is None:
             self._decide(waiting, tip)
@@ -237,33 +255,67 @@ class CommitPipeline:
             self._recall(epoch, answered)
 
     def _decide(self, waiting: Waiting, tip: Image) -> None:
-        envelope = waiting.envelope
-        try:
-            records = self._records(waiting, tip)
-            if isinstance(records, Rejection):
-                self._refuse(waiting, records)
-                return
-            # Behind a barrier they are made anew.
-            begin = tip if self._open is None else without_memory(tip)
-            images = list(images_after(begin, records))
-        except Exception as error:
-            if self._on_bug is None:
-                raise
-            self._on_bug(envelope, error)
-            self._refuse(waiting, internal(error))
-            return
-        if self._open is not None:
+        envelope = self._filled(waiting.envelope)
+        command = Command(envelope.request_id, waiting.digest, [waiting])
+        if is_large(tip, envelope.command):
             self.flush()
-            images = list(images_after(self._appended_tip(), records))
-        *parts, commit = map(InFlight, (value for value, _ in records), images)
-        commit.commands.append(Command(envelope.request_id, waiting.digest, [waiting]))
+            self._decide_apart(command, envelope)
+            return
+        # Behind a barrier the images are made anew.
+        begin = tip if self._open is None else without_memory(tip)
+        made = self._made(envelope, waiting.digest, tip, begin, self.fold.image)
+        if self._open is not None and isinstance(made, tuple):
+            self.flush()
+            made = made[0], list(images_after(self._appended_tip(), made[0]))
+        self._decided(command, made)
+
+    def _decide_apart(self, command: Command, envelope: Envelope) -> None:
+        """Whatever is asked until it is decided waits, so that the state stays the newest."""
+        tip, read = self._appended_tip(), self.fold.image
+        deciding = self._deciding = Deciding(command)
+        self._by_request[command.request_id] = command
+
+        def decided(made: Made) -> None:
+            if self._deciding is not deciding:
+                return  # a foreign record has won meanwhile, so it is decided again
+            self._deciding = None
+            del self._by_request[command.request_id]
+            self._decided(command, made)
+            self._go_on(deciding.held, deciding.readers)
+
+        self._apart(lambda: self._made(envelope, command.digest, tip, tip, read), decided)
+
+    def _decided(self, command: Command, made: Made) -> None:
+        if isinstance(made, Exception):
+            if self._on_bug is None:
+                raise made
+            self._on_bug(command.callers[0].envelope, made)
+            made = internal(made)
+        if isinstance(made, Rejection):
+            self._refuse(command, made)
+            return
+        *parts, commit = map(InFlight, (value for value, _ in made[0]), made[1])
+        commit.commands.append(command)
         for flight in (*parts, commit):
             self._launch(flight)
 
-    def _records(self, waiting: Waiting, tip: Image) -> Records | Rejection:
+    def _made(
+        self, envelope: Envelope, digest: bytes, tip: Image, begin: Image, read: Image
+    ) -> Made:
+        """Decided on ``tip``, with images from ``begin`` on; changes nothing, and may run in a thread."""
+        try:
+            records = self._records(envelope, digest, tip, read)
+            if isinstance(records, Rejection):
+                return records
+            return records, list(images_after(begin, records))
+        except Exception as error:
+            return error
+
+    def _records(
+        self, envelope: Envelope, digest: bytes, tip: Image, read: Image
+    ) -> Records | Rejection:
         """What a command becomes: one record, or parts and the record that commits them."""
-        at_ms, envelope = self._ids.now_ms(), self._filled(waiting.envelope)
-        decided_on, worked_out = tip, WorkedOut()
+        at_ms, decided_on, worked_out = self._ids.now_ms(), tip, WorkedOut()
 
         def decide_after(epochs: int) -> Decided:
             after = replace(decided_on, epoch=decided_on.epoch + epochs)
@@ -273,7 +325,7 @@ class CommitPipeline:
         if isinstance(facts, Rejection):
             return facts
         if len(facts) <= FEW_FACTS:
-            record = self._encode(tip, envelope, waiting.digest, tuple(facts), at_ms)
+            record = self._encode(tip, read, envelope, digest, tuple(facts), at_ms)
             if len(record[0]) <= PART_BYTES:
                 return [record]
         staging_id = self._ids.next_state_id(tip.state_id).hex()
@@ -283,24 +335,25 @@ class CommitPipeline:
         parts, commit = split
         records, nobodys = Records(), replace(envelope, request_id="")
         for part in parts:
-            value, epoch = self._encode(tip, nobodys, NO_DIGEST, (part,), at_ms)
+            value, epoch = self._encode(tip, read, nobodys, NO_DIGEST, (part,), at_ms)
             records.append((value, epoch))
             tip = replace(tip, epoch=epoch.epoch, state_id=epoch.state_id)
-        records.append(self._encode(tip, envelope, waiting.digest, commit, at_ms))
+        records.append(self._encode(tip, read, envelope, digest, commit, at_ms))
         largest = max(len(value) for value, _ in records)
         return records if largest <= MAX_RECORD_BYTES else too_large(largest)
 
-    def _refuse(self, waiting: Waiting, rejection: Rejection) -> None:
+    def _refuse(self, command: Command, rejection: Rejection) -> None:
         """A refusal too must rest on the newest state, so it waits behind a barrier, which records it.
 
         A log that is not founded takes no barrier: there is nothing to decide on, and nothing was decided.
         """
         if self.tip.log_id == NO_LOG:
-            waiting.reply(self._not_taken(waiting.envelope, rejection))
+            for waiting in command.callers:
+                waiting.reply(self._not_taken(waiting.envelope, rejection))
             return
-        envelope, barrier = waiting.envelope, self._barrier()
-        fact = refusal(envelope, waiting.digest, rejection)
-        command = Command(envelope.request_id, waiting.digest, [waiting], fact)
+        barrier = self._barrier()
+        fact = refusal(command.callers[0].envelope, command.digest, rejection)
+        command.refused = fact
         barrier.commands.append(command)
         self._by_request[command.request_id] = command
         barrier.size_bytes += size_of_refusal(fact)
@@ -328,14 +381,16 @@ class CommitPipeline:
     def _encode(
         self,
         tip: Image,
+        read: Image,
         envelope: Envelope,
         digest: bytes,
         facts: tuple[AnyFact, ...],
         at_ms: int,
         state_id: bytes = b"",
     ) -> tuple[bytes, Epoch]:
-        """``at_ms`` is the time that was decided by, so that any reader can decide again and compare."""
-        read = self.fold.image
+        """``read`` is what this writer has seen win, ``at_ms`` the time that was decided by, so that any reader
+        can decide again and compare.
+        """
         epoch = Epoch(
             prev_state_id=tip.state_id,
             state_id=state_id or self._ids.next_state_id(tip.state_id),
@@ -393,20 +448,27 @@ class CommitPipeline:
 
     def _start_again(self) -> None:
         """Decide the commands of a lost chain again, in their order."""
-        lost, opened = self._in_flight, self._open
-        self._in_flight, self._open = deque(), None
+        lost, opened, deciding = self._in_flight, self._open, self._deciding
+        self._in_flight, self._open, self._deciding = deque(), None, None
         self._by_request = {}
         self.bytes_in_flight = 0
         self.redecided += len(lost)
         flights: list[InFlight | Barrier] = [*lost]
         if opened is not None:
             flights.append(opened)
+        asked, readers = list[Waiting](), list[Reply]()
         for flight in flights:
             for command in flight.commands:
-                for waiting in command.callers:
-                    self._submit(waiting)
-            for waiting in flight.not_taken:
-                self._submit(waiting)
-        readers = [reply for flight in flights for reply in flight.readers]
-        if readers:
-            self._barrier().readers.extend(readers)
+                asked += command.callers
+            asked += flight.not_taken
+            readers += flight.readers
+        if deciding is not None:
+            asked += (*deciding.command.callers, *deciding.held)
+            readers += deciding.readers
+        self._go_on(asked, readers)
+
+    def _go_on(self, asked: list[Waiting], readers: list[Reply]) -> None:
+        for waiting in asked:
+            self._submit(waiting)
+        for reply in readers:
+            self.read_barrier(reply)

@@ -18,6 +18,7 @@ from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Outcome, RevertState
 from stele.domain.image import NO_LOG, Image
+from stele.log.apart import Made
 from stele.log.errors import LogError, LostWinnersError
 from stele.log.flight import Reply, outcome_of
 from stele.log.fold import Fold
@@ -93,7 +94,13 @@ class Writer:
         self._past = Past(self.history)
         self._reverts = Reverts(self.history)
         self._pipeline = CommitPipeline(
-            self._fold, self._append, make_ids(), self._recall, self._on_bug, self._fill
+            self._fold,
+            self._append,
+            make_ids(),
+            self._recall,
+            self._on_bug,
+            self._fill,
+            self._in_thread,
         )
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Tell, float] = {}
@@ -104,6 +111,8 @@ class Writer:
         self._redecided = 0
         self._ready = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
+        self._large: asyncio.Future[Made] | None = None
+        """A decision that is made in a thread."""
         self._refused_founding = ""
 
     @property
@@ -217,6 +226,8 @@ class Writer:
 
     async def close(self) -> None:
         self._reader.stop()
+        if self._large is not None:
+            self._large.cancel()
         for task in [*self._tasks]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -410,11 +421,14 @@ class Writer:
         if self._reader.in_doubt:
             metrics.busy.inc()
             raise BusyError(self._reader.trouble or "the log is being looked at")
-        waiting = self._pipeline.in_flight + self._pipeline.recalling
+        pipeline = self._pipeline
+        waiting = pipeline.in_flight + pipeline.recalling + pipeline.held
         full = waiting >= self._settings.max_in_flight
-        if full or self._pipeline.bytes_in_flight >= self._settings.max_in_flight_bytes:
+        if full or pipeline.bytes_in_flight >= self._settings.max_in_flight_bytes:
             metrics.busy.inc()
-            raise BusyError(f"{self._pipeline.in_flight} records are in flight")
+            raise BusyError(
+                f"{pipeline.in_flight} records are in flight, and {waiting} wait in all"
+            )
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -432,6 +446,17 @@ class Writer:
                 self._flush_soon()
 
         self._past.recall(epoch, answered)
+
+    def _in_thread(self, work: Callable[[], Made], tell: Callable[[Made], None]) -> None:
+        """The loop goes on meanwhile; an image never changes, so any thread may look at one."""
+
+        def done(large: asyncio.Future[Made]) -> None:
+            if not large.cancelled() and self.failure is None:
+                tell(large.result())
+                self._flush_soon()
+
+        self._large = self._loop.run_in_executor(None, work)
+        self._large.add_done_callback(done)
 
     def _flush_soon(self) -> None:
         if not self._flush_is_due:

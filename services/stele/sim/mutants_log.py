@@ -2,7 +2,7 @@
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -12,11 +12,12 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import ZERO_STATE, Image
 from stele.domain.requests.memory import RequestMemory
 from stele.domain.snapshot import image_to_facts
+from stele.log.apart import Deciding, Made
 from stele.log.archive import snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import PREV_STATE_ID, Anchor
 from stele.log.codec import decode_epoch
-from stele.log.flight import InFlight, Reply, Waiting
+from stele.log.flight import Command, InFlight, Reply, Waiting
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
 from stele.log.pipeline import CommitPipeline
@@ -108,17 +109,18 @@ def recognise_requests_by_payload(patch: Patch) -> None:
 def reject_on_an_old_state(patch: Patch) -> None:
     """A refusal is answered at once, from a state that may be long past."""
 
-    def at_once(self: CommitPipeline, waiting: Waiting, rejection: Rejection) -> None:
+    def at_once(self: CommitPipeline, command: Command, rejection: Rejection) -> None:
         image = self.fold.image
-        waiting.reply(
-            Outcome(
-                request_id=waiting.envelope.request_id,
-                applied=False,
-                epoch=image.epoch,
-                state_id=image.state_id,
-                rejection=rejection,
+        for waiting in command.callers:
+            waiting.reply(
+                Outcome(
+                    request_id=command.request_id,
+                    applied=False,
+                    epoch=image.epoch,
+                    state_id=image.state_id,
+                    rejection=rejection,
+                )
             )
-        )
 
     patch.attribute(CommitPipeline, "_refuse", at_once)
 
@@ -155,6 +157,7 @@ def loser_is_not_decided_again(patch: Patch) -> None:
     def once(
         self: CommitPipeline,
         tip: Any,
+        read: Any,
         envelope: Envelope,
         digest: bytes,
         facts: tuple[AnyFact, ...],
@@ -163,9 +166,43 @@ def loser_is_not_decided_again(patch: Patch) -> None:
     ) -> Any:
         if envelope.request_id:
             facts = decided.setdefault(envelope.request_id, facts)
-        return encode(self, tip, envelope, digest, facts, at_ms, state_id)
+        return encode(self, tip, read, envelope, digest, facts, at_ms, state_id)
 
     patch.attribute(CommitPipeline, "_encode", once)
+
+
+def what_is_decided_apart_counts(patch: Patch) -> None:
+    """A decision that was made apart is appended, whatever has won meanwhile."""
+
+    def whatever_has_won(self: CommitPipeline, command: Command, envelope: Envelope) -> None:
+        tip, read = self.tip, self.fold.image
+        deciding = self._deciding = Deciding(command)
+        self._by_request[command.request_id] = command
+
+        def decided(made: Made) -> None:
+            if self._deciding is deciding:
+                self._deciding = None
+            self._by_request.pop(command.request_id, None)
+            self._decided(command, made)
+            self._go_on(deciding.held, deciding.readers)
+
+        self._apart(lambda: self._made(envelope, command.digest, tip, tip, read), decided)
+
+    patch.attribute(CommitPipeline, "_decide_apart", whatever_has_won)
+
+
+def nobody_waits_for_what_is_decided_apart(patch: Patch) -> None:
+    """What is asked while a decision is made apart goes before it, so that it is on an old state."""
+    submit = CommitPipeline._submit
+
+    def at_once(
+        self: CommitPipeline, waiting: Waiting, unrelated: frozenset[int] = frozenset()
+    ) -> None:
+        deciding, self._deciding = self._deciding, cast("Deciding | None", None)
+        submit(self, waiting, unrelated)
+        self._deciding = self._deciding or deciding
+
+    patch.attribute(CommitPipeline, "_submit", at_once)
 
 
 def timeout_is_failure(patch: Patch) -> None:
@@ -280,6 +317,8 @@ LOG_MUTANTS: Final = (
     reject_on_an_old_state,
     barrier_reads_locally,
     loser_is_not_decided_again,
+    what_is_decided_apart_counts,
+    nobody_waits_for_what_is_decided_apart,
     timeout_is_failure,
     lost_append_is_never_resolved,
     state_ids_without_chance,

@@ -74,6 +74,7 @@ TWO_COPIES_SHARE: Final = 0.7
 FREEZE_SHARE: Final = 0.3
 FREEZE_EVERY_S: Final = 20.0
 LONGEST_FREEZE_S: Final = 10.0
+APART_SHARE: Final = 0.4
 WATCHES_SHARE: Final = 0.5
 WATCHES: Final = 2
 REQUESTS_PAST_S: Final = 10.0
@@ -175,6 +176,8 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Another table has the tablets of the first."""
     watches: int = 0
     """Of epochs; metadata-logs remember little of the past then, and read it back."""
+    apart: bool = False
+    """Metadata-logs decide apart from their event loops whatever may look at each row."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -253,6 +256,7 @@ def make_disaster(seed: int) -> Disaster:
         base,
         requests=tuple(sorted(requests, key=lambda action: action.at_s)),
         freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
+        apart=Random(f"apart/{seed}").random() < APART_SHARE,
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
         clocks=_clocks(Random(f"clocks/{seed}"), base),
     )

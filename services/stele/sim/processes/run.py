@@ -10,6 +10,7 @@ from typing import Final
 
 from stele.catch_up import filling
 from stele.domain.names import NodeState
+from stele.log import apart
 from stele.log.history import Bounds, History
 from stele.metadata_log import writer
 from stele.runtime import starting
@@ -64,6 +65,8 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         remember(patch)
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
+        if scenario.apart:
+            patch.attribute(apart, "LARGE_ROWS", 0)
         if scenario.watches:
             patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)

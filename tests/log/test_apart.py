@@ -1,0 +1,180 @@
+"""Decisions that are made apart: what is asked meanwhile waits in its order, a foreign winner undoes them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from stele.domain.commands import (
+    CreateKeyspace,
+    CreateTable,
+    Envelope,
+    Leave,
+    LoadState,
+    Noop,
+    Outcome,
+    SetSetting,
+)
+from stele.domain.context import Context
+from stele.domain.image import EMPTY
+from stele.domain.registry import DECISIONS
+from stele.domain.requests.ids import named
+from stele.domain.schema.facts import TableOptions
+from stele.log import apart, pipeline
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import Writer as Shell
+from tests.log.test_pipeline import LARGE, Writer, applied_once, by_name, code_of, create, setting
+
+TIMEOUT_S = 90.0
+
+
+@pytest.fixture(autouse=True)
+def large_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "is_large", by_name)
+
+
+def test_what_is_asked_meanwhile_waits_and_comes_in_its_order() -> None:
+    partition = MemoryPartition()
+    writer, read = create(partition, is_apart=True), list[Outcome]()
+    writer.submit(setting("before"))
+    writer.submit(setting(LARGE))
+    writer.submit(setting("after"))
+    writer.pipeline.read_barrier(read.append)
+    writer.submit(Envelope(request_id=named("refused"), command=Leave("nobody")))
+    assert writer.pipeline.held == 4
+    writer.land()
+    writer.meet()
+    assert [o.epoch for o in writer.answers[named("before")]] == [2]
+    assert len(partition.records) == 2
+    writer.settle()
+    assert writer.pipeline.held == 0
+    assert applied_once(partition) == {
+        named(name): n for n, name in enumerate(("create", "before", LARGE, "after"), 1)
+    }
+    assert code_of(writer.answers[named("refused")][0]) == "unknown_node"
+    assert read[0].epoch > 4
+
+
+def test_the_same_request_id_shares_a_decision_that_is_made_apart() -> None:
+    partition = MemoryPartition()
+    writer = create(partition, is_apart=True)
+    for _ in range(3):
+        writer.submit(setting(LARGE))
+    assert len(writer.works) == 1
+    writer.settle()
+    assert [o.epoch for o in writer.answers[named(LARGE)]] == [2, 2, 2]
+
+
+def test_a_foreign_winner_undoes_it_and_it_is_decided_on_what_holds_then() -> None:
+    partition = MemoryPartition()
+    one, two = create(partition, is_apart=True), Writer("second", partition)
+    two.meet()
+    read = list[Outcome]()
+    one.submit(setting(LARGE))
+    one.submit(setting("after"))
+    one.pipeline.read_barrier(read.append)
+    two.submit(Envelope(request_id=named("two"), command=SetSetting(LARGE, "other")))
+    two.settle()
+    one.meet()
+    assert len(one.works) == 2
+    one.work()
+    assert not one.sent
+    one.settle()
+    assert applied_once(partition) == {
+        named(name): n for n, name in enumerate(("create", "two", LARGE, "after"), 1)
+    }
+    assert one.pipeline.fold.image.features.settings[LARGE] == "v"
+    assert [o.epoch for o in read] == [5]
+
+
+def test_one_that_breaks_the_core_is_refused_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    writer = create(MemoryPartition(), is_apart=True)
+    found = list[Envelope]()
+    writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
+    writer.submit(setting(LARGE))
+    writer.submit(Envelope(request_id=named("after"), command=Noop()))
+    with monkeypatch.context() as patch:
+        patch.setitem(DECISIONS, SetSetting, broken)
+        writer.work()
+    writer.settle()
+    assert found == [setting(LARGE)]
+    assert code_of(writer.answers[named(LARGE)][0]) == "internal"
+    assert writer.answers[named("after")][0].applied
+
+
+def test_which_decisions_are_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "LARGE_ROWS", 100)
+    options = TableOptions(min_tablet_count=128)
+    assert not apart.is_large(EMPTY, Noop())
+    assert not apart.is_large(EMPTY, CreateKeyspace("k", {"dc1": 1}))
+    assert not apart.is_large(EMPTY, CreateTable("k.t"))
+    assert apart.is_large(EMPTY, CreateTable("k.t", options))
+    assert not apart.is_large(EMPTY, LoadState(content=bytes(100)))
+    assert apart.is_large(EMPTY, LoadState(content=bytes(apart.LARGE_BYTES)))
+
+
+async def test_the_event_loop_goes_on_while_a_large_command_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = Shell(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
+    await writer.start()
+    begun, go_on = asyncio.Event(), threading.Event()
+    slow = _slowly(DECISIONS[SetSetting], asyncio.get_running_loop(), begun, go_on)
+    monkeypatch.setitem(DECISIONS, SetSetting, slow)
+    created = asyncio.create_task(writer.commit(setting(LARGE), TIMEOUT_S))
+    await begun.wait()
+    after = asyncio.create_task(writer.commit(setting("after"), TIMEOUT_S))
+    image = asyncio.create_task(writer.linearizable(TIMEOUT_S))
+    await asyncio.sleep(0.1)
+    assert not created.done()
+    assert not after.done()
+    assert not image.done()
+    go_on.set()
+    assert (await created).epoch < (await after).epoch
+    assert {LARGE, "after"} <= {*(await image).features.settings}
+    await writer.close()
+
+
+async def test_a_writer_that_closes_forgets_what_is_decided_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = MemoryPartition()
+    writer = Shell(MemoryLog(partition), MetadataLogSettings(cluster="demo", found="auto"))
+    await writer.start()
+    begun, go_on = asyncio.Event(), threading.Event()
+    slow = _slowly(DECISIONS[SetSetting], asyncio.get_running_loop(), begun, go_on)
+    monkeypatch.setitem(DECISIONS, SetSetting, slow)
+    told = list[object]()
+    writer.begin(setting(LARGE), told.append, TIMEOUT_S)
+    await begun.wait()
+    await writer.close()
+    go_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    await asyncio.sleep(0)
+    assert len(partition.records) == 1
+    assert not told
+
+
+def _slowly(
+    decide: Callable[..., object],
+    loop: asyncio.AbstractEventLoop,
+    begun: asyncio.Event,
+    go_on: threading.Event,
+) -> Callable[..., object]:
+    def slow(context: Context, command: SetSetting) -> object:
+        if command.name != LARGE:
+            return decide(context, command)
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(TIMEOUT_S)
+        return decide(context, command)
+
+    return slow
