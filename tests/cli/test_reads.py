@@ -522,6 +522,13 @@ def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele)
     assert not server.asked_for("/v1/state")
 
 
+def test_watch_says_who_asked_and_why(server: Server, stele: Stele) -> None:
+    cluster(server, epoch=3)
+    row = '{"epoch": 4, "command": "join", "actor": "ada", "reason": "more room", "facts": []}'
+    server.stream("/v1/epochs", f"id: 4\ndata: {row}\n\n")
+    assert "ada: more room" in stele("watch", "--count", "1", "--barriers").out
+
+
 def test_names_are_sorted_as_people_count() -> None:
     names = ["n10", "n2", "a", "n1b3", "n1b", "n", "b-2-1", "b-10", "10", "9"]
     counted = ["9", "10", "a", "b-2-1", "b-10", "n", "n1b", "n1b3", "n2", "n10"]

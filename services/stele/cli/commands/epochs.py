@@ -135,7 +135,7 @@ def _as_table(rows: list[EpochRow], names: HistoryNames | None) -> Iterator[Tabl
     for column in found.columns[:3]:
         column.no_wrap = True
     for row in rows:
-        found.add_row(str(row.epoch), clock(row.at_ms), row.command, _by(row), summary(row, names))
+        found.add_row(str(row.epoch), clock(row.at_ms), row.command, by(row), summary(row, names))
     yield found
 
 
@@ -143,11 +143,12 @@ def _as_lines(rows: list[EpochRow], names: HistoryNames | None) -> Iterator[Text
     """For a narrow terminal: in columns ids would be broken, and could not be copied."""
     for row in rows:
         head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command}"
-        yield Text.assemble((head, "bold"), f"  by {_by(row)}" if row.actor else "")
+        yield Text.assemble((head, "bold"), f"  by {by(row)}" if row.actor else "")
         yield Text(f"        {summary(row, names)}")
 
 
-def _by(row: EpochRow) -> str:
+def by(row: EpochRow) -> str:
+    """Who asked, and why."""
     return f"{row.actor}: {row.reason}" if row.reason else row.actor
 
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from stele.cli.client import Client
-from stele.cli.commands.epochs import last_epochs
+from stele.cli.commands.epochs import by, last_epochs
 from stele.cli.epoch_stream import epochs_from
 from stele.cli.history_names import names_at
 from stele.cli.history_search import slices
@@ -97,6 +97,6 @@ def _print(epochs: Iterable[Raw], names: HistoryNames | None) -> None:
 
 
 def line_of(row: EpochRow, names: HistoryNames) -> Text:
-    """An epoch on one line: when, what was asked for by whom, and what became true."""
+    """An epoch on one line: when, what was asked for by whom and why, and what became true."""
     head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
-    return Text.assemble((head, "bold"), f"  {row.actor:<12}  {summary(row, names)}")
+    return Text.assemble((head, "bold"), f"  {by(row):<12}  {summary(row, names)}")
