@@ -12,11 +12,10 @@ from stele.cli.client import decode
 from stele.cli.commands.epochs import newest_epoch
 from stele.cli.commands.log_tail import line_of
 from stele.cli.epoch_stream import epochs_from
-from stele.cli.history_names import names_at
+from stele.cli.history_names import HistoryWords
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import console
 from stele.words.facts import EpochRow
-from stele.words.names import HistoryNames
 from stele.words.visible import visible
 
 
@@ -38,7 +37,7 @@ def watch(
     out = console()
     with where.client() as client:
         begin = newest_epoch(client) + 1 if first is None else first
-        names = HistoryNames() if json.as_json else names_at(client, begin - 1)
+        words = HistoryWords(client, 0 if json.as_json else begin - 1)
         found = epochs_from(client, begin, where.timeout_s)
         rows = ((data, decode(data.encode(), EpochRow)) for data in found)
         shown = ((data, row) for data, row in rows if barriers or not row.is_barrier())
@@ -47,4 +46,4 @@ def watch(
                 sys.stdout.write(visible(data) + "\n")
                 sys.stdout.flush()
             else:
-                out.print(line_of(row, names), soft_wrap=True)
+                out.print(line_of(row, words), soft_wrap=True)
