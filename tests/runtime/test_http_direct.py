@@ -579,6 +579,14 @@ def test_what_is_sent_ahead_of_an_answer_under_way_is_few_requests_and_all_are_a
         read += len(data)
         data_received(self, data)
 
+    def read_on(self: http_direct._Protocol) -> None:
+        go_on(self)
+        if self.pipeline and not self.flow.read_paused:
+            eager.append(len(self.pipeline))
+
+    eager = list[int]()
+    go_on = http_direct._Protocol._read_on
+    monkeypatch.setattr(http_direct._Protocol, "_read_on", read_on)
     monkeypatch.setattr(http_direct._Protocol, "on_headers_complete", counted)
     monkeypatch.setattr(http_direct._Protocol, "data_received", received)
     short = b"GET / HTTP/1.1\r\n\r\n"
@@ -600,6 +608,7 @@ def test_what_is_sent_ahead_of_an_answer_under_way_is_few_requests_and_all_are_a
 
     loop(send())
     assert 0 < most <= MOST_AHEAD + PIECE_BYTES // len(short)
+    assert not eager, "more is read while some wait"
 
 
 async def test_whoever_leaves_in_the_midst_of_an_upload_leaves_no_error(

@@ -206,16 +206,17 @@ class _Protocol(HttpToolsProtocol):
                 self._stalled.begin()
 
     def _read_on(self) -> None:
-        if self.transport.is_closing() or self.pipeline or self.flow.write_paused:
-            return
-        if self._held_back:
+        if self._held_back and self._may_read():
             self.flow.holds_back = False
             data, self._held_back = self._held_back, b""
             self._take(data)
-        if self.flow.holds_back or self.transport.is_closing():
+        if not self._may_read():
             return
         if not (self._is_answering() and len(self.cycle.body) > HIGH_WATER_LIMIT):
             self.flow.resume_reading()  # else whoever answers takes that first, and reads on
+
+    def _may_read(self) -> bool:
+        return not (self.transport.is_closing() or self.pipeline or self.flow.write_paused)
 
     def _gets_on(self) -> None:
         if self._stalled is not None:
