@@ -96,6 +96,16 @@ def test_tail_says_who_and_what_on_a_line(server: Server, stele: Stele) -> None:
     assert line.split() == ["1", "set_setting", "ada", "colour", "=", "red"]
 
 
+@pytest.mark.parametrize("command", ["tail", "search"])
+def test_the_reason_is_told_behind_who_gave_it(server: Server, stele: Stele, command: str) -> None:
+    cluster(server, epoch=1)
+    row = {**epoch(1, COLOUR), "reason": "blue was ugly"}
+    server.answer("GET", "/v1/epochs", [row])
+    server.answer("GET", "/v1/epochs/search", found(row))
+    line, *_ = stele("log", command).out.splitlines()
+    assert line.endswith("  ada: blue was ugly  colour = red")
+
+
 def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
     server: Server, stele: Stele
 ) -> None:

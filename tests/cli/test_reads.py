@@ -201,6 +201,24 @@ def test_nodes_does_not_wait_for_a_node_that_is_down(server: Server, stele: Stel
     assert not server.asked_for("/n2/v1/node")
 
 
+def test_nodes_of_the_past_are_shown_without_what_is_known_of_now_alone(
+    server: Server, stele: Stele
+) -> None:
+    cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}, NODES[1]])
+    server.answer("GET", "/guard/v1/nodes", LIVENESS)
+    server.answer("GET", "/n1/v1/node", node_view("n1", id_1=57_300))
+    past, of_now = stele("nodes", "--epoch", "7").out, (" up ", " heard ", "57.3 kB", " down ")
+    assert "50.0 %" in past and "normal" in past
+    assert not [each for each in (*of_now, "unknown") if each in past]
+    assert all(each in stele("nodes").out for each in of_now)
+    shown = msgspec.json.decode(stele("nodes", "--epoch", "7", "--json").out)
+    assert {*shown} == {"epoch", "state_id", "nodes", "holds"}
+    assert {*msgspec.json.decode(stele("nodes", "--json").out)} - {*shown} == {
+        "stored_bytes",
+        "liveness",
+    }
+
+
 def test_ring_marks_replicas_that_are_only_written(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("ring", "library")
@@ -502,6 +520,13 @@ def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele)
     states = [asked.query.get("state_id") for asked in server.asked_for("/v1/epochs")]
     assert states == [None, [f"{5:032x}"]], "another history is refused"
     assert not server.asked_for("/v1/state")
+
+
+def test_watch_says_who_asked_and_why(server: Server, stele: Stele) -> None:
+    cluster(server, epoch=3)
+    row = '{"epoch": 4, "command": "join", "actor": "ada", "reason": "more room", "facts": []}'
+    server.stream("/v1/epochs", f"id: 4\ndata: {row}\n\n")
+    assert "ada: more room" in stele("watch", "--count", "1", "--barriers").out
 
 
 def test_names_are_sorted_as_people_count() -> None:

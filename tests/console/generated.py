@@ -82,6 +82,7 @@ class Generated:
 
     def __init__(self, image: Image) -> None:
         self.image = image
+        self.log_id = image.log_id
         self.epochs: dict[int, Epoch] = {}
         self.images = {image.epoch: image}
         self.away = False
@@ -113,14 +114,14 @@ class Generated:
         return [Route("/v1/dump", self._dump), Route("/v1/epochs", self._epochs)]
 
     async def _dump(self, request: Request) -> Response:
-        self._check()
+        self._check(request)
         self.dumps += 1
         asked = int(request.query_params.get("epoch", self.image.epoch))
         body = await asyncio.to_thread(dump_of, self.images[asked])
         return Response(body, media_type="avro/binary")
 
     async def _epochs(self, request: Request) -> Response:
-        self._check()
+        self._check(request)
         if "text/event-stream" in request.headers.get("accept", ""):
             after = int(request.headers["last-event-id"])
             known = self.images.get(after)
@@ -144,9 +145,11 @@ class Generated:
                 return
             await moved.wait()
 
-    def _check(self) -> None:
+    def _check(self, request: Request) -> None:
         if self.away:
             raise HttpError(503, "unavailable", "It is away.")
+        if request.query_params.get("log_id", self.log_id.hex()) != self.log_id.hex():
+            raise HttpError(410, "other_history", "This is another log.")
 
 
 @asynccontextmanager

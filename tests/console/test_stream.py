@@ -17,6 +17,7 @@ from starlette.routing import Route
 from stele.console.alerts import ProcessShown
 from stele.console.history import History as History_
 from stele.console.hub import Hub
+from stele.console.images import Images
 from stele.console.mirror import Mirror
 from stele.console.stream import Pages, told_event
 from stele.console.told import told_live
@@ -240,6 +241,28 @@ async def test_a_state_of_the_past_is_that_of_the_fold() -> None:
             at = await found.mirror.at(epoch)
             assert at.state_id == images(history)[epoch].state_id
             assert at.membership == images(history)[epoch].membership
+
+
+async def test_the_past_of_a_cluster_made_anew_is_not_taken_for_that_of_the_one_before() -> None:
+    """Its stream has not ended yet."""
+    history = grown()
+    generated = begun(history, 1)
+    tell(generated, history, 12)
+    async with console(generated) as found:
+        await found.read(12)
+        found.mirror._images = Images()
+        generated.log_id = bytes(15) + b"\7"
+        past = History_(found.upstream, found.mirror)
+        for read in (
+            lambda: found.mirror.at(4),
+            lambda: found.mirror.state_id_at(4),
+            lambda: found.mirror.epochs(4, 2),
+            lambda: past.page(0, 10),
+            lambda: past.decisions(Wanted("", "", None), 10, 0),
+        ):
+            with pytest.raises(HttpError) as refused:
+                await read()
+            assert refused.value.body.code == "other_history"
 
 
 async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_more() -> None:

@@ -178,12 +178,12 @@ def test_who_gets_a_tablet_streams_each_table_that_was_there_when_the_stream_was
     reach(world, "move", STATE.STREAMING)
     transition = world.image.topology.of_request("move")
     assert transition is not None and transition.table_id == row(world, TABLE).table_id
-    (portion,) = portions_of(world.image, transition, move.to_node, frozenset(), frozenset())
+    (portion,) = portions_of(world.image, transition, move.to_node, {}, frozenset())
     names = (TABLE, VIEW, "music.late")
     assert {*portion.data_ids} == {row(world, name).data_id for name in names}
     assert world.apply(DropTable("music.late"), "drop") is None
     world.until(lambda: row(world, "music.late").dropped_version, "the drop")
-    (portion,) = portions_of(world.image, transition, move.to_node, frozenset(), frozenset())
+    (portion,) = portions_of(world.image, transition, move.to_node, {}, frozenset())
     assert {*portion.data_ids} == {row(world, name).data_id for name in (TABLE, VIEW)}
 
 

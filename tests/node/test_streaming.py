@@ -319,14 +319,14 @@ async def test_what_is_truncated_while_it_is_streamed_is_not_kept(cluster: Clust
     assert pages > 0
     assert (await cluster.stores["n4"].size()).keys == 0
     (transition,) = [t for t in world.image.topology.open() if t.session == session]
-    portions = portions_of(world.image, transition, "n4", frozenset(), frozenset())
+    portions = portions_of(world.image, transition, "n4", {}, frozenset())
     assert {p.data_ids for p in portions} == {(world.data_id,)}
 
 
 async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
     world.start_join()
     (transition,) = world.image.topology.open()
-    portions = portions_of(world.image, transition, "n4", frozenset(), frozenset())
+    portions = portions_of(world.image, transition, "n4", {}, frozenset())
     ranges = [range_ for portion in portions for range_ in portion.ranges]
     assert sorted((r.start, r.end) for r in ranges) == sorted(
         (row.start, row.end) for row in world.plan_rows() if "n4" in row.new
@@ -335,8 +335,8 @@ async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
         len(p.ranges) <= PORTION_RANGES and p.data_ids == (world.keyspace_id,) for p in portions
     )
     done = {(portions[0].placement, range_) for range_ in ranges}
-    assert portions_of(world.image, transition, "n4", frozenset(), done) == []
-    assert portions_of(world.image, transition, "n1", frozenset(), frozenset()) == []
+    assert portions_of(world.image, transition, "n4", {}, done) == []
+    assert portions_of(world.image, transition, "n1", {}, frozenset()) == []
 
 
 async def test_a_page_whose_session_closes_before_its_turn_is_not_written(

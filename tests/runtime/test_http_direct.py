@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 import uvloop
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from stele.runtime import http_direct
 from stele.runtime.http import (
@@ -23,7 +26,8 @@ from stele.runtime.http import (
     json_answer,
     serving,
 )
-from stele.runtime.http_direct import MAX_HEAD_BYTES, SHORT_BODY_BYTES
+from stele.runtime.http_direct import MOST_AHEAD, PIECE_BYTES, SHORT_BODY_BYTES
+from stele.runtime.http_refusals import MAX_HEAD_BYTES
 from stele.runtime.stalled import Stalled
 from tests.services.world import until
 
@@ -414,8 +418,10 @@ HEAD = b"POST /echo HTTP/1.1\r\nhost: x\r\n"
         HEAD + b"a: b\r\n" * 300 + b"content-length: 0\r\n\r\n",
         HEAD + b"a: " + b"b" * 80_000 + b"\r\ncontent-length: 0\r\n\r\n",
         HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 40_000 + b"\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\na: " + b"b" * 80_000,
+        HEAD + b"transfer-encoding: chunked\r\n\r\n3;" + b"b" * 80_000,
     ],
-    ids=["many headers", "long ones in one read", "trailers"],
+    ids=["many headers", "long ones in one read", "trailers", "one without an end", "a chunk"],
 )
 async def test_headers_are_limited_however_they_come(sent: bytes) -> None:
     echo = Echo()
@@ -552,3 +558,88 @@ async def test_a_pipeline_waits_in_the_network_and_not_in_memory(
         for _ in range(count):
             assert (await line.answer())[0] == 200
     assert longest > 0
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_is_sent_ahead_of_an_answer_under_way_is_few_requests_and_all_are_answered(
+    loop: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read of a socket has 14,000 of the shortest, each of which takes two kilobytes once it is parsed."""
+    most = read = 0
+    headers_complete = http_direct._Protocol.on_headers_complete
+    data_received = http_direct._Protocol.data_received
+
+    def counted(self: http_direct._Protocol) -> None:
+        nonlocal most
+        headers_complete(self)
+        most = max(most, len(self.pipeline))
+
+    def received(self: http_direct._Protocol, data: bytes) -> None:
+        nonlocal read
+        read += len(data)
+        data_received(self, data)
+
+    def read_on(self: http_direct._Protocol) -> None:
+        go_on(self)
+        if self.pipeline and not self.flow.read_paused:
+            eager.append(len(self.pipeline))
+
+    eager = list[int]()
+    go_on = http_direct._Protocol._read_on
+    monkeypatch.setattr(http_direct._Protocol, "_read_on", read_on)
+    monkeypatch.setattr(http_direct._Protocol, "on_headers_complete", counted)
+    monkeypatch.setattr(http_direct._Protocol, "data_received", received)
+    short = b"GET / HTTP/1.1\r\n\r\n"
+    count = 40_000
+
+    async def send() -> None:
+        echo = Echo()
+        async with line_to(echo) as line:
+            line.send(post(b"wait"), short * count, post(b"x" * SHORT_BODY_BYTES), post(b"last"))
+            await until(lambda: most > 0, "requests that wait")
+            await asyncio.sleep(0.1)
+            assert read < count * len(short), "all was read while nothing was answered"
+            echo.go_on.set()
+            assert (await line.answer())[2] == {"size": 4}
+            for _ in range(count):
+                assert (await line.answer())[0] == 404
+            assert (await line.answer())[2] == {"size": SHORT_BODY_BYTES}
+            assert (await line.answer())[2] == {"size": 4}
+
+    loop(send())
+    assert 0 < most <= MOST_AHEAD + PIECE_BYTES // len(short)
+    assert not eager, "more is read while some wait"
+
+
+async def test_whoever_leaves_in_the_midst_of_an_upload_leaves_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with line_to(Echo()) as line:
+        line.send(post(b"x" * (SHORT_BODY_BYTES + 1))[:-1])
+        await asyncio.sleep(0.05)
+        line.close()
+        await asyncio.sleep(0.05)
+    assert not caplog.records
+
+
+async def test_a_client_of_http_1_0_gets_a_stream_without_chunks() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first "
+        await asyncio.sleep(0)
+        yield b"second"
+
+    async def stream(_: Request) -> Response:
+        return StreamingResponse(parts())
+
+    app = build_app("trial", [Route("/stream", stream)], lambda: Health(ok=True))
+    async with serving(app, bind("127.0.0.1", 0)) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        for path, body in ((b"/stream", b"first second"), (b"/healthz", b'"reason":""}')):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET " + path + b" HTTP/1.0\r\n\r\n")
+            async with asyncio.timeout(90):
+                head, _, answered = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert b"chunked" not in head and b"connection: close" in head
+            assert answered.endswith(body)
+            assert (path == b"/stream") == (answered == body)

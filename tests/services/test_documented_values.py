@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import msgspec
@@ -163,6 +164,19 @@ def test_a_text_with_one_form_alone_has_it_in_the_document(name: str) -> None:
     }
     assert re.search(pattern, "")
     assert not any(re.search(pattern, text) for text in ("f\u00ae", "a b", "%", "=", "\0"))
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/epochs?from=1", "/v1/epochs/1", "/v1/epochs/search?limit=1", "/v1/dump?epoch=1"]
+)
+async def test_the_past_is_refused_to_who_has_read_another_log(site: Site, path: str) -> None:
+    """A cluster made anew has epochs with the same numbers."""
+    own = {**dict(parse_qsl(urlsplit(path).query)), "log_id": site.image.log_id.hex()}
+    found = await site.http.get(urlsplit(path).path, params=own)
+    assert found.status_code == 200, found.text
+    refused = await site.http.get(urlsplit(path).path, params={**own, "log_id": "cd" * 16})
+    assert (refused.status_code, refused.json()["code"]) == (410, "other_history")
+    assert refused.json()["details"]["log_id"] == own["log_id"]
 
 
 @pytest.mark.parametrize("path", ["/v1/epochs", "/v1/changes"])

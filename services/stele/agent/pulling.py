@@ -51,6 +51,14 @@ class Answered(Protocol):
 A = TypeVar("A", bound=Answered)
 
 
+def nothing_at(path: str, address: str) -> str:
+    """What a store is told that asks one of another kind."""
+    return (
+        f"there is nothing at {path} of {address}: the store there speaks another protocol between nodes."
+        " Let all members of the cluster run one kind of store"
+    )
+
+
 class StreamFailed(Exception):
     """The data could not be pulled; the text names who did not give it, and why."""
 
@@ -92,9 +100,14 @@ class Pulling(Protocol):
 
 
 def portions_of(
-    image: Image, transition: Transition, node_id: str, unavailable: Set[str], done: Set[Piece]
+    image: Image,
+    transition: Transition,
+    node_id: str,
+    unavailable: Mapping[str, str],
+    done: Set[Piece],
 ) -> list[Portion]:
-    """What the node must pull in a transition and has not pulled yet.
+    """What the node must pull in a transition and has not pulled yet; of who is unavailable the reason is
+    known, or empty.
 
     Raises StreamFailed where too few sources are left to be sure of every acknowledged write.
     """
@@ -102,15 +115,16 @@ def portions_of(
     found: dict[tuple[str, tuple[str, ...], int], list[Range]] = defaultdict(list)
     for name, plan in sorted(transition.plans.items()):
         for row in plan.rows:
-            asked = sources_of(image, transition, row, node_id, unavailable)
+            asked = sources_of(image, transition, row, node_id, unavailable.keys())
             if asked is None or (name, Range(row.start, row.end)) in done:
                 continue
             sources, needed = asked
             if len(sources) < needed:
-                others = ", ".join(other for other in row.old if other != node_id)
+                others = [other for other in row.old if other != node_id]
+                reasons = (f"; {each}: {why}" for each in others if (why := unavailable.get(each)))
                 raise StreamFailed(
-                    f"({row.start}, {row.end}] needs {needed} of {others};"
-                    f" {', '.join(sorted(unavailable)) or 'nobody else'} gave no data"
+                    f"({row.start}, {row.end}] needs {needed} of {', '.join(others)};"
+                    f" {', '.join(sorted(unavailable)) or 'nobody else'} gave no data{''.join(reasons)}"
                 )
             found[name, sources, needed].append(Range(row.start, row.end))
     return [
@@ -157,9 +171,9 @@ class Reading:
             found = await ask(node.address)
             if found.code is Code.OK:
                 return found
-            why = f"{source} answered {found.code}: {found.text}"
+            why = f"{found.code}, {found.text}"
             if found.code is Code.SESSION_CLOSED:
-                raise SessionClosedError(why)
+                raise SessionClosedError(f"{source} answered {why}")
         self.failed[source] = why
         log.warning("a source gave no data", source=source, why=why)
         return None
@@ -184,7 +198,7 @@ class Puller:
         with self._sessions.enter(order.session) as guard:
             image = self._follower.image
             # A host that is declared dead and hangs would take all the time.
-            unavailable = {*image.membership.excluded()}
+            unavailable = dict.fromkeys(image.membership.excluded(), "")
             transition = image.topology.of_session(order.session)
             assert transition is not None  # the session is open
             done = self._done_of(order.session)
@@ -195,7 +209,7 @@ class Puller:
                     sizes = [await self._measure(reading, portion) for portion in portions]
                     progress.bytes_total = progress.bytes_done + sum(sizes)
                 await self._pull_all(portions, reading, progress)
-                unavailable |= reading.failed.keys()
+                unavailable |= reading.failed
             guard.check()
 
     def _done_of(self, session: str) -> set[Piece]:

@@ -15,7 +15,7 @@ from stele.agent.cleanup import Cleaner
 from stele.agent.codes import Code
 from stele.agent.orders import OrderHandler, OrderProgress
 from stele.agent.pace import Pace
-from stele.agent.pulling import Puller, Reading
+from stele.agent.pulling import Puller, Reading, nothing_at
 from stele.agent.sourcing import NotGiven, Sourcing
 from stele.agent.spans import Span
 from stele.agent.stores import Row, Store
@@ -35,6 +35,7 @@ PAGE_BYTES: Final = 2 * 1024 * 1024
 MIB: Final = 1024 * 1024
 ANSWER_S: Final = 15.0
 HTTP_OK: Final = 200
+HTTP_NOT_FOUND: Final = 404
 
 _FAILURES: Final = (*FAILURES, msgspec.DecodeError)
 
@@ -187,6 +188,8 @@ class Transfers:
                 method="POST",
                 body=encode(ask),
             )
+            if status == HTTP_NOT_FOUND:
+                return Given(code=Code.UNREACHABLE, text=nothing_at(PAGES_PATH, address))
             if status != HTTP_OK:
                 text = f"{address} answers {status}: {bytes(body[:200])!r}"
                 return Given(code=Code.UNREACHABLE, text=text)

@@ -33,6 +33,12 @@ def name_of(scene: Scene) -> str:
     return getattr(scene, "__name__", "scene").replace("_", " ")
 
 
+def scenes_of(only: Sequence[str]) -> list[Scene]:
+    """The first one, and of the others those of these names; all where none is named."""
+    first, *others = SCENES
+    return [first, *(scene for scene in others if not only or name_of(scene) in only)]
+
+
 async def run_kit(
     bootstrap: str,
     folder: Path,
@@ -44,13 +50,11 @@ async def run_kit(
 
     ``only`` names those that are played behind the first one; empty: all.
     """
-    first, *others = SCENES
-    scenes = [first, *(scene for scene in others if not only or name_of(scene) in only)]
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     played = list[str]()
     async with Company(bootstrap, f"kit-{uuid.uuid4().hex[:8]}", folder, argv) as company:
         broken = company.watch.broken
-        for scene in scenes:
+        for scene in scenes_of(only):
             try:
                 await scene(company)
             except Wrong as wrong:

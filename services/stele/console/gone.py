@@ -1,7 +1,7 @@
 """Names of keyspaces and tables that are no more: the log has them where they were made."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from stele.console.told import names_of
@@ -9,7 +9,7 @@ from stele.console.upstream import AwayError
 from stele.domain.image import Image
 from stele.runtime.http import HttpError
 from stele.words.facts import EpochRow
-from stele.words.names import HistoryNames
+from stele.words.names import HistoryNames, ids_in
 
 MOST_KEPT: Final = 10_000
 MOST_ASKED: Final = 20
@@ -85,16 +85,3 @@ class Gone:
             return await self._find(asked)
         except (HttpError, AwayError):
             return None
-
-
-def ids_in(value: Any) -> Iterator[str]:
-    """Of keyspaces and tables that facts speak of."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            if name in ("keyspace_id", "table_id") and isinstance(each, str) and each:
-                yield each
-            else:
-                yield from ids_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from ids_in(each)

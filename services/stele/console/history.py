@@ -206,7 +206,8 @@ class History:
 
     async def _get(self, path: str, params: dict[str, Any]) -> bytes:
         async def ask() -> bytes:
-            answer: Answered = await self._upstream.ask(SERVICE, path, params)
+            asked = {**params, **self._mirror.of_this_log()}
+            answer: Answered = await self._upstream.ask(SERVICE, path, asked)
             if not answer.ok:
                 raise refused(answer)
             return answer.body

@@ -125,20 +125,25 @@ class Mirror:
             return found.state_id.hex()
         return known.state_id.hex()
 
+    def of_this_log(self) -> dict[str, str]:
+        """Parameters of a question about the past: another log, as of a cluster made anew, refuses it."""
+        return {"log_id": self.image.log_id.hex()}
+
     async def epochs(self, first: int, count: int) -> list[Epoch]:
         """Up to so many epochs. Raises HttpError, AwayError."""
-        asked: dict[str, object] = {"from": first, "limit": count}
+        asked: dict[str, object] = {"from": first, "limit": count, **self.of_this_log()}
         return await self._decoded(epochs_of, "/v1/epochs", asked)
 
     async def _past(self, epoch: int) -> Image:
         near = self._images.before(epoch, NEAR)
+        asked: dict[str, object] = {"epoch": epoch, **self.of_this_log()}
         if near is None:
-            return await self._dump({"epoch": epoch})
+            return await self._dump(asked)
         found = near
         while found.epoch < epoch:
             for each in await self.epochs(found.epoch + 1, epoch - found.epoch):
                 if each.prev_state_id != found.state_id:
-                    return await self._dump({"epoch": epoch})
+                    return await self._dump(asked)
                 found = evolve(found, each)
         return found
 

@@ -187,7 +187,6 @@ class Api:
             return await self._streams.epochs(request)
         # Malformed they are refused here too.
         resumed_after(request)
-        id_of(request, "log_id")
         id_of(request, "state_id")
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
@@ -217,7 +216,9 @@ class Api:
         return JsonResponse(openapi())
 
     def _guarded(self, path: str, handler: Handler) -> Handler:
-        """The service's own errors as HTTP errors, and one for a parameter that the document does not have."""
+        """The service's own errors as HTTP errors, one for a parameter that the document does not have, and one
+        for who read another log.
+        """
         known = query_parameters().get(path, frozenset())
 
         async def guarded(request: Request) -> Response:
@@ -225,6 +226,7 @@ class Api:
             try:
                 if not self._writer.ready:
                     await self._writer.wait_ready(self._timeout_s)
+                _check_log(id_of(request, "log_id"), self._writer.image.log_id)
                 return await handler(request)
             except EpochNotFoundError as error:
                 raise _not_found(error) from error
@@ -263,6 +265,20 @@ class Api:
             if self._hash[0] != image.state_id:
                 self._hash = (image.state_id, await asyncio.to_thread(state_hash, image))
             return self._hash[1]
+
+
+def _check_log(asked: bytes, log_id: bytes) -> None:
+    """Whoever goes on from a state of another log would get what does not fit it; or, of an epoch that is not
+    there yet, nothing. Raises HttpError.
+    """
+    if asked and asked != log_id:
+        raise HttpError(
+            410,
+            "other_history",
+            f"This log is {log_id.hex()}, and not {asked.hex()}.",
+            hint="Read the state again, and go on from its epoch.",
+            details={"log_id": log_id.hex()},
+        )
 
 
 def _not_found(error: EpochNotFoundError) -> HttpError:

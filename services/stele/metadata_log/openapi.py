@@ -175,6 +175,7 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
             _parameter("until_ms", "integer", "The same; the last that is meant."),
             _parameter("before", "integer", "Look at what is before this epoch: next_before."),
             _parameter("limit", "integer", "At most so many; 20 by default, 1000 at most.", 1000),
+            _LOG,
         ),
     ),
     "/v1/epochs/stats": (
@@ -185,7 +186,7 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
             _parameter("to", "integer", "Last epoch; the newest by default."),
         ),
     ),
-    "/v1/epochs/{epoch}": ("One epoch", EpochAnswer, (_path("epoch", "integer"),)),
+    "/v1/epochs/{epoch}": ("One epoch", EpochAnswer, (_path("epoch", "integer"), _LOG)),
     "/v1/diff": (
         "What differs between two epochs",
         DiffAnswer,
@@ -235,7 +236,7 @@ def openapi() -> Json:
             **reads,
             "/v1/epochs": {"get": _get_epochs(schema, error)},
             "/v1/changes": {"get": _get_changes(schema, error)},
-            "/v1/dump": {"get": _get("All of the state as a file", _FILE, error, _AT)},
+            "/v1/dump": {"get": _get("All of the state as a file", _FILE, error, (*_AT, _LOG))},
             "/healthz": {
                 "get": {
                     "summary": "Whether this process is well",

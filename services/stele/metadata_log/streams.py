@@ -55,7 +55,6 @@ class Streams:
 
     async def _begin(self, request: Request) -> tuple[int, bytes]:
         """The first epoch, and the state id to compare once the epoch before it is here; empty: none."""
-        self._check_log(id_of(request, "log_id"))
         first, after = self._first(request), id_of(request, "state_id")
         if not after or first - 1 > self._writer.image.epoch:
             return first, after
@@ -68,17 +67,6 @@ class Streams:
                 details={"epoch": first - 1},
             )
         return first, b""
-
-    def _check_log(self, log_id: bytes) -> None:
-        """An epoch that is not there yet may be one of another log, on which nobody would be told anything."""
-        if log_id and log_id != self._writer.image.log_id:
-            raise HttpError(
-                410,
-                "other_history",
-                f"This log is {self._writer.image.log_id.hex()}, and not {log_id.hex()}.",
-                hint="Read the state again, and follow from its epoch.",
-                details={"log_id": self._writer.image.log_id.hex()},
-            )
 
     async def _state_id_of(self, epoch: int) -> bytes:
         image = self._writer.image

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from stele.agent.codes import Code
+from stele.agent.pulling import nothing_at
 from stele.node.wire import (
     BACKUP_PATH,
     BATCH_PATH,
@@ -44,8 +45,13 @@ KEEP_ALIVE_S: Final = 4.0
 """Shorter than servers do (uvicorn 5 s, ours more): no call meets a connection that is just being closed."""
 SCAN_TIMEOUT_S: Final = 15.0
 HTTP_OK: Final = 200
+HTTP_NOT_FOUND: Final = 404
 
 _FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
+
+
+class NothingThere(aiohttp.ClientError):
+    """The node there is of another kind."""
 
 
 class _Pending(NamedTuple):
@@ -107,7 +113,7 @@ class Peers:
         try:
             return decode_scanned(await self._post(node_id, address + path, encode(scan), until))
         except _FAILURES as error:
-            return Scanned(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+            return Scanned(code=Code.UNREACHABLE, text=_why(address, error))
 
     async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
         """Digests of a node's rows."""
@@ -116,7 +122,7 @@ class Peers:
             body = encode(compare)
             return decode_compared(await self._post(node_id, address + DIGESTS_PATH, body, until))
         except _FAILURES as error:
-            return Compared(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+            return Compared(code=Code.UNREACHABLE, text=_why(address, error))
 
     async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched:
         """A piece of a file in a node's backup folder."""
@@ -125,7 +131,7 @@ class Peers:
             url = address + BACKUP_PATH
             return decode_fetched(await self._post(node_id, url, encode(fetch), until))
         except _FAILURES as error:
-            return Fetched(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+            return Fetched(code=Code.UNREACHABLE, text=_why(address, error))
 
     def _start(self, lane: _Lane) -> None:
         task = self._loop.create_task(self._drain(lane))
@@ -147,7 +153,7 @@ class Peers:
             url = lane.address + BATCH_PATH
             answers = decode_answers(await self._post(lane.node_id, url, body, until))
         except _FAILURES as error:
-            why = f"{lane.address}: {error!r}"
+            why = _why(lane.address, error)
         finally:
             if len(answers) != len(batch):
                 answers = [_unreachable(why)] * len(batch)
@@ -161,9 +167,15 @@ class Peers:
         headers = {REPLICA_HEADER: node_id, LOG_HEADER: self._log_id().hex()}
         async with self._http.post(url, data=body, headers=headers, timeout=timeout) as response:
             content = await response.read()
+            if response.status == HTTP_NOT_FOUND:
+                raise NothingThere(nothing_at(response.url.path, str(response.url.origin())))
             if response.status != HTTP_OK:
                 raise aiohttp.ClientPayloadError(f"status {response.status}: {content[:200]!r}")
             return content
+
+
+def _why(address: str, error: Exception) -> str:
+    return str(error) if isinstance(error, NothingThere) else f"{address}: {error!r}"
 
 
 def _next_batch(lane: _Lane, now: float) -> list[_Pending]:

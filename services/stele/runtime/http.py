@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +26,7 @@ from stele.runtime.http_errors import (
     ErrorCode,
     HttpError,
     JsonResponse,
+    answer_client_that_left,
     answer_http_error,
     answer_internal_error,
     answer_starlette_error,
@@ -103,6 +104,7 @@ def build_app(
         ],
         exception_handlers={
             HttpError: answer_http_error,
+            ClientDisconnect: answer_client_that_left,
             HTTPException: answer_starlette_error,
             Exception: answer_internal_error,
         },

@@ -5,7 +5,8 @@ protocol: no task, no middleware, one write. Whatever is unusual (chunked or lon
 in a pipeline) takes the ordinary way to the same handler, which ``routed`` gives a route for.
 
 A connection holds little, and not for long: uvicorn itself limits neither the size of a request's head, nor
-how long a request may take to arrive, nor how many wait behind one that is being answered.
+how long a request may take to arrive, nor how many wait behind one that is being answered. Its parser cannot
+be stopped, so it gets what has come in small pieces.
 """
 
 from __future__ import annotations
@@ -27,20 +28,29 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.connections import Connections
 from stele.runtime.http_errors import ErrorCode, HttpError, internal_error
+from stele.runtime.http_flow import Flow, without_chunks
+from stele.runtime.http_refusals import (
+    ARRIVAL_S,
+    LENGTH_DIGITS,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    arrives_too_slowly,
+    head_too_large,
+    not_to_be_taken,
+    too_many,
+    too_many_headers,
+)
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
 from stele.runtime.stalled import Stalled
 
 SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
-MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of a request before its body: cursors, the longest that clients of ours send, have some hundred."""
-MAX_HEADERS: Final = 200
 LONG_READ_BYTES: Final = 64 * 1024
-ARRIVAL_S: Final = 60.0
-"""In which a request must have arrived once it began, and the first of a connection once that is there."""
-LENGTH_DIGITS: Final = 19
-"""Of a length: a number of bytes."""
+MOST_AHEAD: Final = 16
+"""Requests that wait behind an answer under way, 2 kB each: no more is parsed until all of them have begun."""
+PIECE_BYTES: Final = 2048
+"""Parsed at once, up to a hundred requests: one read of a socket has up to 14,000."""
 _NOBODY_WAITS: Final = asyncio.Event()
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
@@ -136,8 +146,12 @@ class _Protocol(HttpToolsProtocol):
         self._connections = connections
         self._in_head = True
         """Bytes that come are of a request's head, or of nothing yet."""
-        self._head_has_ended = False
-        self._head_bytes = 0
+        self._got_on = False
+        """Something has ended among the bytes that are parsed: a head, a part of a body, a request."""
+        self._unended_bytes = 0
+        """Of a head, the size of a chunk, or what stands behind the chunks."""
+        self._held_back = b""
+        """Bytes that have come, and that are parsed once the requests before them have begun."""
         self._arriving = False
         self._has_cycle = False
         """``cycle`` is of the request that arrives, not of one before it."""
@@ -150,11 +164,12 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow: Flow = Flow(transport)
         self._stalled = Stalled(transport)
         if self._connections.add(transport):
             self._set_deadline()
         else:
-            self._refuse(503, _too_many())
+            self._refuse(503, too_many())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_deadline()
@@ -191,10 +206,17 @@ class _Protocol(HttpToolsProtocol):
                 self._stalled.begin()
 
     def _read_on(self) -> None:
-        if self.transport.is_closing() or self.pipeline or self.flow.write_paused:
+        if self._held_back and self._may_read():
+            self.flow.holds_back = False
+            data, self._held_back = self._held_back, b""
+            self._take(data)
+        if not self._may_read():
             return
         if not (self._is_answering() and len(self.cycle.body) > HIGH_WATER_LIMIT):
             self.flow.resume_reading()  # else whoever answers takes that first, and reads on
+
+    def _may_read(self) -> bool:
+        return not (self.transport.is_closing() or self.pipeline or self.flow.write_paused)
 
     def _gets_on(self) -> None:
         if self._stalled is not None:
@@ -202,21 +224,36 @@ class _Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """One long read for each turn of the loop: else one sender holds up everybody."""
-        super().data_received(data)
-        if self.transport.is_closing():
-            return
+        assert not self._held_back, "the socket was read although it was paused"
+        self._take(data)
         if len(data) >= LONG_READ_BYTES and not self.flow.read_paused:
             self.flow.pause_reading()
             self.loop.call_soon(self._read_on)
-        if self._in_head:  # where one has ended among these bytes, few are of the next
-            self._head_bytes = 0 if self._head_has_ended else self._head_bytes + len(data)
-            self._head_has_ended = False
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, _head_too_large())
+
+    def _take(self, data: bytes) -> None:
+        """Parse it, or as much as may wait."""
+        for begin in range(0, len(data), PIECE_BYTES):
+            if len(self.pipeline) >= MOST_AHEAD:
+                self._held_back = data[begin:]
+                self.flow.pause_reading()
+                self.flow.holds_back = True
+                return
+            self._take_piece(data[begin : begin + PIECE_BYTES])
+            if self.transport.is_closing():
                 return
         is_idle = not self._is_answering() and self.timeout_keep_alive_task is None
         if (self._arriving or is_idle) and self._deadline is None:
             self._set_deadline()
+
+    def _take_piece(self, piece: bytes) -> None:
+        self._got_on = False
+        super().data_received(piece)
+        if self.transport.is_closing():
+            return
+        # where something has ended among these bytes, few are of what comes next
+        self._unended_bytes = 0 if self._got_on else self._unended_bytes + len(piece)
+        if self._unended_bytes > MAX_HEAD_BYTES:
+            self._refuse(431, head_too_large())
 
     def on_message_begin(self) -> None:
         """What ASGI wants to know of a request is put together once it is known to go there."""
@@ -234,7 +271,7 @@ class _Protocol(HttpToolsProtocol):
         if not self._in_head:
             return
         if len(self.headers) == MAX_HEADERS:
-            self._malformed = 431, _too_many_headers()
+            self._malformed = 431, too_many_headers()
             raise _Malformed
         super().on_header(name, value)
 
@@ -242,7 +279,7 @@ class _Protocol(HttpToolsProtocol):
         """Raises _Malformed."""
         self._field_bytes += size
         if self._field_bytes > MAX_HEAD_BYTES:
-            self._malformed = 431, _head_too_large()
+            self._malformed = 431, head_too_large()
             raise _Malformed
 
     def on_response_complete(self) -> None:
@@ -255,6 +292,8 @@ class _Protocol(HttpToolsProtocol):
             self._connections.waits(self.transport)
         if self.pipeline or self.flow.write_paused:
             self.flow.pause_reading()  # until those are answered that have come, and that is taken
+        elif self._held_back:
+            self.loop.call_soon(self._read_on)
 
     def send_400_response(self, msg: str) -> None:
         hint = "Send HTTP/1.1, one request after the other."
@@ -276,7 +315,7 @@ class _Protocol(HttpToolsProtocol):
         if self.flow.read_paused or (self._in_head and self._is_answering()):
             self._set_deadline()  # we let it wait
         elif self._arriving:
-            self._refuse(408, _arrives_too_slowly())
+            self._refuse(408, arrives_too_slowly(ARRIVAL_S))
         else:
             self._close()
 
@@ -292,7 +331,7 @@ class _Protocol(HttpToolsProtocol):
         return self.cycle.response_complete or getattr(self.cycle, "response_started", False)
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_has_ended = False, True
+        self._in_head, self._got_on = False, True
         handler = self._direct.get(self.url)
         if handler is None or not self._is_usual():
             self._goes_to_asgi()
@@ -305,7 +344,7 @@ class _Protocol(HttpToolsProtocol):
     def _goes_to_asgi(self) -> None:
         """Raises _Malformed."""
         upgrades = self.parser.should_upgrade()
-        refused = _not_to_be_taken(self.headers, upgrades)
+        refused = not_to_be_taken(self.headers, upgrades)
         if refused is not None:
             self._malformed = 400, refused
             raise _Malformed
@@ -316,9 +355,16 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if upgrades:  # the parser drops what comes behind it
             self.cycle.keep_alive = False
+        if self.parser.get_http_version() == "1.0":
+            without_chunks(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self._got_on = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_head, self._arriving = True, False
+        self._got_on = True
         self._unset_deadline()
         if self._is_answering():  # else it was refused before all of it had come
             self._connections.is_answered(self.transport)
@@ -384,58 +430,6 @@ class _Protocol(HttpToolsProtocol):
             parts.append(b"connection: close\r\n")
         parts += (b"content-length: %d\r\n\r\n" % len(body), body)
         self.transport.write(b"".join(parts))
-
-
-def _head_too_large() -> ErrorBody:
-    return ErrorBody(
-        ErrorCode.HEAD_TOO_LARGE,
-        f"The request's path and headers have more than {MAX_HEAD_BYTES} bytes.",
-        "Send less; what is long goes into the body.",
-        {"limit_bytes": MAX_HEAD_BYTES},
-    )
-
-
-def _too_many_headers() -> ErrorBody:
-    return ErrorBody(
-        ErrorCode.HEAD_TOO_LARGE,
-        f"The request has more than {MAX_HEADERS} headers.",
-        "Send less; what is long goes into the body.",
-        {"limit_headers": MAX_HEADERS},
-    )
-
-
-def _not_to_be_taken(headers: list[tuple[bytes, bytes]], upgrades: bool) -> ErrorBody | None:
-    """Why a request with this head is refused before its body is looked at.
-
-    The parser takes the body of one that offers another protocol for the next request.
-    """
-    lengths = [value for name, value in headers if name == b"content-length"]
-    if any(len(value) > LENGTH_DIGITS for value in lengths):
-        message, hint = "No body has a length of so many digits.", "Send its number of bytes."
-    elif upgrades and (lengths or any(name == b"transfer-encoding" for name, _ in headers)):
-        message = "A request with a body may not offer another protocol by the header upgrade."
-        hint = "Send HTTP/1.1 without upgrade; Java's HttpClient does with version(HTTP_1_1)."
-    else:
-        return None
-    return ErrorBody(ErrorCode.MALFORMED_HTTP, message, hint, {})
-
-
-def _too_many() -> ErrorBody:
-    return ErrorBody(
-        ErrorCode.UNAVAILABLE,
-        "As many connections are being answered as there may be.",
-        "Ask another instance, or again in some seconds.",
-        {},
-    )
-
-
-def _arrives_too_slowly() -> ErrorBody:
-    return ErrorBody(
-        ErrorCode.TIMED_OUT,
-        f"The request did not arrive within {ARRIVAL_S:g} s.",
-        "Send it again at once; it was not looked at.",
-        {"limit_s": ARRIVAL_S},
-    )
 
 
 def _answer_to(error: Exception, handler: str) -> Answer:

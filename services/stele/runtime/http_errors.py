@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -17,6 +17,9 @@ from starlette.responses import Response
 from stele.domain.base import Rejection
 from stele.runtime.answers.errors import Detail, ErrorBody
 from stele.runtime.logs import get_logger
+
+CLIENT_LEFT: Final = 499
+"""What proxies name it; HTTP has no status for it."""
 
 log = get_logger(__name__)
 
@@ -121,6 +124,11 @@ async def answer_starlette_error(request: Request, error: Exception) -> Response
         case _:
             body = ErrorBody(ErrorCode.HTTP_ERROR, str(error.detail), "", details)
     return JsonResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def answer_client_that_left(_: Request, __: Exception) -> Response:
+    """It went in the midst of its upload: nobody reads this, the metrics alone show it."""
+    return Response(status_code=CLIENT_LEFT)
 
 
 async def answer_internal_error(request: Request, error: Exception) -> Response:

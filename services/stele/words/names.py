@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from stele.words.requests import what
 
 Fact = Mapping[str, Any]
 
-_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class HistoryNames:
@@ -50,6 +50,10 @@ class HistoryNames:
         except msgspec.ValidationError:
             return
 
+    def lacking(self, value: Any) -> list[str]:
+        """Ids of keyspaces and tables that this speaks of and that have no name."""
+        return [each for each in ids_in(value) if each not in self._names]
+
     def line(self, fact: Fact, words: str, reason: str) -> str:
         """The words of a fact with names for ids, and what is asked for where that is first said; ``reason`` is
         the epoch's.
@@ -71,4 +75,27 @@ class HistoryNames:
 
     def named(self, words: str) -> str:
         """With names for those ids that are known."""
-        return _ID.sub(lambda found: self._names.get(found[0], found[0]), words)
+        return ID.sub(lambda found: self._names.get(found[0], found[0]), words)
+
+
+def ids_in(value: Any) -> Iterator[str]:
+    """Of keyspaces and tables that facts speak of."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if name in ("keyspace_id", "table_id") and isinstance(each, str) and each:
+                yield each
+            else:
+                yield from ids_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from ids_in(each)
+
+
+def named_by(fact: Fact, id_: str) -> Iterator[Fact]:
+    """The fact, or those that it is a part with, that gives this keyspace or table its name."""
+    for part in fact.get("facts", ()):
+        yield from named_by(part, id_)
+    for kind in ("keyspace", "table"):
+        row = fact.get(kind)
+        if isinstance(row, Mapping) and row.get(f"{kind}_id") == id_:
+            yield fact

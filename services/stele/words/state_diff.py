@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from stele.domain.ring.ranges import RangeReplicas
+from stele.words.units import NEVER, clock
 
 Json = Mapping[str, Any]
 Line = tuple[str, str]
+MOMENT: Final = "_ms"
+"""How fields end that are milliseconds since 1970; 0 is never."""
 
 _ENTITIES = (
     ("nodes", "node", "node_id"),
@@ -46,7 +49,8 @@ def diff_lines(diff: Json) -> list[Line]:
 
 def _fields(what: str, changed: Json) -> Iterator[Line]:
     for name, values in changed.items():
-        yield "~", f"{what}: {name} {_value(values['before'])} -> {_value(values['after'])}"
+        before, after = (_field(name, values[when]) for when in ("before", "after"))
+        yield "~", f"{what}: {name.removesuffix(MOMENT)} {before} -> {after}"
 
 
 def _rows(rows: Json, what: str, key: str) -> Iterator[Line]:
@@ -96,6 +100,12 @@ def _short(row: Json, key: str) -> str:
     names = ("name", "kind", "node_id", "status", "state", "dc", "rack")
     shown = [str(row[name]) for name in names if name != key and row.get(name)]
     return f": {' '.join(shown)}" if shown else ""
+
+
+def _field(name: str, value: object) -> str:
+    if name.endswith(MOMENT) and isinstance(value, int):
+        return clock(value) or NEVER
+    return _value(value)
 
 
 def _value(value: object) -> str:

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,7 +16,8 @@ from cyclopts import Parameter
 
 from stele.cli.errors import Exit, UsageError
 from stele.cli.output import console
-from stele.conformance.kit import Result, name_of, run_kit
+from stele.cli.progress import Steps
+from stele.conformance.kit import Result, name_of, run_kit, scenes_of
 from stele.conformance.rules import Broken
 from stele.conformance.scenes import SCENES
 from stele.stack.broker import BrokerCluster
@@ -23,6 +25,7 @@ from stele.stack.broker import BrokerCluster
 DIRECTORY = Path("build/conformance")
 MARK = "conformance.txt"
 """In a folder that the kit may empty."""
+START: Final = "start of a broker"
 BUSY_LOAD: Final = 4.0
 """Load for each processor from which on an agent may be late through no fault of its own. At 35 its start alone
 took longer than the kit waits for a member."""
@@ -68,23 +71,32 @@ def conformance(
     (folder / MARK).write_text("Made by `stele conformance`, which empties this folder.\n")
 
     def show(scene: str, broken: Sequence[Broken]) -> None:
+        steps.done(scene)
         if not json:
             mark = "[red]broken[/red]" if broken else "[green]held[/green]  "
-            console().print(f"{mark} {scene}")
+            with steps.aside():
+                console().print(f"{mark} {scene}")
 
-    if kafka:
-        result = asyncio.run(run_kit(kafka, folder, command, show, scene or ()))
-    else:
-        brokers = BrokerCluster(folder / "kafka", count=1)
-        try:
-            brokers.start()
-            brokers.wait_ready()
-            result = asyncio.run(run_kit(brokers.bootstrap, folder, command, show, scene or ()))
-        finally:
-            gc.collect()  # producers end before the broker does, or librdkafka complains of it here
-            brokers.stop()
+    only = scene or ()
+    steps = Steps("steps", [START, *map(name_of, scenes_of(only))], jobs=1)
+    with steps.shown(), nullcontext(kafka) if kafka else _broker(folder) as bootstrap:
+        steps.done(START)
+        result = asyncio.run(run_kit(bootstrap, folder, command, show, only))
     _print(result, json=json)
     return Exit.OK if result.passed else Exit.FAILED
+
+
+@contextmanager
+def _broker(folder: Path) -> Iterator[str]:
+    """One of the kit's own; yields its address."""
+    brokers = BrokerCluster(folder / "kafka", count=1)
+    try:
+        brokers.start()
+        brokers.wait_ready()
+        yield brokers.bootstrap
+    finally:
+        gc.collect()  # producers end before the broker does, or librdkafka complains of it here
+        brokers.stop()
 
 
 def _is_ours_or_empty(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import CliError, UsageError
-from stele.cli.history_names import names_at
+from stele.cli.history_names import HistoryWords, names_at
 from stele.cli.history_search import slices
 from stele.cli.moments import moment_ms
 from stele.cli.options import FROM_ONE, Json, Where
@@ -27,8 +27,8 @@ from stele.cli.output import (
     table,
 )
 from stele.cli.reading import Reading, read_epochs
-from stele.words.facts import EpochRow, fact_lines, summary
-from stele.words.names import HistoryNames
+from stele.cli.short_ids import ShortIds
+from stele.words.facts import EpochRow, fact_lines
 from stele.words.state_diff import diff_lines
 
 app = App(name="epoch", help="One epoch of the log.")
@@ -114,12 +114,12 @@ def epochs(
         else:
             rows, hidden = first_epochs(client, first, end, last, barriers)
         shown = [] if json.as_json else [msgspec.convert(raw, EpochRow) for raw in rows]
-        names = names_at(client, shown[0].epoch - 1) if shown else None
+        words = HistoryWords(client, shown[0].epoch - 1).summaries(shown) if shown else []
     if json.as_json:
         print_value_as_json(rows)
         return
     out = console()
-    for part in _as_table(shown, names) if out.width >= TABLE_WIDTH else _as_lines(shown, names):
+    for part in _as_table(shown, words) if out.width >= TABLE_WIDTH else _as_lines(shown, words):
         out.print(part, soft_wrap=isinstance(part, Text))
     if hidden:
         out.print(
@@ -130,24 +130,25 @@ def epochs(
 DELETED: Final = "epoch_deleted"
 
 
-def _as_table(rows: list[EpochRow], names: HistoryNames | None) -> Iterator[Table]:
+def _as_table(rows: list[EpochRow], words: list[str]) -> Iterator[Table]:
     found = table("", "epoch", "at", "command", "by", "what became true", right=("epoch",))
     for column in found.columns[:3]:
         column.no_wrap = True
-    for row in rows:
-        found.add_row(str(row.epoch), clock(row.at_ms), row.command, _by(row), summary(row, names))
+    for row, became in zip(rows, words, strict=True):
+        found.add_row(str(row.epoch), clock(row.at_ms), row.command, by(row), became)
     yield found
 
 
-def _as_lines(rows: list[EpochRow], names: HistoryNames | None) -> Iterator[Text]:
+def _as_lines(rows: list[EpochRow], words: list[str]) -> Iterator[Text]:
     """For a narrow terminal: in columns ids would be broken, and could not be copied."""
-    for row in rows:
+    for row, became in zip(rows, words, strict=True):
         head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command}"
-        yield Text.assemble((head, "bold"), f"  by {_by(row)}" if row.actor else "")
-        yield Text(f"        {summary(row, names)}")
+        yield Text.assemble((head, "bold"), f"  by {by(row)}" if row.actor else "")
+        yield Text(f"        {became}")
 
 
-def _by(row: EpochRow) -> str:
+def by(row: EpochRow) -> str:
+    """Who asked, and why."""
     return f"{row.actor}: {row.reason}" if row.reason else row.actor
 
 
@@ -267,14 +268,11 @@ def diff(
         print_json(raw)
         return
     lines = diff_lines(decode(raw, dict[str, Any]))
+    told = ShortIds().shortened([names.named(line) for _, line in lines])
     out = console()
-    for sign, line in lines:
-        out.print(
-            Text(
-                f"{sign} {names.named(line)}", style={"+": "green", "-": "red"}.get(sign, "yellow")
-            ),
-            soft_wrap=True,
-        )
+    for (sign, _), line in zip(lines, told, strict=True):
+        style = {"+": "green", "-": "red"}.get(sign, "yellow")
+        out.print(Text(f"{sign} {line}", style=style), soft_wrap=True)
     if not lines:
         out.print(f"Epochs {first} and {second} have the same state.", soft_wrap=True)
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from stele.cli.client import Client
 from stele.cli.commands.log_tail import line_of
-from stele.cli.history_names import names_at
+from stele.cli.history_names import HistoryWords
 from stele.cli.history_search import Progress, Slice, not_kept, slices
 from stele.cli.moments import moment_ms
 from stele.cli.options import FROM_ONE, Json, Where
@@ -89,12 +89,12 @@ def _whole_id(client: Client, begins: str) -> str:
 
 
 def _show(client: Client, asked: dict[str, Any], last: int, before: int | None) -> None:
-    began_s, found, names, progress = time.monotonic(), list[Slice](), None, Progress()
+    began_s, found, words, progress = time.monotonic(), list[Slice](), None, Progress()
     for part in slices(client, asked, last, before):
         progress.end()
-        names = names or names_at(client, part.newest)
+        words = words or HistoryWords(client, part.newest)
         for raw in part.epochs:
-            console().print(line_of(msgspec.convert(raw, EpochRow), names), soft_wrap=True)
+            console().print(line_of(msgspec.convert(raw, EpochRow), words), soft_wrap=True)
         found.append(part)
         progress.tell(_looked(found))
     progress.end()

@@ -11,15 +11,14 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from stele.cli.client import Client
-from stele.cli.commands.epochs import last_epochs
+from stele.cli.commands.epochs import by, last_epochs
 from stele.cli.epoch_stream import epochs_from
-from stele.cli.history_names import names_at
+from stele.cli.history_names import HistoryWords
 from stele.cli.history_search import slices
 from stele.cli.options import FROM_ZERO, Json, Where
 from stele.cli.output import clock, console
 from stele.cli.reading import Reading
-from stele.words.facts import EpochRow, summary
-from stele.words.names import HistoryNames
+from stele.words.facts import EpochRow
 from stele.words.visible import visible
 
 DEFAULT_LAST = 10
@@ -52,11 +51,11 @@ def tail(
         newest = Reading(client).topology()
         end = newest.epoch
         shown = _last(client, end, last, only, barriers)
-        names = None if json.as_json else names_at(client, end)
-        _print(shown, names)
+        words = None if json.as_json else HistoryWords(client, end)
+        _print(shown, words)
         if follow:
             live = epochs_from(client, end + 1, where.timeout_s, newest.state_id)
-            _print(_chosen(map(msgspec.json.decode, live), only, barriers), names)
+            _print(_chosen(map(msgspec.json.decode, live), only, barriers), words)
 
 
 def _last(
@@ -86,17 +85,18 @@ def _of_names(facts: Iterable[Raw], only: frozenset[str]) -> Iterator[Raw]:
             yield fact
 
 
-def _print(epochs: Iterable[Raw], names: HistoryNames | None) -> None:
-    """A line for each as it comes; as JSON without ``names``."""
+def _print(epochs: Iterable[Raw], words: HistoryWords | None) -> None:
+    """A line for each as it comes; as JSON without ``words``."""
     for raw in epochs:
-        if names is None:
+        if words is None:
             sys.stdout.write(visible(msgspec.json.encode(raw).decode()) + "\n")
             sys.stdout.flush()
         else:
-            console().print(line_of(msgspec.convert(raw, EpochRow), names), soft_wrap=True)
+            console().print(line_of(msgspec.convert(raw, EpochRow), words), soft_wrap=True)
 
 
-def line_of(row: EpochRow, names: HistoryNames) -> Text:
-    """An epoch on one line: when, what was asked for by whom, and what became true."""
+def line_of(row: EpochRow, words: HistoryWords) -> Text:
+    """An epoch on one line: when, what was asked for by whom and why, and what became true."""
     head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
-    return Text.assemble((head, "bold"), f"  {row.actor:<12}  {summary(row, names)}")
+    (became,) = words.summaries([row])
+    return Text.assemble((head, "bold"), f"  {by(row):<12}  {became}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.console import RenderableType
+
 from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.cli.optional import ask
@@ -29,53 +31,59 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
     """All nodes with state, place, liveness and cleanup, and how much of each keyspace they hold.
 
     The share is that of the ring for which a node serves reads: over all nodes it makes up the replication
-    factor. The bytes are what the node itself says that it stores; unknown if it does not answer.
+    factor. The bytes are what the node itself says that it stores; unknown if it does not answer. At an --epoch
+    of the past there are neither bytes nor who is up: of these the log keeps nothing.
     """
+    newest = read.epoch is None
     with where.client() as client:
         reading = read.of(client)
         found = reading.nodes()
         on_the_ring = (k for k in reading.keyspaces() if not k.tablets)
         keyspaces = sorted(on_the_ring, key=lambda k: k.name)
         held = _held(reading, keyspaces)
-        live = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
+        asked = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
+        live = asked or []
         heard = {row.node_id: row for row in live}
-        stored = _stored(client, found, heard) if keyspaces else {}
+        stored = _stored(client, found, heard) if newest and keyspaces else {}
     if read.as_json:
+        now = {
+            "stored_bytes": {k.name: _bytes(k, stored) for k in keyspaces},
+            "liveness": live,
+        }
         print_value_as_json(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
                 "nodes": found,
                 "holds": {name: _shares(by_node) for name, by_node in held.items()},
-                "stored_bytes": {k.name: _bytes(k, stored) for k in keyspaces},
-                "liveness": live,
+                **(now if newest else {}),
             }
         )
         return
-    columns = ("node", "state", "dc", "rack", "tokens", "up", "heard", "cleanup")
+    up = ("up", "heard") if newest else ()
     holds = tuple(f"holds {keyspace.name}" for keyspace in keyspaces)
     several = ("shards",) if any(node.shards > 1 for node in found) else ()
     shown = table(
         f"nodes at epoch {reading.epoch}",
-        *columns,
+        *("node", "state", "dc", "rack", "tokens"),
+        *up,
+        "cleanup",
         *several,
         *holds,
         "address",
         right=("tokens", "shards", *holds),
     )
     for node in found:
-        row = heard.get(node.node_id)
         shown.add_row(
             node.node_id,
             styled(f"{node.state}, excluded" if node.excluded else node.state),
             node.dc,
             node.rack,
             str(len(node.tokens)),
-            styled("" if row is None else row.liveness),
-            "" if row is None else ago(row.silent_for_s),
+            *(_up(heard.get(node.node_id)) if newest else ()),
             f"since epoch {node.cleanup_since}" if node.cleanup_since else "",
             *([str(node.shards)] if several else []),
-            *(_cell(node, keyspace, held, stored) for keyspace in keyspaces),
+            *(_cell(node, keyspace, held, stored if newest else None) for keyspace in keyspaces),
             node.address,
         )
     console().print(shown)
@@ -106,12 +114,18 @@ def _stored(client: Client, found: list[Node], heard: dict[str, NodeLiveness]) -
     return stored
 
 
-def _cell(node: Node, keyspace: Keyspace, held: Held, stored: Stored) -> str:
-    """``50.0 %, 1.2 MB``; nothing of a node that has left."""
+def _up(row: NodeLiveness | None) -> tuple[RenderableType, str]:
+    return (styled(""), "") if row is None else (styled(row.liveness), ago(row.silent_for_s))
+
+
+def _cell(node: Node, keyspace: Keyspace, held: Held, stored: Stored | None) -> str:
+    """``50.0 %, 1.2 MB``, of the past ``50.0 %``; nothing of a node that has left."""
     if node.state is NodeState.LEFT:
         return ""
-    size_bytes = _bytes(keyspace, stored).get(node.node_id)
     share = percent(held[keyspace.name].get(node.node_id, 0), RING_SIZE)
+    if stored is None:
+        return share
+    size_bytes = _bytes(keyspace, stored).get(node.node_id)
     return f"{share}, {UNKNOWN if size_bytes is None else size(size_bytes)}"
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from stele.cli.errors import Exit
 from stele.cli.follow import follow
+from stele.cli.history_names import names_of
 from stele.cli.options import Read, Where
 from stele.cli.output import (
     clock,
@@ -43,7 +44,7 @@ def requests(
     with where.client() as client:
         reading = read.of(client)
         found = reading.requests(unfinished="true" if unfinished else None, node=node)
-        names = reading.names(found)
+        names = names_of(client, reading, found)
     if read.as_json:
         print_value_as_json(
             {
@@ -81,7 +82,7 @@ def show(
     with where.client() as client:
         reading = read.of(client)
         answer = reading.request(reading.find(request_id).request_id)
-        names = reading.names([answer.request])
+        names = names_of(client, reading, [answer.request])
     if read.as_json:
         print_value_as_json(answer)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.console import Console
-from rich.progress import track
+
+from stele.cli.progress import Steps
 
 if TYPE_CHECKING:
     from stele.sim.processes.making import Disaster
@@ -110,7 +110,9 @@ def sweep(
     if forever:
         found = _soaked(endless(first, jobs), quiet=json)
     else:
-        found = summary(_shown(run_all(first, last, jobs), last - first + 1, seeds))
+        names = map(str, range(first, last + 1))
+        runs = run_all(first, last, jobs)
+        found = summary(_shown(runs, lambda run: str(run.seed), "seeds", names, jobs))
     print(msgspec.json.encode(found).decode() if json else "\n".join(sweep_lines(found)))
     return 1 if found.failed else 0
 
@@ -152,7 +154,8 @@ def mutants(
     if list_only:
         print("\n".join(f"{name}: {rule_of(name)}" for name in chosen))
         return 0
-    found = list(_shown(hunt_all(chosen, most, jobs), len(chosen), "mutants"))
+    hunts = hunt_all(chosen, most, jobs)
+    found = list(_shown(hunts, lambda hunt: hunt.mutant, "mutants", chosen, jobs))
     found.sort(key=lambda each: chosen.index(each.mutant))
     if json:
         print(msgspec.json.encode(found).decode())
@@ -291,9 +294,12 @@ def _seeds(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _shown(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """The items, with a progress bar on standard error when that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return iter(items)
-    return iter(track(items, what, total=total, console=console))
+def _shown(
+    items: Iterable[T], name: Callable[[T], str], what: str, names: Iterable[str], jobs: int
+) -> Iterator[T]:
+    """The items as they come; how far that is stands on standard error."""
+    steps = Steps(what, names, jobs)
+    with steps.shown():
+        for item in items:
+            steps.done(name(item))
+            yield item

@@ -7,15 +7,15 @@ from itertools import islice
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from stele.cli.client import decode
 from stele.cli.commands.epochs import newest_epoch
+from stele.cli.commands.log_tail import line_of
 from stele.cli.epoch_stream import epochs_from
-from stele.cli.history_names import names_at
+from stele.cli.history_names import HistoryWords
 from stele.cli.options import FROM_ONE, Json, Where
-from stele.cli.output import clock, console
-from stele.words.facts import EpochRow, summary
+from stele.cli.output import console
+from stele.words.facts import EpochRow
 from stele.words.visible import visible
 
 
@@ -37,7 +37,7 @@ def watch(
     out = console()
     with where.client() as client:
         begin = newest_epoch(client) + 1 if first is None else first
-        names = None if json.as_json else names_at(client, begin - 1)
+        words = HistoryWords(client, 0 if json.as_json else begin - 1)
         found = epochs_from(client, begin, where.timeout_s)
         rows = ((data, decode(data.encode(), EpochRow)) for data in found)
         shown = ((data, row) for data, row in rows if barriers or not row.is_barrier())
@@ -46,5 +46,4 @@ def watch(
                 sys.stdout.write(visible(data) + "\n")
                 sys.stdout.flush()
             else:
-                head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
-                out.print(Text.assemble((head, "bold"), f"  {summary(row, names)}"), soft_wrap=True)
+                out.print(line_of(row, words), soft_wrap=True)

@@ -1,0 +1,69 @@
+"""Who streams from a store of another kind is told so: it speaks another protocol, and gives nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stele.agent.codes import Code
+from stele.agent.orders import OrderProgress
+from stele.agent.pulling import Puller, StreamFailed
+from stele.agent.transfers import Transfers
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
+from stele.node.peers import Peers
+from stele.node.wire import Scan
+from stele.runtime.http import Health, bind, build_app, serving
+from tests.node.world import TERM, Sessions, World
+
+
+class NothingThere:
+    """Every address answers 404."""
+
+    async def ask(self, *_: object, **__: object) -> int:
+        return 404
+
+    async def close(self) -> None: ...
+
+
+async def test_a_stream_that_fails_names_the_path_at_which_there_is_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stele.agent.pulling.RETRY_S", 0.001)
+    world = World()
+    world.start_join()
+    world.advance()
+    world.fence()
+    follower = await world.follower()
+    agent: Any = SimpleNamespace(image=world.image)
+    nobody: Any = None
+    transfers = Transfers(agent, nobody, nobody, NothingThere())
+    puller = Puller("n4", follower, Sessions(follower), transfers)
+    order = Order(
+        node_id="n4",
+        term=TERM,
+        index=1,
+        kind=OrderKind.STREAM,
+        epoch=world.image.epoch,
+        session=world.session,
+        request_id="join-n4",
+    )
+    with pytest.raises(StreamFailed) as failed:
+        await puller.run(order, OrderProgress())
+    told = str(failed.value)
+    assert "n1, n2, n3 gave no data; " in told
+    assert "; n2: unreachable, there is nothing at /v1/agent/pages of http://n2" in told
+    assert "Let all members of the cluster run one kind of store" in told
+
+
+async def test_a_node_for_trials_is_told_so_too() -> None:
+    app = build_app("foreign", [], lambda: Health(ok=True))
+    peers = Peers(lambda: bytes(16))
+    scan = Scan(epoch=1, session="s", spans=[], cursor=None, limit_bytes=1)
+    async with serving(app, bind("127.0.0.1", 0)) as url:
+        found = await peers.scan("n1", url, scan)
+    await peers.close()
+    assert found.code is Code.UNREACHABLE
+    assert found.text.startswith(f"there is nothing at /v1/replica/page of {url}: ")

@@ -1,0 +1,138 @@
+"""What takes minutes says how far it is: on standard error, and in no result."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from msgspec.structs import fields
+
+from stele.cli import progress
+from stele.cli.commands import conformance
+from stele.cli.progress import Steps
+from stele.conformance.kit import Result, name_of
+from stele.conformance.rules import Broken
+from stele.conformance.scenes import SCENES
+from stele.sim import sweep
+from stele.sim.mutants import Found
+from stele.sim.result import Result as Run
+from stele.words.visible import VisibleConsole
+from tests.cli.conftest import Stele
+from tests.polling import wait_until
+
+FIGURES: Any = {each.name: 0 for each in fields(Run) if each.type in (int, float)}
+
+
+def test_a_line_says_how_many_of_how_many_and_what_runs() -> None:
+    steps = Steps("seeds", map(str, range(10, 20)), jobs=5)
+    assert re.sub(r"[0-9.]+ s,", "T", steps.line()) == (
+        "0 of 10 seeds in T running: 10, 11, 12 and 2 more"
+    )
+    for seed in (11, 10, 13, 12, 14, 15, 16, 17):
+        steps.done(str(seed))
+    assert "8 of 10 seeds" in steps.line() and steps.line().endswith("running: 18, 19")
+
+
+def test_the_time_is_the_machines_and_not_the_simulators(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps("seeds", ["1"], jobs=1)
+    monkeypatch.setattr(time, "monotonic", lambda: -1000.0)
+    assert "1 seeds in 0." in steps.line()
+
+
+def test_a_line_of_a_terminal_is_written_over_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    out = VisibleConsole(file=written, force_terminal=True, width=80)
+    monkeypatch.setattr(progress, "error_console", lambda: out)
+    steps = Steps("seeds", ["1", "2"], jobs=1)
+    with steps.shown():
+        wait_until(lambda: "0 of 2 seeds" in written.getvalue(), "the first line", 90)
+        steps.done("1")
+        wait_until(lambda: "1 of 2 seeds" in written.getvalue(), "the next line", 90)
+        with steps.aside():
+            asides = len(written.getvalue())
+            assert written.getvalue().endswith("\x1b[2K"), "the line is gone"
+        wait_until(lambda: "running: 2" in written.getvalue()[asides:], "the line again", 90)
+    assert written.getvalue().endswith("\x1b[2K")
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What is told while something runs; it is told often, and each run waits until it was."""
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
+    told = list[str]()
+    print_ = VisibleConsole.print
+
+    def printed(self: VisibleConsole, *what: object, **how: object) -> None:
+        told.extend(each for each in what if isinstance(each, str) and ", running: " in each)
+        print_(self, *what, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(VisibleConsole, "print", printed)
+    return told
+
+
+def until_told(told: list[str], count: int, name: str) -> None:
+    begins, ends = f"{count} of ", f"running: {name}"
+    wait_until(lambda: any(x.startswith(begins) and x.endswith(ends) for x in told), name, 90)
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_a_sweep_says_how_far_it_is(
+    stele: Stele, slow: list[str], monkeypatch: pytest.MonkeyPatch, json: tuple[str, ...]
+) -> None:
+    def run(seed: int) -> Run:
+        until_told(slow, seed - 3, str(seed))
+        return Run(
+            profile="", failure=None, trace_hash="", finished={}, **{**FIGURES, "seed": seed}
+        )
+
+    monkeypatch.setattr(sweep, "run_disaster", run)
+    ran = stele("sim", "sweep", "--seeds", "3..5", *json)
+    assert ran.exit_code == 0
+    assert "2 of 3 seeds" in ran.err and "running" not in ran.out
+    if json:
+        assert msgspec.json.decode(ran.out)["seeds"] == 3
+
+
+def test_a_hunt_says_which_bug_it_is_after(
+    stele: Stele, slow: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["reads-stale", "writes-stale"]
+
+    def hunt(name: str, most: int) -> Found:
+        until_told(slow, names.index(name), name)
+        return Found(mutant=name, rule="", runs=most, seed=1)
+
+    monkeypatch.setattr(sweep, "hunt", hunt)
+    monkeypatch.setattr("stele.sim.mutants.SIMULATED", dict.fromkeys(names))
+    monkeypatch.setattr("stele.sim.mutants.BY_DISASTERS", names)
+    ran = stele("sim", "mutants", "--json")
+    assert [each["mutant"] for each in msgspec.json.decode(ran.out)] == names
+
+
+def test_the_kit_says_which_scene_it_plays(
+    stele: Stele, slow: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = map(name_of, SCENES[:2])
+
+    async def played(*arguments: object) -> Result:
+        on_scene = cast("Callable[[str, tuple[Broken, ...]], None]", arguments[3])
+        for count, scene in enumerate((first, second), 1):
+            until_told(slow, count, scene)
+            on_scene(scene, ())
+        return Result(scenes=(first, second), broken=())
+
+    monkeypatch.setattr(conformance, "run_kit", played)
+    where = ("--kafka", "127.0.0.1:1", "--dir", str(tmp_path), "--scene", second)
+    ran = stele("conformance", *where, "--json", "--", "true")
+    assert msgspec.json.decode(ran.out)["scenes"] == [first, second]
+    assert stele("conformance", *where, "--", "true").out.splitlines() == [
+        f"held   {first}",
+        f"held   {second}",
+        "No rule was broken.",
+    ]

@@ -1,0 +1,65 @@
+"""A Python program with Kafka's and Avro's libraries alone sends a command and reads its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from examples.python_producer.send_command import header_of, uuid7
+from stele.log.schemas import load_schemas, schema_folder
+from tests.services.processes import services
+
+PROGRAM = Path("examples/python_producer/send_command.py")
+LIMIT_S = 120
+
+
+def test_it_needs_nothing_of_the_package() -> None:
+    imported = re.findall(r"^(?:from|import) (\w+)", PROGRAM.read_text(), re.MULTILINE)
+    assert "confluent_kafka" in imported and "stele" not in imported
+
+
+def test_its_headers_and_ids_are_those_of_the_contract() -> None:
+    schemas = load_schemas()
+    assert header_of(schemas.newest["Envelope"]) == schemas.headers["Envelope"]
+    ids = [uuid.UUID(uuid7()) for _ in range(1000)]
+    assert {(each.version, each.variant) for each in ids} == {(7, uuid.RFC_4122)}
+    assert len({*ids}) == len(ids)
+
+
+@pytest.mark.broker
+async def test_a_python_program_sends_a_command_and_hears_its_one_outcome(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    without_us = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    async def send(*arguments: str) -> tuple[int, list[str]]:
+        words = [sys.executable, "-I", str(PROGRAM), kafka, topics, str(schema_folder())]
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*words, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+            env=without_us,
+        )
+        lines = done.stdout.splitlines()
+        assert lines, done.stderr[-2000:]
+        return done.returncode, lines[-1].split()
+
+    async with services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path) as start:
+        service = await start("metadata_log")
+        code, (request_id, *said) = await send("colour", "blue")
+        assert (code, said[0]) == (0, "applied")
+        found = await service.get("/v1/settings?level=barrier")
+        assert found["settings"]["colour"] == "blue"
+        assert await send("colour", "blue", request_id) == (0, [request_id, *said]), "one outcome"
+        code, (_, *said) = await send("", "blue")
+        assert (code, said[0]) == (1, "refused"), said
