@@ -20,7 +20,7 @@ from stele.sim.mutants_guards import GUARD_MUTANTS, GUARD_TEST_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
-from stele.sim.mutants_log import LOG_MUTANTS, LOG_TEST_MUTANTS
+from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
@@ -30,7 +30,7 @@ from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
-from stele.sim.mutants_rounds import ROUND_MUTANTS, ROUND_TEST_MUTANTS
+from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_rows import ROW_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
@@ -83,6 +83,7 @@ BY_DISASTERS: Final = frozenset(
         "recognise_requests_by_payload",
         "reject_on_an_old_state",
         "barrier_reads_locally",
+        "barrier_is_shared_for_ever",
         "loser_is_not_decided_again",
         "timeout_is_failure",
         "lost_append_is_never_resolved",
@@ -124,8 +125,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **{
         mutant.__name__: mutant
         for mutant in (
-            *LOG_TEST_MUTANTS,
-            *ROUND_TEST_MUTANTS,
             *SHELL_MUTANTS,
             *JOINING_MUTANTS,
             *CLIENT_MUTANTS,

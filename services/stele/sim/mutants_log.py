@@ -279,6 +279,7 @@ LOG_MUTANTS: Final = (
     recognise_requests_by_payload,
     reject_on_an_old_state,
     barrier_reads_locally,
+    barrier_is_shared_for_ever,
     loser_is_not_decided_again,
     timeout_is_failure,
     lost_append_is_never_resolved,
@@ -290,4 +291,3 @@ LOG_MUTANTS: Final = (
     watch_is_told_losers,
     past_begins_with_a_later_image,
 )
-LOG_TEST_MUTANTS: Final = (barrier_is_shared_for_ever,)

@@ -102,10 +102,10 @@ class Caller(Owner):
                 if outcome is not None and outcome.taken:
                     self.world.witness.told(outcome)
 
-    async def read(self) -> Image | None:
+    async def read(self, of: "LogMachine | None" = None) -> Image | None:
         """What was told before the question is in the answer."""
         world, began_us = self.world, self.world.kernel.now_us
-        target, least = self.chance.choice(world.logs), world.witness.newest_promise()
+        target, least = of or self.chance.choice(world.logs), world.witness.newest_promise()
         image: Image | None = await self._call(target, target.serve_read)
         if image is not None and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0):
             world.witness.checks += 1

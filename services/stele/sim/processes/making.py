@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.network import Weather
+from stele.sim.processes.deaf import make_deaf
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
 from stele.sim.processes.traps import late_to_truncate, make_traps
@@ -240,6 +241,7 @@ def make_disaster(seed: int) -> Disaster:
     actions = _faults(Random(f"faults/{seed}"), base)
     actions += _of_nodes(Random(f"nodes/{seed}"), base)
     actions += make_traps(Random(f"traps/{seed}"), base.length_s, tablets=bool(base.tablets))
+    actions += make_deaf(Random(f"deaf/{seed}"), base.logs, base.length_s)
     if base.asked:
         actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
     if base.truncated:

@@ -15,6 +15,7 @@ from stele.metadata_log import writer
 from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.processes.broker import BROKER
+from stele.sim.processes.deaf import DEAF
 from stele.sim.processes.interposed import Current, interposed
 from stele.sim.processes.late import LATE
 from stele.sim.processes.machine import RESTART_S, Machine
@@ -131,6 +132,9 @@ def _act(world: World, action: Action) -> None:
         return
     if action.target == world.redis.name:
         _act_on_redis(world, action)
+        return
+    if action.kind == DEAF:
+        world.deafness.begin(action)
         return
     machine = world.machines.get(action.target)
     if machine is None:
@@ -335,6 +339,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "truncations": world.truncations.done,
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
+            "deaf processes": world.deafness.times,
             "restored": world.backups.restored,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),

@@ -463,6 +463,8 @@ class Witness:
             if not self._has_noted(node_id, version, 0)
         ]
         self.passed += 1
+        if is_fenced and new.version != version:
+            self._world.holds.drained(before.membership.taking_part().keys(), version)
         if not lacking:
             return
         self.checks += 1

@@ -28,6 +28,7 @@ from stele.sim.processes.data import (
     DataClient,
     Rows,
 )
+from stele.sim.processes.deaf import Deafness
 from stele.sim.processes.guards import GuardMachine, WorkerMachine
 from stele.sim.processes.holds import HoldWitness
 from stele.sim.processes.interposed import Current
@@ -133,6 +134,7 @@ class World:
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
         self.traps = Traps(self)
         self.late = Late(self)
+        self.deafness = Deafness("deafness", self)
         self.web.late_us = self.late.delay_us
         self.faults = 0
         self._ages_ending = 0
