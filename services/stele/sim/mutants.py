@@ -29,6 +29,7 @@ from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
+from stele.sim.mutants_requests import REQUEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_rows import ROW_MUTANTS
@@ -69,11 +70,19 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *PROCESS_MUTANTS,
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
+        *REQUEST_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
 BY_DISASTERS: Final = frozenset(
-    m.__name__ for m in (*LOST_LOG_MUTANTS, *PROCESS_MUTANTS, *ROW_MUTANTS, *GUARD_MUTANTS)
+    mutant.__name__
+    for mutant in (
+        *LOST_LOG_MUTANTS,
+        *PROCESS_MUTANTS,
+        *ROW_MUTANTS,
+        *GUARD_MUTANTS,
+        *REQUEST_MUTANTS,
+    )
 ) | frozenset(
     [
         "acknowledge_before_apply",

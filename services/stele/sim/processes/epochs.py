@@ -2,6 +2,7 @@
 told of it. The rules are those of images: a lost log changes none of them.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.commands import Envelope, Outcome, Rejection, command_digest
@@ -9,8 +10,10 @@ from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests.facts import CommandRefused
+from stele.domain.requests.not_taken import EXPIRED
 from stele.log.codec import decode_epoch
 from stele.sim.log_checks import LogChecks
+from stele.sim.request_checks import RequestChecks, checks_of
 from stele.sim.restriction_checks import MODES, RULE, check_restricted
 from stele.sim.stream_checks import StreamChecks
 from stele.sim.switch_checks import check_switches
@@ -32,6 +35,7 @@ class EpochWitness:
         self._asked: dict[tuple[str, bytes], dict[str, Envelope]] = {}
         """By request id and digest; then by the log that they are meant for, empty: whichever it is."""
         self._log = LogChecks()
+        self._requests = self._checks_of(())
         self.streams = StreamChecks()
         self.by_version: dict[int, Image] = {}
         """The newest image of each version, of the history up to ``_followed``."""
@@ -56,15 +60,23 @@ class EpochWitness:
                 check_tablets(before, after)
             self.streams.check(before, after)
             self._is_decided(before, epoch)
+            self._requests.check(epoch)
         except Violation as violation:
             self._world.demand(False, violation.invariant, violation.expected, violation.found)
+        self._requests.follow(epoch)
         self._note(before, after)
+
+    def _checks_of(self, line: Iterable[Epoch]) -> RequestChecks:
+        memory = self._world.scenario.memory
+        return checks_of(line, memory.size, memory.limit)
 
     def _begin_anew(self, image: Image) -> None:
         """Epochs were lost: what led to this state is another history than what was followed."""
         witness = self._world.witness
         self._log, self.by_version = LogChecks(), {}
         line = sorted(witness.line(image.state_id).items(), key=lambda each: each[1])
+        records = (witness.records[state_id].value for state_id, _ in line)
+        self._requests = self._checks_of(map(decode_epoch, records))
         before = Image()
         for state_id, _ in line:
             after = witness.image_at(state_id)
@@ -149,6 +161,8 @@ class EpochWitness:
 
     def _is_restricted(self, outcome: Outcome) -> None:
         code = "" if outcome.rejection is None else outcome.rejection.code
+        if code == EXPIRED:
+            self._is_expired(outcome)
         if code not in MODES:
             return
         image = self._world.witness.image_at(outcome.state_id)
@@ -160,6 +174,13 @@ class EpochWitness:
             f"who is told {code} in the light of epoch {outcome.epoch} finds it so there",
             f"that epoch is {found}",
         )
+
+    def _is_expired(self, outcome: Outcome) -> None:
+        self._world.witness.checks += 1
+        try:
+            self._requests.expired(outcome.request_id, outcome.state_id)
+        except Violation as violation:
+            self._world.demand(False, violation.invariant, violation.expected, violation.found)
 
 
 def _check_term(before: Image, envelope: Envelope, epoch: Epoch) -> None:

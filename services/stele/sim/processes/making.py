@@ -1,5 +1,6 @@
 """How a seed becomes a disaster: the cluster, everyday faults, and the rounds in which something is lost."""
 
+from collections.abc import Mapping
 from random import Random
 from typing import Final
 
@@ -9,6 +10,7 @@ from stele.sim.network import Weather
 from stele.sim.processes.deaf import make_deaf
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
+from stele.sim.processes.old_ids import Memory, make_memory
 from stele.sim.processes.traps import late_to_truncate, make_traps
 from stele.sim.scenario import Action, ClockError, times
 
@@ -176,6 +178,8 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Another table has the tablets of the first."""
     watches: int = 0
     """Of epochs; metadata-logs remember little of the past then, and read it back."""
+    memory: Memory = Memory()
+    """Of decided requests."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -251,12 +255,14 @@ def make_disaster(seed: int) -> Disaster:
     requests += _others(Random(f"others/{seed}"), base)
     if base.dead_together:
         requests += _declarations(dead, base)
+    clocks = _clocks(Random(f"clocks/{seed}"), base)
     return msgspec.structs.replace(
         base,
         requests=tuple(sorted(requests, key=lambda action: action.at_s)),
         freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
-        clocks=_clocks(Random(f"clocks/{seed}"), base),
+        memory=Memory() if _is_far_ahead(clocks) else make_memory(Random(f"memory/{seed}")),
+        clocks=clocks,
     )
 
 
@@ -462,6 +468,11 @@ def _freezes(random: Random, base: Disaster) -> list[Action]:
         )
         for at_s in times(random, FREEZE_EVERY_S, base.length_s)
     ]
+
+
+def _is_far_ahead(clocks: Mapping[str, ClockError]) -> bool:
+    """Once ids that a metadata-log took an hour ahead are forgotten, all ids of now are too old."""
+    return any(error.skew_ms >= FAR_AHEAD_MS for error in clocks.values())
 
 
 def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from stele.catch_up import filling
 from stele.domain.names import NodeState
+from stele.domain.requests import memory
 from stele.log.history import Bounds, History
 from stele.metadata_log import writer
 from stele.runtime import starting
@@ -65,6 +66,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         remember(patch)
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
+        patch.attribute(memory, "GENERATION", scenario.memory.size)
         if scenario.watches:
             patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)
@@ -340,6 +342,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
             "deaf processes": world.deafness.times,
+            "ids too old": world.latecomer.refused,
             "restored": world.backups.restored,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),

@@ -9,6 +9,7 @@ from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.requests.limits import GENERATIONS
 from stele.log.archive.segments import Limits
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
@@ -45,6 +46,7 @@ from stele.sim.processes.members import (
     ReplicaMachine,
     catch_up_of,
 )
+from stele.sim.processes.old_ids import Latecomer
 from stele.sim.processes.redis import Server
 from stele.sim.processes.requester import RequesterMachine
 from stele.sim.processes.stores import StoreWitness
@@ -134,7 +136,7 @@ class World:
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
         self.traps = Traps(self)
         self.late = Late(self)
-        self.deafness = Deafness("deafness", self)
+        self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = 0
         self._ages_ending = 0
@@ -155,6 +157,8 @@ class World:
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
+        if self.scenario.memory.is_short:
+            founding.apply(SetSetting(GENERATIONS.name, str(self.scenario.memory.limit)))
         if self.clients:
             founding.apply(CreateKeyspace(KEYSPACE, self.scenario.replication))
         if self.scenario.tablets:
@@ -181,6 +185,8 @@ class World:
             machine.boot()
         for caller in (*self.callers, self.mover, self.freezer):
             caller.start()
+        if self.scenario.memory.is_short:
+            self.latecomer.start()
         for client in (*self.clients, *self.truncated_clients):
             client.start()
         for watch in self.watches:
