@@ -24,6 +24,7 @@ from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
+from stele.sim.mutants_parts import PART_MUTANTS
 from stele.sim.mutants_processes import PROCESS_MUTANTS
 from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
@@ -71,6 +72,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
+        *PART_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -82,6 +84,7 @@ BY_DISASTERS: Final = frozenset(
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
+        *PART_MUTANTS,
     )
 ) | frozenset(
     [

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.commands import Envelope, Outcome, Rejection, command_digest
+from stele.domain.context import Decision
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
@@ -13,6 +14,7 @@ from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.not_taken import EXPIRED
 from stele.log.codec import decode_epoch
 from stele.sim.log_checks import LogChecks
+from stele.sim.part_checks import PartChecks, check_size, is_too_large
 from stele.sim.request_checks import RequestChecks, checks_of
 from stele.sim.restriction_checks import MODES, RULE, check_restricted
 from stele.sim.stream_checks import StreamChecks
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 CLAIM: Final = "claim_coordinator"
 DECIDED: Final = "I2"
+TOO_LARGE: Final = "record_too_large"
 
 
 class EpochWitness:
@@ -36,6 +39,10 @@ class EpochWitness:
         """By request id and digest; then by the log that they are meant for, empty: whichever it is."""
         self._log = LogChecks()
         self._requests = self._checks_of(())
+        self._parts = PartChecks()
+        self.in_parts = 0
+        self.too_large = 0
+        """Commands that were refused since they have no room in a record."""
         self.streams = StreamChecks()
         self.by_version: dict[int, Image] = {}
         """The newest image of each version, of the history up to ``_followed``."""
@@ -61,9 +68,13 @@ class EpochWitness:
             self.streams.check(before, after)
             self._is_decided(before, epoch)
             self._requests.check(epoch)
+            self._parts.check(before, after, epoch)
+            size_bytes = len(self._world.witness.records[epoch.state_id].value)
+            check_size(epoch, size_bytes, self._world.scenario.records.most_bytes)
         except Violation as violation:
             self._world.demand(False, violation.invariant, violation.expected, violation.found)
         self._requests.follow(epoch)
+        self._parts.follow(epoch)
         self._note(before, after)
 
     def _checks_of(self, line: Iterable[Epoch]) -> RequestChecks:
@@ -75,8 +86,10 @@ class EpochWitness:
         witness = self._world.witness
         self._log, self.by_version = LogChecks(), {}
         line = sorted(witness.line(image.state_id).items(), key=lambda each: each[1])
-        records = (witness.records[state_id].value for state_id, _ in line)
-        self._requests = self._checks_of(map(decode_epoch, records))
+        epochs = [decode_epoch(witness.records[state_id].value) for state_id, _ in line]
+        self._requests, self._parts = self._checks_of(epochs), PartChecks()
+        for epoch in epochs:
+            self._parts.follow(epoch)
         before = Image()
         for state_id, _ in line:
             after = witness.image_at(state_id)
@@ -100,8 +113,7 @@ class EpochWitness:
             refused = self._envelope(before, fact.request_id, fact.digest)
             decision = None if refused is None else decide(before, refused, epoch.at_ms)
             require(
-                decision is None
-                or (isinstance(decision, Rejection) and decision.code == fact.code),
+                decision is None or self._is_refused(decision, fact.code),
                 DECIDED,
                 f"request {fact.request_id} is rejected at epoch {epoch.epoch} for {fact.code}",
                 f"on the state before it decides {str(decision)[:200]}",
@@ -110,13 +122,22 @@ class EpochWitness:
         if envelope is None:
             return
         _check_term(before, envelope, epoch)
-        decision = decide(before, envelope, epoch.at_ms)
+        decision, decided = decide(before, envelope, epoch.at_ms), self._parts.decided(epoch)
+        self.in_parts += len(decided) > len(epoch.facts)
         require(
-            decision == epoch.facts,
+            decision == decided,
             DECIDED,
             f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
             f"on that state it decides {str(decision)[:300]}",
         )
+
+    def _is_refused(self, decision: Decision, code: str) -> bool:
+        """By what is decided; or since that has no room in a record."""
+        if isinstance(decision, Rejection):
+            return decision.code == code
+        self.too_large += code == TOO_LARGE
+        limit_bytes = self._world.scenario.records.most_bytes
+        return code == TOO_LARGE and is_too_large(decision, limit_bytes)
 
     def _envelope(self, before: Image, request_id: str, digest: bytes) -> Envelope | None:
         """As it was sent; None where nobody but the founder has sent it."""

@@ -8,6 +8,7 @@ import msgspec
 
 from stele.sim.network import Weather
 from stele.sim.processes.deaf import make_deaf
+from stele.sim.processes.large import Records, make_records
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
 from stele.sim.processes.old_ids import Memory, make_memory
@@ -180,6 +181,8 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Of epochs; metadata-logs remember little of the past then, and read it back."""
     memory: Memory = Memory()
     """Of decided requests."""
+    records: Records = Records()
+    """How large they may be."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -262,6 +265,7 @@ def make_disaster(seed: int) -> Disaster:
         freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
         memory=Memory() if _is_far_ahead(clocks) else make_memory(Random(f"memory/{seed}")),
+        records=make_records(Random(f"records/{seed}")),
         clocks=clocks,
     )
 

@@ -67,6 +67,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
         patch.attribute(memory, "GENERATION", scenario.memory.size)
+        scenario.records.limit(patch)
         if scenario.watches:
             patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)
@@ -343,6 +344,8 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "traps": world.traps.sprung,
             "deaf processes": world.deafness.times,
             "ids too old": world.latecomer.refused,
+            "decisions in parts": witness.log.in_parts,
+            "too large": witness.log.too_large,
             "restored": world.backups.restored,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),

@@ -34,6 +34,7 @@ from stele.sim.processes.guards import GuardMachine, WorkerMachine
 from stele.sim.processes.holds import HoldWitness
 from stele.sim.processes.interposed import Current
 from stele.sim.processes.kafka import Flows
+from stele.sim.processes.large import LargeCaller
 from stele.sim.processes.late import Late
 from stele.sim.processes.machine import Machine
 from stele.sim.processes.making import Disaster
@@ -121,14 +122,14 @@ class World:
         self.callers_work = True
         self.callers: list[Caller] = [
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
+            *(LargeCaller("large", self) for _ in range(scenario.records.are_small)),
         ]
         self.mover = Mover("mover", self)
         self.freezer = Freezer("freezer", self)
         self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.rows = Rows()
         self.stores = StoreWitness(self)
-        self.tablet_rows = TabletRows(self)
-        self.streams = StreamWitness(self)
+        self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
         self.truncations = TruncationWitness(self)
         self.backups = BackupWitness(self)
