@@ -8,6 +8,15 @@ from stele.sim.kernel import Clock, Kernel, Owner
 from stele.sim.processes.event_loop import VirtualLoop
 
 
+def _loop() -> tuple[Kernel, VirtualLoop]:
+    kernel, owner = Kernel("seed"), Owner("n1")
+    owner.alive = True
+    loop = VirtualLoop(  # type: ignore[abstract]
+        kernel, owner, Clock(kernel), lambda: 0.5, lambda _: None, lambda _: None
+    )
+    return kernel, loop
+
+
 def test_who_keeps_off_cancels_ends_with_its_process() -> None:
     ended = list[str]()
 
@@ -19,12 +28,7 @@ def test_who_keeps_off_cancels_ends_with_its_process() -> None:
         finally:
             ended.append("inside" if asyncio.get_running_loop() is loop else "outside")
 
-    kernel = Kernel("seed")
-    owner = Owner("n1")
-    owner.alive = True
-    loop = VirtualLoop(  # type: ignore[abstract]
-        kernel, owner, Clock(kernel), lambda: 0.5, lambda _: None, lambda _: None
-    )
+    kernel, loop = _loop()
     task = loop.create_task(main())
     kernel.run_until(1_000_000)
     loop.kill()
@@ -32,3 +36,27 @@ def test_who_keeps_off_cancels_ends_with_its_process() -> None:
     del task
     gc.collect()
     assert ended == ["inside"]
+
+
+def test_what_the_last_lines_of_a_process_begin_never_runs() -> None:
+    begun = list[str]()
+
+    async def other() -> None:
+        begun.append("other")
+
+    async def main() -> None:
+        loop, others = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+        while True:
+            try:
+                await loop.create_future()
+            except asyncio.CancelledError:
+                pass
+            except BaseException:
+                others.append(loop.create_task(other()))
+                raise
+
+    kernel, loop = _loop()
+    loop.create_task(main())
+    kernel.run_until(1_000_000)
+    loop.kill()
+    assert begun == []

@@ -22,6 +22,7 @@ TRACE = [
     "   2.500000 n2 starts",
     "   3.000000 Redis is away for 2.0 s",
     "   4.000000 n2 says: a node of dc1 in r1 tells cu1 of keyspace k3",
+    "   5.000000 w1 is deaf to the log for 2.5 s",
     "what belongs to the line before",
 ]
 
@@ -39,11 +40,12 @@ def test_an_event_is_in_the_lanes_of_whom_it_names() -> None:
         ("n2",),
         (WORLD,),
         ("n2",),
+        ("w1",),
     ]
     assert [event.kind for event in events] == [
-        *("epoch", "fault", "asked", "fault", "life", "fault", "said")
+        *("epoch", "fault", "asked", "fault", "life", "fault", "said", "fault")
     ]
-    assert [event.lasts_s for event in events] == [0, 5.5, 0, 0, 0, 2.0, 0]
+    assert [event.lasts_s for event in events] == [0, 5.5, 0, 0, 0, 2.0, 0, 2.5]
 
 
 @pytest.fixture(scope="module")

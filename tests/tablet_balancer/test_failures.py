@@ -7,8 +7,12 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.facts import Request
+from stele.domain.evolve import Delta, evolve
+from stele.domain.facts import AnyFact, Epoch
+from stele.domain.image import EMPTY, Image
+from stele.domain.names import BALANCER, RequestKind, RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.staging.facts import Part, PartsCommitted
 from stele.tablet_balancer.failures import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failures
 
 
@@ -20,6 +24,28 @@ def request(status: RequestStatus, to_node: str = "n4") -> Request:
         to_node=to_node,
         started_epoch=7,
     )
+
+
+def epoch_after(image: Image, *facts: AnyFact) -> Epoch:
+    return Epoch(
+        prev_state_id=image.state_id,
+        state_id=bytes([image.epoch + 1]) * 16,
+        epoch=image.epoch + 1,
+        request_id="",
+        command="advance",
+        facts=facts,
+    )
+
+
+def test_what_failed_counts_once_its_parts_are_committed() -> None:
+    failed = msgspec.structs.replace(request(RequestStatus.FAILED), actor=BALANCER)
+    failures, part = Failures(), Part("s", 0, (RequestChanged(failed),))
+    first = epoch_after(EMPTY, part)
+    failures.follow(Delta(EMPTY, first), 0.0)
+    assert not failures.avoided(1.0)
+    staged = evolve(EMPTY, first)
+    failures.follow(Delta(staged, epoch_after(staged, PartsCommitted("s", 1))), 0.0)
+    assert failures.avoided(1.0) == {"n4"}
 
 
 def test_pauses_grow_up_to_a_limit_and_end_with_a_success() -> None:

@@ -20,17 +20,19 @@ from stele.sim.mutants_guards import GUARD_MUTANTS, GUARD_TEST_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
-from stele.sim.mutants_log import LOG_MUTANTS, LOG_TEST_MUTANTS
+from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
+from stele.sim.mutants_parts import PART_MUTANTS
 from stele.sim.mutants_processes import PROCESS_MUTANTS
 from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
+from stele.sim.mutants_requests import REQUEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
-from stele.sim.mutants_rounds import ROUND_MUTANTS, ROUND_TEST_MUTANTS
+from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_rows import ROW_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
@@ -69,11 +71,21 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *PROCESS_MUTANTS,
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
+        *REQUEST_MUTANTS,
+        *PART_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
 BY_DISASTERS: Final = frozenset(
-    m.__name__ for m in (*LOST_LOG_MUTANTS, *PROCESS_MUTANTS, *ROW_MUTANTS, *GUARD_MUTANTS)
+    mutant.__name__
+    for mutant in (
+        *LOST_LOG_MUTANTS,
+        *PROCESS_MUTANTS,
+        *ROW_MUTANTS,
+        *GUARD_MUTANTS,
+        *REQUEST_MUTANTS,
+        *PART_MUTANTS,
+    )
 ) | frozenset(
     [
         "acknowledge_before_apply",
@@ -83,6 +95,7 @@ BY_DISASTERS: Final = frozenset(
         "recognise_requests_by_payload",
         "reject_on_an_old_state",
         "barrier_reads_locally",
+        "barrier_is_shared_for_ever",
         "loser_is_not_decided_again",
         "timeout_is_failure",
         "lost_append_is_never_resolved",
@@ -124,8 +137,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **{
         mutant.__name__: mutant
         for mutant in (
-            *LOG_TEST_MUTANTS,
-            *ROUND_TEST_MUTANTS,
             *SHELL_MUTANTS,
             *JOINING_MUTANTS,
             *CLIENT_MUTANTS,

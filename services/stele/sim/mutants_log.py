@@ -316,6 +316,7 @@ LOG_MUTANTS: Final = (
     recognise_requests_by_payload,
     reject_on_an_old_state,
     barrier_reads_locally,
+    barrier_is_shared_for_ever,
     loser_is_not_decided_again,
     what_is_decided_apart_counts,
     nobody_waits_for_what_is_decided_apart,
@@ -329,4 +330,3 @@ LOG_MUTANTS: Final = (
     watch_is_told_losers,
     past_begins_with_a_later_image,
 )
-LOG_TEST_MUTANTS: Final = (barrier_is_shared_for_ever,)

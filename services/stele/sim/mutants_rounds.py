@@ -268,6 +268,8 @@ ROUND_MUTANTS: Final = (
     fence_need_not_be_known,
     node_acknowledges_before_applying,
     requests_do_not_hold_their_version,
+    drained_is_not_asked,
+    term_is_not_checked,
     reads_move_before_streaming,
     fence_above_version,
     dead_nodes_are_waited_for,
@@ -277,6 +279,8 @@ ROUND_MUTANTS: Final = (
     work_is_known_without_its_session,
     skip_the_fence,
     former_members_are_served,
+    fence_is_not_checked_again,
+    fence_looks_at_the_last_change_only,
     serve_before_caught_up,
     session_id_is_used_again,
     session_is_shared,
@@ -284,10 +288,4 @@ ROUND_MUTANTS: Final = (
     drop_frees_the_name_before_the_fence,
     closed_session_is_accepted,
     guard_is_not_checked,
-)
-ROUND_TEST_MUTANTS: Final = (
-    drained_is_not_asked,
-    term_is_not_checked,
-    fence_is_not_checked_again,
-    fence_looks_at_the_last_change_only,
 )

@@ -24,7 +24,7 @@ _KINDS: Final = {
     "asked": re.compile(r"ask |[0-9a-f]{8}\S* "),
     "fault": re.compile(
         r"\b(cut|cuts|pause|kill|killed|crash|crashes|power|slow|stands still|is away|flushed|wipe|wiped|lost"
-        r"|loses|dies|full|torn|flip|damaged|gone|behind|takes over|made anew)\b"
+        r"|loses|dies|full|torn|flip|damaged|gone|behind|takes over|made anew|deaf)\b"
     ),
     "life": re.compile(
         r"\b(start|starts|restart|restarts|heal|heals|ends|is back|recovers|recovered)\b"

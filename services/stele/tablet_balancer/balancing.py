@@ -16,7 +16,6 @@ from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.names import BALANCER
-from stele.domain.requests.facts import RequestChanged
 from stele.domain.schema.switches import all_off
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import recounting
@@ -280,9 +279,7 @@ class Balancer:
             log.warning("still reading the log", why=str(error))
 
     def _on_epoch(self, image: Image, delta: Delta) -> None:
-        for fact in delta.epoch.facts:
-            if isinstance(fact, RequestChanged) and fact.request.actor == BALANCER:
-                self._failures.note(fact.request, time.monotonic())
+        self._failures.follow(delta, time.monotonic())
         self._wake.set()
 
 

@@ -6,8 +6,9 @@ the tablet: who failed is one of those that have it, and nobody says which.
 
 from typing import Final
 
-from stele.domain.names import RequestStatus
-from stele.domain.requests.facts import Request
+from stele.domain.evolve import Delta
+from stele.domain.names import BALANCER, RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged
 
 FIRST_PAUSE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 600.0
@@ -22,6 +23,12 @@ class Failures:
     def __init__(self) -> None:
         self._pauses: dict[str | Tablet, tuple[float, float]] = {}
         """Until when, and how long the pause is."""
+
+    def follow(self, delta: Delta, now_s: float) -> None:
+        """What an epoch makes true of the balancer's requests; it may have come in parts."""
+        for fact in delta.facts():
+            if isinstance(fact, RequestChanged) and fact.request.actor == BALANCER:
+                self.note(fact.request, now_s)
 
     def note(self, request: Request, now_s: float) -> None:
         """A request of the balancer's has changed. Those that fail together count once; what never began

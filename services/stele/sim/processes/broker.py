@@ -19,14 +19,12 @@ T = TypeVar("T")
 
 BROKER: Final = Owner("log")
 EPOCHS: Final = "epochs"
-"""What is blocked from here are the log's records alone: its end, and the topics beside it, can be had."""
+"""What is blocked from here are the log's records alone, as where answers to fetches are late: its end, and
+the topics beside it, can be had, and no error tells the consumer.
+"""
 ANSWER_S: Final = 3.0
 RETRY_S: Final = 0.2
 MAX_BATCH: Final = 16
-
-
-def _delivers(network: Network, name: str) -> bool:
-    return network.reaches(BROKER.name, name) and network.reaches(EPOCHS, name)
 
 
 class Topic:
@@ -205,8 +203,9 @@ class Reading:
         if not self._lives():
             self.stop()
             return
-        is_cut = not _delivers(topic.network, self._machine.name)
-        if is_cut or not self._has_room():
+        is_cut = not topic.network.reaches(BROKER.name, self._machine.name)
+        is_deaf = not topic.network.reaches(EPOCHS, self._machine.name)
+        if is_cut or is_deaf or not self._has_room():
             self._was_cut |= is_cut
             self._fetching = True
             self._at(us(RETRY_S), self._fetch)

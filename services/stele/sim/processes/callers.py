@@ -37,7 +37,7 @@ class Caller(Owner):
         self.world = world
         self.clock = Clock(world.kernel)
         self.chance = world.kernel.random(f"caller/{name}")
-        self._asked: list[Envelope] = []
+        self.asked: list[Envelope] = []
 
     def start(self) -> None:
         self.spawn(self._work())
@@ -56,11 +56,11 @@ class Caller(Owner):
             draw = self.chance.random()
             if draw < 0.12:
                 await self.read()
-            elif draw < 0.25 and self._asked:
-                await self.submit(self.chance.choice(self._asked))
+            elif draw < 0.25 and self.asked:
+                await self.submit(self.chance.choice(self.asked))
             else:
                 envelope = self.envelope(self._command())
-                self._asked.append(envelope)
+                self.asked.append(envelope)
                 await self.submit(envelope)
             await self.sleep(0.1 + BUSY_S * self.chance.random())
 
@@ -83,13 +83,19 @@ class Caller(Owner):
     async def submit(self, envelope: Envelope, first: "LogMachine | None" = None) -> Outcome | None:
         """Under one id until it is answered, or given up; of ``first`` at first."""
         for _ in range(ATTEMPTS):
-            target, first = first or self.chance.choice(self.world.logs), None
-            outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
+            outcome, first = await self.ask_once(envelope, first), None
             if outcome is not None and outcome.taken:
-                self.world.witness.told(outcome)
                 return outcome
             await self.sleep(0.2 + 2 * self.chance.random())
         return None
+
+    async def ask_once(self, envelope: Envelope, of: "LogMachine | None" = None) -> Outcome | None:
+        """What is told of it by one metadata-log; None: nothing came."""
+        target = of or self.chance.choice(self.world.logs)
+        outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
+        if outcome is not None and outcome.taken:
+            self.world.witness.told(outcome)
+        return outcome
 
     async def ask(self, envelope: Envelope, first: "LogMachine | None" = None) -> None:
         """Whatever comes of it."""
@@ -97,16 +103,14 @@ class Caller(Owner):
 
     async def ask_again(self) -> None:
         """Of each metadata-log, what became of some of the requests: it is what was told before."""
-        for envelope in self.chance.sample(self._asked, min(ASKED_AGAIN, len(self._asked))):
+        for envelope in self.chance.sample(self.asked, min(ASKED_AGAIN, len(self.asked))):
             for target in self.world.logs:
-                outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
-                if outcome is not None and outcome.taken:
-                    self.world.witness.told(outcome)
+                await self.ask_once(envelope, target)
 
-    async def read(self) -> Image | None:
+    async def read(self, of: "LogMachine | None" = None) -> Image | None:
         """What was told before the question is in the answer."""
         world, began_us = self.world, self.world.kernel.now_us
-        target, least = self.chance.choice(world.logs), world.witness.newest_promise()
+        target, least = of or self.chance.choice(world.logs), world.witness.newest_promise()
         image: Image | None = await self._call(target, target.serve_read)
         if image is not None and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0):
             world.witness.checks += 1

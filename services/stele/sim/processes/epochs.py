@@ -2,15 +2,20 @@
 told of it. The rules are those of images: a lost log changes none of them.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.commands import Envelope, Outcome, Rejection, command_digest
+from stele.domain.context import Decision
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests.facts import CommandRefused
+from stele.domain.requests.not_taken import EXPIRED
 from stele.log.codec import decode_epoch
 from stele.sim.log_checks import LogChecks
+from stele.sim.part_checks import PartChecks, check_size, is_too_large
+from stele.sim.request_checks import RequestChecks, checks_of
 from stele.sim.restriction_checks import MODES, RULE, check_restricted
 from stele.sim.stream_checks import StreamChecks
 from stele.sim.switch_checks import check_switches
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 CLAIM: Final = "claim_coordinator"
 DECIDED: Final = "I2"
+TOO_LARGE: Final = "record_too_large"
 
 
 class EpochWitness:
@@ -32,6 +38,11 @@ class EpochWitness:
         self._asked: dict[tuple[str, bytes], dict[str, Envelope]] = {}
         """By request id and digest; then by the log that they are meant for, empty: whichever it is."""
         self._log = LogChecks()
+        self._requests = self._checks_of(())
+        self._parts = PartChecks()
+        self.in_parts = 0
+        self.too_large = 0
+        """Commands that were refused since they have no room in a record."""
         self.streams = StreamChecks()
         self.by_version: dict[int, Image] = {}
         """The newest image of each version, of the history up to ``_followed``."""
@@ -56,15 +67,29 @@ class EpochWitness:
                 check_tablets(before, after)
             self.streams.check(before, after)
             self._is_decided(before, epoch)
+            self._requests.check(epoch)
+            self._parts.check(before, after, epoch)
+            size_bytes = len(self._world.witness.records[epoch.state_id].value)
+            check_size(epoch, size_bytes, self._world.scenario.records.most_bytes)
         except Violation as violation:
             self._world.demand(False, violation.invariant, violation.expected, violation.found)
+        self._requests.follow(epoch)
+        self._parts.follow(epoch)
         self._note(before, after)
+
+    def _checks_of(self, line: Iterable[Epoch]) -> RequestChecks:
+        memory = self._world.scenario.memory
+        return checks_of(line, memory.size, memory.limit)
 
     def _begin_anew(self, image: Image) -> None:
         """Epochs were lost: what led to this state is another history than what was followed."""
         witness = self._world.witness
         self._log, self.by_version = LogChecks(), {}
         line = sorted(witness.line(image.state_id).items(), key=lambda each: each[1])
+        epochs = [decode_epoch(witness.records[state_id].value) for state_id, _ in line]
+        self._requests, self._parts = self._checks_of(epochs), PartChecks()
+        for epoch in epochs:
+            self._parts.follow(epoch)
         before = Image()
         for state_id, _ in line:
             after = witness.image_at(state_id)
@@ -88,8 +113,7 @@ class EpochWitness:
             refused = self._envelope(before, fact.request_id, fact.digest)
             decision = None if refused is None else decide(before, refused, epoch.at_ms)
             require(
-                decision is None
-                or (isinstance(decision, Rejection) and decision.code == fact.code),
+                decision is None or self._is_refused(decision, fact.code),
                 DECIDED,
                 f"request {fact.request_id} is rejected at epoch {epoch.epoch} for {fact.code}",
                 f"on the state before it decides {str(decision)[:200]}",
@@ -98,13 +122,22 @@ class EpochWitness:
         if envelope is None:
             return
         _check_term(before, envelope, epoch)
-        decision = decide(before, envelope, epoch.at_ms)
+        decision, decided = decide(before, envelope, epoch.at_ms), self._parts.decided(epoch)
+        self.in_parts += len(decided) > len(epoch.facts)
         require(
-            decision == epoch.facts,
+            decision == decided,
             DECIDED,
             f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
             f"on that state it decides {str(decision)[:300]}",
         )
+
+    def _is_refused(self, decision: Decision, code: str) -> bool:
+        """By what is decided; or since that has no room in a record."""
+        if isinstance(decision, Rejection):
+            return decision.code == code
+        self.too_large += code == TOO_LARGE
+        limit_bytes = self._world.scenario.records.most_bytes
+        return code == TOO_LARGE and is_too_large(decision, limit_bytes)
 
     def _envelope(self, before: Image, request_id: str, digest: bytes) -> Envelope | None:
         """As it was sent; None where nobody but the founder has sent it."""
@@ -149,6 +182,8 @@ class EpochWitness:
 
     def _is_restricted(self, outcome: Outcome) -> None:
         code = "" if outcome.rejection is None else outcome.rejection.code
+        if code == EXPIRED:
+            self._is_expired(outcome)
         if code not in MODES:
             return
         image = self._world.witness.image_at(outcome.state_id)
@@ -160,6 +195,13 @@ class EpochWitness:
             f"who is told {code} in the light of epoch {outcome.epoch} finds it so there",
             f"that epoch is {found}",
         )
+
+    def _is_expired(self, outcome: Outcome) -> None:
+        self._world.witness.checks += 1
+        try:
+            self._requests.expired(outcome.request_id, outcome.state_id)
+        except Violation as violation:
+            self._world.demand(False, violation.invariant, violation.expected, violation.found)
 
 
 def _check_term(before: Image, envelope: Envelope, epoch: Epoch) -> None:

@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 if not self._ready:
                     break
                 self._run(self._ready.popleft())
-        for task in self._tasks:
+        for task in [*self._tasks]:  # the last lines of one may begin others, which never run
             if not task.done():
                 self._end(task)
         self._ready.clear()

@@ -4,7 +4,7 @@ Whether a range has other replicas since a request began is read off the rows of
 version. None of production's rules is asked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,6 +74,30 @@ class HoldWitness:
                 f" {held.token} of {held.data_id} has the replicas of one of its requests, or an older one",
                 f"it says {ack.oldest_version_in_use} at epoch {ack.epoch}",
             )
+
+    def drained(self, members: Set[str], version: int) -> None:
+        """The next version comes with the fence of this one, since every member has said that no request goes
+        by an older row any more: so no replica need refuse any (I3).
+        """
+        for node in [each for each in self._world.nodes if each.node_id in members]:
+            late = [held for held in self._of(node).values() if self._is_late(held, version)]
+            self.checks += 1
+            self._world.demand(
+                not late,
+                "I3",
+                f"no request of {node.name} goes by a row from before version {version} when the next one comes"
+                " with its fence",
+                f"{len(late)} do, of tokens {sorted(held.token for held in late)[:5]}",
+            )
+
+    def _is_late(self, held: Held, version: int) -> bool:
+        """It began before its node knew this version, by a row that is another one now."""
+        witness = self._world.witness
+        began = witness.image_at(held.state_id)
+        if began is None or held.state_id not in witness.line(witness.head):
+            return False  # epochs were lost
+        self._follow(held, version)
+        return began.topology.version < version and held.same_until < version
 
     def _follow(self, held: Held, version: int) -> None:
         """As far as this version. A recovery leaves many out."""

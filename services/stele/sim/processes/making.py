@@ -1,13 +1,17 @@
 """How a seed becomes a disaster: the cluster, everyday faults, and the rounds in which something is lost."""
 
+from collections.abc import Mapping
 from random import Random
 from typing import Final
 
 import msgspec
 
 from stele.sim.network import Weather
+from stele.sim.processes.deaf import make_deaf
+from stele.sim.processes.large import Records, make_records
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
+from stele.sim.processes.old_ids import Memory, make_memory
 from stele.sim.processes.traps import late_to_truncate, make_traps
 from stele.sim.scenario import Action, ClockError, times
 
@@ -178,6 +182,10 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Of epochs; metadata-logs remember little of the past then, and read it back."""
     apart: bool = False
     """Metadata-logs decide apart from their event loops whatever may look at each row."""
+    memory: Memory = Memory()
+    """Of decided requests."""
+    records: Records = Records()
+    """How large they may be."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -243,6 +251,7 @@ def make_disaster(seed: int) -> Disaster:
     actions = _faults(Random(f"faults/{seed}"), base)
     actions += _of_nodes(Random(f"nodes/{seed}"), base)
     actions += make_traps(Random(f"traps/{seed}"), base.length_s, tablets=bool(base.tablets))
+    actions += make_deaf(Random(f"deaf/{seed}"), base.logs, base.length_s)
     if base.asked:
         actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
     if base.truncated:
@@ -252,13 +261,16 @@ def make_disaster(seed: int) -> Disaster:
     requests += _others(Random(f"others/{seed}"), base)
     if base.dead_together:
         requests += _declarations(dead, base)
+    clocks = _clocks(Random(f"clocks/{seed}"), base)
     return msgspec.structs.replace(
         base,
         requests=tuple(sorted(requests, key=lambda action: action.at_s)),
         freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
         apart=Random(f"apart/{seed}").random() < APART_SHARE,
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
-        clocks=_clocks(Random(f"clocks/{seed}"), base),
+        memory=Memory() if _is_far_ahead(clocks) else make_memory(Random(f"memory/{seed}")),
+        records=make_records(Random(f"records/{seed}")),
+        clocks=clocks,
     )
 
 
@@ -464,6 +476,11 @@ def _freezes(random: Random, base: Disaster) -> list[Action]:
         )
         for at_s in times(random, FREEZE_EVERY_S, base.length_s)
     ]
+
+
+def _is_far_ahead(clocks: Mapping[str, ClockError]) -> bool:
+    """Once ids that a metadata-log took an hour ahead are forgotten, all ids of now are too old."""
+    return any(error.skew_ms >= FAR_AHEAD_MS for error in clocks.values())
 
 
 def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:

@@ -10,12 +10,14 @@ from typing import Final
 
 from stele.catch_up import filling
 from stele.domain.names import NodeState
+from stele.domain.requests import memory
 from stele.log import apart
 from stele.log.history import Bounds, History
 from stele.metadata_log import writer
 from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.processes.broker import BROKER
+from stele.sim.processes.deaf import DEAF
 from stele.sim.processes.interposed import Current, interposed
 from stele.sim.processes.late import LATE
 from stele.sim.processes.machine import RESTART_S, Machine
@@ -67,6 +69,8 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
         if scenario.apart:
             patch.attribute(apart, "LARGE_ROWS", 0)
+        patch.attribute(memory, "GENERATION", scenario.memory.size)
+        scenario.records.limit(patch)
         if scenario.watches:
             patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)
@@ -134,6 +138,9 @@ def _act(world: World, action: Action) -> None:
         return
     if action.target == world.redis.name:
         _act_on_redis(world, action)
+        return
+    if action.kind == DEAF:
+        world.deafness.begin(action)
         return
     machine = world.machines.get(action.target)
     if machine is None:
@@ -338,6 +345,10 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "truncations": world.truncations.done,
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
+            "deaf processes": world.deafness.times,
+            "ids too old": world.latecomer.refused,
+            "decisions in parts": witness.log.in_parts,
+            "too large": witness.log.too_large,
             "restored": world.backups.restored,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),

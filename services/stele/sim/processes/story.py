@@ -34,6 +34,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     crash X 5 | pause X 5 | wipe X         now
     cut X from the log 5                   now: it hears nothing new of the log, all else goes on
     cut X from the coordinators 5          now: they do not hear it, all else goes on
+    cut X from the brokers 5               now: what it sends waits, and arrives afterwards
     cut X from its peers 5                 now: from the other nodes, all else goes on
     a client writes through X              from now on, one write after the other
     a client writes to m.t through X       the same, to a table
@@ -74,9 +75,8 @@ from stele.node import replica
 from stele.sim.asked import DC, join_command, replace_command
 from stele.sim.kernel import us
 from stele.sim.messages import Key, token_of_key
-from stele.sim.processes.broker import EPOCHS
 from stele.sim.processes.interposed import Current, interposed
-from stele.sim.processes.kafka import FLOWS
+from stele.sim.processes.kafka import BROKER, FLOWS
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.run import Nobody, seldom_collected
 from stele.sim.processes.stage import DATA, Stage, StoryClient
@@ -471,12 +471,13 @@ class Story:
         self.stage.strike(what, who, float(seconds or 0))
 
     def cut_from_log(self, line: Line, who: str, seconds: str) -> None:
-        self.stage.cut(line.number, {(EPOCHS, self.stage.victim(who).name)}, float(seconds))
+        self.stage.deafness.deafen(self.stage.victim(who), float(seconds))
 
     def cut_from(self, line: Line, who: str, others: str, seconds: str) -> None:
-        peers = {node.name for node in self.stage.nodes}
-        names = {FLOWS} if others == "the coordinators" else peers - {who}
-        pairs = {pair for name in names for pair in ((who, name), (name, who))}
+        peers, own = {node.name for node in self.stage.nodes}, self.stage.victim(who).name
+        servers = {"the coordinators": FLOWS, "the brokers": BROKER.name}
+        names = {servers[others]} if others in servers else peers - {own}
+        pairs = {pair for name in names for pair in ((own, name), (name, own))}
         self.stage.cut(line.number, pairs, float(seconds))
 
     def refused(self, line: Line, code: str) -> None:
@@ -596,7 +597,7 @@ _SENTENCES: Final[tuple[tuple[str, str], ...]] = (
     (r"when (\w+) cut (\w+) from its peers ([\d.]+)", "when_cut"),
     (r"(crash|pause|wipe) (\w+)(?: ([\d.]+))?", "strike"),
     (r"cut (\w+) from the log ([\d.]+)", "cut_from_log"),
-    (r"cut (\w+) from (the coordinators|its peers) ([\d.]+)", "cut_from"),
+    (r"cut (\w+) from (the coordinators|the brokers|its peers) ([\d.]+)", "cut_from"),
     (r"a client writes through (\w+)", "attach"),
     (r"a client writes to (\S+) through (\w+)", "attach_to"),
     (r"a client uses (\S+)", "use_table"),

@@ -448,9 +448,10 @@ class Witness:
         self._world.trace(epoch_line(epoch, after))
         if self._world.kernel.now_us == 0:
             return
-        if epoch.actor == COORDINATOR and epoch.command != CLAIM:
+        is_part = not epoch.request_id  # the commit of a decision has its request's id
+        if epoch.actor == COORDINATOR and epoch.command != CLAIM and not is_part:
             self._is_of_the_holder(before, epoch)
-        if epoch.actor == BALANCER:
+        if epoch.actor == BALANCER and not is_part:
             self.balanced_us = self._world.kernel.now_us
             self.balancing[epoch.command] += 1
         self._passes(before.topology, after.topology, before)
@@ -488,6 +489,8 @@ class Witness:
             if not self._has_noted(node_id, version, 0)
         ]
         self.passed += 1
+        if is_fenced and new.version != version:
+            self._world.holds.drained(before.membership.taking_part().keys(), version)
         if not lacking:
             return
         self.checks += 1

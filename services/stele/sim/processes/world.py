@@ -9,6 +9,7 @@ from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.requests.limits import GENERATIONS
 from stele.log.archive.segments import Limits
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
@@ -28,10 +29,12 @@ from stele.sim.processes.data import (
     DataClient,
     Rows,
 )
+from stele.sim.processes.deaf import Deafness
 from stele.sim.processes.guards import GuardMachine, WorkerMachine
 from stele.sim.processes.holds import HoldWitness
 from stele.sim.processes.interposed import Current
 from stele.sim.processes.kafka import Flows
+from stele.sim.processes.large import LargeCaller
 from stele.sim.processes.late import Late
 from stele.sim.processes.machine import Machine
 from stele.sim.processes.making import Disaster
@@ -44,6 +47,7 @@ from stele.sim.processes.members import (
     ReplicaMachine,
     catch_up_of,
 )
+from stele.sim.processes.old_ids import Latecomer
 from stele.sim.processes.redis import Server
 from stele.sim.processes.requester import RequesterMachine
 from stele.sim.processes.stores import StoreWitness
@@ -118,14 +122,14 @@ class World:
         self.callers_work = True
         self.callers: list[Caller] = [
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
+            *(LargeCaller("large", self) for _ in range(scenario.records.are_small)),
         ]
         self.mover = Mover("mover", self)
         self.freezer = Freezer("freezer", self)
         self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.rows = Rows()
         self.stores = StoreWitness(self)
-        self.tablet_rows = TabletRows(self)
-        self.streams = StreamWitness(self)
+        self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
         self.truncations = TruncationWitness(self)
         self.backups = BackupWitness(self)
@@ -133,6 +137,7 @@ class World:
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
         self.traps = Traps(self)
         self.late = Late(self)
+        self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = 0
         self._ages_ending = 0
@@ -153,6 +158,8 @@ class World:
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
+        if self.scenario.memory.is_short:
+            founding.apply(SetSetting(GENERATIONS.name, str(self.scenario.memory.limit)))
         if self.clients:
             founding.apply(CreateKeyspace(KEYSPACE, self.scenario.replication))
         if self.scenario.tablets:
@@ -179,6 +186,8 @@ class World:
             machine.boot()
         for caller in (*self.callers, self.mover, self.freezer):
             caller.start()
+        if self.scenario.memory.is_short:
+            self.latecomer.start()
         for client in (*self.clients, *self.truncated_clients):
             client.start()
         for watch in self.watches:
