@@ -15,6 +15,7 @@ from stele.domain.services.facts import Service
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
 from stele.runtime.announce import announced, own_service
+from stele.runtime.build import Build
 from stele.runtime.settings import ServiceSettings
 from tests.domain.history import three_nodes
 from tests.services.world import until
@@ -88,3 +89,5 @@ async def test_who_is_known_says_nothing_more(
         supported_features=tuple(sorted(KNOWN_FEATURES)),
         release_version=version("stele"),
     )
+    older = own_service("coordinator", "c-1", Build("older", frozenset()))
+    assert (older.supported_features, older.release_version) == ((), "older")
