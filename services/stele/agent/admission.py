@@ -74,7 +74,7 @@ async def admit(
     the outcome is known. What the node asked in an earlier life may be decided meanwhile, and answered under
     the same id, so each try begins and ends with its row.
     """
-    announcement_id, told = new_request_id(), ""
+    announcement_id, told = new_request_id(follower.image.state_id), ""
     while not stop.requested:
         identity = directory.identity
         command = _command(identity, advertised, follower.image.node(identity.node_id))

@@ -70,9 +70,11 @@ class Announcer:
         self._cluster = cluster
         self._asked: Envelope | None = None
 
-    async def say(self) -> int | None:
-        """The epoch that took it; None when it is to be said again. What went wrong is logged."""
-        envelope, self._asked = self._asked or announcement(self.own), None
+    async def say(self, state_id: bytes | None = None) -> int | None:
+        """The epoch that took it; None when it is to be said again. What went wrong is logged. ``state_id`` is
+        the newest that this process has read.
+        """
+        envelope, self._asked = self._asked or announcement(self.own, state_id), None
         try:
             return await announce(envelope, self._bootstrap, self._cluster)
         except NotTakenError as error:
@@ -92,10 +94,10 @@ class Announcer:
         self._asked = None
 
 
-def announcement(own: Service) -> Envelope:
+def announcement(own: Service, state_id: bytes | None = None) -> Envelope:
     """What is sent, again and again under one id, until it is known what became of it."""
     return Envelope(
-        request_id=new_request_id(),
+        request_id=new_request_id(state_id),
         command=AnnounceService(
             service_id=own.service_id,
             supported_features=own.supported_features,
@@ -157,5 +159,5 @@ async def _keep_announced(
             pause_s = LOOK_S  # it says so once the log is thawed
         elif is_read() and now.cluster and (said is None or (known is None and now.epoch >= said)):
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
-            said = await announcer.say() or said
+            said = await announcer.say(now.state_id) or said
         await asyncio.sleep(pause_s)
