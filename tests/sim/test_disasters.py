@@ -14,7 +14,7 @@ from stele.sim.scenario import ClockError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SEEDS = (0, 1, 2, 3, 4, 6)
+SEEDS = (0, 1, 2, 3, 4, 6, 8)
 HOUR_MS = 3_600_000
 
 
@@ -32,6 +32,7 @@ def test_disasters_pass() -> None:
     assert sum(r.finished["left"] for r in results) >= len(SEEDS)
     assert sum(r.requests for r in results) >= len(SEEDS)
     assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
+    assert sum(r.finished["stopped by a feature"] for r in results) >= 3
 
 
 def test_a_coordinator_and_a_balancer_whose_clocks_are_an_hour_ahead_work() -> None:

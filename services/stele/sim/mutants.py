@@ -27,6 +27,7 @@ from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
 from stele.sim.mutants_processes import PROCESS_MUTANTS
 from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
+from stele.sim.mutants_releases import RELEASE_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
@@ -69,6 +70,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *PROCESS_MUTANTS,
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
+        *RELEASE_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

@@ -11,6 +11,7 @@ from stele.domain.image import Image
 from stele.domain.requests.facts import CommandRefused
 from stele.log.codec import decode_epoch
 from stele.sim.log_checks import LogChecks
+from stele.sim.processes.releases import OLDER, UNKNOWN
 from stele.sim.restriction_checks import MODES, RULE, check_restricted
 from stele.sim.stream_checks import StreamChecks
 from stele.sim.switch_checks import check_switches
@@ -86,7 +87,10 @@ class EpochWitness:
             if not isinstance(fact, CommandRefused):
                 continue
             refused = self._envelope(before, fact.request_id, fact.digest)
-            decision = None if refused is None else decide(before, refused, epoch.at_ms)
+            known = OLDER.features if fact.code == UNKNOWN else None
+            decision = (
+                None if refused is None else decide(before, refused, epoch.at_ms, supported=known)
+            )
             require(
                 decision is None
                 or (isinstance(decision, Rejection) and decision.code == fact.code),

@@ -8,6 +8,7 @@ import msgspec
 from stele.sim.network import Weather
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
+from stele.sim.processes.releases import make_upgrades
 from stele.sim.processes.traps import late_to_truncate, make_traps
 from stele.sim.scenario import Action, ClockError, times
 
@@ -189,6 +190,10 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody asks for by the commands topic; see ``requester``."""
     freezes: tuple[Action, ...] = ()
     """When the log is frozen or left to one actor, and for how long."""
+    upgrades: tuple[Action, ...] = ()
+    """When which process gets the newer release, or the older one again, and what is asked for; see
+    ``releases``. Where there are any, all begin with the older one.
+    """
     rounds: tuple[Round, ...] = ()
 
     @property
@@ -253,6 +258,7 @@ def make_disaster(seed: int) -> Disaster:
         base,
         requests=tuple(sorted(requests, key=lambda action: action.at_s)),
         freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
+        upgrades=tuple(make_upgrades(Random(f"upgrades/{seed}"), _upgraded(base), base.length_s)),
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
         clocks=_clocks(Random(f"clocks/{seed}"), base),
     )
@@ -332,6 +338,11 @@ def _names(base: Disaster) -> list[str]:
         ("b", 1 if base.tablets else 0),
     )
     return [f"{kind}{i + 1}" for kind, count in counts for i in range(count)]
+
+
+def _upgraded(base: Disaster) -> list[str]:
+    """All that read the log."""
+    return [name for name in _names(base) if name[0] != "p"]
 
 
 def _faults(random: Random, base: Disaster) -> list[Action]:

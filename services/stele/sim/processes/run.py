@@ -21,6 +21,7 @@ from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.operator import Operator
+from stele.sim.processes.releases import bring
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.stores import watch
@@ -64,6 +65,8 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         remember(patch)
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
+        if scenario.upgrades:
+            bring(patch)
         if scenario.watches:
             patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)
@@ -336,6 +339,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
             "restored": world.backups.restored,
+            "stopped by a feature": world.roller.times_stopped,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },

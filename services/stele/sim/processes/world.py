@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Final, Protocol
 
 from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
-from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.segments import Limits
+from stele.runtime.build import Build
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel, us
@@ -45,7 +44,10 @@ from stele.sim.processes.members import (
     catch_up_of,
 )
 from stele.sim.processes.redis import Server
+from stele.sim.processes.release_checks import ReleaseWitness
+from stele.sim.processes.releases import NEWER, OLDER
 from stele.sim.processes.requester import RequesterMachine
+from stele.sim.processes.rolling import Roller
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
 from stele.sim.processes.tablet_rows import TabletRows
@@ -86,6 +88,7 @@ class World:
         self.network = Network(self.kernel, scenario.weather)
         self.web = Web(self)
         self.witness = Witness(self)
+        self.releases = ReleaseWitness(self)
         self.web.on_served = self.witness.serves
         self.topic = Topic(self.kernel, self.network, self._topic_id(), self.witness.durable)
         self.segment_limits = Limits(epochs=scenario.segment_epochs)
@@ -119,8 +122,8 @@ class World:
         self.callers: list[Caller] = [
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
         ]
-        self.mover = Mover("mover", self)
-        self.freezer = Freezer("freezer", self)
+        self.mover, self.freezer = Mover("mover", self), Freezer("freezer", self)
+        self.roller = Roller("roller", self)
         self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.rows = Rows()
         self.stores = StoreWitness(self)
@@ -134,8 +137,7 @@ class World:
         self.traps = Traps(self)
         self.late = Late(self)
         self.web.late_us = self.late.delay_us
-        self.faults = 0
-        self._ages_ending = 0
+        self.faults = self._ages_ending = 0
         self._broken: Violation | None = None
 
     # -- beginning
@@ -177,7 +179,7 @@ class World:
         self.truncations.changed(EMPTY, self.witness.image)
         for machine in (*self.machines.values(), *self.workers, *self.requesters):
             machine.boot()
-        for caller in (*self.callers, self.mover, self.freezer):
+        for caller in (*self.callers, self.mover, self.freezer, self.roller):
             caller.start()
         for client in (*self.clients, *self.truncated_clients):
             client.start()
@@ -194,16 +196,21 @@ class World:
             num_tokens=1,
             shards=shards,
             host_id=host_id,
-            supported_features=tuple(sorted(KNOWN_FEATURES)),
-            release_version=version("stele"),
+            supported_features=tuple(sorted(self.first_build.features)),
+            release_version=self.first_build.release,
         )
 
     def witnesses(self) -> tuple[Checking, ...]:
         """Who checks."""
         rows = self.stores, self.tablet_rows, self.truncations, self.streams, self.holds
-        return self.witness, self.backups, *rows
+        return self.witness, self.releases, self.backups, *rows
 
     # -- what processes use
+
+    @property
+    def first_build(self) -> Build:
+        """Of who starts for the first time."""
+        return OLDER if self.releases.is_on else NEWER
 
     def catch_up(self, machine: Machine) -> CatchUp:
         return catch_up_of(self, machine)
