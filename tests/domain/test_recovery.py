@@ -233,6 +233,12 @@ def test_nothing_can_be_chosen_where_nobody_has_an_image() -> None:
     assert "Name one of: a." in refused.hint
 
 
+def test_who_has_read_the_log_from_its_first_epoch_has_no_image_for_that() -> None:
+    """It tells the state before that epoch too, which is that of no epoch."""
+    refused = choose([teller("w1", 0, 1, 2)])
+    assert isinstance(refused, Rejection) and refused.code == "nothing_left"
+
+
 def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Image) -> None:
     """An archive that missed the recovery still has what was lost."""
     after = evolve(image, record(image)).founding

@@ -8,12 +8,14 @@ from stele.domain.commands import (
     AnnounceNode,
     AnnounceService,
     EnableFeatures,
+    Envelope,
     FinishEnabling,
     ForgetService,
     Rejection,
 )
 from stele.domain.membership.facts import Node
 from stele.domain.registry import DOMAINS, required_features
+from stele.domain.requests.ids import named
 from stele.domain.services.facts import MAX_SERVICES
 from stele.domain.snapshot import domain_hashes, state_hash
 from tests.domain.history import History, three_nodes
@@ -95,6 +97,16 @@ def test_what_the_deciding_build_does_not_know_is_not_enabled(
     refused = enable(history)
     assert refused is not None
     assert refused.code == "unknown_feature"
+
+
+def test_what_the_deciding_process_supports_is_its_own(history: History) -> None:
+    asked = EnableFeatures((FEATURE,))
+    assert history.apply(asked, "asked") is None
+    finish = Envelope(request_id=named("finish"), command=FinishEnabling(1, "asked"))
+    newer = decide_module.decide(history.image, finish, 0, supported=frozenset({FEATURE}))
+    older = decide_module.decide(history.image, finish, 0, supported=frozenset())
+    assert not isinstance(newer, Rejection)
+    assert isinstance(older, Rejection) and older.code == "unknown_feature"
 
 
 def test_an_announcement_that_says_nothing_new_changes_nothing(history: History) -> None:

@@ -79,6 +79,19 @@ def test_an_unknown_feature_stops_the_reader_and_names_it() -> None:
         begun().offer(1, record(A, B, 2, required_features=("tablets_v9",)))
 
 
+def test_whether_a_feature_stops_a_reader_is_said_by_what_its_process_supports() -> None:
+    value = record(A, B, 2, required_features=("tablets_v9",))
+    for supported in (frozenset({"tablets_v9"}), frozenset[str]()):
+        fold = Fold(supported=supported)
+        created = (ClusterCreated("blue", "blue/1", "Murmur3Partitioner"),)
+        assert fold.offer(0, record(bytes(16), A, 1, facts=created)) is not None
+        if supported:
+            assert fold.offer(1, value) is not None
+            continue
+        with pytest.raises(UnknownFeatureError, match="it needs tablets_v9"):
+            fold.offer(1, value)
+
+
 def test_a_winner_with_a_wrong_number_stops_the_reader() -> None:
     with pytest.raises(CorruptRecordError, match="it says epoch 4 where 2 follows"):
         begun().offer(1, record(A, B, 4))

@@ -284,6 +284,7 @@ async def test_what_is_enabled_is_noted_and_a_build_that_lacks_it_does_not_start
     await noting
     with pytest.raises(ConfigurationError, match="has enabled tablets, which this build lacks"):
         boot(tmp_path, "n1", "demo")
+    assert boot(tmp_path, "n1", "demo", supported=frozenset({"tablets"})).identity.boots == 2
 
 
 def test_a_build_that_supports_less_than_the_log_says_is_not_heard_before_it_has_said_so() -> None:

@@ -11,10 +11,12 @@ import pytest
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.domain.services.facts import Service
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
 from stele.runtime.announce import announced, own_service
+from stele.runtime.build import Build
 from stele.runtime.settings import ServiceSettings
 from tests.domain.history import three_nodes
 from tests.services.world import until
@@ -68,6 +70,13 @@ async def test_no_answer_is_asked_for_again_under_the_same_id(
     assert len({*ids}) == 1
 
 
+async def test_a_process_whose_clock_is_ahead_announces_itself_under_an_id_of_the_logs_time(
+    monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
+) -> None:
+    (asked_id,) = await asked(monkeypatch, image, settings, Asked(None), 1)
+    assert time_ms(asked_id) == state_time_ms(image.state_id)
+
+
 async def test_what_was_not_taken_or_refused_is_asked_for_under_another(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
@@ -88,3 +97,5 @@ async def test_who_is_known_says_nothing_more(
         supported_features=tuple(sorted(KNOWN_FEATURES)),
         release_version=version("stele"),
     )
+    older = own_service("coordinator", "c-1", Build("older", frozenset()))
+    assert (older.supported_features, older.release_version) == ((), "older")

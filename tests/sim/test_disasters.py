@@ -7,12 +7,15 @@ import sys
 import msgspec
 import pytest
 
-from stele.sim.processes.run import run_disaster
+from stele.sim.processes.making import Disaster
+from stele.sim.processes.run import run_disaster, run_disaster_scenario
 from stele.sim.result import Result
+from stele.sim.scenario import ClockError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SEEDS = (0, 1, 2, 3, 4, 6)
+SEEDS = (0, 1, 2, 3, 4, 6, 8)
+HOUR_MS = 3_600_000
 
 
 def test_disasters_pass() -> None:
@@ -29,6 +32,15 @@ def test_disasters_pass() -> None:
     assert sum(r.finished["left"] for r in results) >= len(SEEDS)
     assert sum(r.requests for r in results) >= len(SEEDS)
     assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
+    assert sum(r.finished["stopped by a feature"] for r in results) >= 3
+
+
+def test_a_coordinator_and_a_balancer_whose_clocks_are_an_hour_ahead_work() -> None:
+    """The metadata-logs, whose clocks are right, take no ids from the future."""
+    ahead = dict.fromkeys(("c1", "c2", "b1"), ClockError(HOUR_MS, 0))
+    result = run_disaster_scenario(Disaster(seed=3, tablets=4, members=3, clocks=ahead))
+    assert result.passed, result.failure
+    assert result.finished["left"]
 
 
 def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:

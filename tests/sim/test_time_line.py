@@ -21,6 +21,10 @@ TRACE = [
     "   2.000000 n2 is killed",
     "   2.500000 n2 starts",
     "   3.000000 Redis is away for 2.0 s",
+    "   3.500000 w1 is upgraded",
+    "   3.600000 n2 is rolled back to the older release",
+    "   3.700000 n2 starts, of the older release",
+    "   3.800000 n2 has stopped for want of report_sources",
     "   4.000000 n2 says: a node of dc1 in r1 tells cu1 of keyspace k3",
     "   5.000000 w1 is deaf to the log for 2.5 s",
     "what belongs to the line before",
@@ -39,13 +43,18 @@ def test_an_event_is_in_the_lanes_of_whom_it_names() -> None:
         ("n2",),
         ("n2",),
         (WORLD,),
+        ("w1",),
+        ("n2",),
+        ("n2",),
+        ("n2",),
         ("n2",),
         ("w1",),
     ]
     assert [event.kind for event in events] == [
-        *("epoch", "fault", "asked", "fault", "life", "fault", "said", "fault")
+        *("epoch", "fault", "asked", "fault", "life", "fault"),
+        *("life", "life", "life", "fault", "said", "fault"),
     ]
-    assert [event.lasts_s for event in events] == [0, 5.5, 0, 0, 0, 2.0, 0, 2.5]
+    assert [event.lasts_s for event in events] == [0, 5.5, 0, 0, 0, 2.0, 0, 0, 0, 0, 0, 2.5]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """How a node becomes known: it asks to join once, learns what came of it, and tells what has changed since."""
 
 import asyncio
-from importlib.metadata import version as installed_version
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -12,10 +11,10 @@ from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outc
 from stele.domain.commits.restricted import takes_from
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
-from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.not_taken import NOT_FOUNDED, RESTRICTED, REUSED
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
+from stele.runtime.build import THIS_BUILD
 from stele.runtime.logs import get_logger
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import Stop
@@ -52,8 +51,8 @@ class Advertised(msgspec.Struct, frozen=True):
     """The dead node whose place it is to take; empty: it joins beside the others."""
     claims_host_id: str = ""
     """Host id of the place that its empty folder may take, where nobody has taken that yet."""
-    supported_features: tuple[str, ...] = tuple(sorted(KNOWN_FEATURES))
-    release_version: str = installed_version("stele")
+    supported_features: tuple[str, ...] = tuple(sorted(THIS_BUILD.features))
+    release_version: str = THIS_BUILD.release
 
 
 class JoinRejected(ConfigurationError):
@@ -75,7 +74,7 @@ async def admit(
     the outcome is known. What the node asked in an earlier life may be decided meanwhile, and answered under
     the same id, so each try begins and ends with its row.
     """
-    announcement_id, told = new_request_id(), ""
+    announcement_id, told = new_request_id(follower.image.state_id), ""
     while not stop.requested:
         identity = directory.identity
         command = _command(identity, advertised, follower.image.node(identity.node_id))

@@ -7,6 +7,7 @@ written and synced, takes the old one's name, and the folder is synced.
 
 import threading
 import uuid
+from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
@@ -95,8 +96,15 @@ class DataDirectory:
         self.save(join_request_id=new_request_id())
 
 
-def boot(folder: Path, node_id: str, cluster: str, store_file: str = STORE_FILE) -> DataDirectory:
-    """Count one more start of this folder's node. Raises ConfigurationError when it is another's.
+def boot(
+    folder: Path,
+    node_id: str,
+    cluster: str,
+    store_file: str = STORE_FILE,
+    supported: Set[str] = KNOWN_FEATURES,
+) -> DataDirectory:
+    """Count one more start of this folder's node. Raises ConfigurationError when it is another's, or needs
+    features that are not ``supported``.
 
     ``store_file`` is where the store keeps its data in the folder; it is never there without ``node.json``.
     """
@@ -110,15 +118,15 @@ def boot(folder: Path, node_id: str, cluster: str, store_file: str = STORE_FILE)
             f"STELE_DATA_DIR={folder} holds the data of node '{known.node_id}' of cluster"
             f" '{known.cluster}', not of '{node_id}' of '{cluster}': use another folder"
         )
-    _check_features(folder, known)
+    _check_features(folder, known, supported)
     directory = DataDirectory(folder, known, store_file)
     directory.save(boots=known.boots + 1)
     return directory
 
 
-def _check_features(folder: Path, known: Identity) -> None:
+def _check_features(folder: Path, known: Identity, supported: Set[str]) -> None:
     """What the cluster has enabled is needed before its log is read: data may be kept by it (seed 004)."""
-    lacking = sorted({*known.enabled_features} - KNOWN_FEATURES)
+    lacking = sorted({*known.enabled_features} - supported)
     if lacking:
         raise ConfigurationError(
             f"STELE_DATA_DIR={folder}: the cluster has enabled {', '.join(lacking)}, which this build lacks,"

@@ -26,6 +26,7 @@ from stele.domain.membership.hosts import is_unclaimed
 from stele.log.commander import Commander
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower
+from stele.runtime.build import THIS_BUILD, Build
 from stele.runtime.follow import Followed, following
 from stele.runtime.http import Health
 from stele.runtime.logs import get_logger
@@ -119,9 +120,14 @@ Follow = Callable[[Floor | None], AbstractAsyncContextManager[Followed]]
 
 @asynccontextmanager
 async def membership(
-    settings: AgentSettings, directory: DataDirectory, address: str, follow: Follow | None = None
+    settings: AgentSettings,
+    directory: DataDirectory,
+    address: str,
+    follow: Follow | None = None,
+    build: Build = THIS_BUILD,
 ) -> AsyncIterator[Membership]:
-    """Follow the log inside the block, as the node of this directory, which others reach at ``address``.
+    """Follow the log inside the block, as the node of this directory, which others reach at ``address``, and
+    say that it is of this ``build``.
 
     Raises NotThisReplica when the log is of another history than the directory.
     """
@@ -145,6 +151,8 @@ async def membership(
             replaced_id=settings.replace_node,
             claims_host_id=settings.claim_host_id,
             address=address,
+            supported_features=tuple(sorted(build.features)),
+            release_version=build.release,
         )
         yield Membership(settings, directory, advertised, gate, followed)
 

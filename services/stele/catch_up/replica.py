@@ -74,7 +74,12 @@ async def archiving(
         keeper.on_winner(offset, value, epoch, follower.image)
 
     follower = LogFollower(
-        epochs, start, on_stray=on_stray, on_winner=on_winner, has_room=keeper.has_room
+        epochs,
+        start,
+        on_stray=on_stray,
+        on_winner=on_winner,
+        has_room=keeper.has_room,
+        supported=keeper.archive.supported,
     )
     if out_of_reach is None:
         reads = reading(follower, epochs, givers.others, ports.end)

@@ -247,7 +247,7 @@ class Driver:
                 return
             self._claimed_at_s = now_s
             envelope = Envelope(
-                request_id=new_request_id(),
+                request_id=new_request_id(self.image.state_id),
                 command=ClaimCoordinator(self._instance_id, term),
                 actor=COORDINATOR,
                 reason=f"elected: {self._instance_id}",

@@ -5,6 +5,8 @@ answer everywhere. ``at_ms`` is the writer's clock: it goes into fields that are
 generations hold, and are forgotten, by it.
 """
 
+from collections.abc import Set
+
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import FoundCluster
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
@@ -17,11 +19,16 @@ from stele.domain.snapshot import content_hash
 
 
 def decide(
-    image: Image, envelope: Envelope, at_ms: int, worked_out: WorkedOut | None = None
+    image: Image,
+    envelope: Envelope,
+    at_ms: int,
+    worked_out: WorkedOut | None = None,
+    supported: Set[str] | None = None,
 ) -> Decision:
     """Facts for the epoch after ``image``, or a rejection with a code, a sentence and a hint.
 
     ``worked_out`` is what came of an earlier decision on the same command and the same state but for its epoch.
+    ``supported`` are the features that the process supports which decides; None: those that this build knows.
     """
     refused = _check_envelope(image, envelope)
     if refused is not None:
@@ -32,15 +39,18 @@ def decide(
     )
     if isinstance(decision, Rejection):
         return decision
-    return _check_features(image, decision) or decision
+    known = KNOWN_FEATURES if supported is None else supported
+    return _check_features(image, decision, known) or decision
 
 
-def _check_features(image: Image, facts: tuple[AnyFact, ...]) -> Rejection | None:
+def _check_features(
+    image: Image, facts: tuple[AnyFact, ...], supported: Set[str]
+) -> Rejection | None:
     """What needs a feature that is off would stop every reader that does not know it; the writer reads too."""
     required = required_features(facts)
     if not required:
         return None
-    unknown = sorted({*required} - KNOWN_FEATURES)
+    unknown = sorted({*required} - supported)
     if unknown:
         return Rejection(
             "unknown_feature",

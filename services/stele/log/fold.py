@@ -1,6 +1,6 @@
 """Reading the log: the image that follows from the winners. Which record wins is ``chain``'s to say."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -29,6 +29,8 @@ class Fold:
 
     A log that was recovered ends there. With ``across_recoveries`` the fold goes on as the log that it became,
     if that goes on from the very state that the fold is at: for those who replay the past.
+
+    ``supported`` are the features that the reading process supports: a winner that needs others stops it.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Fold:
         before: Sequence[Anchor] = (),
         *,
         across_recoveries: bool = False,
+        supported: Set[str] = KNOWN_FEATURES,
     ) -> None:
         self.image = image
+        self.supported = supported
         self._across_recoveries = across_recoveries
         self.chain = Chain(image.log_id, image.epoch, image.state_id, next_offset, anchor, before)
 
@@ -56,7 +60,7 @@ class Fold:
         """The winner's epoch, or None for a loser or a stray. Raises LogError where a reader must stop."""
         verdict = self.chain.judge(offset, value)
         if verdict is Verdict.WINNER:
-            return self._win(offset, value, decode_winner(offset, value))
+            return self._win(offset, value, decode_winner(offset, value, self.supported))
         if verdict in STOPS:
             raise stopped_by(self.chain, verdict, offset, value)
         if verdict is Verdict.STRAY and self._across_recoveries:
@@ -80,8 +84,8 @@ class Fold:
         return epoch
 
 
-def decode_winner(offset: int, value: bytes) -> Epoch:
-    """Raises LogError for a winner that this build cannot read."""
+def decode_winner(offset: int, value: bytes, supported: Set[str] = KNOWN_FEATURES) -> Epoch:
+    """Raises LogError for a winner that a process which supports these features cannot read."""
     try:
         epoch = decode_epoch(value)
     except DecodeError as error:
@@ -89,8 +93,8 @@ def decode_winner(offset: int, value: bytes) -> Epoch:
             raise CorruptRecordError(offset, str(error)) from error
         text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
         raise UnknownSchemaError(offset, text) from error
-    if not KNOWN_FEATURES.issuperset(epoch.required_features):
-        unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
+    unknown = sorted({*epoch.required_features} - supported) if epoch.required_features else []
+    if unknown:
         text = f"it needs {', '.join(unknown)}, which this build does not support. Upgrade this process."
         raise UnknownFeatureError(offset, text)
     return epoch

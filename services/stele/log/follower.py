@@ -1,12 +1,13 @@
 """Following the log: a process's own image, always at some epoch, and those who wait for the next one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final, NamedTuple
 
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.errors import OtherHistoryError
 from stele.log.fold import Fold
 from stele.log.port import HasRoom, Log, always
@@ -67,7 +68,8 @@ WAIT_S: Final = 30.0
 class LogFollower:
     """Keeps ``image`` as new as the log that arrives; calls listeners once for each epoch, in order.
 
-    A record that cannot be read stops it for good: ``failure`` then says why, and health turns bad.
+    A record that cannot be read, as one that needs a feature which is not ``supported``, stops it for good:
+    ``failure`` then says why, and health turns bad.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class LogFollower:
         on_stray: OnStray = lambda offset, name: None,
         on_winner: OnWinner = lambda offset, value, epoch: None,
         has_room: HasRoom = always,
+        supported: Set[str] = KNOWN_FEATURES,
     ) -> None:
-        self.fold = Fold(*start)
+        self.fold = Fold(*start, supported=supported)
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         """Set once there is a failure."""

@@ -319,7 +319,7 @@ class CommitPipeline:
 
         def decide_after(epochs: int) -> Decided:
             after = replace(decided_on, epoch=decided_on.epoch + epochs)
-            return decide(after, envelope, at_ms, worked_out)
+            return decide(after, envelope, at_ms, worked_out, self.fold.supported)
 
         facts = decide_after(0)
         if isinstance(facts, Rejection):

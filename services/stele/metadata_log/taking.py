@@ -1,8 +1,9 @@
 """A writer that takes commands from the topic too, once it has read the log."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.port import EpochsLog
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.founding import OlderCluster
@@ -20,6 +21,7 @@ async def taking_commands(
     catch_up: CatchUp,
     older_cluster: OlderCluster,
     end: Callable[[], None] = end_in_order,
+    supported: Set[str] = KNOWN_FEATURES,
 ) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
     """The writer on its way to the end of the log; then the commands topic is read too. See ``writing``."""
     commands: CommandsTopic | None = None
@@ -28,7 +30,9 @@ async def taking_commands(
         if commands is not None and writer.failure is None:
             commands.start()
 
-    async with writing(settings, epochs, catch_up, older_cluster, on_read, end) as writer:
+    async with writing(
+        settings, epochs, catch_up, older_cluster, on_read, end, supported
+    ) as writer:
         commands = topic = CommandsTopic(settings, writer)
         try:
             yield writer, topic

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from math import inf
 from typing import Final
 
@@ -18,6 +18,7 @@ from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Outcome, RevertState
 from stele.domain.image import NO_LOG, Image
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.apart import Made
 from stele.log.errors import LogError, LostWinnersError
 from stele.log.flight import Reply, outcome_of
@@ -65,7 +66,10 @@ Tell = Callable[[Result], None]
 
 
 class Writer:
-    """Decides commands and appends them; keeps the image and its history. Lives in one event loop."""
+    """Decides commands and appends them; keeps the image and its history. Lives in one event loop.
+
+    It neither reads nor decides what needs more than the features that are ``supported``.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Writer:
         start: Start = BEGINNING,
         archive: Older | None = None,
         floor: Floor | None = None,
+        supported: Set[str] = KNOWN_FEATURES,
     ) -> None:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
@@ -86,7 +91,7 @@ class Writer:
         """Set, and replaced by a fresh one, whenever epochs were applied."""
         self._log = kafka_log
         self._settings = settings
-        self._fold = Fold(*start)
+        self._fold = Fold(*start, supported=supported)
         self._reader = LogReader(
             kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
         )

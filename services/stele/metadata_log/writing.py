@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.archive import archived
 from stele.log.archive.records import Archived
 from stele.log.follower import Floor
@@ -28,6 +29,7 @@ async def writing(
     older_cluster: OlderCluster,
     on_read: Callable[[Writer], None],
     end: Callable[[], None] = end_in_order,
+    supported: Set[str] = KNOWN_FEATURES,
 ) -> AsyncIterator[Writer]:
     """A writer on its way to the end of the log inside the block; the log and ``catch_up`` are closed after it.
 
@@ -47,7 +49,7 @@ async def writing(
         return writer.image.log_id.hex()
 
     older = RemoteArchive(catch_up, log_id) if settings.catch_up_urls else None
-    writer = Writer(epochs, settings, older_cluster, where, older, floor)
+    writer = Writer(epochs, settings, older_cluster, where, older, floor, supported)
 
     async def read_on() -> None:
         await writer.start()

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import version as installed_version
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -15,9 +14,9 @@ from confluent_kafka import KafkaException
 from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
-from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.services.facts import Service
 from stele.log.commander import Commander, NotTakenError
+from stele.runtime.build import THIS_BUILD, Build
 from stele.runtime.logs import get_logger
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ServiceSettings
@@ -33,13 +32,20 @@ log = get_logger(__name__)
 
 @asynccontextmanager
 async def announced(
-    name: str, settings: ServiceSettings, image: Callable[[], Image], is_read: Callable[[], bool]
+    name: str,
+    settings: ServiceSettings,
+    image: Callable[[], Image],
+    is_read: Callable[[], bool],
+    build: Build = THIS_BUILD,
 ) -> AsyncIterator[None]:
     """Inside the block the log is told of service ``name`` once ``is_read``, and again if it was forgotten.
 
     Nothing waits for it: a reader that lacks a feature stops where that is enabled, announced or not.
     """
-    task = asyncio.create_task(_keep_announced(name, settings, image, is_read), name="announce")
+    announcer = Announcer(
+        name, settings.instance_id, settings.kafka_bootstrap, settings.cluster, build
+    )
+    task = asyncio.create_task(_keep_announced(announcer, image, is_read), name="announce")
     try:
         yield
     finally:
@@ -51,15 +57,24 @@ async def announced(
 class Announcer:
     """Tells one cluster of one process, under one id until it is known what became of that."""
 
-    def __init__(self, name: str, instance_id: str, bootstrap: str, cluster: str) -> None:
-        self.own = own_service(name, instance_id)
+    def __init__(
+        self,
+        name: str,
+        instance_id: str,
+        bootstrap: str,
+        cluster: str,
+        build: Build = THIS_BUILD,
+    ) -> None:
+        self.own = own_service(name, instance_id, build)
         self._bootstrap = bootstrap
         self._cluster = cluster
         self._asked: Envelope | None = None
 
-    async def say(self) -> int | None:
-        """The epoch that took it; None when it is to be said again. What went wrong is logged."""
-        envelope, self._asked = self._asked or announcement(self.own), None
+    async def say(self, state_id: bytes | None = None) -> int | None:
+        """The epoch that took it; None when it is to be said again. What went wrong is logged. ``state_id`` is
+        the newest that this process has read.
+        """
+        envelope, self._asked = self._asked or announcement(self.own, state_id), None
         try:
             return await announce(envelope, self._bootstrap, self._cluster)
         except NotTakenError as error:
@@ -79,10 +94,10 @@ class Announcer:
         self._asked = None
 
 
-def announcement(own: Service) -> Envelope:
+def announcement(own: Service, state_id: bytes | None = None) -> Envelope:
     """What is sent, again and again under one id, until it is known what became of it."""
     return Envelope(
-        request_id=new_request_id(),
+        request_id=new_request_id(state_id),
         command=AnnounceService(
             service_id=own.service_id,
             supported_features=own.supported_features,
@@ -119,20 +134,19 @@ def actor_of(own: Service) -> str:
     return f"service {own.service_id}"
 
 
-def own_service(name: str, instance_id: str) -> Service:
+def own_service(name: str, instance_id: str, build: Build = THIS_BUILD) -> Service:
     """What this process is, by its code."""
     return Service(
         service_id=f"{name}/{instance_id}",
-        supported_features=tuple(sorted(KNOWN_FEATURES)),
-        release_version=installed_version("stele"),
+        supported_features=tuple(sorted(build.features)),
+        release_version=build.release,
     )
 
 
 async def _keep_announced(
-    name: str, settings: ServiceSettings, image: Callable[[], Image], is_read: Callable[[], bool]
+    announcer: Announcer, image: Callable[[], Image], is_read: Callable[[], bool]
 ) -> None:
     """A row that changes later was written by a namesake, which is not contradicted."""
-    announcer = Announcer(name, settings.instance_id, settings.kafka_bootstrap, settings.cluster)
     said: int | None = None  # the epoch in which the log told of this process
     pause_s = LOOK_S
     while True:
@@ -145,5 +159,5 @@ async def _keep_announced(
             pause_s = LOOK_S  # it says so once the log is thawed
         elif is_read() and now.cluster and (said is None or (known is None and now.epoch >= said)):
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
-            said = await announcer.say() or said
+            said = await announcer.say(now.state_id) or said
         await asyncio.sleep(pause_s)

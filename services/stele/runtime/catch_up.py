@@ -7,11 +7,13 @@ says so, and the next one is asked; what was cut off goes on at the byte where i
 import asyncio
 import io
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.archive import with_places
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived, from_container
@@ -53,10 +55,18 @@ class CatchUpUnavailable(Exception):
 
 
 class CatchUp:
-    """The replicas at ``urls``. Make it inside the event loop, and close it."""
+    """The replicas at ``urls``, for a process that supports these features. Make it inside the event loop, and
+    close it.
+    """
 
-    def __init__(self, urls: Sequence[str], transport: Transport | None = None) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        transport: Transport | None = None,
+        supported: Set[str] = KNOWN_FEATURES,
+    ) -> None:
         self._urls = tuple(url.rstrip("/") for url in urls)
+        self._supported = supported
         self._took_s: dict[str, float] = {}
         self._transport = transport or HttpTransport()
 
@@ -108,7 +118,8 @@ class CatchUp:
         Raises CatchUpUnavailable, DamagedFileError, UnreadableSnapshotError.
         """
         files = await self.files(url, snapshot, decided=decided)
-        return await asyncio.to_thread(start_of, *map(io.BytesIO, files))
+        opened = [io.BytesIO(content) for content in files]
+        return await asyncio.to_thread(partial(start_of, *opened, supported=self._supported))
 
     async def with_places(self, url: str, start: Start) -> Start:
         """With the places of winners before the one that ``start`` ends with, as the replica at ``url`` keeps

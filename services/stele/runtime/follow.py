@@ -5,13 +5,14 @@ async with following(settings) as followed: ...
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from typing import Final
 
 from confluent_kafka import KafkaException
 
 from stele.domain.commits.restricted import restricted_text
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
@@ -101,16 +102,18 @@ async def following_log(
     cluster: str,
     floor: Floor | None = None,
     end: Callable[[], None] = end_in_order,
+    supported: Set[str] = KNOWN_FEATURES,
 ) -> AsyncIterator[Followed]:
     """Follow a log inside the block, and close it and ``catch_up`` after it.
 
     ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it, or below what
-    the catch-up replicas hold if it did not. ``end`` is called when the process must begin anew. Raises
-    OtherHistoryError when the floor is of another history.
+    the catch-up replicas hold if it did not. ``end`` is called when the process must begin anew. A winner that
+    needs more than is ``supported`` stops the reader. Raises OtherHistoryError when the floor is of another
+    history.
     """
     recent = Recent()
     start, least = await begin(catch_up, cluster, epochs.ends, floor, decided=False)
-    follower = LogFollower(epochs, start, least, on_stray, recent.add)
+    follower = LogFollower(epochs, start, least, on_stray, recent.add, supported=supported)
     try:
         async with reading(follower, epochs, catch_up, end) as followed:
             followed.recent = recent

@@ -20,7 +20,7 @@ from stele.sim.mutants_guards import GUARD_MUTANTS, GUARD_TEST_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
-from stele.sim.mutants_log import LOG_MUTANTS
+from stele.sim.mutants_log import LOG_MUTANTS, LOG_TEST_MUTANTS
 from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
@@ -28,6 +28,7 @@ from stele.sim.mutants_parts import PART_MUTANTS
 from stele.sim.mutants_processes import PROCESS_MUTANTS
 from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
+from stele.sim.mutants_releases import RELEASE_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_requests import REQUEST_MUTANTS
@@ -73,6 +74,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
         *PART_MUTANTS,
+        *RELEASE_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -137,6 +139,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **{
         mutant.__name__: mutant
         for mutant in (
+            *LOG_TEST_MUTANTS,
             *SHELL_MUTANTS,
             *JOINING_MUTANTS,
             *CLIENT_MUTANTS,

@@ -1,6 +1,7 @@
 """Planted bugs of a log that is frozen, or of one actor."""
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
+from collections.abc import Set
 from typing import Final
 
 from stele.domain.commands import Envelope, Rejection
@@ -19,9 +20,14 @@ def frozen_log_refuses(patch: Patch) -> None:
     judge, plain = restricted, decide
 
     def refuse(
-        image: Image, envelope: Envelope, at_ms: int, worked_out: WorkedOut | None = None
+        image: Image,
+        envelope: Envelope,
+        at_ms: int,
+        worked_out: WorkedOut | None = None,
+        supported: Set[str] | None = None,
     ) -> Decision:
-        return judge(image.commits, envelope) or plain(image, envelope, at_ms, worked_out)
+        refused = judge(image.commits, envelope)
+        return refused or plain(image, envelope, at_ms, worked_out, supported)
 
     def never(commits: Commits, envelope: Envelope) -> Rejection | None:
         return None

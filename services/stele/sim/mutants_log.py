@@ -318,8 +318,6 @@ LOG_MUTANTS: Final = (
     barrier_reads_locally,
     barrier_is_shared_for_ever,
     loser_is_not_decided_again,
-    what_is_decided_apart_counts,
-    nobody_waits_for_what_is_decided_apart,
     timeout_is_failure,
     lost_append_is_never_resolved,
     state_ids_without_chance,
@@ -329,4 +327,8 @@ LOG_MUTANTS: Final = (
     watch_goes_on_one_epoch_late,
     watch_is_told_losers,
     past_begins_with_a_later_image,
+)
+LOG_TEST_MUTANTS: Final = (
+    what_is_decided_apart_counts,
+    nobody_waits_for_what_is_decided_apart,
 )

@@ -59,6 +59,13 @@ class Patch:
 
         self._undo.append(undo)
 
+    def entry(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Add a row to a table. Raises KeyError when there is one."""
+        if key in table:
+            raise KeyError(key)
+        table[key] = value
+        self._undo.append(lambda: table.__delitem__(key))
+
     def item(self, table: dict[Any, Any], key: Any, replacement: Any) -> None:
         """Replace a row of a table. Raises KeyError when it is not there."""
         before = table[key]

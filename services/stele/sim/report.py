@@ -56,6 +56,7 @@ def shrunk_lines(shrunk: Shrunk) -> list[str]:
         *(f"  {action_text(action)}" for action in scenario.actions),
         *(f"  {action_text(action)}, by the commands topic" for action in scenario.requests),
         *(f"  {action_text(action)} the log" for action in scenario.freezes),
+        *(f"  {action_text(action)}" for action in scenario.upgrades),
         f"  -> {shrunk.failure.invariant}: {shrunk.failure.found}",
     ]
 

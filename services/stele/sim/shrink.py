@@ -105,8 +105,8 @@ def shrink(
 ) -> Shrunk:
     """A smaller scenario that fails by the same invariant: fewer rounds, faults, requests and processes."""
     shrinker = _Shrinker(scenario, failure, run, most_runs)
-    shrinker.without_late("actions", "requests", "freezes")
-    for name in ("rounds", "freezes", "requests", "actions"):
+    shrinker.without_late("actions", "requests", "freezes", "upgrades")
+    for name in ("rounds", "freezes", "upgrades", "requests", "actions"):
         shrinker.drop(name)
     for number, each in enumerate(shrinker.best.rounds):
         shrinker.fails(_with_round(shrinker.best, number, _plain_round(each)))

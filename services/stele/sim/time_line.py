@@ -24,10 +24,10 @@ _KINDS: Final = {
     "asked": re.compile(r"ask |[0-9a-f]{8}\S* "),
     "fault": re.compile(
         r"\b(cut|cuts|pause|kill|killed|crash|crashes|power|slow|stands still|is away|flushed|wipe|wiped|lost"
-        r"|loses|dies|full|torn|flip|damaged|gone|behind|takes over|made anew|deaf)\b"
+        r"|loses|dies|full|torn|flip|damaged|gone|behind|takes over|made anew|deaf|for want of)\b"
     ),
     "life": re.compile(
-        r"\b(start|starts|restart|restarts|heal|heals|ends|is back|recovers|recovered)\b"
+        r"\b(start|starts|restart|restarts|heal|heals|ends|is back|recovers|recovered|upgraded|rolled back)\b"
     ),
 }
 """By the first that fits; all else is what somebody says."""

@@ -9,14 +9,15 @@ from typing import cast
 import pytest
 
 from stele.domain.evolve import apply_facts
+from stele.domain.features.facts import FeaturesEnabled
 from stele.domain.image import Image, without_memory
 from stele.domain.requests.decided import to_facts
 from stele.domain.schema.facts import Table, TableChanged
 from stele.domain.snapshot import requests_hash, state_hash
-from stele.log.archive.archive import Archive, archived
+from stele.log.archive.archive import SNAPSHOTS, Archive, archived
 from stele.log.archive.container import Container, DamagedFileError
 from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.snapshots import head_of, start_of
+from stele.log.archive.snapshots import UnreadableSnapshotError, head_of, start_of
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
 from stele.log.flight import MAX_RECORD_BYTES
@@ -70,6 +71,17 @@ def test_more_tables_than_a_record_holds_are_written_and_read_in_parts(
     assert start is not None
     assert start.image == without_memory(image)
     assert len(start.image.schema.tables) >= TABLES
+
+
+def test_a_snapshot_is_kept_and_not_read_by_a_process_that_lacks_a_feature_of_it(
+    tmp_path: Path, story: Story
+) -> None:
+    kept = keep(tmp_path / SNAPSHOTS, apply_facts(story.image, [FeaturesEnabled(("tablets_v9",))]))
+    newer = Archive(tmp_path, supported=frozenset({"tablets_v9"})).snapshots
+    older = Archive(tmp_path, supported=frozenset()).snapshots
+    with pytest.raises(UnreadableSnapshotError, match=r"needs tablets_v9, .* Upgrade"):
+        older.start(kept, decided=True)
+    assert newer.start(kept, decided=True) is not None
 
 
 def test_replicas_write_the_same_bytes(tmp_path: Path, story: Story) -> None:

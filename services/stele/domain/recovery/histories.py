@@ -66,7 +66,9 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
             f"No source is called '{take[:80]}'.",
             f"Name one of: {', '.join(sorted(each.name for each in sources)) or '(there is none)'}.",
         )
-    whole = [source for source in named or sources if source.last_image in source.states]
+    whole = [
+        each for each in named or sources if each.last_image and each.last_image in each.states
+    ]
     if not whole:
         return Rejection(
             "nothing_left",

@@ -1,11 +1,12 @@
 """The archive of one catch-up replica: a folder with its snapshots and segments."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Final
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
 from stele.log.archive.segments import Limits, Segments
@@ -23,10 +24,19 @@ OnEpoch = Callable[[Archived, Epoch, Image], None]
 
 
 class Archive:
-    """Snapshots and segments of one log. Every method works on the disk: call it beside the event loop."""
+    """Snapshots and segments of one log. Every method works on the disk: call it beside the event loop.
 
-    def __init__(self, folder: Path, limits: Limits = Limits()) -> None:  # noqa: B008
-        self.snapshots = Snapshots(folder / SNAPSHOTS)
+    What is read of it needs no features but those that are ``supported``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits = Limits(),  # noqa: B008
+        supported: Set[str] = KNOWN_FEATURES,
+    ) -> None:
+        self.supported = supported
+        self.snapshots = Snapshots(folder / SNAPSHOTS, supported)
         self.segments = Segments(folder / SEGMENTS, limits)
 
     @property
@@ -57,7 +67,8 @@ class Archive:
 
         Raises LogError, DamagedFileError; NotArchivedError when the first is not there though later ones are.
         """
-        return folded(start, self.after(start.image.epoch, last), on_epoch)
+        records = self.after(start.image.epoch, last)
+        return folded(start, records, on_epoch, self.supported)
 
     def after(self, epoch: int, last: int) -> Iterator[Archived]:
         """The epochs after ``epoch`` up to ``last``, as far as they are there; raises as ``fold_on`` does."""
@@ -173,9 +184,10 @@ def folded(
     start: Start,
     records: Iterable[Archived],
     on_epoch: OnEpoch = lambda record, epoch, image: None,
+    supported: Set[str] = KNOWN_FEATURES,
 ) -> Start:
     """What follows from these records, which come right after ``start``. Raises LogError."""
-    fold = Fold(*start, across_recoveries=True)
+    fold = Fold(*start, across_recoveries=True, supported=supported)
     for record in records:
         fold.chain.jump(record.offset)
         epoch = fold.offer(record.offset, record.value)

@@ -1,6 +1,6 @@
 """The snapshots of one folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -9,6 +9,7 @@ import msgspec
 
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image, without_memory
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive.container import Container, DamagedFileError
 from stele.log.archive.files import UNFINISHED, swept, sync_folder, whole_file
@@ -26,12 +27,11 @@ from stele.log.start import Start
 DAMAGED: Final = ".damaged"
 
 
-def _start_of(image_path: Path, decided_path: Path | None) -> Start:
+def _start_of(image_path: Path, decided_path: Path | None, *, supported: Set[str]) -> Start:
     with ExitStack() as stack:
         image_file = stack.enter_context(image_path.open("rb"))
-        if decided_path is None:
-            return start_of(image_file)
-        return start_of(image_file, stack.enter_context(decided_path.open("rb")))
+        decided = None if decided_path is None else stack.enter_context(decided_path.open("rb"))
+        return start_of(image_file, decided, supported=supported)
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -47,10 +47,14 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of a folder, the newest first. One thread may write while others read."""
+    """The snapshots of a folder, the newest first. One thread may write while others read.
 
-    def __init__(self, folder: Path) -> None:
+    ``supported`` are the features of the process: a snapshot that needs others is kept, and not read.
+    """
+
+    def __init__(self, folder: Path, supported: Set[str] = KNOWN_FEATURES) -> None:
         self.damaged: list[str] = []
+        self._supported = supported
         self._folder = swept(folder)
         self._kept: dict[str, Kept] = {}
         for path in sorted(folder.glob("*.avro")):
@@ -97,10 +101,10 @@ class Snapshots:
             with whole_file(path) as file:
                 file.write(content)
         try:
-            _start_of(*unnamed)
+            _start_of(*unnamed, supported=self._supported)
             hashed = hash_of(unnamed[0])
             with unnamed[0].open("rb") as file:
-                head = read_head(Container(file, SCHEMA))
+                head = read_head(Container(file, SCHEMA), self._supported)
             path, decided_path = self._paths(head.name)
             unnamed[1].replace(decided_path)
             unnamed[0].replace(path)
@@ -116,7 +120,8 @@ class Snapshots:
         Raises UnreadableSnapshotError.
         """
         try:
-            return _start_of(kept.path, kept.decided_path if decided else None)
+            decided_path = kept.decided_path if decided else None
+            return _start_of(kept.path, decided_path, supported=self._supported)
         except (DamagedFileError, OSError) as error:
             self.set_aside(kept, str(error))
             return None

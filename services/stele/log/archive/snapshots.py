@@ -7,7 +7,7 @@ since only those who decide need it.
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Final
@@ -96,14 +96,14 @@ def write(file: IO[bytes], head: SnapshotHead, facts: Iterable[AnyFact]) -> str:
     return digest.hexdigest()
 
 
-def read_head(container: Container) -> SnapshotHead:
-    """Raises DamagedFileError, UnreadableSnapshotError."""
+def read_head(container: Container, supported: Set[str] = KNOWN_FEATURES) -> SnapshotHead:
+    """Raises DamagedFileError, and UnreadableSnapshotError where it needs what is not ``supported``."""
     try:
         head = msgspec.json.decode(container.metadata[HEAD], type=SnapshotHead)
         head.start(NOTHING)
     except (KeyError, ValueError, msgspec.DecodeError) as error:
         raise DamagedFileError(f"it is no snapshot: {error!r}") from error
-    lacking = sorted({*head.features} - KNOWN_FEATURES)
+    lacking = sorted({*head.features} - supported)
     if lacking:
         raise UnreadableSnapshotError(
             f"The snapshot of epoch {head.epoch} needs {', '.join(lacking)}, which this build does not"
@@ -156,16 +156,22 @@ def hash_of(path: Path) -> str:
     raise DamagedFileError(f"{path}: its end is missing")
 
 
-def start_of(image_file: IO[bytes], decided_file: IO[bytes] | None = None) -> Start:
-    """Where a reader begins that has this snapshot; with the memory of decided requests if that is given.
+def start_of(
+    image_file: IO[bytes],
+    decided_file: IO[bytes] | None = None,
+    *,
+    supported: Set[str] = KNOWN_FEATURES,
+) -> Start:
+    """Where a reader begins that has this snapshot and supports these features; with the memory of decided
+    requests if that is given.
 
     Raises DamagedFileError, UnreadableSnapshotError, OSError.
     """
     container = Container(image_file, SCHEMA)
-    head, facts = read_head(container), read_facts(container)
+    head, facts = read_head(container, supported), read_facts(container)
     if decided_file is not None:
         beside = Container(decided_file, SCHEMA)
-        if read_head(beside) != head:
+        if read_head(beside, supported) != head:
             raise DamagedFileError("the decided requests are of another snapshot")
         facts = chain(facts, read_facts(beside))
     return head.start(facts)

@@ -96,7 +96,9 @@ class BalancerMachine(FollowerMachine):
             self.routes += [position_route(NAME, self.name, follower), *routes(balancer)]
             work = asyncio.ensure_future(balancer.run())
             async with (
-                announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
+                announced(
+                    NAME, settings, lambda: follower.image, followed.caught_up.is_set, self.build
+                ),
                 run_beside(work, stop),
             ):
                 await stop.wait()

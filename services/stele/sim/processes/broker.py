@@ -254,6 +254,7 @@ class TopicLog:
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
         if not self._closed:
+            self._machine.world.releases.appends(self._machine, value)
             self._topic.append(self._machine, value)
 
     async def end_offset(self) -> int:

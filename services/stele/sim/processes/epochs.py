@@ -15,6 +15,7 @@ from stele.domain.requests.not_taken import EXPIRED
 from stele.log.codec import decode_epoch
 from stele.sim.log_checks import LogChecks
 from stele.sim.part_checks import PartChecks, check_size, is_too_large
+from stele.sim.processes.releases import OLDER, UNKNOWN
 from stele.sim.request_checks import RequestChecks, checks_of
 from stele.sim.restriction_checks import MODES, RULE, check_restricted
 from stele.sim.stream_checks import StreamChecks
@@ -111,7 +112,10 @@ class EpochWitness:
             if not isinstance(fact, CommandRefused):
                 continue
             refused = self._envelope(before, fact.request_id, fact.digest)
-            decision = None if refused is None else decide(before, refused, epoch.at_ms)
+            known = OLDER.features if fact.code == UNKNOWN else None
+            decision = (
+                None if refused is None else decide(before, refused, epoch.at_ms, supported=known)
+            )
             require(
                 decision is None or self._is_refused(decision, fact.code),
                 DECIDED,

@@ -62,7 +62,11 @@ class GuardMachine(FollowerMachine):
             stop = Stop()
             async with (
                 announced(
-                    "session-guard", settings, lambda: follower.image, followed.caught_up.is_set
+                    "session-guard",
+                    settings,
+                    lambda: follower.image,
+                    followed.caught_up.is_set,
+                    self.build,
                 ),
                 run_beside(asyncio.ensure_future(writer.run()), stop),
             ):

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.routing import BaseRoute
 
 from stele.domain.image import Image
+from stele.runtime.build import Build
 from stele.runtime.settings import ConfigurationError
 from stele.sim.kernel import Clock, Owner, us
 from stele.sim.processes.broker import BROKER, Topic
 from stele.sim.processes.disk import Disk, Plug
 from stele.sim.processes.event_loop import VirtualLoop
+from stele.sim.processes.releases import is_new
 from stele.sim.processes.threads import Strand
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ class Machine(Owner):
         super().__init__(name)
         self.alive = False
         self.world = world
+        self.installed = world.first_build
+        """What its next process is."""
+        self.build = self.installed
+        """What its process is, or its last one was."""
+        self.started_us = 0
         error = world.scenario.clocks.get(name)
         self.clock = Clock(
             world.kernel, error.skew_ms if error else 0, error.drift_ppm if error else 0
@@ -98,6 +105,7 @@ class Machine(Owner):
         if self.alive or self.is_off or self.is_refused:
             return
         self.alive = True
+        self.build, self.started_us = self.installed, self.world.kernel.now_us
         self.incarnation += 1
         self.paused_until_us = 0
         self.plug = self.disk.plug()
@@ -113,7 +121,9 @@ class Machine(Owner):
         )
         self._main = self.loop.create_task(self.main(), name=self.name)
         self._main.add_done_callback(self._ended)
-        self.world.trace(f"{self.name} starts")
+        self.world.trace(
+            f"{self.name} starts{'' if is_new(self.build) else ', of the older release'}"
+        )
 
     def crash(self, *, power: bool = False) -> None:
         """Killed; with ``power`` the whole machine, and what was not synced with it."""
@@ -143,6 +153,19 @@ class Machine(Owner):
         """An orderly end, as by SIGTERM."""
         if self._main is not None and self.alive:
             self._main.cancel()
+
+    def install(self, build: Build, *, in_order: bool) -> None:
+        """Its next process is of this build; the one that runs is asked to end, or killed. Who was refused is
+        started again.
+        """
+        self.installed, self.is_refused = build, False
+        if self.alive and in_order:
+            self.kills += 1
+            self.end()
+            return
+        if self.alive:
+            self.crash()
+        self.start_later(RESTART_S * self.chance.random())
 
     def _die_in_a_job(self) -> None:
         self.disk.trap = -1

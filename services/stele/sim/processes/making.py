@@ -12,6 +12,7 @@ from stele.sim.processes.large import Records, make_records
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
 from stele.sim.processes.old_ids import Memory, make_memory
+from stele.sim.processes.releases import make_upgrades
 from stele.sim.processes.traps import late_to_truncate, make_traps
 from stele.sim.scenario import Action, ClockError, times
 
@@ -200,6 +201,10 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody asks for by the commands topic; see ``requester``."""
     freezes: tuple[Action, ...] = ()
     """When the log is frozen or left to one actor, and for how long."""
+    upgrades: tuple[Action, ...] = ()
+    """When which process gets the newer release, or the older one again, and what is asked for; see
+    ``releases``. Where there are any, all begin with the older one.
+    """
     rounds: tuple[Round, ...] = ()
 
     @property
@@ -267,6 +272,7 @@ def make_disaster(seed: int) -> Disaster:
         requests=tuple(sorted(requests, key=lambda action: action.at_s)),
         freezes=tuple(_freezes(Random(f"freezes/{seed}"), base)),
         apart=Random(f"apart/{seed}").random() < APART_SHARE,
+        upgrades=tuple(make_upgrades(Random(f"upgrades/{seed}"), _upgraded(base), base.length_s)),
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
         memory=Memory() if _is_far_ahead(clocks) else make_memory(Random(f"memory/{seed}")),
         records=make_records(Random(f"records/{seed}")),
@@ -348,6 +354,11 @@ def _names(base: Disaster) -> list[str]:
         ("b", 1 if base.tablets else 0),
     )
     return [f"{kind}{i + 1}" for kind, count in counts for i in range(count)]
+
+
+def _upgraded(base: Disaster) -> list[str]:
+    """All that read the log."""
+    return [name for name in _names(base) if name[0] != "p"]
 
 
 def _faults(random: Random, base: Disaster) -> list[Action]:

@@ -78,8 +78,12 @@ class LogMachine(Machine):
         )
         log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
         async with (
-            taking_commands(settings, log, catch_up, nothing_older, self.end) as (writer, _),
-            announced("metadata-log", settings, lambda: writer.image, lambda: writer.ready),
+            taking_commands(
+                settings, log, catch_up, nothing_older, self.end, self.build.features
+            ) as (writer, _),
+            announced(
+                "metadata-log", settings, lambda: writer.image, lambda: writer.ready, self.build
+            ),
         ):
             self.writer, self.began_at = writer, writer.image.epoch
             self.routes = [recent_route(partial(recent_records, writer))]
@@ -153,7 +157,8 @@ class FollowerMachine(Machine):
     @asynccontextmanager
     async def following(self, floor: Floor | None = None) -> AsyncIterator[Followed]:
         log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
-        async with following_log(log, catch_up, CLUSTER, floor, self.end) as followed:
+        reading = following_log(log, catch_up, CLUSTER, floor, self.end, self.build.features)
+        async with reading as followed:
             self.followed, self.began_at = followed, followed.follower.image.epoch
             self.routes = [recent_route(followed.recent.records)]
             yield followed
@@ -188,7 +193,11 @@ class CoordinatorMachine(FollowerMachine):
             work = asyncio.ensure_future(driver.run())
             async with (
                 announced(
-                    "coordinator", settings, lambda: follower.image, followed.caught_up.is_set
+                    "coordinator",
+                    settings,
+                    lambda: follower.image,
+                    followed.caught_up.is_set,
+                    self.build,
                 ),
                 run_beside(work, stop),
             ):
@@ -253,7 +262,7 @@ class NodeMachine(FollowerMachine):
         stop = Stop()
         async with AsyncExitStack() as stack:
             node = await stack.enter_async_context(
-                membership(settings, directory, self.url, self.following)
+                membership(settings, directory, self.url, self.following, self.build)
             )
             self.gate = node.gate
             app = await stack.enter_async_context(
@@ -301,7 +310,7 @@ class NodeMachine(FollowerMachine):
         return cast(Path, self.plug.path(FOLDER))
 
     def _boot(self) -> DataDirectory:
-        return boot(self.folder(), self.node_id, CLUSTER, self.store_file)
+        return boot(self.folder(), self.node_id, CLUSTER, self.store_file, self.build.features)
 
     def identity(self) -> Identity:
         """Made anew where there is none."""
@@ -335,7 +344,7 @@ class EmbeddedMachine(NodeMachine):
             accept_lost_epochs=self.accept,
         )
         stop = Stop()
-        async with membership(settings, directory, self.url, self.following) as node:
+        async with membership(settings, directory, self.url, self.following, self.build) as node:
             self.gate = node.gate
             async with working(settings, node, shelf, WebTransport(self)) as member:
                 self.routes = [*member.routes()]
@@ -361,7 +370,9 @@ class ReplicaMachine(Machine):
             snapshots_kept=world.scenario.snapshots_kept,
         )
         identity = identity_of(folder, self.name, CLUSTER)
-        archive = await asyncio.to_thread(Archive, folder, world.segment_limits)
+        archive = await asyncio.to_thread(
+            Archive, folder, world.segment_limits, self.build.features
+        )
         self.keeper = keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
         others = world.catch_up(self)
         givers = Givers(others, None, CLUSTER)
@@ -385,7 +396,11 @@ class ReplicaMachine(Machine):
                 stop = Stop()
                 async with (
                     announced(
-                        "catch-up", settings, lambda: follower.image, followed.caught_up.is_set
+                        "catch-up",
+                        settings,
+                        lambda: follower.image,
+                        followed.caught_up.is_set,
+                        self.build,
                     ),
                     run_beside(work, stop),
                 ):
@@ -421,7 +436,7 @@ class ReplicaMachine(Machine):
 def catch_up_of(world: "World", machine: Machine) -> CatchUp:
     """The replicas, but for itself."""
     urls = [url for url in world.replica_urls if url != machine.url]
-    return CatchUp(urls, WebTransport(machine))
+    return CatchUp(urls, WebTransport(machine), machine.build.features)
 
 
 async def _it_is_there() -> bool:

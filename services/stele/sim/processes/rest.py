@@ -40,12 +40,17 @@ GAVE_UP: Final = "the log ends at epoch"
 def come_to_rest(world: "World", operator: Operator) -> None:
     """Heal, wait until everybody has all, and compare. Raises Violation."""
     world.heal()
+    if world.scenario.upgrades:
+        world.roller.stop_the_old()
     _until(world, operator, _unwell, "everybody is well, once nothing fails any more")
     world.run_until(world.kernel.now_us + us(LAST_CALLS_S))
     world.callers_work = False
     for caller in world.callers:
         caller.spawn(caller.ask_again())
     _until(world, operator, _unfinished, "every request has come to its end")
+    if world.scenario.upgrades:
+        world.roller.enable_at_last()
+        _until(world, operator, _unfinished, "every request has come to its end")
     _read_rows(world, operator)
     _ask_guards(world, operator)
     _until(world, operator, _behind, "everybody has everything")

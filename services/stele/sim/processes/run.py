@@ -24,6 +24,7 @@ from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.operator import Operator
+from stele.sim.processes.releases import bring
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.stores import watch
@@ -71,6 +72,8 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
             patch.attribute(apart, "LARGE_ROWS", 0)
         patch.attribute(memory, "GENERATION", scenario.memory.size)
         scenario.records.limit(patch)
+        if scenario.upgrades:
+            bring(patch)
         if scenario.watches:
             patch.attribute(writer, "History", partial(History, bounds=SMALL_HISTORY))
         world = World(scenario, current, keep_trace=show is not None)
@@ -350,6 +353,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "decisions in parts": witness.log.in_parts,
             "too large": witness.log.too_large,
             "restored": world.backups.restored,
+            "stopped by a feature": world.roller.times_stopped,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },

@@ -213,6 +213,12 @@ class Stage(World):
         for number in range(CLIENTS):
             StoryClient(f"d{number + 1}", self, DATA).start()
 
+    def begin_older(self) -> None:
+        """Whoever starts is of the older release."""
+        self.releases.is_on = True
+        for machine in self.machines.values():
+            machine.installed = self.first_build
+
     def add_node(self, name: str, join: commands.Join | commands.Replace) -> None:
         """It starts, and asks to become a member."""
         self._node(name, join).boot()

@@ -42,6 +42,15 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     expect an answer through X             run until one of its writes is acknowledged
     expect no answer through X for 5       run so long: none of its writes is acknowledged
     refused too_few_nodes                  the newest answer was this rejection
+    it names A, coordinator/c1             those that it says lack the feature
+    everybody is of the older release      before the cluster begins: who starts lacks a feature
+    upgrade X | roll back X                it ends, and its next process is of the newer or older release
+    upgrade everybody                      one after the other, each when the log knows that of the one before
+    until the log knows the release of X   run until it has told of it
+    enable the feature                     asked for at once; the request goes by ``feature``
+    until the feature is enabled           run until it is
+    forget w1                              asked for at once: the command that comes with the newer release
+    until X has stopped                    run until it says that it lacks the feature, and reads no more
     expect X has rows of m.t/0 | expect X has nothing of m.t/0    X:1 is shard 1 of it
     expect X lacks some of m.t/0           of what was acknowledged
     expect X has what was acknowledged of m.t/0 before    the repair that was asked for last
@@ -77,6 +86,8 @@ from stele.sim.kernel import us
 from stele.sim.messages import Key, token_of_key
 from stele.sim.processes.interposed import Current, interposed
 from stele.sim.processes.kafka import BROKER, FLOWS
+from stele.sim.processes.machine import Machine
+from stele.sim.processes.releases import FEATURE, NEWER, OLDER, NewCommand, bring, is_new
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.run import Nobody, seldom_collected
 from stele.sim.processes.stage import DATA, Stage, StoryClient
@@ -120,6 +131,7 @@ def tell(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -
     current = Current(Nobody(seed))
     with seldom_collected(), interposed(current, f"story/{seed}") as patch:
         remember(patch)
+        bring(patch)
         patch.attribute(replica, "MAX_PAGE_BYTES", 1)
         patch.attribute(cleanup, "BATCH_ROWS", BATCH_ROWS)
         stage = Stage(seed, current, keep_trace=show is not None)
@@ -488,6 +500,49 @@ class Story:
         newest = codes[-1] if codes else "nothing"
         assert newest == code, f"the newest refusal is {newest}"
 
+    def names(self, line: Line, who: str) -> None:
+        refusals = filter(None, (outcome.rejection for outcome in self.stage.admin.outcomes))
+        newest = [*refusals][-1].details
+        named = [name for name in f"{newest['nodes']},{newest['services']}".split(",") if name]
+        assert ", ".join(named) == who, f"it names {', '.join(named)}"
+
+    def older(self, line: Line) -> None:
+        self.stage.begin_older()
+
+    def install(self, line: Line, what: str, name: str) -> None:
+        self.stage.trace(f"{name} is {'upgraded' if what == 'upgrade' else 'rolled back'}")
+        build = NEWER if what == "upgrade" else OLDER
+        self.stage.machines[name].install(build, in_order=True)
+
+    def upgrade_all(self, line: Line) -> None:
+        for name in [*self.stage.machines]:
+            self.install(line, "upgrade", name)
+            self.until_known(line, name)
+
+    def until_known(self, line: Line, name: str) -> None:
+        is_known = partial(self._is_known, self.stage.machines[name])
+        self._run_until(is_known, lambda: f"it supports {_features_of(self.image, name)}")
+
+    def _is_known(self, machine: Machine) -> bool:
+        return (FEATURE in _features_of(self.image, machine.name)) == is_new(machine.installed)
+
+    def enable(self, line: Line) -> None:
+        self._asked["feature"] = self.stage.request(commands.EnableFeatures((FEATURE,)))
+
+    def until_enabled(self, line: Line) -> None:
+        enabled = self.stage.releases.is_enabled
+        self._run_until(enabled, lambda: str(self.stage.told_by_coordinator()))
+
+    def forget(self, line: Line, name: str) -> None:
+        self.stage.request(NewCommand(_service_of(self.image, name)))
+
+    def until_stopped(self, line: Line, name: str) -> None:
+        machine = self.stage.machines[name]
+        self._run_until(
+            lambda: self.stage.releases.has_stopped(machine),
+            lambda: str(machine.failure or machine.ended_by or "it goes on"),
+        )
+
     def expect(self, line: Line, what: str, value: str) -> None:
         topology, node = self.image.topology, self.image.node(what)
         facts = {
@@ -604,6 +659,15 @@ _SENTENCES: Final[tuple[tuple[str, str], ...]] = (
     (r"expect no answer through (\w+) for ([\d.]+)", "expect_no_answer"),
     (r"expect an answer through (\w+)", "expect_answers"),
     (r"refused (\w+)", "refused"),
+    (r"it names (.+)", "names"),
+    (r"everybody is of the older release", "older"),
+    (r"upgrade everybody", "upgrade_all"),
+    (r"(upgrade|roll back) (\w+)", "install"),
+    (r"until the log knows the release of (\w+)", "until_known"),
+    (r"enable the feature", "enable"),
+    (r"until the feature is enabled", "until_enabled"),
+    (r"forget (\w+)", "forget"),
+    (r"until (\w+) has stopped", "until_stopped"),
     (r"expect nobody needs cleanup", "expect_clean"),
     (r"expect (\w+) is (\w+)", "expect"),
     (r"epochs", "epochs"),
@@ -619,6 +683,21 @@ def _join(text: str) -> commands.Join:
     tokens, _, rack = rest.partition("/")
     chosen = tuple(int(token) for token in tokens.split(","))
     return join_command(name, rack or "r1", len(chosen), chosen, int(shards or 1))
+
+
+def _service_of(image: Image, name: str) -> str:
+    """The id of the service whose process has this name; empty: it is a node, or nobody knows it."""
+    found = (each for each in sorted(image.services.services) if each.endswith(f"/{name}"))
+    return next(found, "")
+
+
+def _features_of(image: Image, name: str) -> tuple[str, ...]:
+    """What the log says that a node or a service supports."""
+    row = image.node(name)
+    if row is not None:
+        return row.supported_features
+    service = image.services.services.get(_service_of(image, name))
+    return () if service is None else service.supported_features
 
 
 def _scope(name: str) -> str:

@@ -326,11 +326,13 @@ class Witness:
     def decided(self, machine: "Machine", outcome: Outcome, *, noticed: bool) -> None:
         """A process says what became of a command."""
         if outcome.taken:
+            self._world.releases.acts(machine, outcome.state_id, "an outcome")
             self._is_not_abandoned(machine, outcome.state_id, "an outcome", noticed=noticed)
         self.log.answered(outcome)
 
     def served(self, machine: "Machine", image: Image, *, noticed: bool) -> None:
         self._is_not_abandoned(machine, image.state_id, "a read", noticed=noticed)
+        self._world.releases.acts(machine, image.state_id, "a read")
 
     def told(self, outcome: Outcome) -> None:
         """A client has its answer."""
@@ -422,14 +424,18 @@ class Witness:
 
     def sent(self, machine: "Machine", topic: str, key: str, value: bytes) -> None:
         """A process says something."""
+        self._world.releases.sent(machine, topic, value)
         if topic.endswith(".acks"):
             ack = decode_ack(value)
             self.acknowledged(machine, ack)
+            self._world.releases.acknowledged(machine, ack)
             self._world.streams.acknowledged(ack)
             self._world.holds.acknowledged(machine, ack)
         elif topic.endswith(".commands"):
             self._senders.setdefault(key, set()).add(machine.name)
-            self.log.asks(decode_envelope(value))
+            envelope = decode_envelope(value)
+            self.log.asks(envelope)
+            self._world.releases.asks(machine, envelope)
 
     def landed(self, _: "Machine", topic: str, key: str, value: bytes) -> None:
         """Everybody may read it from now on."""
@@ -455,6 +461,7 @@ class Witness:
             self.balanced_us = self._world.kernel.now_us
             self.balancing[epoch.command] += 1
         self._passes(before.topology, after.topology, before)
+        self._world.releases.changed(before, after, epoch)
         self._world.backups.changed(before, after)
         self._world.traps.changed(before, after)
         self._world.tablet_rows.changed(before, after)

@@ -2,15 +2,14 @@
 
 import hashlib
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Final, Protocol
 
 from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
-from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.limits import GENERATIONS
 from stele.log.archive.segments import Limits
+from stele.runtime.build import Build
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel, us
@@ -49,7 +48,10 @@ from stele.sim.processes.members import (
 )
 from stele.sim.processes.old_ids import Latecomer
 from stele.sim.processes.redis import Server
+from stele.sim.processes.release_checks import ReleaseWitness
+from stele.sim.processes.releases import NEWER, OLDER
 from stele.sim.processes.requester import RequesterMachine
+from stele.sim.processes.rolling import Roller
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
 from stele.sim.processes.tablet_rows import TabletRows
@@ -90,6 +92,7 @@ class World:
         self.network = Network(self.kernel, scenario.weather)
         self.web = Web(self)
         self.witness = Witness(self)
+        self.releases = ReleaseWitness(self)
         self.web.on_served = self.witness.serves
         self.topic = Topic(self.kernel, self.network, self._topic_id(), self.witness.durable)
         self.segment_limits = Limits(epochs=scenario.segment_epochs)
@@ -124,8 +127,8 @@ class World:
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
             *(LargeCaller("large", self) for _ in range(scenario.records.are_small)),
         ]
-        self.mover = Mover("mover", self)
-        self.freezer = Freezer("freezer", self)
+        self.mover, self.freezer = Mover("mover", self), Freezer("freezer", self)
+        self.roller = Roller("roller", self)
         self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.rows = Rows()
         self.stores = StoreWitness(self)
@@ -139,8 +142,7 @@ class World:
         self.late = Late(self)
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
-        self.faults = 0
-        self._ages_ending = 0
+        self.faults = self._ages_ending = 0
         self._broken: Violation | None = None
 
     # -- beginning
@@ -184,7 +186,7 @@ class World:
         self.truncations.changed(EMPTY, self.witness.image)
         for machine in (*self.machines.values(), *self.workers, *self.requesters):
             machine.boot()
-        for caller in (*self.callers, self.mover, self.freezer):
+        for caller in (*self.callers, self.mover, self.freezer, self.roller):
             caller.start()
         if self.scenario.memory.is_short:
             self.latecomer.start()
@@ -203,16 +205,21 @@ class World:
             num_tokens=1,
             shards=shards,
             host_id=host_id,
-            supported_features=tuple(sorted(KNOWN_FEATURES)),
-            release_version=version("stele"),
+            supported_features=tuple(sorted(self.first_build.features)),
+            release_version=self.first_build.release,
         )
 
     def witnesses(self) -> tuple[Checking, ...]:
         """Who checks."""
         rows = self.stores, self.tablet_rows, self.truncations, self.streams, self.holds
-        return self.witness, self.backups, *rows
+        return self.witness, self.releases, self.backups, *rows
 
     # -- what processes use
+
+    @property
+    def first_build(self) -> Build:
+        """Of who starts for the first time."""
+        return OLDER if self.releases.is_on else NEWER
 
     def catch_up(self, machine: Machine) -> CatchUp:
         return catch_up_of(self, machine)
