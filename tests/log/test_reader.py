@@ -233,6 +233,30 @@ async def test_a_stray_in_a_topic_made_anew_stops_the_reader() -> None:
     assert (follower.image.epoch, follower.fold.chain.strays) == (3, 0)
 
 
+async def test_a_stray_that_came_during_a_look_is_skipped_by_the_next_one() -> None:
+    """What the broker showed may be older than the record."""
+    here = Following(held=3)
+    follower = await here.begin()
+    here.log.may_look.clear()
+    looks = here.log.looks
+    follower._reader.suspect("a test")
+    await until(lambda: here.log.looks > looks, "the look to begin")
+    here.log.append(_stray(here.values[3]))
+    await until(lambda: follower._reader._held, "the stray to be held back")
+    here.log.may_look.set()
+    await until(lambda: follower.fold.chain.strays, "the stray to be skipped")
+    assert here.log.looks - looks == 2
+
+
+async def test_winners_that_an_old_end_hides_are_not_taken_for_lost() -> None:
+    here = Following()
+    follower = await here.begin()
+    here.log.end_read = 3
+    follower._reader.suspect("the leader has changed")
+    await until(lambda: not follower.in_doubt, "the doubt to end")
+    assert follower.failure is None
+
+
 async def test_a_witness_of_a_lost_winner_stops_the_reader_for_good() -> None:
     here = Following(held=3)
     follower = await here.begin()
