@@ -149,6 +149,20 @@ async def test_records_are_held_back_while_there_is_a_doubt() -> None:
     assert (await waiting).epoch == 4
 
 
+async def test_a_doubt_that_has_just_begun_is_no_trouble_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A health that turned bad with each of them would have processes started anew."""
+    monkeypatch.setattr(rules, "QUIET_S", 60.0)
+    here = Following()
+    follower = await here.begin()
+    here.log.may_look.clear()
+    follower._reader.suspect("a test")
+    assert (follower.in_doubt, follower.trouble) == (True, "")
+    monkeypatch.setattr(rules, "QUIET_S", 0.0)
+    assert "(a test)" in follower.trouble
+
+
 async def test_a_topic_made_anew_stops_the_reader_and_names_log_epoch_and_offset() -> None:
     here = Following()
     follower = await here.begin()
