@@ -214,6 +214,16 @@ async def test_only_one_replica_is_asked_for_the_value(bench: Bench) -> None:
     assert modes == {"n1": ReadMode.CELL, "n2": ReadMode.STAMP, "n3": ReadMode.STAMP}
 
 
+@pytest.mark.parametrize("what", ["down", "silent"])
+async def test_a_value_is_read_though_the_replica_that_was_asked_for_it_does_not_answer(
+    bench: Bench, what: str
+) -> None:
+    """The others agree on a stamp: that is a value, and not that there is none."""
+    timestamp, _ = await bench.write(b"v")
+    setattr(bench.replicas, what, {"n1"})
+    assert await bench.read() == Cell(timestamp, False, b"v")
+
+
 async def test_while_ranges_move_writes_go_to_both_sets_and_need_more_acks(
     world: World, bench: Bench
 ) -> None:

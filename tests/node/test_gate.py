@@ -141,6 +141,21 @@ async def test_a_wiped_node_is_not_the_same_replica(
     assert wiped.identity.admitted_by == ""
 
 
+async def test_another_host_that_gets_the_name_meanwhile_ends_the_wait(
+    world: World, tmp_path: Path
+) -> None:
+    """It would else wait for ever to be admitted."""
+    directory = boot(tmp_path, "n8", "demo")
+    start = Start(directory, everything(world), world)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.code() == "not_admitted", "the log's end")
+    world.apply(msgspec.structs.replace(join(8), host_id="another"))
+    start.read_on()
+    with pytest.raises(NotThisReplica, match="node 'n8' is host another in the log"):
+        await asyncio.wait_for(admitting, 60)
+    assert not start.gate.is_open
+
+
 async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_own(
     world: World, directory: DataDirectory
 ) -> None:
