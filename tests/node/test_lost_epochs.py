@@ -152,6 +152,17 @@ async def test_a_log_from_before_the_recovery_is_not_the_nodes(
         await start.admit()
 
 
+async def test_an_older_log_is_not_the_nodes_though_the_loss_of_its_own_is_accepted(
+    world: World, directory: DataDirectory
+) -> None:
+    """What is accepted is what a recovery lost, and not what came after it."""
+    directory.save(log_id=NEW)
+    start = Start(directory, everything(world), world, accept=NEW)
+    with pytest.raises(NotThisReplica, match=f"data is of log {NEW}; this log is of log {OLD}"):
+        await start.admit()
+    assert not start.gate.is_open
+
+
 async def test_an_older_log_may_go_on_as_the_nodes_further_on(
     world: World, directory: DataDirectory
 ) -> None:
