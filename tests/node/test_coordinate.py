@@ -143,6 +143,8 @@ async def test_consistency_all_needs_every_replica(bench: Bench) -> None:
     bench.replicas.down = {"n3"}
     with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
         await bench.write(b"v", ALL)
+    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
+        await bench.read(ALL)
 
 
 async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench) -> None:

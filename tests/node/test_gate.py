@@ -245,6 +245,21 @@ async def test_a_log_that_cannot_be_read_on_closes_the_gate_again(
     assert start.code() == "unavailable" and not start.gate.is_open
 
 
+async def test_a_log_that_turns_out_to_be_another_one_while_that_is_noted_opens_no_gate(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Start(directory, everything(world), world)
+    save = directory.save
+
+    def slow(**changes: object) -> None:
+        start.gate.failure = NotThisReplica("it is another one")
+        save(**changes)
+
+    monkeypatch.setattr(directory, "save", slow)
+    await start.admit()
+    assert (start.gate.is_open, start.code()) == (False, "not_admitted")
+
+
 async def test_another_history_than_the_replicas_hold_is_no_reason_to_be_another_replica(
     world: World, directory: DataDirectory
 ) -> None:
