@@ -12,8 +12,9 @@ import pytest
 from stele.agent import gate as gate_module
 from stele.agent.gate import Gate, NotThisReplica, floor_of, noted
 from stele.agent.identity import DataDirectory, boot
-from stele.domain.commands import Noop
+from stele.domain.commands import AnnounceNode, Noop
 from stele.domain.image import Image
+from stele.domain.membership.hosts import unclaimed
 from stele.log.errors import LogError
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -243,6 +244,25 @@ async def test_a_log_that_cannot_be_read_on_closes_the_gate_again(
     await start.admit()
     start.follower.failure = RuntimeError("corrupt")
     assert start.code() == "unavailable" and not start.gate.is_open
+
+
+async def test_a_place_that_waits_for_its_host_is_not_served_before_the_host_has_taken_it(
+    world: World, tmp_path: Path
+) -> None:
+    directory = boot(tmp_path, "n8", "demo")
+    host_id = directory.identity.host_id
+    world.apply(msgspec.structs.replace(join(8), host_id=unclaimed(host_id)))
+    start = Start(directory, everything(world), world)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.code() == "not_admitted", "the log's end")
+    await asyncio.sleep(2 * gate_module.LOOK_S)
+    assert not admitting.done() and not start.gate.is_open
+    row = world.image.node("n8")
+    assert row is not None
+    world.apply(AnnounceNode(node_id="n8", address=row.address, host_id=host_id))
+    start.read_on()
+    await admitting
+    assert start.gate.is_open
 
 
 async def test_a_log_that_turns_out_to_be_another_one_while_that_is_noted_opens_no_gate(
