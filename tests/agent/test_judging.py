@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from stele.agent.codes import Code
 from stele.agent.judging import Judge
 from stele.agent.routing import Routing
+from stele.domain.membership.image import MembershipImage
+from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.routed import MalformedRequest, Routed, routed_of
 from stele.log.follower import LogFollower
@@ -60,6 +65,20 @@ async def test_a_node_that_serves_no_clients_takes_nothing_without_a_coordinator
     judge = judge_of(await world.follower(), clients=False)
     assert code(judge, routed(world, b"k")) is Code.STALE_VERSION
     assert code(judge, routed(world, b"k", coordinating="n2")) is None
+
+
+@pytest.mark.parametrize("change", [{"state": NodeState.LEFT}, {"excluded_since": 3}])
+async def test_a_node_that_has_left_or_was_declared_dead_serves_nobody(
+    change: dict[str, Any],
+) -> None:
+    """Whatever it finds of itself in the rows, by which somebody may still route."""
+    world = World()
+    judge, request = judge_of(follower := await world.follower()), routed(world, b"k")
+    assert code(judge, request) is None
+    nodes = follower.image.membership.nodes
+    gone = nodes.set("n1", replace(nodes["n1"], **change))
+    follower.fold.image = replace(follower.image, membership=MembershipImage(gone))
+    assert code(judge, request) is Code.NODE_LEFT
 
 
 async def test_a_client_is_refused_what_was_truncated_and_what_was_dropped() -> None:

@@ -213,6 +213,7 @@ async def test_only_one_replica_is_asked_for_the_value(bench: Bench) -> None:
     bench.replicas.sent.clear()
     await bench.read()
     modes = {node_id: op.mode for node_id, op in bench.replicas.sent if isinstance(op, Read)}
+    assert bench.coordination.repairs == 0
     assert modes == {"n1": ReadMode.CELL, "n2": ReadMode.STAMP, "n3": ReadMode.STAMP}
 
 
