@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Reading
 from stele.agent.sourcing import Sourcing
 from stele.agent.transfers import Ask, Cursor, Deletes, Given, Transfers, encode
+from stele.domain.commands import Noop
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
@@ -204,6 +206,19 @@ async def test_rows_are_given_under_an_open_session_alone(tmp_path: Path) -> Non
     world.advance()
     await follower.wait_for_epoch(world.image.epoch)
     assert await refused(transfers, ask) is Code.SESSION_CLOSED
+
+
+async def test_a_source_reads_on_to_what_the_receiver_knows(tmp_path: Path) -> None:
+    world = World()
+    follower, sessions = await streaming(world)
+    shelf, agent = opened(tmp_path), Agent(follower=follower)
+    sourcing = Sourcing(follower, sessions, judge_of(follower))
+    transfers: Any = Transfers(agent, sourcing, shelf, SimpleNamespace())  # type: ignore[arg-type]
+    ask = Ask(epoch=world.image.epoch + 1, session=world.session, spans=[])
+    giving = asyncio.create_task(transfers.give(ask))
+    await asyncio.sleep(0)
+    world.apply(Noop())
+    assert (await giving).code is Code.OK
 
 
 async def refused(transfers: Transfers, ask: Ask) -> Code:

@@ -191,6 +191,19 @@ async def test_a_member_that_the_log_does_not_know_is_refused(world: World, tmp_
         await Start(directory, everything(world), world).admit()
 
 
+async def test_a_member_waits_for_the_state_that_its_cluster_is_to_begin_with(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = boot(tmp_path, "n7", "demo")
+    directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
+    start = Start(directory, everything(world), world)
+    await start.catch_up()
+    with pytest.raises(NotThisReplica, match="does not know node 'n7'"):
+        start.gate.check_host(world.image)
+    monkeypatch.setattr(gate_module, "awaits_state", lambda _: True)
+    start.gate.check_host(world.image)
+
+
 async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
     world: World, directory: DataDirectory
 ) -> None:
@@ -223,6 +236,23 @@ async def test_a_log_that_lost_the_epoch_ends_the_node_with_the_reason(
     directory.save(acknowledged=noted(world.image))
     with pytest.raises(NotThisReplica, match=r"the log ends at epoch \d+: the log was truncated"):
         await Start(directory, stale, world).admit()
+
+
+async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
+    stale = everything(world)
+    world.apply(Noop())
+    directory.save(acknowledged=noted(world.image))
+    start = Start(directory, stale, world)
+    monkeypatch.setattr(LogFollower, "is_at_end", False)
+    admitting = asyncio.create_task(start.admit())
+    await asyncio.sleep(0.3)
+    assert not admitting.done()
+    start.read_on()
+    await admitting
+    assert start.gate.is_open
 
 
 async def test_another_epoch_of_the_same_number_ends_the_node_with_the_reason(

@@ -274,6 +274,23 @@ async def _rows(node: OneNode, shard: int) -> list[Row]:
     return (await node.store.page([span], None, 2**20)).rows
 
 
+async def test_rows_of_any_shard_are_given_by_the_name_of_their_data(node: OneNode) -> None:
+    """Who gets them knows of no partition of that shard, and would keep none."""
+    (one,), (two,) = node.keys(1, 0), node.keys(1, 1)
+    await node.write(one, two)
+    begin(node)
+    node.go_to(STATE.STREAMING)
+    spans = [Span(node.data_id, node.row(at).start, node.row(at).end) for at in (0, 1)]
+    scan = Scan(
+        epoch=node.world.image.epoch, session=node.world.session, spans=spans, limit_bytes=9000
+    )
+    found = await node.replica.scan(scan)
+    assert [(row.keyspace, row.key) for row in found.rows] == [
+        (node.data_id, one),
+        (node.data_id, two),
+    ]
+
+
 async def test_spans_are_read_where_their_tablet_is(node: OneNode) -> None:
     spans = [Span(node.data_id, node.row(at).start, node.row(at).end) for at in (0, 1)]
     found = [parted(span.keyspace)[1] for span in placed(node.world.image, "n1", spans)]
