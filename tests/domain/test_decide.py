@@ -315,6 +315,21 @@ def test_a_barrier_is_relaxed_no_further_than_the_settings_permit() -> None:
     assert history.apply(RelaxBarrier(1, version, one_less)) is None
 
 
+def test_who_shares_a_transition_with_one_that_failed_is_not_blamed() -> None:
+    history, _ = three_nodes()
+    history._judge = None
+    for index in (4, 5):
+        assert history.apply(join(index, "r1"), f"join-n{index}") is None
+    version = history.image.topology.version
+    assert history.image.topology.settled() or history.apply(AdvanceFence(1, version)) is None
+    group = ("join-n4", "join-n5")
+    assert history.apply(Advance(term=1, version=version, open=(group,))) is None
+    assert history.apply(Rollback(1, "join-n4", "it died", ("join-n5",))) is None
+    assert history.image.topology.transitions["join-n4"].blamed == ("join-n5",)
+    requests = history.image.requests.requests
+    assert [requests[i].error for i in group] == ["", "Rolled back: it died"]
+
+
 def test_what_goes_back_already_is_not_sent_back_again() -> None:
     history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
     assert history.apply(Rollback(1, "join-n4", "for this")) is None
