@@ -20,6 +20,7 @@ from stele.node.coordinate import Coordination
 from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
+from tests.domain.history import join
 from tests.node.world import KEYSPACE, World, until
 
 QUORUM, ONE, ALL = Consistency.QUORUM, Consistency.ONE, Consistency.ALL
@@ -302,8 +303,9 @@ async def test_the_version_is_held_until_the_last_replica_has_answered(
 
 async def test_who_is_no_member_serves_nothing(world: World) -> None:
     world.start_join()
+    world.apply(join(5), "join-n5")
     follower = await world.follower()
-    for node_id in ("unknown",):
+    for node_id in ("unknown", "n5"):
         coordination = Coordination(
             node_id, follower, VersionTracker(), Replicas(), HybridClock(lambda: 1), 0.2
         )

@@ -238,6 +238,20 @@ async def test_a_log_that_lost_the_epoch_ends_the_node_with_the_reason(
         await Start(directory, stale, world).admit()
 
 
+async def test_what_replicas_know_of_more_is_no_reason_to_be_another_replica(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This node has acknowledged nothing that is not there."""
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
+    floor = Floor(world.image.epoch + 1, bytes(16), "a catch-up replica holds")
+    start = Start(directory, everything(world), world, floor=floor)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.follower.is_at_end, "the log's end")
+    await asyncio.sleep(0.3)
+    assert not admitting.done()
+    admitting.cancel()
+
+
 async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
