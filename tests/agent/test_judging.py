@@ -98,6 +98,15 @@ async def test_a_replica_that_has_not_read_so_far_says_so_and_reads_on_first() -
     assert code(judge, later) is Code.BEHIND
 
 
+async def test_a_replica_need_not_know_all_that_a_sender_knows() -> None:
+    """Else it would serve nobody while records come faster than it reads."""
+    world = World()
+    judge = judge_of(await world.follower())
+    ahead = replace(routed(world, b"k"), epoch=world.image.epoch + 5)
+    assert code(judge, ahead) is None
+    assert code(judge, replace(ahead, data_id="made just now")) is Code.BEHIND
+
+
 def test_what_a_look_up_gives_travels_in_headers() -> None:
     request = Routed(version=3, epoch=9, data_id="k1", token=-7, session="s", log_id="0a" * 16)
     assert routed_of(request.headers()) == request
