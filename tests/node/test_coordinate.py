@@ -428,6 +428,12 @@ async def test_a_write_that_every_disk_was_too_full_for_is_refused_as_not_done(
     assert (await bench.read()) is not None
 
 
+async def test_a_write_that_some_refused_and_one_may_yet_do_is_unknown(bench: Bench) -> None:
+    bench.replicas.full, bench.replicas.silent = {"n1", "n2"}, {"n3"}
+    with pytest.raises(OutcomeUnknown, match="may have taken effect"):
+        await bench.write(b"v")
+
+
 async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
     with pytest.raises(Refused) as refused:
         await bench.coordination.read("nothing", KEY, QUORUM)
