@@ -55,6 +55,9 @@ class Desk:
     def offer(self, order: Order) -> None:
         self.desk.offer(order)
 
+    def work_of_all_kinds(self) -> None:
+        self.desk._handlers = dict.fromkeys(OrderKind, self.work)
+
     async def reported(self, status: ReportStatus, index: int) -> Report:
         def found() -> list[Report]:
             return [r for r in self.reports if r.status is status and r.index == index]
@@ -126,6 +129,18 @@ async def test_failed_work_is_tried_again_when_it_is_ordered_again(desk: Desk) -
     desk.error = None
     desk.offer(desk.order(2))
     await desk.reported(SUCCESS, 2)
+    assert desk.runs == 2
+
+
+async def test_work_that_runs_is_not_forgotten_however_much_there_is(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be begun once more beside itself, and nothing would end it with its session."""
+    monkeypatch.setattr("stele.agent.orders.REMEMBERED", 1)
+    desk.work_of_all_kinds()
+    for index, kind in enumerate((OrderKind.STREAM, OrderKind.SNAPSHOT, OrderKind.STREAM), 1):
+        desk.offer(desk.order(index, kind=kind))
+        await desk.reported(RUNNING, index)
     assert desk.runs == 2
 
 
