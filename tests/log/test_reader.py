@@ -163,6 +163,20 @@ async def test_a_doubt_that_has_just_begun_is_no_trouble_yet(
     assert "(a test)" in follower.trouble
 
 
+async def test_who_waits_for_certainty_waits_for_the_end_of_the_doubt() -> None:
+    here = Following()
+    follower = await here.begin()
+    await follower._reader.certain()
+    here.log.may_look.clear()
+    follower._reader.suspect("a test")
+    waiting = asyncio.create_task(follower._reader.certain())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    here.log.may_look.set()
+    await waiting
+    assert not follower.in_doubt
+
+
 async def test_a_topic_made_anew_stops_the_reader_and_names_log_epoch_and_offset() -> None:
     here = Following()
     follower = await here.begin()
@@ -191,6 +205,7 @@ async def test_a_last_winner_that_is_gone_is_noticed_on_a_quiet_log(
     monkeypatch.setattr(rules, "SHORT_LOG_S", 0.3)
     monkeypatch.setattr(rules, "RETRY_S", 0.05)
     monkeypatch.setattr(rules, "TICK_S", 0.05)
+    monkeypatch.setattr(rules, "LONGEST_WITHOUT_LOOK_S", 600.0)
     here = Following()
     follower = await here.begin()
     here.partition.truncate(5)
@@ -385,6 +400,7 @@ async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
 ) -> None:
     """The topic lost its end, and the newest record, on its way twice, is there again where it stood."""
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     following = Following()
     follower = await following.begin()
     held = len(following.partition.records)
