@@ -295,7 +295,10 @@ async def test_a_write_that_is_not_permitted_in_its_turn_writes_nothing(store: S
     assert store.timestamp("ks", token_of(b"no"), b"no") == 0
 
 
-async def test_closing_ends_what_was_asked_for_and_takes_no_more(tmp_path: Path) -> None:
+async def test_closing_ends_what_was_asked_for_and_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.commits.GROUP_JOBS", 1)
     store = Store(tmp_path / "store.sqlite")
     writing = [asyncio.create_task(store.write([row(b"%d" % n, 1, b"v")])) for n in range(20)]
     await asyncio.sleep(0)
