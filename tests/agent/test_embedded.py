@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,16 @@ from examples.valkey_shards.agent import Valkey
 from stele.agent import Code, Member, Refused, Row, Span, open_bound
 from stele.agent import transfers as transfers_module
 from stele.agent.identity import boot
-from stele.agent.transfers import Ask, Cursor, Deletes, Transfers
+from stele.agent.orders import OrderProgress
+from stele.agent.pulling import Reading
+from stele.agent.sourcing import Sourcing
+from stele.agent.transfers import Ask, Cursor, Deletes, Given, Transfers, encode
+from stele.domain.commands import Noop
 from stele.domain.image import Image
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.sessions import SessionClosedError
 from stele.log.follower import LogFollower
 from stele.runtime.http import HttpError
 from stele.runtime.settings import ConfigurationError
@@ -153,6 +161,107 @@ def _transfers(shelf: Any) -> Transfers:
     transfers = Transfers.__new__(Transfers)
     transfers._store = shelf
     return transfers
+
+
+class Pages:
+    """What a source answers, ``meanwhile`` that something happens."""
+
+    def __init__(self, given: Given, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._given = given
+        self._meanwhile = meanwhile
+
+    async def ask(self, _: str, took: Callable[[int, bytes], None], *__: Any, **___: Any) -> int:
+        await self._meanwhile()
+        took(200, encode(self._given))
+        return 200
+
+
+async def streaming(world: World) -> tuple[LogFollower, Sessions]:
+    """n4 joins, and its data is about to move."""
+    world.start_join()
+    world.advance()
+    world.fence()
+    follower = await world.follower()
+    return follower, Sessions(follower)
+
+
+def opened(folder: Path) -> Any:
+    open_store: Callable[[Path], Any] = Shelf
+    return open_store(folder / "store")
+
+
+async def test_rows_are_given_under_an_open_session_alone(tmp_path: Path) -> None:
+    world = World()
+    follower, sessions = await streaming(world)
+    shelf = opened(tmp_path)
+    shelf.merge(world.data_id, [Row(1, b"k", b"v")])
+    sourcing = Sourcing(follower, sessions, judge_of(follower))
+    agent: Any = Agent(follower=follower)
+    transfers = Transfers(agent, sourcing, shelf, SimpleNamespace())
+    spans = [Span(world.data_id, MIN_TOKEN, MIN_TOKEN)]
+    ask = Ask(epoch=world.image.epoch, session=world.session, spans=spans)
+    assert (await transfers.give(ask)).rows == [(0, Row(1, b"k", b"v"))]
+    later = Ask(epoch=ask.epoch + 1, session=ask.session, spans=spans)
+    assert await refused(transfers, later) is Code.BEHIND
+    world.advance()
+    await follower.wait_for_epoch(world.image.epoch)
+    assert await refused(transfers, ask) is Code.SESSION_CLOSED
+
+
+async def test_a_source_reads_on_to_what_the_receiver_knows(tmp_path: Path) -> None:
+    world = World()
+    follower, sessions = await streaming(world)
+    shelf, agent = opened(tmp_path), Agent(follower=follower)
+    sourcing = Sourcing(follower, sessions, judge_of(follower))
+    transfers: Any = Transfers(agent, sourcing, shelf, SimpleNamespace())  # type: ignore[arg-type]
+    ask = Ask(epoch=world.image.epoch + 1, session=world.session, spans=[])
+    giving = asyncio.create_task(transfers.give(ask))
+    await asyncio.sleep(0)
+    world.apply(Noop())
+    assert (await giving).code is Code.OK
+
+
+async def refused(transfers: Transfers, ask: Ask) -> Code:
+    given = await transfers.give(ask)
+    assert not given.rows
+    return given.code
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "closed", "truncated"])
+async def test_rows_that_came_are_kept_under_an_open_session_and_unless_they_are_truncated_away(
+    meanwhile: str, tmp_path: Path
+) -> None:
+    world = World()
+    follower, sessions = await streaming(world)
+
+    async def happens() -> None:
+        if meanwhile == "closed":
+            world.advance()
+        elif meanwhile == "truncated":
+            world.truncate()
+        await follower.wait_for_epoch(world.image.epoch)
+
+    shelf = opened(tmp_path)
+    source: Any = Pages(Given(code=Code.OK, rows=[(0, Row(1, b"k", b"v"))]), happens)
+    agent: Any = Agent(follower=follower)
+    transfers = Transfers(agent, SimpleNamespace(), shelf, source)  # type: ignore[arg-type]
+    spans, progress = [Span(world.data_id, MIN_TOKEN, MIN_TOKEN)], OrderProgress()
+    order = Order(
+        node_id="n4",
+        term=1,
+        index=1,
+        kind=OrderKind.STREAM,
+        epoch=world.image.epoch,
+        session=world.session,
+    )
+    with sessions.enter(world.session) as guard:
+        reading = Reading(order, world.image, guard, set(), compares=False)
+        if meanwhile == "closed":
+            with pytest.raises(SessionClosedError):
+                await transfers.pull(reading, "n1", spans, progress)
+        else:
+            assert await transfers.pull(reading, "n1", spans, progress)
+    assert shelf.data_ids() == ([spans[0].keyspace] if meanwhile == "nothing" else [])
 
 
 async def test_the_newer_of_two_rows_stays_and_deleting_stops_when_it_may_not(shelf: Any) -> None:

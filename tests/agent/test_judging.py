@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from stele.agent.codes import Code
 from stele.agent.judging import Judge
 from stele.agent.routing import Routing
+from stele.domain.membership.image import MembershipImage
+from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.routed import MalformedRequest, Routed, routed_of
 from stele.log.follower import LogFollower
@@ -62,6 +67,20 @@ async def test_a_node_that_serves_no_clients_takes_nothing_without_a_coordinator
     assert code(judge, routed(world, b"k", coordinating="n2")) is None
 
 
+@pytest.mark.parametrize("change", [{"state": NodeState.LEFT}, {"excluded_since": 3}])
+async def test_a_node_that_has_left_or_was_declared_dead_serves_nobody(
+    change: dict[str, Any],
+) -> None:
+    """Whatever it finds of itself in the rows, by which somebody may still route."""
+    world = World()
+    judge, request = judge_of(follower := await world.follower()), routed(world, b"k")
+    assert code(judge, request) is None
+    nodes = follower.image.membership.nodes
+    gone = nodes.set("n1", replace(nodes["n1"], **change))
+    follower.fold.image = replace(follower.image, membership=MembershipImage(gone))
+    assert code(judge, request) is Code.NODE_LEFT
+
+
 async def test_a_client_is_refused_what_was_truncated_and_what_was_dropped() -> None:
     for change in (World.truncate, World.drop):
         world = World()
@@ -77,6 +96,15 @@ async def test_a_replica_that_has_not_read_so_far_says_so_and_reads_on_first() -
     later = routed(world, b"k", world.version + 1)
     await judge.catch_up([later])
     assert code(judge, later) is Code.BEHIND
+
+
+async def test_a_replica_need_not_know_all_that_a_sender_knows() -> None:
+    """Else it would serve nobody while records come faster than it reads."""
+    world = World()
+    judge = judge_of(await world.follower())
+    ahead = replace(routed(world, b"k"), epoch=world.image.epoch + 5)
+    assert code(judge, ahead) is None
+    assert code(judge, replace(ahead, data_id="made just now")) is Code.BEHIND
 
 
 def test_what_a_look_up_gives_travels_in_headers() -> None:

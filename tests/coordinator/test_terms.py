@@ -7,6 +7,7 @@ import pytest
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.steps import Memory, Observed, next_steps
+from stele.coordinator.work import order_work
 from stele.domain.commands import (
     Advance,
     AdvanceFence,
@@ -15,7 +16,7 @@ from stele.domain.commands import (
     Rejection,
     command_name,
 )
-from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.requests.ids import time_ms
 from tests.coordinator.stories import joining, reach, spread, status_of
 from tests.coordinator.world import three_nodes
@@ -168,3 +169,30 @@ def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
     desk = Desk(Memory(), seen, world.limits)
     desk.submit(AdvanceFence(1, image.topology.version))
     assert [time_ms(envelope.request_id) for envelope in desk.commands] == [now_ms]
+
+
+def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
+    """The log moves on meanwhile; under another id the command would be decided once more."""
+    world, fence, sent = three_nodes(), AdvanceFence(1, 1), list[str]()
+    memory = Memory()
+    for image, after_s in zip(world.images[-3:], (0.0, 0.5, 1.0), strict=True):
+        now_s = after_s * world.limits.resend_s
+        seen = Observed(image, world.brain.acks, world.brain.reports, 1, now_s)
+        desk = Desk(memory, seen, world.limits)
+        desk.submit(fence)
+        sent.append("".join(envelope.request_id for envelope in desk.commands))
+        memory = desk.memory
+    assert sent[0] and sent == [sent[0], "", sent[0]]
+
+
+def test_an_order_is_not_repeated_at_each_look() -> None:
+    world, memory, sent = three_nodes(), Memory(), list[list[int]]()
+    for after_s in (0.0, 0.5, 1.0):
+        now_s = after_s * world.limits.resend_s
+        seen = Observed(world.image, world.brain.acks, world.brain.reports, 1, now_s)
+        desk = Desk(memory, seen, world.limits)
+        order_work(desk, OrderKind.STREAM, "session", "request", ["n1"], "it is undone")
+        sent.append([order.index for order in desk.orders])
+        memory = desk.memory
+    assert [len(each) for each in sent] == [1, 0, 1]
+    assert sent[2] > sent[0], "a node refuses an index that it has seen"

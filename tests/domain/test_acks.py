@@ -4,6 +4,7 @@ from stele.domain.acks import AckTable, barrier
 from stele.domain.image import Image
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
+from tests.node.world import World
 
 OTHER = bytes([3] * 16)
 
@@ -38,6 +39,17 @@ def test_an_ack_of_an_epoch_that_the_counter_has_not_read_yet_counts() -> None:
     image = history.image
     found = barrier(image, acks_of(image, state_id=OTHER), image.epoch, 0, 1.0, lambda _: None)
     assert found.complete
+
+
+def test_a_node_that_works_under_a_closed_session_holds_the_barrier_up() -> None:
+    world = World()
+    world.start_join()
+    world.advance()
+    image, session = world.image, world.session
+    for in_use, complete in (((session,), True), ((session, "closed"), False)):
+        found = barrier(image, acks_of(image, sessions_in_use=in_use), image.epoch, 0, 1.0)
+        assert found.complete is complete
+        assert {b.why for b in found.blockers} <= {"still works under closed session closed"}
 
 
 def test_a_node_that_works_by_an_older_version_holds_the_barrier_up() -> None:

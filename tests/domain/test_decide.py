@@ -35,7 +35,9 @@ from stele.domain.commands import (
 )
 from stele.domain.names import BarrierLevel, NodeState, RequestStatus, TransitionState
 from stele.domain.requests.ids import named
+from stele.domain.topology.barriers import next_lower
 from stele.domain.topology.commands import RelaxBarrier
+from stele.domain.topology.limits import LOWEST_BARRIER_LEVEL
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.domain.history import History, World, join, three_nodes
 
@@ -286,6 +288,46 @@ def test_the_coordinator_of_an_old_term_does_nothing() -> None:
         assert rejection is not None, command
         assert rejection.code == "stale_term", command
         assert history.image is before
+
+
+def test_a_version_is_fenced_once() -> None:
+    history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
+    history._judge = None
+    fence = AdvanceFence(1, history.image.topology.version)
+    assert history.image.topology.settled() or history.apply(fence) is None
+    before = history.image
+    again = history.apply(fence)
+    assert again is not None and again.code == "overtaken"
+    assert history.image is before
+
+
+def test_a_barrier_is_relaxed_no_further_than_the_settings_permit() -> None:
+    history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
+    version = history.image.topology.version
+    for level in BarrierLevel:
+        refused = history.apply(RelaxBarrier(1, version, level))
+        assert refused is not None and refused.code == "overtaken"
+    assert history.apply(SetSetting(LOWEST_BARRIER_LEVEL.name, BarrierLevel.QUORUM)) is None
+    one_less = next_lower(history.image)
+    assert one_less is not None
+    for level in {*BarrierLevel} - {one_less}:
+        assert history.apply(RelaxBarrier(1, version, level)) is not None
+    assert history.apply(RelaxBarrier(1, version, one_less)) is None
+
+
+def test_who_shares_a_transition_with_one_that_failed_is_not_blamed() -> None:
+    history, _ = three_nodes()
+    history._judge = None
+    for index in (4, 5):
+        assert history.apply(join(index, "r1"), f"join-n{index}") is None
+    version = history.image.topology.version
+    assert history.image.topology.settled() or history.apply(AdvanceFence(1, version)) is None
+    group = ("join-n4", "join-n5")
+    assert history.apply(Advance(term=1, version=version, open=(group,))) is None
+    assert history.apply(Rollback(1, "join-n4", "it died", ("join-n5",))) is None
+    assert history.image.topology.transitions["join-n4"].blamed == ("join-n5",)
+    requests = history.image.requests.requests
+    assert [requests[i].error for i in group] == ["", "Rolled back: it died"]
 
 
 def test_what_goes_back_already_is_not_sent_back_again() -> None:

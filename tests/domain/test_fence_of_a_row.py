@@ -9,6 +9,8 @@ from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.transition import newest_before
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,14 @@ def test_a_row_that_changes_again_still_refuses_what_its_last_change_fenced_out(
     assert newest_fenced(27, 20, 27) == 27
     assert newest_fenced(28, 27, 27) == 27
     assert newest_fenced(28, 27, 28) == 28
+
+
+def test_rows_that_become_one_keep_the_newest_change_of_any_before_the_last() -> None:
+    """With the last change itself in its place, requests of before it would be refused before it is fenced."""
+    rows = [RangeReplicas(0, 9, (), (), *versions) for versions in ((28, 20), (27, 11), (28, 9))]
+    assert newest_before(rows, 28) == 27
+    assert newest_before(rows[:1], 28) == 20
+    assert newest_before([replace(rows[0], version_before=0)], 28) == 0
 
 
 @pytest.mark.parametrize("state", [*NodeState])

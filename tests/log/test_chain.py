@@ -1,5 +1,7 @@
 """The frozen bytes and the winner rule, over raw bytes."""
 
+import pytest
+
 from stele.domain.commands import FoundCluster, SetSetting, command_digest
 from stele.domain.facts import Epoch
 from stele.log import chain as rule
@@ -82,6 +84,19 @@ def test_a_witness_older_than_what_is_kept_proves_nothing() -> None:
     assert resumed.offer(40, record(10, 11, 11, witness=3)) is Verdict.WINNER
     assert resumed.state_id_of(9) is None
     assert resumed.state_id_of(10) == state(10)
+
+
+def test_a_witness_of_an_epoch_that_has_not_come_was_lost_whatever_its_state_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """State ids stand in a ring: that of an epoch to come has the place of an older one."""
+    monkeypatch.setattr(rule, "KEPT_STATES", 2)
+    chain = founded()
+    assert chain.offer(1, record(1, 2, 2, 1)) is Verdict.WINNER
+    later = bytearray(record(2, 3, 3, witness=2))
+    later[82:90] = (4).to_bytes(8)
+    assert chain.judge(2, bytes(later)) is Verdict.LOST_WINNERS
+    assert chain.judge(2, record(2, 3, 3, witness=2)) is Verdict.WINNER
 
 
 def test_the_state_ids_of_the_last_epochs_are_kept() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from stele.domain.commands import Envelope, SetSetting
 from stele.domain.requests.ids import named
 from stele.log.codec import DecodeError, decode_envelope, encode_envelope
-from stele.log.framing import schema_ids, unframed
+from stele.log.framing import Framing, schema_ids, unframed
+from stele.log.schemas import load_schemas
 
 ENVELOPE = Envelope(request_id=named("framed"), command=SetSetting("colour", "blue"), actor="a")
 PLAIN = encode_envelope(ENVELOPE)
@@ -40,6 +41,18 @@ def test_an_id_that_nobody_told_says_what_to_do() -> None:
 def test_only_schemas_of_the_envelope_can_be_told() -> None:
     with pytest.raises(ValueError, match=FINGERPRINT):
         schema_ids("7=0123456789abcdef", "Envelope")
+
+
+def test_a_topic_has_records_of_one_form_and_what_is_of_the_other_is_refused() -> None:
+    headers = load_schemas().releases["Envelope"]
+    ids = ",".join(f"{at}={header[2:].hex()}" for at, header in enumerate(headers, 1))
+    as_it_is, by_ids = Framing(), Framing(ids, "Envelope")
+    in_frame = by_ids.framed(PLAIN)
+    assert in_frame[:1] == b"\0" != as_it_is.framed(PLAIN)[:1]
+    assert as_it_is.plain(PLAIN) == by_ids.plain(in_frame) == PLAIN
+    for framing, value in ((as_it_is, in_frame), (by_ids, PLAIN)):
+        with pytest.raises(DecodeError, match="not in the form"):
+            framing.plain(value)
 
 
 @given(st.binary(max_size=40))

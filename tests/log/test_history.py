@@ -4,6 +4,7 @@ import pytest
 
 from stele.domain.commands import SetSetting
 from stele.domain.image import Image, without_memory
+from stele.log.chain import LOG_ID
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
 from stele.log.history import Bounds, EpochNotFoundError, History, Winner
@@ -71,6 +72,19 @@ async def test_epochs_come_back_from_any_place(long: Story) -> None:
             found = await history.epochs(first, limit)
             assert found == long.epochs[first - 1 : first - 1 + limit]
     assert (await history.epoch(42)) == long.epochs[41]
+
+
+async def test_a_record_of_another_log_is_no_epoch_of_the_past(long: Story) -> None:
+    """Not where it stands on the very state that a winner follows, either."""
+    partition = MemoryPartition()
+    history = History(MemoryLog(partition), bounds=SMALL)
+    for epoch, image in zip(long.epochs, long.images[1:], strict=True):
+        value = encode_epoch(epoch)
+        if epoch.epoch > 1:
+            partition.append(value[: LOG_ID.start] + bytes([255] * 16) + value[LOG_ID.stop :])
+        history.add(partition.append(value).offset, value, image)
+    assert await history.epochs(1, 50) == long.epochs[:50]
+    assert same_state(await history.image_at(43), long.images[43])
 
 
 async def test_recent_epochs_are_not_read_back(long: Story) -> None:

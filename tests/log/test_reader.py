@@ -149,6 +149,34 @@ async def test_records_are_held_back_while_there_is_a_doubt() -> None:
     assert (await waiting).epoch == 4
 
 
+async def test_a_doubt_that_has_just_begun_is_no_trouble_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A health that turned bad with each of them would have processes started anew."""
+    monkeypatch.setattr(rules, "QUIET_S", 60.0)
+    here = Following()
+    follower = await here.begin()
+    here.log.may_look.clear()
+    follower._reader.suspect("a test")
+    assert (follower.in_doubt, follower.trouble) == (True, "")
+    monkeypatch.setattr(rules, "QUIET_S", 0.0)
+    assert "(a test)" in follower.trouble
+
+
+async def test_who_waits_for_certainty_waits_for_the_end_of_the_doubt() -> None:
+    here = Following()
+    follower = await here.begin()
+    await follower._reader.certain()
+    here.log.may_look.clear()
+    follower._reader.suspect("a test")
+    waiting = asyncio.create_task(follower._reader.certain())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    here.log.may_look.set()
+    await waiting
+    assert not follower.in_doubt
+
+
 async def test_a_topic_made_anew_stops_the_reader_and_names_log_epoch_and_offset() -> None:
     here = Following()
     follower = await here.begin()
@@ -177,6 +205,7 @@ async def test_a_last_winner_that_is_gone_is_noticed_on_a_quiet_log(
     monkeypatch.setattr(rules, "SHORT_LOG_S", 0.3)
     monkeypatch.setattr(rules, "RETRY_S", 0.05)
     monkeypatch.setattr(rules, "TICK_S", 0.05)
+    monkeypatch.setattr(rules, "LONGEST_WITHOUT_LOOK_S", 600.0)
     here = Following()
     follower = await here.begin()
     here.partition.truncate(5)
@@ -231,6 +260,30 @@ async def test_a_stray_in_a_topic_made_anew_stops_the_reader() -> None:
     await until(lambda: follower.failure, "the reader to stop")
     assert isinstance(follower.failure, AnchorLostError)
     assert (follower.image.epoch, follower.fold.chain.strays) == (3, 0)
+
+
+async def test_a_stray_that_came_during_a_look_is_skipped_by_the_next_one() -> None:
+    """What the broker showed may be older than the record."""
+    here = Following(held=3)
+    follower = await here.begin()
+    here.log.may_look.clear()
+    looks = here.log.looks
+    follower._reader.suspect("a test")
+    await until(lambda: here.log.looks > looks, "the look to begin")
+    here.log.append(_stray(here.values[3]))
+    await until(lambda: follower._reader._held, "the stray to be held back")
+    here.log.may_look.set()
+    await until(lambda: follower.fold.chain.strays, "the stray to be skipped")
+    assert here.log.looks - looks == 2
+
+
+async def test_winners_that_an_old_end_hides_are_not_taken_for_lost() -> None:
+    here = Following()
+    follower = await here.begin()
+    here.log.end_read = 3
+    follower._reader.suspect("the leader has changed")
+    await until(lambda: not follower.in_doubt, "the doubt to end")
+    assert follower.failure is None
 
 
 async def test_a_witness_of_a_lost_winner_stops_the_reader_for_good() -> None:
@@ -347,6 +400,7 @@ async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
 ) -> None:
     """The topic lost its end, and the newest record, on its way twice, is there again where it stood."""
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     following = Following()
     follower = await following.begin()
     held = len(following.partition.records)

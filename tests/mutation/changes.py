@@ -25,6 +25,7 @@ SHIFTED: Final[dict[type[ast.cmpop], str]] = {
     ast.Gt: ">=",
     ast.GtE: ">",
 }
+KINDS: Final = ("await", "bound", "condition", "guard")
 LEAVES: Final = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
 
@@ -33,7 +34,7 @@ class Change(NamedTuple):
     line: int
     """Of its first character, from 1."""
     kind: str
-    """``condition``, ``guard``, ``await`` or ``bound``."""
+    """Of ``KINDS``."""
     start: int
     end: int
     """Where in the source, in bytes."""

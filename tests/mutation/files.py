@@ -1,12 +1,13 @@
 """What is changed, and what may find it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ROOT / "services"
 FOLDERS: Final = tuple(
-    f"services/stele/{name}" for name in ("coordinator", "domain", "log", "node")
+    f"services/stele/{name}" for name in ("agent", "coordinator", "domain", "log", "node")
 )
 UNIT_TESTS: Final = tuple(
     f"tests/{name}"
@@ -20,9 +21,17 @@ STORIES: Final = ("tests/sim/test_stories.py",)
 NEED_SERVERS: Final = "broker or spark or end_to_end or deploy or browser"
 
 
-def sources() -> list[str]:
-    """From the root."""
-    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+def sources(paths: Sequence[str] = FOLDERS) -> list[str]:
+    """Those in these files and folders; all from the root. Raises ValueError for a path without any."""
+    known = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    found = set[Path]()
+    for path in paths:
+        within = {each for each in known if each.is_relative_to(ROOT / path)}
+        if not within:
+            raise ValueError(
+                f"{path} holds nothing that is changed; that is in {', '.join(FOLDERS)}"
+            )
+        found |= within
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

@@ -33,7 +33,6 @@ from tests.preloaded import found_is_enough  # nothing of the product, which for
 
 BUILD: Final = ROOT / "build" / "mutation"
 REPORT: Final = BUILD / "report.json"
-JOBS: Final = 2
 MOST_S: Final = 25.0
 """Of tests for a change, by what they took while lines were measured."""
 MOST_TESTS: Final = 400
@@ -155,12 +154,12 @@ class _Running(NamedTuple):
     until_s: float
 
 
-def judged(changes: list[Change], known: Covered) -> Iterator[tuple[Change, str]]:
-    """Each change with what became of it, as they end."""
+def judged(changes: list[Change], known: Covered, jobs: int) -> Iterator[tuple[Change, str]]:
+    """Each change with what became of it, as they end; so many are tried at one time."""
     left = list(reversed(changes))
     running = dict[int, _Running]()
     while left or running:
-        while left and len(running) < JOBS:
+        while left and len(running) < jobs:
             change = left.pop()
             chosen = known.of(change)
             if not chosen:
@@ -199,6 +198,29 @@ def _forked(change: Change, tests: list[str]) -> int:
         os._exit(code)
 
 
+class Wanted(NamedTuple):
+    """Which changes: so many of those of these kinds in these files and folders."""
+
+    paths: Sequence[str]
+    kinds: Sequence[str]
+    sample: int
+    seed: int
+    again: bool
+    """Only what the last run left."""
+
+    def chosen(self) -> tuple[list[Change], int]:
+        """The sample, and of how many it is. Raises ValueError for a path that holds no source."""
+        every = [
+            change
+            for path in sources(self.paths)
+            for change in changes_of(path, (ROOT / path).read_bytes())
+            if change.kind in self.kinds
+        ]
+        if self.again:
+            return _left(every), len(every)
+        return random.Random(self.seed).sample(every, min(self.sample, len(every))), len(every)
+
+
 def _left(every: list[Change]) -> list[Change]:
     report = json.loads(REPORT.read_text())
     left = {
@@ -207,18 +229,15 @@ def _left(every: list[Change]) -> list[Change]:
     return [change for change in every if change in left]
 
 
-def main(sample: int, seed: int, again: bool) -> int:
-    """The exit status: 0, whatever survives. ``again``: only what the last run left."""
-    every = [
-        change for path in sources() for change in changes_of(path, (ROOT / path).read_bytes())
-    ]
-    chosen = _left(every) if again else random.Random(seed).sample(every, min(sample, len(every)))
+def main(wanted: Wanted, jobs: int) -> int:
+    """The exit status: 0, whatever survives."""
+    chosen, of = wanted.chosen()
     known = covered(*UNIT_TESTS)
-    print(f"{len(chosen)} of {len(every)} changes", flush=True)
-    found = dict(judged(chosen, known))
+    print(f"{len(chosen)} of {of} changes", flush=True)
+    found = dict(judged(chosen, known, jobs))
     survived = [change for change in chosen if found[change] in LEFT]
     print(f"{len(survived)} that no unit test finds: the stories of the simulator", flush=True)
-    for change, became in judged(survived, covered(*STORIES)):
+    for change, became in judged(survived, covered(*STORIES), jobs):
         if became not in LEFT:
             found[change] = f"{became}, by a story"
         elif became == SURVIVED:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutation.changes import changes_of
 from tests.mutation.files import ROOT, sources
+from tests.mutation.run import Wanted
 
 CASES = [
     ("if a == b:\n    c()\n", "condition", "if ((a) != (b)):\n    c()\n"),
@@ -61,3 +62,19 @@ def test_changes_of_the_product_are_programs() -> None:
             changed = change.of(source)
             assert changed != source, change
             compile(changed, path, "exec")
+
+
+def test_a_sample_is_of_the_paths_and_kinds_that_were_asked_for() -> None:
+    paths = ["services/stele/log/chain.py", "services/stele/node"]
+    changes, of = Wanted(paths, ["guard", "await"], sample=10_000, seed=1, again=False).chosen()
+    assert len(changes) == of
+    assert {change.kind for change in changes} == {"guard", "await"}
+    assert {change.path for change in changes if change.path != paths[0]}
+    assert all(change.path.startswith(tuple(paths)) for change in changes)
+
+
+def test_a_path_that_holds_nothing_to_change_is_refused() -> None:
+    with pytest.raises(ValueError, match="tests/mutation holds nothing that is changed"):
+        sources(["tests/mutation"])
+    with pytest.raises(ValueError, match="services/stele/no"):
+        sources(["services/stele/node", "services/stele/no"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
+from immutables import Map
 from msgspec.structs import replace
 
 from stele.agent.admission import (
@@ -19,6 +23,7 @@ from stele.agent.admission import (
     wait_for_membership,
 )
 from stele.agent.identity import DataDirectory, Identity, boot
+from stele.agent.member import Membership
 from stele.agent.settings import AgentSettings
 from stele.agent.standing import expelled, join_ended
 from stele.domain.commands import (
@@ -33,7 +38,10 @@ from stele.domain.commands import (
     Rollback,
 )
 from stele.domain.features.facts import FeaturesImage
+from stele.domain.image import Image
 from stele.domain.membership.facts import Node
+from stele.domain.membership.hosts import unclaimed
+from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import parse
 from stele.log.commander import NotTakenError
@@ -314,3 +322,60 @@ def test_another_number_of_tokens_is_ignored(capsys: pytest.CaptureFixture[str])
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=4)
     check_place(row, ADVERTISED)
     assert "STELE_NUM_TOKENS counts when a node joins" in capsys.readouterr().out
+
+
+RIGHT = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("known", "joins", "first"),
+    [
+        ({}, "auto", "recognise"),
+        ({"host_id": unclaimed("host-1")}, "auto", "admit"),
+        ({"supported_features": (*RIGHT.supported_features, "more")}, "auto", "admit"),
+        (None, "auto", "admit"),
+        (None, "no", "recognise"),
+    ],
+    ids=["a member", "who takes a free place", "an older build", "who joins", "who may not join"],
+)
+async def test_who_claims_too_much_takes_that_back_before_it_serves(
+    known: dict[str, Any] | None,
+    joins: Literal["auto", "no"],
+    first: str,
+    directory: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others wait for nothing: a member serves though nobody takes its announcement."""
+    row = Node(
+        node_id="n1",
+        address=RIGHT.address,
+        dc=RIGHT.dc,
+        rack=RIGHT.rack,
+        num_tokens=RIGHT.num_tokens,
+        state=NodeState.NORMAL,
+        supported_features=RIGHT.supported_features,
+        host_id="host-1",
+    )
+    nodes = {} if known is None else {"n1": replace(row, **known)}
+    done, image = list[str](), Image(membership=MembershipImage(Map(nodes)))
+
+    def noted(name: str) -> Callable[..., Any]:
+        async def note(*_: object) -> None:
+            done.append(name)
+
+        return note
+
+    gate: Any = SimpleNamespace(
+        reach=noted("reach"), recognise=noted("recognise"), check_host=lambda _: None
+    )
+    followed: Any = SimpleNamespace(follower=SimpleNamespace(image=image), caught_up=None)
+    for name in ("admit", "wait_for_membership", "keep_noted"):
+        monkeypatch.setattr(f"stele.agent.member.{name}", noted(name))
+    monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
+    settings = AgentSettings(join=joins)
+    member = Membership(settings, directory("n1"), RIGHT, gate, followed)
+    async with member.admitting(Stop()):
+        await until(lambda: "keep_noted" in done, "the node to be known")
+    assert done[:2] == ["reach", first]
+    assert done[-3:] == ["recognise", "wait_for_membership", "keep_noted"]
+    assert "admit" in done

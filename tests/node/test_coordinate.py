@@ -20,6 +20,7 @@ from stele.node.coordinate import Coordination
 from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
+from tests.domain.history import join
 from tests.node.world import KEYSPACE, World, until
 
 QUORUM, ONE, ALL = Consistency.QUORUM, Consistency.ONE, Consistency.ALL
@@ -143,6 +144,8 @@ async def test_consistency_all_needs_every_replica(bench: Bench) -> None:
     bench.replicas.down = {"n3"}
     with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
         await bench.write(b"v", ALL)
+    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
+        await bench.read(ALL)
 
 
 async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench) -> None:
@@ -211,7 +214,18 @@ async def test_only_one_replica_is_asked_for_the_value(bench: Bench) -> None:
     bench.replicas.sent.clear()
     await bench.read()
     modes = {node_id: op.mode for node_id, op in bench.replicas.sent if isinstance(op, Read)}
+    assert bench.coordination.repairs == 0
     assert modes == {"n1": ReadMode.CELL, "n2": ReadMode.STAMP, "n3": ReadMode.STAMP}
+
+
+@pytest.mark.parametrize("what", ["down", "silent"])
+async def test_a_value_is_read_though_the_replica_that_was_asked_for_it_does_not_answer(
+    bench: Bench, what: str
+) -> None:
+    """The others agree on a stamp: that is a value, and not that there is none."""
+    timestamp, _ = await bench.write(b"v")
+    setattr(bench.replicas, what, {"n1"})
+    assert await bench.read() == Cell(timestamp, False, b"v")
 
 
 async def test_while_ranges_move_writes_go_to_both_sets_and_need_more_acks(
@@ -289,8 +303,9 @@ async def test_the_version_is_held_until_the_last_replica_has_answered(
 
 async def test_who_is_no_member_serves_nothing(world: World) -> None:
     world.start_join()
+    world.apply(join(5), "join-n5")
     follower = await world.follower()
-    for node_id in ("unknown",):
+    for node_id in ("unknown", "n5"):
         coordination = Coordination(
             node_id, follower, VersionTracker(), Replicas(), HybridClock(lambda: 1), 0.2
         )
@@ -411,6 +426,12 @@ async def test_a_write_that_every_disk_was_too_full_for_is_refused_as_not_done(
     bench.replicas.full = {"n3"}
     await bench.write(b"v")
     assert (await bench.read()) is not None
+
+
+async def test_a_write_that_some_refused_and_one_may_yet_do_is_unknown(bench: Bench) -> None:
+    bench.replicas.full, bench.replicas.silent = {"n1", "n2"}, {"n3"}
+    with pytest.raises(OutcomeUnknown, match="may have taken effect"):
+        await bench.write(b"v")
 
 
 async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:

@@ -12,8 +12,9 @@ import pytest
 from stele.agent import gate as gate_module
 from stele.agent.gate import Gate, NotThisReplica, floor_of, noted
 from stele.agent.identity import DataDirectory, boot
-from stele.domain.commands import Noop
+from stele.domain.commands import AnnounceNode, Noop
 from stele.domain.image import Image
+from stele.domain.membership.hosts import unclaimed
 from stele.log.errors import LogError
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -141,6 +142,21 @@ async def test_a_wiped_node_is_not_the_same_replica(
     assert wiped.identity.admitted_by == ""
 
 
+async def test_another_host_that_gets_the_name_meanwhile_ends_the_wait(
+    world: World, tmp_path: Path
+) -> None:
+    """It would else wait for ever to be admitted."""
+    directory = boot(tmp_path, "n8", "demo")
+    start = Start(directory, everything(world), world)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.code() == "not_admitted", "the log's end")
+    world.apply(msgspec.structs.replace(join(8), host_id="another"))
+    start.read_on()
+    with pytest.raises(NotThisReplica, match="node 'n8' is host another in the log"):
+        await asyncio.wait_for(admitting, 60)
+    assert not start.gate.is_open
+
+
 async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_own(
     world: World, directory: DataDirectory
 ) -> None:
@@ -173,6 +189,19 @@ async def test_a_member_that_the_log_does_not_know_is_refused(world: World, tmp_
     directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
     with pytest.raises(NotThisReplica, match="does not know node 'n7', which request join-n7"):
         await Start(directory, everything(world), world).admit()
+
+
+async def test_a_member_waits_for_the_state_that_its_cluster_is_to_begin_with(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = boot(tmp_path, "n7", "demo")
+    directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
+    start = Start(directory, everything(world), world)
+    await start.catch_up()
+    with pytest.raises(NotThisReplica, match="does not know node 'n7'"):
+        start.gate.check_host(world.image)
+    monkeypatch.setattr(gate_module, "awaits_state", lambda _: True)
+    start.gate.check_host(world.image)
 
 
 async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
@@ -209,6 +238,37 @@ async def test_a_log_that_lost_the_epoch_ends_the_node_with_the_reason(
         await Start(directory, stale, world).admit()
 
 
+async def test_what_replicas_know_of_more_is_no_reason_to_be_another_replica(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This node has acknowledged nothing that is not there."""
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
+    floor = Floor(world.image.epoch + 1, bytes(16), "a catch-up replica holds")
+    start = Start(directory, everything(world), world, floor=floor)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.follower.is_at_end, "the log's end")
+    await asyncio.sleep(0.3)
+    assert not admitting.done()
+    admitting.cancel()
+
+
+async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
+    stale = everything(world)
+    world.apply(Noop())
+    directory.save(acknowledged=noted(world.image))
+    start = Start(directory, stale, world)
+    monkeypatch.setattr(LogFollower, "is_at_end", False)
+    admitting = asyncio.create_task(start.admit())
+    await asyncio.sleep(0.3)
+    assert not admitting.done()
+    start.read_on()
+    await admitting
+    assert start.gate.is_open
+
+
 async def test_another_epoch_of_the_same_number_ends_the_node_with_the_reason(
     world: World, directory: DataDirectory
 ) -> None:
@@ -228,6 +288,40 @@ async def test_a_log_that_cannot_be_read_on_closes_the_gate_again(
     await start.admit()
     start.follower.failure = RuntimeError("corrupt")
     assert start.code() == "unavailable" and not start.gate.is_open
+
+
+async def test_a_place_that_waits_for_its_host_is_not_served_before_the_host_has_taken_it(
+    world: World, tmp_path: Path
+) -> None:
+    directory = boot(tmp_path, "n8", "demo")
+    host_id = directory.identity.host_id
+    world.apply(msgspec.structs.replace(join(8), host_id=unclaimed(host_id)))
+    start = Start(directory, everything(world), world)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.code() == "not_admitted", "the log's end")
+    await asyncio.sleep(2 * gate_module.LOOK_S)
+    assert not admitting.done() and not start.gate.is_open
+    row = world.image.node("n8")
+    assert row is not None
+    world.apply(AnnounceNode(node_id="n8", address=row.address, host_id=host_id))
+    start.read_on()
+    await admitting
+    assert start.gate.is_open
+
+
+async def test_a_log_that_turns_out_to_be_another_one_while_that_is_noted_opens_no_gate(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Start(directory, everything(world), world)
+    save = directory.save
+
+    def slow(**changes: object) -> None:
+        start.gate.failure = NotThisReplica("it is another one")
+        save(**changes)
+
+    monkeypatch.setattr(directory, "save", slow)
+    await start.admit()
+    assert (start.gate.is_open, start.code()) == (False, "not_admitted")
 
 
 async def test_another_history_than_the_replicas_hold_is_no_reason_to_be_another_replica(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stele.agent import gate
-from stele.agent.gate import NotThisReplica, noted
+from stele.agent.gate import NotThisReplica, floor_of, noted
 from stele.agent.identity import AcceptedLoss, DataDirectory, boot
 from stele.domain.commands import Noop
 from stele.domain.image import Image
@@ -150,6 +150,25 @@ async def test_a_log_from_before_the_recovery_is_not_the_nodes(
     start = Start(directory, everything(world), world)
     with pytest.raises(NotThisReplica, match=f"data is of log {NEW}; this log is of log {OLD}"):
         await start.admit()
+
+
+async def test_who_accepts_the_loss_of_another_log_still_waits_for_what_it_acknowledged(
+    directory: DataDirectory,
+) -> None:
+    """The setting may be left from before; a log that is short for a moment has lost nothing."""
+    assert floor_of(directory.identity, accept=NEW) == floor_of(directory.identity) is not None
+    assert floor_of(directory.identity, accept=OLD) is None
+
+
+async def test_an_older_log_is_not_the_nodes_though_the_loss_of_its_own_is_accepted(
+    world: World, directory: DataDirectory
+) -> None:
+    """What is accepted is what a recovery lost, and not what came after it."""
+    directory.save(log_id=NEW)
+    start = Start(directory, everything(world), world, accept=NEW)
+    with pytest.raises(NotThisReplica, match=f"data is of log {NEW}; this log is of log {OLD}"):
+        await start.admit()
+    assert not start.gate.is_open
 
 
 async def test_an_older_log_may_go_on_as_the_nodes_further_on(

@@ -55,6 +55,9 @@ class Desk:
     def offer(self, order: Order) -> None:
         self.desk.offer(order)
 
+    def work_of_all_kinds(self) -> None:
+        self.desk._handlers = dict.fromkeys(OrderKind, self.work)
+
     async def reported(self, status: ReportStatus, index: int) -> Report:
         def found() -> list[Report]:
             return [r for r in self.reports if r.status is status and r.index == index]
@@ -129,6 +132,18 @@ async def test_failed_work_is_tried_again_when_it_is_ordered_again(desk: Desk) -
     assert desk.runs == 2
 
 
+async def test_work_that_runs_is_not_forgotten_however_much_there_is(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be begun once more beside itself, and nothing would end it with its session."""
+    monkeypatch.setattr("stele.agent.orders.REMEMBERED", 1)
+    desk.work_of_all_kinds()
+    for index, kind in enumerate((OrderKind.STREAM, OrderKind.SNAPSHOT, OrderKind.STREAM), 1):
+        desk.offer(desk.order(index, kind=kind))
+        await desk.reported(RUNNING, index)
+    assert desk.runs == 2
+
+
 async def test_indices_that_were_seen_are_refused(desk: Desk) -> None:
     desk.error = RuntimeError("no")
     desk.go_on.set()
@@ -149,6 +164,15 @@ async def test_orders_of_an_older_term_are_refused(desk: Desk) -> None:
     await desk.reported(SUCCESS, 1)
     assert desk.runs == 1
     assert {report.term for report in desk.reports} == {2}
+
+
+async def test_a_new_term_counts_its_orders_anew(desk: Desk) -> None:
+    desk.offer(desk.order(7))
+    await desk.reported(RUNNING, 7)
+    desk.world.apply(ClaimCoordinator("c-2", 2))
+    desk.offer(desk.order(1, term=2))
+    await desk.reported(RUNNING, 1)
+    assert desk.runs == 1, "and joins work that runs"
 
 
 async def test_an_order_of_a_term_that_the_log_does_not_have_is_refused_and_forgotten(
@@ -235,32 +259,56 @@ async def test_work_of_several_sessions_runs_side_by_side_and_each_ends_with_its
     await desk.desk.close()
 
 
+class Writing:
+    """Work of a session that has closed is on its way to the disk, and there is an order of the next one."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.desk = world, Desk(world)
+        self.written, self.begun = asyncio.Event(), list[str]()
+        self.first, self.second = two_joins(world)
+
+    async def write(self, order: Order, _: OrderProgress) -> None:
+        self.begun.append(order.session)
+        await uncancelled(asyncio.ensure_future(self.written.wait()))
+
+    async def begin(self) -> OrderExecutor:
+        follower, reports = await self.world.follower(), self.desk.reports
+        executor = OrderExecutor("n1", follower, {OrderKind.STREAM: self.write}, reports.append)
+        executor.offer(self.desk.order(1, session=self.first))
+        await until(lambda: self.begun == [self.first], "the first to write")
+        for _ in range(2):  # asked to end by each epoch
+            transition = self.world.image.topology.transitions["join-n4"]
+            move = Move("join-n4", transition.state, transition.session)
+            self.world.apply(Advance(term=TERM, version=self.world.version, moves=(move,)))
+            self.world.fence()
+        executor.offer(self.desk.order(2, session=self.second))
+        await self.desk.reported(RUNNING, 2)
+        assert self.begun == [self.first]
+        return executor
+
+
 async def test_work_waits_for_the_end_of_what_ran_under_a_session_that_has_closed(
     world: World,
 ) -> None:
     """A write that is on its way to the disk cannot be stopped: nothing may overtake it."""
-    first, second = two_joins(world)
-    desk, written, begun = Desk(world), asyncio.Event(), list[str]()
+    writing = Writing(world)
+    executor = await writing.begin()
+    writing.written.set()
+    await until(lambda: writing.begun == [writing.first, writing.second], "the second to begin")
+    await writing.desk.reported(SUCCESS, 2)
+    await executor.close()
 
-    async def write(order: Order, _: OrderProgress) -> None:
-        begun.append(order.session)
-        await uncancelled(asyncio.ensure_future(written.wait()))
 
-    follower = await world.follower()
-    executor = OrderExecutor("n1", follower, {OrderKind.STREAM: write}, desk.reports.append)
-    executor.offer(desk.order(1, session=first))
-    await until(lambda: begun == [first], "the first to write")
-    for _ in range(2):  # asked to end by each epoch
-        transition = world.image.topology.transitions["join-n4"]
-        move = Move("join-n4", transition.state, transition.session)
-        world.apply(Advance(term=TERM, version=world.version, moves=(move,)))
-        world.fence()
-    executor.offer(desk.order(2, session=second))
-    await desk.reported(RUNNING, 2)
-    assert begun == [first]
-    written.set()
-    await until(lambda: begun == [first, second], "the second to begin")
-    await desk.reported(SUCCESS, 2)
+async def test_work_is_given_up_where_what_ran_under_a_closed_session_does_not_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.agent.orders.READ_LIMIT_S", 0.1)
+    writing = Writing(world)
+    executor = await writing.begin()
+    failed = await writing.desk.reported(FAILED, 2)
+    assert "does not end" in failed.error
+    assert writing.begun == [writing.first]
+    writing.written.set()
     await executor.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -324,6 +325,16 @@ async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
     assert await writing is Code.STALE_VERSION
     assert await node.stored(key) is None
     assert node.sessions.versions.in_use() == {}
+
+
+async def test_what_was_refused_in_its_turn_is_not_acknowledged_though_nothing_refuses_it_now(
+    world: World, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write_nothing(rows: Sequence[Row], *_: object) -> list[int | None]:
+        return [None for _ in rows]
+
+    monkeypatch.setattr(node.store, "write", write_nothing)
+    assert await node.code(write(world)) is Code.FAILED
 
 
 async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, node: Node) -> None:

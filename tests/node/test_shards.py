@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stele.agent.cleanup import Cleaner
 from stele.agent.codes import Code
@@ -21,6 +22,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.wanted import left_behind
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
@@ -272,6 +274,37 @@ async def test_a_cleanup_of_the_whole_node_looks_at_shards(node: OneNode) -> Non
 async def _rows(node: OneNode, shard: int) -> list[Row]:
     span = Span(partition_of(node.data_id, shard), MIN_TOKEN, MIN_TOKEN)
     return (await node.store.page([span], None, 2**20)).rows
+
+
+async def test_of_other_data_than_a_transition_moves_it_asks_for_nothing_to_be_deleted(
+    node: OneNode,
+) -> None:
+    """By its rows another node has none of either, and may be about to gain some."""
+    begin(node)
+    node.go_to(STATE.STREAMING)
+    image, range_ = node.world.image, Range(node.row().start, node.row().end)
+    order = replace(node.order(OrderKind.CLEANUP), node_id="n9")
+    assert left_behind(image, order, node.data_id, range_)
+    for other in (node.world.data_id, "no such data"):
+        assert not left_behind(image, order, other, range_)
+    assert not left_behind(image, replace(order, session="closed"), node.data_id, range_)
+
+
+async def test_rows_of_any_shard_are_given_by_the_name_of_their_data(node: OneNode) -> None:
+    """Who gets them knows of no partition of that shard, and would keep none."""
+    (one,), (two,) = node.keys(1, 0), node.keys(1, 1)
+    await node.write(one, two)
+    begin(node)
+    node.go_to(STATE.STREAMING)
+    spans = [Span(node.data_id, node.row(at).start, node.row(at).end) for at in (0, 1)]
+    scan = Scan(
+        epoch=node.world.image.epoch, session=node.world.session, spans=spans, limit_bytes=9000
+    )
+    found = await node.replica.scan(scan)
+    assert [(row.keyspace, row.key) for row in found.rows] == [
+        (node.data_id, one),
+        (node.data_id, two),
+    ]
 
 
 async def test_spans_are_read_where_their_tablet_is(node: OneNode) -> None:

@@ -83,6 +83,16 @@ async def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     assert await store.write([row(b"k", 1, b"v")]) == [0]
 
 
+async def test_what_the_work_itself_did_wrong_is_no_failure_of_the_disk(store: Store) -> None:
+    def divides(_: sqlite3.Connection) -> float:
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        await store._commits.run(lambda: divides)
+    assert store.failure is None
+    assert await store.write([row(b"k", 1, b"v")]) == [0]
+
+
 async def test_pages_give_every_row_of_the_spans_once_in_order(store: Store) -> None:
     rows = [row(f"k{n}".encode(), n + 1, b"x" * 50) for n in range(200)]
     await store.write([*rows, row(b"foreign", 1, b"y", "other")])
@@ -285,7 +295,10 @@ async def test_a_write_that_is_not_permitted_in_its_turn_writes_nothing(store: S
     assert store.timestamp("ks", token_of(b"no"), b"no") == 0
 
 
-async def test_closing_ends_what_was_asked_for_and_takes_no_more(tmp_path: Path) -> None:
+async def test_closing_ends_what_was_asked_for_and_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.commits.GROUP_JOBS", 1)
     store = Store(tmp_path / "store.sqlite")
     writing = [asyncio.create_task(store.write([row(b"%d" % n, 1, b"v")])) for n in range(20)]
     await asyncio.sleep(0)

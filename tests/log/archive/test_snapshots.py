@@ -240,6 +240,20 @@ def test_the_state_id_of_an_epoch_is_known(tmp_path: Path, story: Story) -> None
     assert archive.state_id_of(story.image.epoch + 1) is None
 
 
+def test_the_state_id_of_an_epoch_that_is_missing_is_not_that_of_the_snapshot_before_it(
+    tmp_path: Path, story: Story
+) -> None:
+    keep(tmp_path / SNAPSHOTS, story.images[20])
+    archive = Archive(tmp_path)
+    for epoch in story.epochs[30:]:
+        archive.segments.add(archived(epoch.epoch, encode_epoch(epoch), epoch))
+    archive.segments.sync()
+    states = [image.state_id for image in story.images]
+    assert [archive.state_id_of(at) for at in (19, 20, 21, 30)] == [None, states[20], None, None]
+    known = [archive.state_before(at) for at in (20, 21, 22, 31)]
+    assert known == [None, states[20], None, states[30]]
+
+
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
 def test_a_snapshot_that_is_adopted_is_there_whole_or_not_at_all(
     power: bool, tmp_path: Path, story: Story

@@ -172,10 +172,7 @@ def with_places(start: Start, records: Iterable[Archived]) -> Start:
     before = tuple(
         Anchor(each.offset, digest_of(each.value))
         for each in records
-        if anchor is not None
-        and each.epoch < image.epoch
-        and each.offset < anchor.offset
-        and each.value[LOG_ID] == image.log_id
+        if anchor is not None and each.offset < anchor.offset and each.value[LOG_ID] == image.log_id
     )
     return start._replace(before=before)
 

@@ -1,0 +1,114 @@
+"""Who acts: it is elected, has read the log to its end, and holds the newest term by a claim of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stele.coordinator.driver import RECLAIM_S, Driver
+from stele.coordinator.settings import CoordinatorSettings
+from stele.domain.commands import ClaimCoordinator, Envelope
+from stele.log.codec import decode_envelope
+from tests.node.world import World
+
+
+class Sent:
+    """A topic's writer."""
+
+    def __init__(self) -> None:
+        self.commands: list[Envelope] = []
+
+    def send(self, _: str, value: bytes) -> None:
+        self.commands.append(decode_envelope(value))
+
+    @property
+    def claims(self) -> list[tuple[int, str]]:
+        """Terms, with the ids under which they are claimed."""
+        kinds = [(each.command, each.request_id) for each in self.commands]
+        return [(c.term, i) for c, i in kinds if isinstance(c, ClaimCoordinator)]
+
+
+class Process:
+    """A coordinator that has read the log, and is elected."""
+
+    def __init__(self, world: World, follower: Any) -> None:
+        self.world, self.sent = world, Sent()
+        self.followed = SimpleNamespace(follower=follower, caught_up=asyncio.Event())
+        self.followed.caught_up.set()
+        outside: Any = self.sent
+        followed: Any = self.followed
+        settings = CoordinatorSettings(instance_id="c-9")
+        self.driver = Driver(settings, followed, outside, outside, SimpleNamespace())
+        self.driver.election.elected = True
+
+    async def win(self) -> None:
+        """The log takes the newest claim."""
+        ((term, request_id),) = self.sent.claims[-1:]
+        self.world.apply(ClaimCoordinator("c-9", term), request_id)
+        await self.followed.follower.wait_for_epoch(self.world.image.epoch)
+
+
+def acts(driver: Driver) -> bool:
+    """It has looked at a round of its own term."""
+    return driver.active and driver.memory.round[:1] == (driver.term,)
+
+
+@pytest.fixture
+async def process() -> Process:
+    world = World()
+    return Process(world, await world.follower())
+
+
+async def test_who_is_elected_claims_a_term_and_acts_once_the_log_has_it(process: Process) -> None:
+    driver, world = process.driver, process.world
+    driver._look(100.0)
+    ((term, _),) = process.sent.claims
+    assert term == world.image.topology.coordinator.term + 1
+    assert not acts(driver)
+    await process.win()
+    assert driver.term == term
+    driver._look(101.0)
+    assert len(process.sent.claims) == 1
+    assert acts(driver)
+
+
+async def test_a_claim_is_repeated_under_its_id(process: Process) -> None:
+    resend_s = process.driver.limits.resend_s
+    for at_s in (100.0, 100.0 + resend_s / 2, 100.0 + resend_s):
+        process.driver._look(at_s)
+    first, again = process.sent.claims
+    assert first == again
+
+
+async def test_two_that_believe_to_be_elected_do_not_race_for_the_term(process: Process) -> None:
+    driver, world = process.driver, process.world
+    driver._look(100.0)
+    ((term, _),) = process.sent.claims
+    world.apply(ClaimCoordinator("another", term))
+    await process.followed.follower.wait_for_epoch(world.image.epoch)
+    assert driver.limits.resend_s < RECLAIM_S
+    driver._look(100.0 + driver.limits.resend_s)
+    assert len(process.sent.claims) == 1
+    driver._look(100.0 + RECLAIM_S)
+    assert [claimed for claimed, _ in process.sent.claims] == [term, term + 1]
+
+
+@pytest.mark.parametrize("lacks", ["election", "the log's end", "the log"])
+async def test_who_may_not_act_says_and_claims_nothing(process: Process, lacks: str) -> None:
+    driver, follower = process.driver, process.followed.follower
+    driver._look(100.0)
+    await process.win()
+    assert driver.caught_up
+    if lacks == "election":
+        driver.election.elected = False
+    elif lacks == "the log's end":
+        process.followed.caught_up.clear()
+    else:
+        follower.failure = RuntimeError("corrupt")
+    driver._look(200.0)
+    assert len(process.sent.claims) == 1
+    assert driver.memory.round[:1] != (driver.term,)
+    assert driver.caught_up is (lacks == "election")
