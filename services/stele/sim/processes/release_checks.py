@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.commands import AnnounceNode, AnnounceService, Envelope, Join, Outcome, Replace
-from stele.domain.facts import Epoch
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.features.facts import FeaturesEnabled
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.messages import Ack
 from stele.domain.names import NodeState, RequestKind
+from stele.domain.staging.facts import Part, PartsCommitted
 from stele.log.codec import decode_report
 from stele.sim.kernel import us
 from stele.sim.processes.releases import FEATURE, NEW_FACT, UNKNOWN, is_new
@@ -40,8 +41,9 @@ class ReleaseWitness:
         self.checks = 0
         self.is_on = bool(world.scenario.upgrades)
         """There are two releases."""
-        self.was_enabled = False
-        """Some winner enabled the feature, be it lost by now."""
+        self.was_told = False
+        """Some winner enabled the feature, or was a part of what does, be it lost by now."""
+        self._staged: list[AnyFact] = []
         self._world = world
         self._enabled = set[bytes]()
         """The states behind a winner that enabled it."""
@@ -63,15 +65,14 @@ class ReleaseWitness:
 
     def changed(self, before: Image, after: Image, epoch: Epoch) -> None:
         """One more winner."""
-        was_on, enables = before.state_id in self._enabled, False
-        uses = any(isinstance(fact, NEW_FACT) for fact in epoch.facts)
-        if epoch.facts and isinstance(epoch.facts[0], FeaturesEnabled):
-            enables = FEATURE in epoch.facts[0].features
+        was_on, said, made = before.state_id in self._enabled, *self._facts(epoch)
+        uses = any(isinstance(fact, NEW_FACT) for fact in said)
+        tells, enables = any(map(_enables, said)), any(map(_enables, made))
         if was_on or enables:
             self._enabled.add(after.state_id)
         if not self.is_on:
             return
-        for fact in epoch.facts:
+        for fact in made:
             if isinstance(fact, NodeChanged):
                 self._row_changed_us[fact.node.node_id] = self._world.kernel.now_us
         self.demand(
@@ -80,15 +81,27 @@ class ReleaseWitness:
             f"it is {epoch.command}",
         )
         self.demand(
-            (FEATURE in epoch.required_features) == (uses or enables),
-            f"epoch {epoch.epoch}, {epoch.command}, requires {FEATURE}: {uses or enables}",
+            (FEATURE in epoch.required_features) == (uses or tells),
+            f"epoch {epoch.epoch}, {epoch.command}, requires {FEATURE}: {uses or tells}",
             f"it requires {epoch.required_features}",
         )
+        self.was_told = self.was_told or tells
         if enables and not was_on:
-            self.was_enabled = True
             self._world.trace(f"{FEATURE} is enabled in epoch {epoch.epoch}")
             self._all_support(before, epoch)
         self._nobody_is_past_it()
+
+    def _facts(self, epoch: Epoch) -> tuple[list[AnyFact], list[AnyFact]]:
+        """What its record has, parts opened, and what it makes true."""
+        said, made = list[AnyFact](), list[AnyFact]()
+        for fact in epoch.facts:
+            if isinstance(fact, Part):
+                self._staged = [*(self._staged if fact.index else ()), *fact.facts]
+                said += fact.facts
+            else:
+                made += self._staged if isinstance(fact, PartsCommitted) else (fact,)
+                said.append(fact)
+        return said, made
 
     def _all_support(self, before: Image, epoch: Epoch) -> None:
         what = f"{FEATURE} is enabled in epoch {epoch.epoch} when all support it"
@@ -202,7 +215,7 @@ class ReleaseWitness:
         if FEATURE not in said:
             return False
         self.demand(
-            self.was_enabled,
+            self.was_told,
             f"nobody stops for want of {FEATURE} before it is enabled",
             f"{machine.name}: {said}",
         )
@@ -244,6 +257,10 @@ class ReleaseWitness:
         """The state on which it was decided."""
         known = self._world.witness.records.get(outcome.state_id)
         return None if known is None else self._world.witness.image_at(known.previous)
+
+
+def _enables(fact: AnyFact) -> bool:
+    return isinstance(fact, FeaturesEnabled) and FEATURE in fact.features
 
 
 def _named(details: Mapping[str, str]) -> list[str]:
