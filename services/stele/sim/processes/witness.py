@@ -598,7 +598,12 @@ class Witness:
             return
         kept = self.line(self.head)
         there = self.line(self._heads[count - 1])
-        line = {epoch: state_id for state_id, epoch in there.items() if state_id in kept}
+        gone = self.line(self._base)
+        line = {
+            epoch: state_id
+            for state_id, epoch in there.items()
+            if state_id in kept and state_id not in gone
+        }
         self.deleted_before(count)
         members = [each for each in self._world.replicas if each.name in self.members()]
         having = [
@@ -609,7 +614,8 @@ class Witness:
         self._world.demand(
             len(having) >= needed,
             MAJORITY,
-            f"{needed} of {len(members)} members have epochs 1 to {max(line, default=0)} on"
+            f"{needed} of {len(members)} members have epochs {min(line, default=0)} to"
+            f" {max(line, default=0)} on"
             f" their disks when {machine.name} deletes them",
             f"{having} have",
         )
