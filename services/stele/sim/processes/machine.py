@@ -52,6 +52,8 @@ class Machine(Owner):
         self.build = self.installed
         """What its process is, or its last one was."""
         self.started_us = 0
+        self._is_replaced = False
+        """It was asked to end since another build is installed."""
         error = world.scenario.clocks.get(name)
         self.clock = Clock(
             world.kernel, error.skew_ms if error else 0, error.drift_ppm if error else 0
@@ -160,7 +162,7 @@ class Machine(Owner):
         """
         self.installed, self.is_refused = build, False
         if self.alive and in_order:
-            self.kills += 1
+            self._is_replaced = True
             self.end()
             return
         if self.alive:
@@ -181,6 +183,10 @@ class Machine(Owner):
 
     def _die(self) -> None:
         self.alive = False
+        self.kills += (
+            self._is_replaced
+        )  # an orderly end may take a while, and what it had is there until then
+        self._is_replaced = False
         self.incarnation += 1
         self.backlog = []
         self.plug.is_out = True
