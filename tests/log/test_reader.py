@@ -446,8 +446,10 @@ async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
     assert sorted({3, *seen}) == [3, 5, 7, 9, 10]
 
 
-async def beginning_behind(epoch: int, topic: list[bytes]) -> LogFollower:
-    """One that begins with the image of the epoch, and is told where the winners before it stood."""
+async def beginning_behind(epoch: int, topic: list[bytes], truncated: int = 0) -> LogFollower:
+    """One that begins with the image of the epoch, and is told where the winners before it stood; so many
+    records at the topic's beginning are gone.
+    """
     values = records()
     start = folded(
         BEGINNING, [archived(at, values[at], three_nodes()[0].epochs[at]) for at in range(epoch)]
@@ -455,9 +457,28 @@ async def beginning_behind(epoch: int, topic: list[bytes]) -> LogFollower:
     partition = MemoryPartition()
     for value in topic:
         partition.append(value)
-    follower = LogFollower(MemoryLog(partition), start)
+    follower = LogFollower(TruncatedLog(partition, truncated), start)
     follower.start()
     return follower
+
+
+class TruncatedLog(MemoryLog):
+    """Its first records are gone."""
+
+    def __init__(self, partition: MemoryPartition, begin: int) -> None:
+        super().__init__(partition)
+        self._begin = begin
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        if offset < self._begin:
+            raise OffsetGoneError(offset, f"the topic begins at {self._begin}")
+        return await super().read(offset, limit)
+
+    async def look(self, offset: int | None) -> Look:
+        look = await super().look(offset)
+        if offset is not None and offset < self._begin:
+            return look._replace(value=None, begin=self._begin)
+        return look
 
 
 async def test_who_begins_with_a_snapshot_stops_where_a_winner_before_it_is_another_record() -> (
@@ -466,6 +487,17 @@ async def test_who_begins_with_a_snapshot_stops_where_a_winner_before_it_is_anot
     """The topic lost its end, and records that were on their way landed at their old places but for one."""
     values = records()
     follower = await beginning_behind(6, [*values[:4], values[3], values[5], values[5]])
+    with pytest.raises(AnchorLostError, match="stands at offset 4, where a winner before it was"):
+        await follower.wait_for_end(TIMEOUT_S)
+    assert follower.image.epoch == 6, "and what follows was not read"
+
+
+async def test_winners_behind_the_topics_beginning_are_compared_though_others_before_it_are_gone() -> (
+    None
+):
+    """It was truncated, lost its end, and the last winner landed at its old place behind another record."""
+    values = records()
+    follower = await beginning_behind(6, [*values[:4], values[3], values[5], values[5]], 3)
     with pytest.raises(AnchorLostError, match="stands at offset 4, where a winner before it was"):
         await follower.wait_for_end(TIMEOUT_S)
     assert follower.image.epoch == 6, "and what follows was not read"

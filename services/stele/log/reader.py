@@ -81,6 +81,8 @@ class LogReader:
         self._unanswered = ""
         self._looked_s = time.monotonic()
         self._short_since_s: float | None = None
+        self._begin = 0
+        """The topic holds nothing before it, as it was told last."""
         self._looking = asyncio.Lock()
         self._next_look: asyncio.Task[Look] | None = None
         self._tasks = set[asyncio.Task[None]]()
@@ -322,16 +324,18 @@ class LogReader:
     async def _compare_recent(self) -> None:
         """Winners before the last one are where they were read. Where the topic lost its end, a record that was
         on its way may land once more, at the very place where it stood: then the last winner is there alone.
+        What is before the topic's beginning was kept elsewhere, and is not asked for.
         Raises AnchorLostError, KafkaException, TimeoutError.
         """
-        recent = self._fold.chain.recent
+        recent = [each for each in self._fold.chain.recent if each.offset >= self._begin]
         if len(recent) < 2:  # the last one was compared
             return
         first, last = recent[0].offset, recent[-1].offset
         try:
             read = await self._log.read(first, last - first + 1)
         except OffsetGoneError:
-            return  # truncated: what is before the beginning was kept elsewhere
+            self._begin = max(self._begin, (await self._log.look(first)).begin)
+            raise TimeoutError(f"the topic begins at {self._begin} by now") from None
         there = {record.offset: record.value for record in read}
         for each in recent:
             if each.offset in there and digest_of(there[each.offset]) != each.digest:
