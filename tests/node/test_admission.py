@@ -14,6 +14,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from stele.agent.admission import (
+    RENEWALS,
     Advertised,
     JoinRejected,
     admit,
@@ -130,8 +131,8 @@ async def test_a_node_that_is_to_replace_another_asks_for_its_place(
 async def test_a_request_that_was_not_taken_ends_it_with_the_reason(
     world: World, directory: Directory
 ) -> None:
-    log = Log(NotTakenError("join-1", Rejection("request_id_expired", "Too old.", "Ask anew.")))
-    with pytest.raises(JoinRejected, match=r"Too old. Ask anew. \(request_id_expired"):
+    log = Log(NotTakenError("join-1", Rejection("too_large", "Too large.", "Ask for less.")))
+    with pytest.raises(JoinRejected, match=r"Too large. Ask for less. \(too_large"):
         await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
@@ -219,6 +220,39 @@ async def test_an_earlier_start_that_was_refused_leaves_an_id_that_is_not_asked_
     first, second = (envelope.request_id for envelope in log.asked)
     assert first == "join-1" != second
     assert all(isinstance(envelope.command, Join) for envelope in log.asked)
+
+
+EXPIRED = Rejection("request_id_expired", "The request id is too old.")
+
+
+async def test_a_node_that_was_away_for_longer_than_ids_are_remembered_asks_under_a_new_one(
+    world: World, directory: Directory
+) -> None:
+    log = Log(NotTakenError("join-1", EXPIRED), None)
+    await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
+    first, second = (envelope.request_id for envelope in log.asked)
+    assert first == "join-1" != second
+
+
+async def test_an_announcement_that_is_too_old_is_made_under_a_new_id(
+    world: World, directory: Directory
+) -> None:
+    log = Log(NotTakenError("old", EXPIRED), None)
+    elsewhere = replace(ADVERTISED, address="http://elsewhere")
+    await admit(directory("n1"), elsewhere, await world.follower(), log, Stop())
+    first, second = log.asked
+    assert isinstance(first.command, AnnounceNode)
+    assert first.command == second.command
+    assert first.request_id != second.request_id
+
+
+async def test_a_node_whose_new_ids_are_too_old_is_told_so(
+    world: World, directory: Directory
+) -> None:
+    """Its clock is wrong."""
+    log = Log(*(NotTakenError(f"join-{n}", EXPIRED) for n in range(RENEWALS + 1)))
+    with pytest.raises(JoinRejected, match="too old"):
+        await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
 async def test_a_node_whose_request_was_cancelled_is_told_so(

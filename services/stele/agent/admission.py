@@ -11,7 +11,7 @@ from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outc
 from stele.domain.commits.restricted import takes_from
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
-from stele.domain.requests.not_taken import NOT_FOUNDED, RESTRICTED, REUSED
+from stele.domain.requests.not_taken import EXPIRED, NOT_FOUNDED, RESTRICTED, REUSED
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.runtime.build import THIS_BUILD
@@ -25,6 +25,8 @@ RETRY_S: Final = 0.5
 LOOK_S: Final = 0.05
 NOTE_S: Final = 0.5
 """Between two looks at what the cluster decided of this node since; only logs and notes wait for it."""
+RENEWALS: Final = 3
+"""So many times an id that is too old is replaced; where new ones are too old as well the clock is wrong."""
 NOT_YET: Final = RESTRICTED | {NOT_FOUNDED}
 """Reasons why nothing was decided that pass: somebody will found the cluster, or thaw its log."""
 
@@ -74,7 +76,7 @@ async def admit(
     the outcome is known. What the node asked in an earlier life may be decided meanwhile, and answered under
     the same id, so each try begins and ends with its row.
     """
-    announcement_id, told = new_request_id(follower.image.state_id), ""
+    announcement_id, told, renewed = new_request_id(follower.image.state_id), "", 0
     while not stop.requested:
         identity = directory.identity
         command = _command(identity, advertised, follower.image.node(identity.node_id))
@@ -97,9 +99,14 @@ async def admit(
             )
             continue
         except NotTakenError as error:
-            if joins and error.rejection.code == REUSED:
+            code = error.rejection.code
+            is_old = code == EXPIRED and renewed < RENEWALS
+            renewed += is_old
+            if is_old and not joins:
+                announcement_id = new_request_id(follower.image.state_id)
+            elif joins and (is_old or code == REUSED):
                 await _learn_what_was_asked(directory, follower)
-            elif error.rejection.code in NOT_YET:
+            elif code in NOT_YET:
                 if told != str(error):
                     told = str(error)
                     log.warning("the log does not take it yet", cluster=identity.cluster, why=told)
@@ -197,7 +204,9 @@ def _reject(directory: DataDirectory, why: str) -> None:
 
 
 async def _learn_what_was_asked(directory: DataDirectory, follower: LogFollower) -> None:
-    """The id to join is decided, for what an earlier start asked: the row tells, or there is none."""
+    """The id to join is decided, for what an earlier start asked, or too old to be: the row tells, or there is
+    none.
+    """
     try:
         image = await follower.wait_for_end()
     except TimeoutError:
