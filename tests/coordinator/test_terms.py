@@ -17,7 +17,7 @@ from stele.domain.commands import (
     command_name,
 )
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
-from stele.domain.requests.ids import time_ms
+from stele.domain.requests.ids import state_time_ms, time_ms
 from tests.coordinator.stories import joining, reach, spread, status_of
 from tests.coordinator.world import three_nodes
 
@@ -183,6 +183,24 @@ def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
         sent.append("".join(envelope.request_id for envelope in desk.commands))
         memory = desk.memory
     assert sent[0] and sent == [sent[0], "", sent[0]]
+
+
+def test_ids_go_by_the_clock_where_those_of_the_newest_state_are_too_old() -> None:
+    """The log has forgotten ids that were ahead of its newest state, and nobody else makes it a newer one."""
+    world, fence = three_nodes(), AdvanceFence(1, 1)
+    image = world.image
+    state_ms = state_time_ms(image.state_id)
+    seen = Observed(image, world.brain.acks, world.brain.reports, 1, 0.0, wall_ms=state_ms + 900)
+    desk = Desk(Memory(), seen, world.limits)
+    desk.submit(fence)
+    (first,) = desk.commands
+    expired = {first.request_id: Rejection("request_id_expired", "It is too old.")}
+    later = msgspec.structs.replace(seen, now_s=world.limits.resend_s, refusals=expired)
+    desk = Desk(desk.memory, later, world.limits)
+    desk.submit(fence)
+    (second,) = desk.commands
+    assert time_ms(first.request_id) == state_ms
+    assert time_ms(second.request_id) == state_ms + 900
 
 
 def test_an_order_is_not_repeated_at_each_look() -> None:
