@@ -44,6 +44,8 @@ def test_what_the_last_lines_of_a_process_begin_never_runs() -> None:
     async def other() -> None:
         begun.append("other")
 
+    begin = other()
+
     async def main() -> None:
         loop, others = asyncio.get_running_loop(), list[asyncio.Task[None]]()
         while True:
@@ -52,7 +54,7 @@ def test_what_the_last_lines_of_a_process_begin_never_runs() -> None:
             except asyncio.CancelledError:
                 pass
             except BaseException:
-                others.append(loop.create_task(other()))
+                others.append(loop.create_task(begin))
                 raise
 
     kernel, loop = _loop()
@@ -60,3 +62,4 @@ def test_what_the_last_lines_of_a_process_begin_never_runs() -> None:
     kernel.run_until(1_000_000)
     loop.kill()
     assert begun == []
+    begin.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
+WHOLE_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 """Parts of the history that are gone back to."""
 
@@ -126,8 +129,15 @@ def test_what_differs_is_what_the_command_line_says(watched: tuple[Watched, Path
             page.page.locator("h2", has_text=f"From epoch {first} to epoch {last}")
         ).to_be_visible()
         expect(lines.first).to_be_visible()
-        found = {" ".join(text.split()) for text in lines.all_inner_texts()}
+        told = [" ".join(text.split()) for text in lines.all_inner_texts()]
+        short = re.findall(r"[0-9a-f]{8}-[0-9a-f-]*[0-9a-f]", done.stdout)
+        found = {WHOLE_ID.sub(partial(_as_said, short), text) for text in told}
         assert found <= said, sorted(found - said)[:5]
+
+
+def _as_said(short: list[str], whole: re.Match[str]) -> str:
+    """The command line shows as much of an id as tells it from others."""
+    return next((each for each in short if whole[0].startswith(each)), whole[0])
 
 
 def test_the_tables_of_the_pipeline_are_told_of(watched: tuple[Watched, Path]) -> None:
