@@ -28,6 +28,7 @@ from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Shell
 from tests.log.test_pipeline import LARGE, Writer, applied_once, by_name, code_of, create, setting
+from tests.services.world import until
 
 TIMEOUT_S = 90.0
 
@@ -144,6 +145,36 @@ async def test_the_event_loop_goes_on_while_a_large_command_is_decided(
     await writer.close()
 
 
+async def test_what_was_undone_before_it_began_is_never_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each foreign winner undoes it; the threads do not pile up."""
+    partition = MemoryPartition()
+    settings = MetadataLogSettings(cluster="demo", found="auto")
+    one, two = Shell(MemoryLog(partition), settings), Shell(MemoryLog(partition), settings)
+    await one.start()
+    await two.start()
+    begun, go_on, times = asyncio.Event(), threading.Event(), list[object]()
+    slow = _slowly(DECISIONS[SetSetting], asyncio.get_running_loop(), begun, go_on)
+
+    def counted(context: Context, command: SetSetting) -> object:
+        if command.name == LARGE:
+            times.append(context)
+        return slow(context, command)
+
+    monkeypatch.setitem(DECISIONS, SetSetting, counted)
+    created = asyncio.create_task(one.commit(setting(LARGE), TIMEOUT_S))
+    await begun.wait()
+    for n in range(5):
+        won = await two.commit(setting(f"foreign{n}"), TIMEOUT_S)
+        await until(lambda: one.image.epoch == won.epoch, "it won")  # noqa: B023 - called at once
+    go_on.set()
+    assert (await created).epoch == won.epoch + 1
+    assert len(times) == 2, "the first, and the one on the newest state"
+    await one.close()
+    await two.close()
+
+
 async def test_a_writer_that_closes_forgets_what_is_decided_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,7 +189,7 @@ async def test_a_writer_that_closes_forgets_what_is_decided_apart(
     await begun.wait()
     await writer.close()
     go_on.set()
-    await asyncio.get_running_loop().shutdown_default_executor()
+    await asyncio.to_thread(writer._deciding.shutdown)
     await asyncio.sleep(0)
     assert len(partition.records) == 1
     assert not told

@@ -9,6 +9,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Set
+from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Final
 
@@ -116,8 +117,9 @@ class Writer:
         self._redecided = 0
         self._ready = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
+        self._deciding = ThreadPoolExecutor(1, "decisions")
         self._large: asyncio.Future[Made] | None = None
-        """A decision that is made in a thread."""
+        """The newest decision that is made in a thread."""
         self._refused_founding = ""
 
     @property
@@ -233,6 +235,7 @@ class Writer:
         self._reader.stop()
         if self._large is not None:
             self._large.cancel()
+        self._deciding.shutdown(wait=False)
         for task in [*self._tasks]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -453,14 +456,18 @@ class Writer:
         self._past.recall(epoch, answered)
 
     def _in_thread(self, work: Callable[[], Made], tell: Callable[[Made], None]) -> None:
-        """The loop goes on meanwhile; an image never changes, so any thread may look at one."""
+        """The loop goes on meanwhile; an image never changes, so any thread may look at one. Of what was undone
+        before it has begun nothing is made: one that has goes on to its end, and then the newest begins.
+        """
 
         def done(large: asyncio.Future[Made]) -> None:
             if not large.cancelled() and self.failure is None:
                 tell(large.result())
                 self._flush_soon()
 
-        self._large = self._loop.run_in_executor(None, work)
+        if self._large is not None:
+            self._large.cancel()
+        self._large = self._loop.run_in_executor(self._deciding, work)
         self._large.add_done_callback(done)
 
     def _flush_soon(self) -> None:

@@ -26,7 +26,7 @@ class Executor:
     def submit(self, call: Callable[..., object], *args: Any) -> asyncio.Future[object]:
         return asyncio.get_running_loop().run_in_executor(self, call, *args)  # type: ignore[arg-type]
 
-    def shutdown(self) -> None:
+    def shutdown(self, wait: bool = True) -> None:
         """What was asked for is done before whoever waits for it goes on."""
 
 
