@@ -14,6 +14,7 @@ import pytest
 
 from examples.python_producer.send_command import header_of, uuid7
 from stele.log.schemas import load_schemas, schema_folder
+from tests.examples.producers import check_one_outcome
 from tests.services.processes import services
 
 PROGRAM = Path("examples/python_producer/send_command.py")
@@ -56,10 +57,6 @@ async def test_a_python_program_sends_a_command_and_hears_its_one_outcome(
 
     async with services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path) as start:
         service = await start("metadata_log")
-        code, (request_id, *said) = await send("colour", "blue")
-        assert (code, said[0]) == (0, "applied")
-        found = await service.get("/v1/settings?level=barrier")
-        assert found["settings"]["colour"] == "blue"
-        assert await send("colour", "blue", request_id) == (0, [request_id, *said]), "one outcome"
+        await check_one_outcome(send, service)
         code, (_, *said) = await send("", "blue")
         assert (code, said[0]) == (1, "refused"), said

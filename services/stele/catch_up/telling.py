@@ -29,7 +29,7 @@ from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState
-from stele.domain.requests.ids import named, state_time_ms
+from stele.domain.requests.ids import asking_ms, named, state_time_ms
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.archive.spans import Span
 from stele.log.commander import NotTakenError
@@ -195,14 +195,13 @@ def _first(span: Span, own: Own, trimmed: int) -> int:
 
 def envelope_of(image: Image, own: Own, command: ArchiveCommand, wall_ms: int) -> Envelope:
     """Replicas that want the same truncation at once send one request; what is said again is the same request
-    as long as the log has not moved. A state of a time that has not come was made by a wrong clock, and ids of
-    that time are not taken: then the id has this machine's time, ``wall_ms``.
+    as long as the log has not moved. ``wall_ms`` is this machine's time.
     """
     name = command_name(command)
     who = "" if isinstance(command, TruncateLog | TrimArchive) else own.identity.replica_id
     what = f"{name}/{who}/{command}/{image.state_id.hex()}"
     return Envelope(
-        request_id=named(what, min(state_time_ms(image.state_id), wall_ms)),
+        request_id=named(what, asking_ms(image.state_id, wall_ms)),
         command=command,
         actor=own.actor,
         reason=_REASONS.get(type(command), "has it on its disk"),

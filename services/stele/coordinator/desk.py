@@ -22,7 +22,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import COORDINATOR
 from stele.domain.requests.facts import Request
-from stele.domain.requests.ids import state_time_ms, uuid8
+from stele.domain.requests.ids import asking_ms, uuid8
 from stele.domain.requests.not_taken import EXPIRED
 from stele.domain.topology.planning import Planned, plan_group
 from stele.runtime.answers.coordinator import WaitKind
@@ -103,7 +103,7 @@ class Desk:
         self.wait(WaitKind.LOG, what, requests=requests, patience=patience)
         if sent is not None and seen.now_s - sent.at_s < self.limits.resend_s:
             return
-        refused, refusal = self.refused(command), self.refusal(command)
+        refused, refusal = self.refused(command), _refusal(sent, seen)
         by_clock = refusal is not None and refusal.code == EXPIRED
         again = sent is not None and sent.refused == refused
         envelope = Envelope(
@@ -121,15 +121,14 @@ class Desk:
     def _new_id(self, refused: int, key: str, *, by_clock: bool = False) -> str:
         """The time of the state that is decided on, and a hash of that state and of what is sent.
 
-        A state of a time that has not come was made by a wrong clock, and ids of that time are not taken. Where
-        the log forgot ids that were ahead of its newest state, all of that state's time are too old: they go
-        ``by_clock`` then.
+        Where the log forgot ids that were ahead of its newest state, all of that state's time are too old: they
+        go ``by_clock`` then.
         """
         image: Image = self.seen.image
         unique = f"{image.cluster_id}/{self.memory.round}/{refused}/{key}".encode()
         digest = blake2b(image.state_id + unique, digest_size=16).digest()
-        wall_ms, state_ms = self.seen.wall_ms, state_time_ms(image.state_id)
-        return uuid8(wall_ms if by_clock else min(state_ms, wall_ms), digest)
+        wall_ms = self.seen.wall_ms
+        return uuid8(wall_ms if by_clock else asking_ms(image.state_id, wall_ms), digest)
 
     def planned(self, requests: list[Request]) -> Planned:
         """``plan_group`` of these on what is seen, made once for an image."""

@@ -17,7 +17,7 @@ from stele.log.archive import snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import PREV_STATE_ID, Anchor
 from stele.log.codec import decode_epoch
-from stele.log.flight import Command, InFlight, Reply, Waiting
+from stele.log.flight import Command, InFlight, Reply, Waiting, outcome_of
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
 from stele.log.pipeline import CommitPipeline
@@ -112,15 +112,7 @@ def reject_on_an_old_state(patch: Patch) -> None:
     def at_once(self: CommitPipeline, command: Command, rejection: Rejection) -> None:
         image = self.fold.image
         for waiting in command.callers:
-            waiting.reply(
-                Outcome(
-                    request_id=command.request_id,
-                    applied=False,
-                    epoch=image.epoch,
-                    state_id=image.state_id,
-                    rejection=rejection,
-                )
-            )
+            waiting.reply(outcome_of(command.request_id, image, rejection))
 
     patch.attribute(CommitPipeline, "_refuse", at_once)
 
@@ -213,15 +205,7 @@ def timeout_is_failure(patch: Patch) -> None:
         for flight in self._in_flight:
             for command in flight.commands:
                 for waiting in command.callers:
-                    waiting.reply(
-                        Outcome(
-                            request_id=command.request_id,
-                            applied=False,
-                            epoch=image.epoch,
-                            state_id=image.state_id,
-                            rejection=refused,
-                        )
-                    )
+                    waiting.reply(outcome_of(command.request_id, image, refused))
                 command.callers = []
         resolve(self)
 

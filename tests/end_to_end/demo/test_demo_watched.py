@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from stele.domain.names import OWNS_TOKENS
+from stele.words.names import ID
 from tests.console.browser import PICTURES, Watched
 from tests.end_to_end.demo.ran import url_of
 
@@ -26,7 +27,6 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-WHOLE_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 """Parts of the history that are gone back to."""
 
@@ -131,7 +131,7 @@ def test_what_differs_is_what_the_command_line_says(watched: tuple[Watched, Path
         expect(lines.first).to_be_visible()
         told = [" ".join(text.split()) for text in lines.all_inner_texts()]
         short = re.findall(r"[0-9a-f]{8}-[0-9a-f-]*[0-9a-f]", done.stdout)
-        found = {WHOLE_ID.sub(partial(_as_said, short), text) for text in told}
+        found = {ID.sub(partial(_as_said, short), text) for text in told}
         assert found <= said, sorted(found - said)[:5]
 
 

@@ -46,6 +46,15 @@ def state_time_ms(state_id: bytes) -> int:
     return int.from_bytes(state_id[:_TIME_BYTES], "big")
 
 
+def asking_ms(state_id: bytes, now_ms: int) -> int:
+    """The time of an id of whoever has read the log up to this state, by its clock: that of the state.
+
+    Ids from the future are not taken, and a process whose clock is ahead must be heard. A state of a time that
+    has not come was made by such a clock.
+    """
+    return min(state_time_ms(state_id), now_ms)
+
+
 def time_ms(request_id: str) -> int:
     """The time inside a canonical id, or inside its first characters."""
     return int(request_id[:8] + request_id[9:13], 16)
