@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from typing import Final
+
 import pytest
 
 from stele.domain.commands import Envelope, Outcome, SetSetting
@@ -16,6 +20,8 @@ from tests.services.world import until
 TIMEOUT_S = 90.0
 LOST = 12
 """The record and eleven NOOPs that should decide it: three seconds, in which the lag is asked for too."""
+MANY: Final = 2_000
+"""Requests: these take twenty seconds, in which what is silent for 0.3 s is forced to an outcome."""
 
 
 class LossyLog(MemoryLog):
@@ -50,6 +56,27 @@ async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end
     again = await writer.commit(envelope, TIMEOUT_S)
     assert (again.epoch, again.state_id) == (outcome.epoch, outcome.state_id)
     await writer.close()
+
+
+async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the_time() -> None:
+    partition = MemoryPartition()
+    settings = MetadataLogSettings(cluster="demo", unknown_after_s=0.3, found="auto")
+    log, other = LossyLog(partition), LossyLog(partition)
+    writer, second = Writer(log, settings), Writer(other, settings)
+    await writer.start()
+    await second.start()
+    log.lose = other.lose = 1
+    told, asked = list[Result](), 0
+    while not told:
+        for each in (writer, second):
+            asked += 1
+            each.begin(setting(f"number{asked}"), partial(told.append), TIMEOUT_S)
+        await asyncio.sleep(0.02)
+        assert asked < MANY, "nobody is told anything while somebody asks"
+    await until(lambda: len(told) == asked, "all are told")
+    assert all(isinstance(result, Outcome) and result.applied for result in told)
+    await writer.close()
+    await second.close()
 
 
 async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_over() -> None:

@@ -114,6 +114,7 @@ class Writer:
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
         self._flush_is_due = False
         self._progress_s = time.monotonic()
+        """When an epoch was won last, or the first of what is in flight was appended."""
         self._redecided = 0
         self._ready = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
@@ -484,7 +485,8 @@ class Writer:
         before = self._fold.image
         foreign = self._pipeline.on_record(offset, value)
         if self._fold.image is before:
-            return
+            return  # a loser is no progress: it may stand behind a record that was lost
+        self._progress_s = time.monotonic()
         self._check_floor(offset)
         self.history.add(offset, value, self._fold.image)
         if foreign is None:
@@ -499,7 +501,6 @@ class Writer:
             floor.check(offset, image.log_id, image.epoch, image.state_id)
 
     def _after_records(self) -> None:
-        self._progress_s = time.monotonic()
         self._flush_soon()
         metrics.epoch.set(self.image.epoch)
         metrics.losers.set(self.losers)
