@@ -4,9 +4,10 @@ Time is an integer of microseconds and chance comes from ``random()`` alone, so 
 machine: no float is rounded by a maths library, no set is walked in its own order, nothing reads a clock.
 """
 
-import heapq
 import types
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final, Generic, TypeVar
 
@@ -48,6 +49,8 @@ class Kernel:
         self.events = 0
         self._seed = seed
         self._heap: list[Event] = []
+        self._at_once: deque[Event] = deque()
+        """Of this very moment: what the heap has for it was made before time came here, and goes first."""
         self._sequence = 0
 
     @property
@@ -60,23 +63,39 @@ class Kernel:
 
     def at(self, time_us: int, owner: Owner | None, call: Callable[..., None], *args: Any) -> None:
         """Call at a time; never if the owner has crashed since."""
-        incarnation = 0 if owner is None else owner.incarnation
-        self._sequence += 1
-        due_us = max(time_us, self.now_us)
-        heapq.heappush(self._heap, (due_us, self._sequence, owner, incarnation, call, args))
+        self._add(time_us, owner, 0 if owner is None else owner.incarnation, call, args)
 
     def deliver(self, time_us: int, owner: Owner, call: Callable[..., None], *args: Any) -> None:
         """Call at a time if the owner is then alive, whichever incarnation it is: mail finds its house."""
+        self._add(time_us, owner, ANY_INCARNATION, call, args)
+
+    def _add(
+        self,
+        time_us: int,
+        owner: Owner | None,
+        incarnation: int,
+        call: Callable[..., None],
+        args: tuple[Any, ...],
+    ) -> None:
+        if time_us <= self.now_us:
+            self._at_once.append((self.now_us, 0, owner, incarnation, call, args))
+            return
         self._sequence += 1
-        due_us = max(time_us, self.now_us)
-        heapq.heappush(self._heap, (due_us, self._sequence, owner, ANY_INCARNATION, call, args))
+        heappush(self._heap, (time_us, self._sequence, owner, incarnation, call, args))
 
     def run_until(self, time_us: int) -> None:
         """Run all events up to a time; what they raise comes out here."""
-        heap = self._heap
-        while heap and heap[0][0] <= time_us:
-            event = heapq.heappop(heap)
-            self.now_us = event[0]
+        heap, at_once = self._heap, self._at_once
+        while True:
+            if heap and heap[0][0] <= self.now_us:
+                event = heappop(heap)
+            elif at_once:
+                event = at_once.popleft()
+            elif heap and heap[0][0] <= time_us:
+                event = heappop(heap)
+                self.now_us = event[0]
+            else:
+                break
             owner = event[2]
             if owner is None:
                 self.events += 1
@@ -86,9 +105,10 @@ class Kernel:
             elif owner.paused_until_us > self.now_us:
                 owner.backlog.append(event)
                 self.at(owner.paused_until_us, None, self._wake, owner)
-            else:
-                self._run(event, owner)
-        self.now_us = time_us
+            elif owner.alive and event[3] in (owner.incarnation, ANY_INCARNATION):
+                self.events += 1
+                event[4](*event[5])
+        self.now_us = max(self.now_us, time_us)
 
     def _wake(self, owner: Owner) -> None:
         """A pause is over, unless it was made longer: all that came meanwhile happens now, in order."""

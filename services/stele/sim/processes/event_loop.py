@@ -6,7 +6,7 @@ What a thread would do happens at once, some time after it was asked for; jobs o
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Final, TypeVar
 
 from stele.sim.kernel import Clock, Kernel, Owner, us
@@ -27,10 +27,53 @@ class Died(BaseException):
     """Raised where a process dies, in a job or where it keeps off cancels: no handler of its own sees more."""
 
 
+class Handle:
+    """As ``asyncio.Handle`` and ``TimerHandle``, which ask their loop whether it debugs: a run
+    makes a million of them. A timer that is cancelled comes up and does nothing.
+    """
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop", "_when_s")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "VirtualLoop",
+        context: Context | None,
+        when_s: float = 0.0,
+    ) -> None:
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._when_s = when_s
+
+    def when(self) -> float:
+        return self._when_s
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = None, ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self) -> None:
+        if self._callback is None:
+            return
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._loop.broken(error)
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """The loop of ``owner``, whose events come from ``kernel``; its time goes by ``clock``.
 
-    ``entered`` is called with the loop before each turn, and with None after it. ``on_error`` is told of
+    ``runs`` is called with the owner before each turn, and with None after it. ``on_error`` is told of
     exceptions that nobody handles.
     """
 
@@ -40,17 +83,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         owner: Owner,
         clock: Clock,
         luck: Callable[[], float],
-        entered: Callable[["VirtualLoop | None"], None],
+        runs: Callable[[Any], None],
         on_error: Callable[[BaseException], None],
     ) -> None:
         self.owner = owner
         self._kernel = kernel
         self._clock = clock
         self._luck = luck
-        self._entered = entered
+        self._runs = runs
         self._on_error = on_error
         self._incarnation = owner.incarnation
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._busy_until_us: dict[object, int] = {}
         """By the executor itself: another one that is made later may get the id of one that is gone."""
@@ -62,8 +105,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    ) -> Handle:
+        handle = Handle(callback, args, self, context)
         self._ready.append(handle)
         if not self._is_due and not self._over:
             self._is_due = True
@@ -72,7 +115,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> Handle:
         return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
@@ -81,7 +124,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
@@ -90,8 +133,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Handle:
+        handle = Handle(callback, args, self, context, when)
         if not self._over:
             delay_us = self._clock.timer_us(max(0.0, when - self.time())) + 1
             self._kernel.at(self._kernel.now_us + delay_us, self.owner, self._due, handle)
@@ -106,31 +149,27 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._inside(self, self._run_ready)
 
     def _run_ready(self) -> None:
-        ready = self._ready
+        ready, runs, owner = self._ready, self._runs, self.owner
         for _ in range(len(ready)):
             if self._over or not ready:
                 return
             handle = ready.popleft()
             if not handle.cancelled():
-                self._entered(self)  # the one before may have ended another process
-                handle._run()  # noqa: SLF001 - as every event loop does
+                runs(owner)  # the one before may have ended another process
+                handle.run()
 
-    def _due(self, handle: asyncio.TimerHandle) -> None:
-        self._run(handle)
-
-    def _run(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
-            return
-        self._inside(self, handle._run)  # noqa: SLF001 - as every event loop does
+    def _due(self, handle: Handle) -> None:
+        if not handle.cancelled():
+            self._inside(self, handle.run)
 
     def _inside(self, loop: "VirtualLoop | None", call: Callable[..., T], *args: Any) -> T:
         before = _running_loop()
         _set_running_loop(loop)
-        self._entered(self)
+        self._runs(self.owner)
         try:
             return call(*args)
         finally:
-            self._entered(None)
+            self._runs(None)
             _set_running_loop(before)
 
     # -- tasks and threads --
@@ -187,7 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             for _ in range(LAST_TURNS):
                 if not self._ready:
                     break
-                self._run(self._ready.popleft())
+                self._due(self._ready.popleft())
         for task in [*self._tasks]:  # the last lines of one may begin others, which never run
             if not task.done():
                 self._end(task)
@@ -202,14 +241,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             except BaseException:  # that is its end, whatever it says of it
                 return
 
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What asyncio says of exceptions that were never looked at is no fault: their tasks were ended."""
-        error = context.get("exception")
-        if not self._over and "handle" in context and isinstance(error, BaseException):
+    def broken(self, error: BaseException) -> None:
+        """A callback has raised, which nobody handles."""
+        if not self._over:
             self._on_error(error)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It comes up and does nothing."""
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What asyncio says of exceptions that were never looked at is no fault: their tasks were ended."""
 
     def get_debug(self) -> bool:
         return False

@@ -118,7 +118,7 @@ class Machine(Owner):
             partial(
                 self._job_luck, self.world.kernel.random(f"threads/{self.name}/{self.incarnation}")
             ),
-            lambda loop: self.world.runs(None if loop is None else self),
+            self.world.runs,
             lambda error: self.world.broken(self, error),
         )
         self._main = self.loop.create_task(self.main(), name=self.name)
