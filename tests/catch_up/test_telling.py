@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stele.catch_up import telling
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.replica import own_of
@@ -30,12 +31,15 @@ from stele.domain.commands import (
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import CommitMode
 from stele.domain.requests.ids import state_time_ms, time_ms
+from stele.domain.requests.not_taken import expired
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.archive.spans import Span
+from stele.log.commander import NotTakenError
 from stele.runtime.settings import ConfigurationError
 from tests.domain.epochs import History
 from tests.domain.history import three_nodes
 from tests.log.archive_store.made import SNAPSHOTS, Made
+from tests.services.world import until
 
 NOW_MS = 1_700_000_000_000
 ME = ReplicaIdentity("cu-1", "demo", "folder")
@@ -171,6 +175,8 @@ async def test_a_process_with_a_copied_folder_ends_when_the_other_one_has_spoken
     """Or both would say for ever that the replica is at their own address."""
 
     class Takes:
+        horizon_ms = -1
+
         async def submit(self, envelope: Envelope, _: float) -> Outcome:
             said.append(envelope.command)
             assert log.apply(envelope.command) is None
@@ -195,6 +201,32 @@ async def test_a_process_with_a_copied_folder_ends_when_the_other_one_has_spoken
         with pytest.raises(ConfigurationError, match="http://there:2 has a folder of replica cu-1"):
             await task
     assert len(said) == 1
+
+
+async def test_who_was_told_the_horizon_says_it_under_an_id_behind_it(
+    log: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as nobody else moves the log, all ids of its time are too old."""
+    monkeypatch.setattr(telling, "PAUSE_S", 0.001)
+    horizon_ms, asked = state_time_ms(log.image.state_id) + 1_000, list[str]()
+
+    class Forgetful:
+        horizon_ms = -1
+
+        async def submit(self, envelope: Envelope, _: float) -> Outcome:
+            asked.append(envelope.request_id)
+            self.horizon_ms = horizon_ms
+            raise NotTakenError(envelope.request_id, expired(horizon_ms))
+
+    @asynccontextmanager
+    async def commander() -> AsyncIterator[Forgetful]:
+        yield Forgetful()
+
+    task = asyncio.create_task(tell(commander, lambda: log.image, own))
+    await until(lambda: len(asked) > 2, "it was said again")
+    task.cancel()
+    times = [time_ms(request_id) for request_id in asked[:3]]
+    assert times == [state_time_ms(log.image.state_id), horizon_ms + 1, horizon_ms + 1]
 
 
 async def test_a_replica_that_has_moved_says_where_it_is_now(log: History) -> None:

@@ -15,12 +15,13 @@ from stele.domain.features.facts import SettingChanged
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
-from stele.domain.requests.ids import named, parse, state_time_ms, time_ms, uuid7, uuid8
+from stele.domain.requests.ids import asking_ms, named, parse, state_time_ms, time_ms, uuid7, uuid8
 from stele.domain.requests.limits import GENERATIONS
 from stele.domain.requests.memory import RequestMemory
-from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id
+from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id, expired, horizon_of
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
 from stele.log.state_ids import next_state_id
+from stele.runtime.request_ids import new_request_id
 
 
 @pytest.fixture
@@ -257,6 +258,21 @@ def test_a_clock_that_was_wrong_once_lets_no_later_ids_in() -> None:
     assert refused is not None and refused.code == "request_id_from_the_future"
     assert check_id(uuid7(now, 1), state_id, now) is None
     assert check_id(uuid7(now + MAX_AHEAD_MS, 1), state_id, now) is None
+
+
+def test_behind_a_horizon_that_is_years_ahead_there_are_ids_that_are_taken() -> None:
+    """Else nobody could ask for anything until that time has come."""
+    now, years = 1_700_000_000_000, 1_800_000_000_000
+    state_id = now.to_bytes(6, "big") + bytes(10)
+    told = horizon_of(expired(years))
+    assert check_id(uuid7(asking_ms(state_id, now, told), 1), state_id, now, years) is None
+    assert (
+        time_ms(new_request_id(state_id, told)) == time_ms(new_request_id(None, told)) == years + 1
+    )
+    beyond = check_id(uuid7(years + MAX_AHEAD_MS + 1, 1), state_id, now, years)
+    assert beyond is not None and beyond.code == "request_id_from_the_future"
+    assert horizon_of(beyond) == horizon_of(None) == -1
+    assert asking_ms(state_id, now + 1) == now
 
 
 def test_an_epoch_that_decides_what_was_decided_changes_nothing() -> None:

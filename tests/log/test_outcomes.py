@@ -21,11 +21,14 @@ from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, uuid7
+from stele.domain.requests.not_taken import horizon_of
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
 from stele.log.pipeline import CommitPipeline, Decisions, Ids
 from stele.log.state_ids import next_state_id
+from stele.runtime.request_ids import new_request_id
+from tests.log import test_pipeline
 from tests.log.test_pipeline import Writer, code_of, create, setting, winners
 
 MINUTE_MS = 60_000
@@ -258,6 +261,32 @@ def test_an_id_that_is_too_old_to_be_known_is_never_applied(
     writer.submit(fresh)
     writer.settle()
     assert writer.answers[fresh.request_id][0].applied
+
+
+def test_who_is_told_the_horizon_is_heard_behind_it_however_far_ahead_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A writer whose clock is wrong takes ids of a time that is years ahead, and they are forgotten."""
+    monkeypatch.setattr(memory, "GENERATION", 4)
+    partition, years = MemoryPartition(), 1_800_000_000_000
+    monkeypatch.setattr(test_pipeline, "NOW_MS", years)
+    writer = create(partition)
+    writer.submit(Envelope(request_id=uuid7(years, 1), command=SetSetting("request_memory", "1")))
+    writer.settle()
+    for n in range(12):
+        writer.submit(Envelope(request_id=uuid7(years + n, 2), command=SetSetting("x", str(n))))
+        writer.settle()
+    monkeypatch.setattr(test_pipeline, "NOW_MS", 1000)
+    other = Writer("other", partition)
+    other.settle()
+    by_clock = Envelope(request_id=uuid7(1000, 3), command=SetSetting("y", "never"))
+    other.submit(by_clock)
+    (refused,) = other.answers[by_clock.request_id]
+    assert code_of(refused) == "request_id_expired"
+    again = new_request_id(None, horizon_of(refused.rejection))
+    other.submit(Envelope(request_id=again, command=SetSetting("y", "heard")))
+    other.settle()
+    assert other.answers[again][0].applied
 
 
 def test_what_a_record_on_its_way_forgets_is_expired_only_when_it_has_won(

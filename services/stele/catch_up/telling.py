@@ -193,15 +193,18 @@ def _first(span: Span, own: Own, trimmed: int) -> int:
     return span.first if trimmed in own.epochs else max(span.first, trimmed + 1)
 
 
-def envelope_of(image: Image, own: Own, command: ArchiveCommand, wall_ms: int) -> Envelope:
+def envelope_of(
+    image: Image, own: Own, command: ArchiveCommand, wall_ms: int, horizon_ms: int = -1
+) -> Envelope:
     """Replicas that want the same truncation at once send one request; what is said again is the same request
-    as long as the log has not moved. ``wall_ms`` is this machine's time.
+    as long as the log has not moved. ``wall_ms`` is this machine's time; ``horizon_ms`` is what the log said
+    when the last id was too old.
     """
     name = command_name(command)
     who = "" if isinstance(command, TruncateLog | TrimArchive) else own.identity.replica_id
     what = f"{name}/{who}/{command}/{image.state_id.hex()}"
     return Envelope(
-        request_id=named(what, asking_ms(image.state_id, wall_ms)),
+        request_id=named(what, asking_ms(image.state_id, wall_ms, horizon_ms)),
         command=command,
         actor=own.actor,
         reason=_REASONS.get(type(command), "has it on its disk"),
@@ -211,6 +214,9 @@ def envelope_of(image: Image, own: Own, command: ArchiveCommand, wall_ms: int) -
 
 class Submits(Protocol):
     """Who takes commands; see ``Commander``."""
+
+    @property
+    def horizon_ms(self) -> int: ...
 
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
 
@@ -239,7 +245,10 @@ async def tell(
             command = to_say(now, held, state_time_ms(now.state_id)) if now.cluster else None
             if command is None:
                 await asyncio.sleep(LOOK_S)
-            elif await _say(commander, envelope_of(now, held, command, time.time_ns() // NS_IN_MS)):
+                continue
+            wall_ms = time.time_ns() // NS_IN_MS
+            envelope = envelope_of(now, held, command, wall_ms, commander.horizon_ms)
+            if await _say(commander, envelope):
                 await _until_moved(image, now)
             else:
                 await asyncio.sleep(PAUSE_S)

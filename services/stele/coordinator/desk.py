@@ -23,7 +23,7 @@ from stele.domain.messages import Order
 from stele.domain.names import COORDINATOR
 from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import asking_ms, uuid8
-from stele.domain.requests.not_taken import EXPIRED
+from stele.domain.requests.not_taken import horizon_of
 from stele.domain.topology.planning import Planned, plan_group
 from stele.runtime.answers.coordinator import WaitKind
 
@@ -104,12 +104,11 @@ class Desk:
         if sent is not None and seen.now_s - sent.at_s < self.limits.resend_s:
             return
         refused, refusal = self.refused(command), _refusal(sent, seen)
-        by_clock = refusal is not None and refusal.code == EXPIRED
         again = sent is not None and sent.refused == refused
         envelope = Envelope(
             request_id=sent.request_id
             if sent is not None and again
-            else self._new_id(refused, key, by_clock=by_clock),
+            else self._new_id(refused, key, horizon_of(refusal)),
             command=command,
             actor=COORDINATOR,
             reason=why or f"term {seen.term}",
@@ -118,17 +117,16 @@ class Desk:
         self.remember(commands=memory.commands.set(key, newest))
         self.commands.append(envelope)
 
-    def _new_id(self, refused: int, key: str, *, by_clock: bool = False) -> str:
+    def _new_id(self, refused: int, key: str, horizon_ms: int) -> str:
         """The time of the state that is decided on, and a hash of that state and of what is sent.
 
-        Where the log forgot ids that were ahead of its newest state, all of that state's time are too old: they
-        go ``by_clock`` then.
+        Where the log forgot ids that were ahead of its newest state, all of that state's time are too old, as
+        the refusal of one says, and it tells the horizon.
         """
         image: Image = self.seen.image
         unique = f"{image.cluster_id}/{self.memory.round}/{refused}/{key}".encode()
         digest = blake2b(image.state_id + unique, digest_size=16).digest()
-        wall_ms = self.seen.wall_ms
-        return uuid8(wall_ms if by_clock else asking_ms(image.state_id, wall_ms), digest)
+        return uuid8(asking_ms(image.state_id, self.seen.wall_ms, horizon_ms), digest)
 
     def planned(self, requests: list[Request]) -> Planned:
         """``plan_group`` of these on what is seen, made once for an image."""

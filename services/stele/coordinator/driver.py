@@ -28,7 +28,7 @@ from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.names import COORDINATOR
 from stele.domain.reports import ReportTable
-from stele.domain.requests.not_taken import LATER
+from stele.domain.requests.not_taken import LATER, horizon_of
 from stele.domain.topology.facts import CoordinatorChanged
 from stele.log.codec import (
     DecodeError,
@@ -94,6 +94,8 @@ class Driver:
         self._replicas = AskedReplicas(self._replicas_to_ask, transport)
         self.memory = Memory()
         self._claim: Claim | None = None
+        self._horizon_ms = -1
+        """What the id of the next claim must be newer than, where the last one was too old."""
         self._claimed_at_s = float("-inf")
         self._sent = set[str]()
         self._refusals: dict[str, Rejection] = {}
@@ -152,6 +154,7 @@ class Driver:
             return
         if self._claim is not None and self._claim.envelope.request_id == outcome.request_id:
             self._claim = None  # the next one has another id
+            self._horizon_ms = horizon_of(outcome.rejection)
         if outcome.request_id in self._sent:
             self._refusals[outcome.request_id] = outcome.rejection
             log.warning(
@@ -247,7 +250,7 @@ class Driver:
                 return
             self._claimed_at_s = now_s
             envelope = Envelope(
-                request_id=new_request_id(self.image.state_id),
+                request_id=new_request_id(self.image.state_id, self._horizon_ms),
                 command=ClaimCoordinator(self._instance_id, term),
                 actor=COORDINATOR,
                 reason=f"elected: {self._instance_id}",

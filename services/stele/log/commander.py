@@ -11,7 +11,7 @@ from typing import Final, Self
 import stamina
 
 from stele.domain.commands import Envelope, Outcome, Rejection
-from stele.domain.requests.not_taken import BUSY
+from stele.domain.requests.not_taken import BUSY, horizon_of
 from stele.log.codec import DecodeError, decode_outcome, encode_envelope
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 
@@ -58,6 +58,8 @@ class Commander:
         """Outcomes that could not be decoded."""
         self.foreign = 0
         """Outcomes of another log than the command was meant for; they are no answers."""
+        self.horizon_ms = -1
+        """What the next id must be newer than, where the last one was not taken for its age; else -1."""
         self._resend_s = resend_s
         self._commands = FlowWriter(bootstrap, flow_topic(cluster, "commands"))
         self._outcomes = FlowReader(
@@ -95,7 +97,7 @@ class Commander:
             async with asyncio.timeout(timeout_s):
                 async for attempt in tries:
                     with attempt:
-                        return _taken(await self._answer(envelope, value))
+                        return self._taken(await self._answer(envelope, value))
         except TimeoutError:
             raise OutcomeUnknownError(envelope.request_id, timeout_s) from None
         raise AssertionError("stamina either returns or raises")
@@ -140,6 +142,15 @@ class Commander:
     def _on_unreadable(self, error: DecodeError) -> None:
         self.unreadable += 1
 
+    def _taken(self, outcome: Outcome) -> Outcome:
+        why = outcome.rejection
+        if outcome.taken or why is None:
+            return outcome
+        if why.code == BUSY:
+            raise _BusyError(why.message)
+        self.horizon_ms = horizon_of(why)
+        raise NotTakenError(outcome.request_id, why)
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -151,12 +162,3 @@ class Commander:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def _taken(outcome: Outcome) -> Outcome:
-    why = outcome.rejection
-    if outcome.taken or why is None:
-        return outcome
-    if why.code == BUSY:
-        raise _BusyError(why.message)
-    raise NotTakenError(outcome.request_id, why)

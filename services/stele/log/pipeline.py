@@ -144,7 +144,9 @@ class CommitPipeline:
     def submit(self, envelope: Envelope, reply: Reply) -> None:
         """Decide and append; ``reply`` is called once, when the outcome is certain."""
         newest = self.tip.state_id
-        problem = check_id(envelope.request_id, newest, self._ids.now_ms())
+        decided = self.fold.image.decided
+        horizon_ms = -1 if decided is None else decided.horizon_ms
+        problem = check_id(envelope.request_id, newest, self._ids.now_ms(), horizon_ms)
         if problem is not None:
             reply(self._not_taken(envelope, problem))
             return

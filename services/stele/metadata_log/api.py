@@ -20,9 +20,10 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     origin: str = ""
     log_id: str = ""
 
-    def envelope(self) -> Envelope:
+    def envelope(self, horizon_ms: int) -> Envelope:
+        """Under an id that is newer than the log's horizon where the caller brings none."""
         return Envelope(
-            request_id=self.request_id or new_request_id(),
+            request_id=self.request_id or new_request_id(horizon_ms=horizon_ms),
             command=self.command,
             actor=self.actor,
             reason=self.reason,

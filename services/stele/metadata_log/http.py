@@ -117,7 +117,7 @@ class Api:
         return {"/v1/commands": self.post_command}
 
     def post_command(self, body: bytes, respond: Respond) -> None:
-        envelope = parse_json(body, CommandRequest).envelope()
+        envelope = parse_json(body, CommandRequest).envelope(self._writer.horizon_ms)
         request_id = envelope.request_id
 
         def tell(result: Result) -> None:

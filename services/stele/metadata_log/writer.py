@@ -128,6 +128,11 @@ class Writer:
         return self._fold.image
 
     @property
+    def horizon_ms(self) -> int:
+        """An id that is not known, of this time or before, may have been decided; -1: there is none."""
+        return -1 if self.image.decided is None else self.image.decided.horizon_ms
+
+    @property
     def log_id(self) -> bytes:
         """The log that is written; of one who has read nothing yet, the one that it should have found."""
         if self.image.log_id == NO_LOG and self._floor is not None:

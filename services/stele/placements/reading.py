@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException
 
 from stele.domain.archive.commands import AnnounceReader
 from stele.domain.commands import Envelope
+from stele.domain.requests.not_taken import horizon_of
 from stele.log.commander import NotTakenError
 from stele.runtime.announce import announce
 from stele.runtime.logs import get_logger
@@ -34,10 +35,11 @@ async def tell_readers(
 ) -> None:
     """Say it, for ever; what is not taken is said again."""
     told, reader = dict[str, int](), f"placements.{instance_id}"[:64]
+    horizons_ms = dict[str, int]()
     while True:
         for cluster, epoch in to_tell(reached(), told).items():
             envelope = Envelope(
-                request_id=new_request_id(),
+                request_id=new_request_id(horizon_ms=horizons_ms.pop(cluster, -1)),
                 command=AnnounceReader(reader, epoch),
                 actor=f"service placements/{instance_id}",
                 reason="has read so far",
@@ -46,6 +48,8 @@ async def tell_readers(
                 if await announce(envelope, bootstrap, cluster) is not None:
                     told[cluster] = epoch
             except (TimeoutError, KafkaException, NotTakenError, OSError) as error:
+                if isinstance(error, NotTakenError):
+                    horizons_ms[cluster] = horizon_of(error.rejection)
                 log.warning(
                     "a cluster was not told how far it is read", cluster=cluster, why=str(error)
                 )

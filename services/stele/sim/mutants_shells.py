@@ -102,9 +102,11 @@ def time_of_the_newest_state_is_believed(patch: Patch) -> None:
 
     check_id = not_taken.check_id
 
-    def believe(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
+    def believe(
+        request_id: str, state_id: bytes, now_ms: int, horizon_ms: int = -1
+    ) -> Rejection | None:
         newest_ms = max(state_time_ms(state_id), now_ms)
-        return check_id(request_id, bytes(16), newest_ms)
+        return check_id(request_id, bytes(16), newest_ms, horizon_ms)
 
     patch.function(check_id, believe)
 

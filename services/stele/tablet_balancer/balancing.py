@@ -242,7 +242,7 @@ class Balancer:
     async def _ask(self, command: AnyCommand, why: str) -> None:
         await self._submit(
             Envelope(
-                request_id=new_request_id(self.image.state_id),
+                request_id=new_request_id(self.image.state_id, self._commander.horizon_ms),
                 command=command,
                 actor=BALANCER,
                 reason=why,

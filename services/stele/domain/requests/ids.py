@@ -46,13 +46,13 @@ def state_time_ms(state_id: bytes) -> int:
     return int.from_bytes(state_id[:_TIME_BYTES], "big")
 
 
-def asking_ms(state_id: bytes, now_ms: int) -> int:
+def asking_ms(state_id: bytes, now_ms: int, horizon_ms: int = -1) -> int:
     """The time of an id of whoever has read the log up to this state, by its clock: that of the state.
 
     Ids from the future are not taken, and a process whose clock is ahead must be heard. A state of a time that
-    has not come was made by such a clock.
+    has not come was made by such a clock. Whoever was told a horizon asks under an id that is newer.
     """
-    return min(state_time_ms(state_id), now_ms)
+    return max(min(state_time_ms(state_id), now_ms), horizon_ms + 1)
 
 
 def time_ms(request_id: str) -> int:

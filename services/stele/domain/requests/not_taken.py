@@ -8,6 +8,7 @@ from stele.domain.requests.ids import is_id, state_time_ms, time_ms
 MAX_AHEAD_MS: Final = 10 * 60 * 1000
 """How far an id's time may lie ahead of the log's: clocks differ by less, and one id from far ahead would
 one day raise the horizon above everybody's ids."""
+HORIZON_MS: Final = "horizon_ms"
 
 BUSY: Final = "busy"
 BAD_ID: Final = "bad_request_id"
@@ -26,12 +27,15 @@ LATER: Final = RESTRICTED | {BUSY}
 """The same command may be taken later, under the same id."""
 
 
-def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
+def check_id(
+    request_id: str, state_id: bytes, now_ms: int, horizon_ms: int = -1
+) -> Rejection | None:
     """What is wrong with an id; the log's time is that of its newest state id, or the writer's clock.
 
     The clock counts because the next state id will be of that time: a log that nothing was written to for an
     hour must take the ids of now. A state id far ahead of it is of a writer whose clock was wrong once: ids of
-    that time would raise the horizon above everybody's.
+    that time would raise the horizon above everybody's. Where it was raised all the same, ids behind it are the
+    only ones that can be taken.
     """
     if not is_id(request_id):
         return Rejection(
@@ -42,7 +46,7 @@ def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
     asked_ms = time_ms(request_id)
     if asked_ms <= now_ms:
         return None
-    newest_ms = max(now_ms, min(state_time_ms(state_id), now_ms + MAX_AHEAD_MS))
+    newest_ms = max(now_ms, min(state_time_ms(state_id), now_ms + MAX_AHEAD_MS), horizon_ms)
     ahead_ms = asked_ms - newest_ms
     if ahead_ms > MAX_AHEAD_MS:
         return Rejection(
@@ -67,9 +71,15 @@ def expired(horizon_ms: int) -> Rejection:
     return Rejection(
         EXPIRED,
         "The request id is older than what the log remembers: if it was not decided, it never will be.",
-        "Look whether the change is there; if not, send it under a new id.",
-        {"horizon_ms": str(horizon_ms)},
+        "Look whether the change is there; if not, send it under a new id."
+        f" `stele id --after {horizon_ms}` makes one that is new enough, whatever the clock says.",
+        {HORIZON_MS: str(horizon_ms)},
     )
+
+
+def horizon_of(rejection: Rejection | None) -> int:
+    """The time that an id must be newer than, as the newest refusal says; -1 where it says nothing of it."""
+    return -1 if rejection is None else int(rejection.details.get(HORIZON_MS, -1))
 
 
 def deleted(epoch: int) -> Rejection:

@@ -9,6 +9,7 @@ from stele.domain.image import Image
 from stele.domain.names import COORDINATOR, CommitMode, NodeState
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.ids import uuid7
+from stele.domain.requests.not_taken import horizon_of
 from stele.sim.kernel import Clock, Future, Owner, Task, us
 from stele.sim.scenario import Action
 from stele.sim.violation import require
@@ -38,6 +39,7 @@ class Caller(Owner):
         self.clock = Clock(world.kernel)
         self.chance = world.kernel.random(f"caller/{name}")
         self.asked: list[Envelope] = []
+        self._horizon_ms = -1
 
     def start(self) -> None:
         self.spawn(self._work())
@@ -65,7 +67,8 @@ class Caller(Owner):
             await self.sleep(0.1 + BUSY_S * self.chance.random())
 
     def envelope(self, command: AnyCommand, reason: str = "") -> Envelope:
-        request_id = uuid7(self.clock.wall_ms(), self.chance.getrandbits(74))
+        asking_ms = max(self.clock.wall_ms(), self._horizon_ms + 1)
+        request_id = uuid7(asking_ms, self.chance.getrandbits(74))
         return Envelope(request_id=request_id, command=command, actor=self.name, reason=reason)
 
     def _command(self) -> AnyCommand:
@@ -93,8 +96,12 @@ class Caller(Owner):
         """What is told of it by one metadata-log; None: nothing came."""
         target = of or self.chance.choice(self.world.logs)
         outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
-        if outcome is not None and outcome.taken:
+        if outcome is None:
+            return None
+        if outcome.taken:
             self.world.witness.told(outcome)
+        else:
+            self._horizon_ms = horizon_of(outcome.rejection)
         return outcome
 
     async def ask(self, envelope: Envelope, first: "LogMachine | None" = None) -> None:

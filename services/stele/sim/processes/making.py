@@ -1,6 +1,5 @@
 """How a seed becomes a disaster: the cluster, everyday faults, and the rounds in which something is lost."""
 
-from collections.abc import Mapping
 from random import Random
 from typing import Final
 
@@ -274,7 +273,7 @@ def make_disaster(seed: int) -> Disaster:
         apart=Random(f"apart/{seed}").random() < APART_SHARE,
         upgrades=tuple(make_upgrades(Random(f"upgrades/{seed}"), _upgraded(base), base.length_s)),
         watches=WATCHES if Random(f"watches/{seed}").random() < WATCHES_SHARE else 0,
-        memory=Memory() if _is_far_ahead(clocks) else make_memory(Random(f"memory/{seed}")),
+        memory=make_memory(Random(f"memory/{seed}")),
         records=make_records(Random(f"records/{seed}")),
         clocks=clocks,
     )
@@ -487,11 +486,6 @@ def _freezes(random: Random, base: Disaster) -> list[Action]:
         )
         for at_s in times(random, FREEZE_EVERY_S, base.length_s)
     ]
-
-
-def _is_far_ahead(clocks: Mapping[str, ClockError]) -> bool:
-    """Once ids that a metadata-log took an hour ahead are forgotten, all ids of now are too old."""
-    return any(error.skew_ms >= FAR_AHEAD_MS for error in clocks.values())
 
 
 def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:

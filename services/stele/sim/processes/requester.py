@@ -103,7 +103,10 @@ class RequesterMachine(Machine):
     async def submit(self, commander: Commander, command: AnyCommand) -> Outcome | None:
         log_id = self.world.witness.image.log_id.hex()
         envelope = Envelope(
-            request_id=new_request_id(), command=command, actor=self.name, log_id=log_id
+            request_id=new_request_id(horizon_ms=commander.horizon_ms),
+            command=command,
+            actor=self.name,
+            log_id=log_id,
         )
         with suppress(TimeoutError, NotTakenError, KafkaException):
             outcome = await commander.submit(envelope, SUBMIT_S)
