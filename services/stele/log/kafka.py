@@ -39,8 +39,7 @@ from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
 READ_BATCH: Final = 2000
 FOLLOW_BATCH: Final = 500
-"""Handed over at once to a follower, whose process answers nobody while it takes them."""
-"""Most records handed to the event loop at once, so that other work gets its turn."""
+"""Most records handed to the event loop at once: the process answers nobody while it takes them."""
 MAX_IN_HAND: Final = 4
 """Batches that may wait for the event loop before the reading thread pauses."""
 TIMEOUT_S: Final = 10.0
