@@ -403,7 +403,7 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
         reach=noted("reach"), recognise=noted("recognise"), check_host=lambda _: None
     )
     followed: Any = SimpleNamespace(follower=SimpleNamespace(image=image), caught_up=None)
-    for name in ("admit", "wait_for_membership", "keep_noted"):
+    for name in ("admit", "wait_for_membership", "keep_noted", "keep_announced"):
         monkeypatch.setattr(f"stele.agent.member.{name}", noted(name))
     monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
     settings = AgentSettings(join=joins)
