@@ -94,6 +94,16 @@ async def test_what_was_not_taken_or_refused_is_asked_for_under_another(
     assert len({*ids}) == 5
 
 
+async def test_an_announcement_after_one_that_was_too_old_is_behind_the_horizon(
+    monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
+) -> None:
+    far_ms = 4_000_000_000_000
+    too_old = Rejection("request_id_expired", "too old", details={"horizon_ms": str(far_ms)})
+    answers = Asked(NotTakenError("1", too_old), None)
+    _, second = await asked(monkeypatch, image, settings, answers, 2)
+    assert time_ms(second) > far_ms
+
+
 async def test_who_is_known_says_nothing_more(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:

@@ -13,7 +13,7 @@ from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outc
 from stele.domain.commits.restricted import takes_from
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
-from stele.domain.requests.not_taken import EXPIRED, NOT_FOUNDED, RESTRICTED, REUSED
+from stele.domain.requests.not_taken import EXPIRED, NOT_FOUNDED, RESTRICTED, REUSED, horizon_of
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.runtime.announce import Announcer, growing_pauses
@@ -106,9 +106,11 @@ async def admit(
             is_old = code == EXPIRED and renewed < RENEWALS
             renewed += is_old
             if is_old and not joins:
-                announcement_id = new_request_id(follower.image.state_id)
+                announcement_id = new_request_id(
+                    follower.image.state_id, horizon_of(error.rejection)
+                )
             elif joins and (is_old or code == REUSED):
-                await _learn_what_was_asked(directory, follower)
+                await _learn_what_was_asked(directory, follower, horizon_of(error.rejection))
             elif code in NOT_YET:
                 if told != str(error):
                     told = str(error)
@@ -204,11 +206,11 @@ async def keep_announced(
 
 
 def announcement_again(
-    identity: Identity, advertised: Advertised, state_id: bytes | None
+    identity: Identity, advertised: Advertised, state_id: bytes | None, horizon_ms: int = -1
 ) -> Envelope:
     """What a running node says of itself against its row."""
     return Envelope(
-        request_id=new_request_id(state_id),
+        request_id=new_request_id(state_id, horizon_ms),
         command=_announcement(identity, advertised),
         actor=actor_of(identity),
         reason="the log said something else of it",
@@ -268,7 +270,9 @@ def _reject(directory: DataDirectory, why: str) -> None:
     raise JoinRejected(why)
 
 
-async def _learn_what_was_asked(directory: DataDirectory, follower: LogFollower) -> None:
+async def _learn_what_was_asked(
+    directory: DataDirectory, follower: LogFollower, horizon_ms: int
+) -> None:
     """The id to join is decided, for what an earlier start asked, or too old to be: the row tells, or there is
     none.
     """
@@ -277,7 +281,7 @@ async def _learn_what_was_asked(directory: DataDirectory, follower: LogFollower)
     except TimeoutError:
         return  # the next try comes back here
     if image.node(directory.identity.node_id) is None:
-        directory.join_again()
+        directory.join_again(horizon_ms)
 
 
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:

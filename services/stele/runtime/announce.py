@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
+from stele.domain.requests.not_taken import horizon_of
 from stele.domain.services.facts import Service
 from stele.log.commander import Commander, NotTakenError
 from stele.runtime.build import THIS_BUILD, Build
@@ -64,22 +65,24 @@ class Announcer:
     """Tells one cluster of one process, under one id until it is known what became of that."""
 
     def __init__(
-        self, make: Callable[[bytes | None], Envelope], bootstrap: str, cluster: str
+        self, make: Callable[[bytes | None, int], Envelope], bootstrap: str, cluster: str
     ) -> None:
-        """``make``: an announcement under a new id, by the newest state id that is known."""
+        """``make``: an announcement under a new id, by the newest state id that is known, behind a horizon."""
         self._make = make
         self._bootstrap = bootstrap
         self._cluster = cluster
         self._asked: Envelope | None = None
+        self._horizon_ms = -1
 
     async def say(self, state_id: bytes | None = None) -> int | None:
         """The epoch that took it; None when it is to be said again. What went wrong is logged. ``state_id`` is
         the newest that this process has read.
         """
-        envelope, self._asked = self._asked or self._make(state_id), None
+        envelope, self._asked = self._asked or self._make(state_id, self._horizon_ms), None
         try:
             return await announce(envelope, self._bootstrap, self._cluster)
         except NotTakenError as error:
+            self._horizon_ms = horizon_of(error.rejection)
             log.warning("the announcement was not taken", why=str(error))
         except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
             self._asked = envelope  # it may be decided yet
@@ -91,10 +94,10 @@ class Announcer:
         self._asked = None
 
 
-def announcement(own: Service, state_id: bytes | None = None) -> Envelope:
+def announcement(own: Service, state_id: bytes | None = None, horizon_ms: int = -1) -> Envelope:
     """What is sent, again and again under one id, until it is known what became of it."""
     return Envelope(
-        request_id=new_request_id(state_id),
+        request_id=new_request_id(state_id, horizon_ms),
         command=AnnounceService(
             service_id=own.service_id,
             supported_features=own.supported_features,
