@@ -38,6 +38,7 @@ from stele.metadata_log.founding import (
     nothing_older,
     refused_for,
 )
+from stele.metadata_log.giving_way import GivingWay
 from stele.metadata_log.ids import make_ids
 from stele.metadata_log.past import Past
 from stele.metadata_log.reverts import Reverts
@@ -109,6 +110,7 @@ class Writer:
             self._in_thread,
         )
         self._loop = asyncio.get_running_loop()
+        self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)
         self._waiting: dict[Tell, float] = {}
         """Who waits, and until when by the monotonic clock."""
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
@@ -239,6 +241,7 @@ class Writer:
 
     async def close(self) -> None:
         self._reader.stop()
+        self._giving_way.close()
         if self._large is not None:
             self._large.cancel()
         self._deciding.shutdown(wait=False)
@@ -484,6 +487,7 @@ class Writer:
     def _flush(self) -> None:
         self._flush_is_due = False
         self._pipeline.flush()
+        self._giving_way.look(self._pipeline.in_flight)
         metrics.in_flight.set(self._pipeline.in_flight)
 
     def _take(self, offset: int, value: bytes) -> None:
