@@ -355,6 +355,17 @@ def test_a_node_that_is_not_heard_at_all_holds_nobody_up() -> None:
     assert took_s <= world.limits.company_s + 2 * TICK_S
 
 
+def test_nodes_that_ask_one_after_the_other_and_are_not_heard_hold_nobody_up() -> None:
+    """As those do that a supervisor starts anew, each time with another name."""
+    world = three_nodes()
+    world.add("a2")
+    for number in range(10):
+        world.add(f"b{number}2")
+        world.nodes[f"b{number}2"].alive = False
+        world.pass_s(world.limits.company_s / 2)
+    assert status_of(world, "join-a2") is RequestStatus.DONE
+
+
 def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Image] = []
 
