@@ -202,6 +202,35 @@ async def test_replicas_that_come_back_later_stop_who_writes_another_history(
     await writer.close()
 
 
+async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.3)
+    partition = MemoryPartition()
+    log = LossyLog(partition)
+    writer = Writer(log, MetadataLogSettings(cluster="demo", found="auto"))
+    await writer.start()
+    other = Writer(LossyLog(partition), MetadataLogSettings(cluster="demo"))
+    await other.start()
+    partition.followers.remove(log._follower)  # type: ignore[arg-type]
+    outcome = await other.commit(setting("colour"), TIMEOUT_S)
+    log.leaderless = True
+
+    async def ask() -> Floor | None:
+        return Floor(outcome.epoch, outcome.state_id)
+
+    comparing = asyncio.create_task(writer.compare(ask))
+    await asyncio.sleep(1.0)
+    assert not comparing.done(), writer.failure
+    log.leaderless = False
+    writer._reader._on_records(partition.records[writer.image.epoch :])
+    await comparing
+    assert writer.failure is None and writer.image.epoch == outcome.epoch
+    await other.close()
+    partition.followers.append(log._follower)  # type: ignore[arg-type]
+    await writer.close()
+
+
 async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

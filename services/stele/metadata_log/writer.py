@@ -26,6 +26,7 @@ from stele.log.flight import Reply, outcome_of
 from stele.log.fold import Fold
 from stele.log.follower import Floor
 from stele.log.history import History, Older
+from stele.log.lasting import Lasting
 from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.port import Log
 from stele.log.reader import SHORT_LOG_S, LogReader
@@ -87,7 +88,7 @@ class Writer:
         self.failed = asyncio.Event()
         """Set once there is a failure."""
         self._floor = floor
-        self._short_since_s: float | None = None
+        self._short = Lasting()
         self.history = History(kafka_log, start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
         """Set, and replaced by a fresh one, whenever epochs were applied."""
@@ -210,20 +211,21 @@ class Writer:
         )
         if not short:
             return
-        now_s = time.monotonic()
-        self._short_since_s = self._short_since_s or now_s
-        if now_s - self._short_since_s > SHORT_LOG_S:
+        if self._short.seen(time.monotonic()) > SHORT_LOG_S:
             offset = self._fold.next_offset
             self._fail(LostWinnersError(offset, f"{short} {RECOVER}"))
             self._raise_failure()
         raise TimeoutError(short)
 
     async def compare(self, ask: Callable[[], Awaitable[Floor | None]]) -> None:
-        """Stop when the log that is written here is not the one of which others have a floor, or is shorter."""
+        """Stop when the log that is written here is not the one of which others have a floor, or is shorter.
+
+        While nobody tells where it ends it is not known to be shorter.
+        """
         await self._ready.wait()
         floor = await ask()
         self._floor = floor or self._floor
-        since_s = time.monotonic()
+        lasting = Lasting()
         while floor is not None and self.failure is None:
             offset, short = self._fold.next_offset, floor.below(self.image.log_id, self.image.epoch)
             known = self._fold.chain.state_id_of(floor.epoch)
@@ -232,12 +234,21 @@ class Writer:
                     floor.check(offset, self.image.log_id, floor.epoch, known)
                 if not short:
                     return
-                if time.monotonic() - since_s > SHORT_LOG_S:
+                is_end = await self._is_at_end()
+                if is_end and lasting.seen(time.monotonic()) > SHORT_LOG_S:
                     raise LostWinnersError(offset, f"{short} {RECOVER}")
             except LogError as error:
                 self._fail(error)
                 return
             await asyncio.sleep(TICK_S)
+
+    async def _is_at_end(self) -> bool:
+        """All that the brokers show now was read. Raises LogError."""
+        try:
+            end = (await self._reader.look()).end
+        except (KafkaException, TimeoutError):
+            return False
+        return self._fold.next_offset >= end and not self._reader.in_doubt
 
     async def close(self) -> None:
         self._reader.stop()
