@@ -13,6 +13,7 @@ from stele.domain.requests.ids import named
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Record
 from stele.metadata_log.giving_way import FIRST_PAUSE_S
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import ReaderStoppedError, Result, Writer
@@ -228,6 +229,31 @@ async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells
     assert writer.failure is None and writer.image.epoch == outcome.epoch
     await other.close()
     partition.followers.append(log._follower)  # type: ignore[arg-type]
+    await writer.close()
+
+
+class HungLog(MemoryLog):
+    """Others read the past all the time, and whoever comes waits behind them."""
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        await asyncio.sleep(3600)
+        raise AssertionError("nobody waits for so long")
+
+
+async def test_a_doubt_about_the_log_is_settled_while_others_read_its_past() -> None:
+    partition = MemoryPartition()
+    settings = MetadataLogSettings(cluster="demo", found="auto")
+    writer = Writer(MemoryLog(partition), settings, past=HungLog(partition))
+    await writer.start()
+    for number in range(3):
+        await writer.commit(setting(f"number{number}"), TIMEOUT_S)
+    writer.history._recent.clear()
+    reading = asyncio.create_task(writer.history.epochs(1, 2))
+    await asyncio.sleep(0)
+    writer._reader.suspect("the leader has changed")
+    assert (await writer.commit(setting("after"), 30)).applied
+    assert not reading.done()
+    reading.cancel()
     await writer.close()
 
 

@@ -71,7 +71,9 @@ Tell = Callable[[Result], None]
 class Writer:
     """Decides commands and appends them; keeps the image and its history. Lives in one event loop.
 
-    It neither reads nor decides what needs more than the features that are ``supported``.
+    It neither reads nor decides what needs more than the features that are ``supported``. The history is read
+    from ``past``, an access to the log of its own, where there is one: a doubt about the log is settled by
+    reading too, and would wait behind all who read the past.
     """
 
     def __init__(
@@ -83,13 +85,15 @@ class Writer:
         archive: Older | None = None,
         floor: Floor | None = None,
         supported: Set[str] = KNOWN_FEATURES,
+        past: Log | None = None,
     ) -> None:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         """Set once there is a failure."""
         self._floor = floor
         self._short = Lasting()
-        self.history = History(kafka_log, start.image, start.next_offset, older=archive)
+        self._logs = [kafka_log] if past is None else [past, kafka_log]
+        self.history = History(self._logs[0], start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
         """Set, and replaced by a fresh one, whenever epochs were applied."""
         self._log = kafka_log
@@ -261,7 +265,8 @@ class Writer:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self._past.close()
-        await self._log.close()
+        for each in self._logs:
+            await each.close()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
         """``reply`` is called once with the outcome, unless the reader stops before.
