@@ -12,7 +12,7 @@ from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshots import head_of
-from stele.log.archive.spans import Span
+from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
 from stele.log.port import Ends
@@ -109,7 +109,10 @@ class Others:
 
     async def records(self, first: int, last: int) -> list[Archived]:
         (archive,) = (each for _, each in self._by_url.values())
-        return [record for record in archive.segments.read(first) if record.epoch <= last]
+        found = [record for record in archive.segments.read(first) if record.epoch <= last]
+        if not found or found[0].epoch != first:
+            raise NotArchivedError(first)
+        return found
 
     async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
         there = self._by_url[url][1].state_id_of(epoch)
@@ -128,6 +131,20 @@ async def begun(keeper: Keeper, begin: int, **others: tuple[Story, Archive]) -> 
         return Ends(begin, 1000)
 
     return await reachable(keeper.begin(), keeper, givers(Others(**others)), ends)
+
+
+async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: Path) -> None:
+    story = story_of(LAST, "blue")
+    all_of_it = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    source, archive = Archive(tmp_path / "other"), Archive(tmp_path / "own")
+    source.segments.adopt(all_of_it[:10])
+    for held in (all_of_it[:2], all_of_it[6:10], all_of_it[15:]):
+        archive.segments.adopt(held)
+    keeper = Keeper(archive, 3, 0.01)
+    told = await fill(keeper, givers(Others(there=(story, source))), LAST)
+    assert told == "epochs 11 to 15, which nobody has"
+    assert archive.segments.spans() == [Span(1, 10), Span(16, LAST)]
+    await keeper.close()
 
 
 @pytest.mark.parametrize("how", ["recovered", "truncated"])

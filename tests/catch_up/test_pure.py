@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.catch_up.due import MB, Since, is_due
-from stele.catch_up.filling import missing
+from stele.catch_up.filling import gaps, missing
 from stele.catch_up.identity import check_cluster
 from stele.catch_up.retention import OLDER, forgotten
 from stele.domain.commands import AnnounceReplica, AskSnapshot, SetSetting
@@ -73,6 +73,10 @@ def test_what_is_missing_is_asked_for_from_the_newest_back() -> None:
     assert missing([Span(1, 50), Span(150, 230)], 200) == Span(51, 149)
     assert missing([Span(20, 50), Span(51, 230)], 200) == Span(1, 19)
     assert missing([Span(1, 230)], 200) is None
+    two = [Span(5, 9), Span(20, 29), Span(40, 60)]
+    assert [*gaps(two, 60)] == [Span(30, 39), Span(10, 19), Span(1, 4)]
+    assert [*gaps(two, 60, begins=15)] == [Span(30, 39), Span(15, 19)]
+    assert [*gaps(two, 60, begins=7)] == [Span(30, 39), Span(10, 19)]
 
 
 def test_an_archive_is_never_another_clusters() -> None:

@@ -16,6 +16,7 @@ from stele.catch_up.replica import own_of
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.telling import Held, Own, address_of, envelope_of, tell, to_say
 from stele.catch_up.trimming import Trimmer
+from stele.domain.archive.limits import SNAPSHOTS_KEPT
 from stele.domain.archive.retention import Point
 from stele.domain.commands import (
     AnnounceReplica,
@@ -117,6 +118,23 @@ def test_what_is_gone_is_withdrawn(log: History) -> None:
     say(log, own(held))
     assert say(log, own()) == WithdrawSnapshot("cu-1", held.epoch)
     assert say(log, own()) is None
+
+
+def test_older_ones_are_announced_once_the_newer_are_gone(log: History) -> None:
+    """As many are announced as the log keeps of a replica; somebody has deleted all of these."""
+    heads = list[SnapshotHead]()
+    say(log, own())
+    for n in range(SNAPSHOTS_KEPT + 2):
+        assert log.apply(SetSetting("s", str(n))) is None
+        heads.insert(0, head(log.image))
+        assert isinstance(say(log, own(*heads)), AnnounceSnapshot)
+    left = own(*heads[SNAPSHOTS_KEPT:])
+    said = list[object]()
+    while (command := say(log, left)) is not None:
+        said.append(command)
+        assert len(said) <= SNAPSHOTS_KEPT + len(left.held), "it says the same again and again"
+    announced = log.image.archive.announced("cu-1")
+    assert {each.epoch for each in announced} == left.epochs
 
 
 def test_a_snapshot_of_an_older_log_is_not_announced(log: History) -> None:

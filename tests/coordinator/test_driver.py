@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from stele.coordinator import driver as driver_module
 from stele.coordinator.driver import RECLAIM_S, Driver
+from stele.coordinator.exclusions import AWAY_S
+from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
 from stele.coordinator.settings import CoordinatorSettings
-from stele.domain.commands import ClaimCoordinator, Envelope
-from stele.log.codec import decode_envelope
+from stele.coordinator.steps import next_steps
+from stele.domain.commands import ClaimCoordinator, Envelope, Exclude
+from stele.domain.topology.commands import ExcludeDead
+from stele.log.codec import decode_envelope, encode_ack
+from tests.domain.ack_of import ack_of
 from tests.node.world import World
 
 
@@ -94,6 +101,33 @@ async def test_two_that_believe_to_be_elected_do_not_race_for_the_term(process: 
     assert len(process.sent.claims) == 1
     driver._look(100.0 + RECLAIM_S)
     assert [claimed for claimed, _ in process.sent.claims] == [term, term + 1]
+
+
+async def test_who_needs_long_for_each_look_excludes_the_dead_all_the_same(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with hundreds of nodes, while each epoch has all that waits planned anew."""
+    driver, world, now_s = process.driver, process.world, 1000.0
+
+    def slow(memory: Memory, seen: Observed, limits: Limits) -> Steps:
+        nonlocal now_s
+        now_s += 2 * AWAY_S
+        return next_steps(memory, seen, limits)
+
+    clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=time.time_ns)
+    monkeypatch.setattr(driver_module, "time", clock)
+    monkeypatch.setattr(driver_module, "next_steps", slow)
+    driver._look(now_s)
+    await process.win()
+    world.apply(Exclude(("n3",)))
+    await process.followed.follower.wait_for_epoch(world.image.epoch)
+    for number in range(1, 10):
+        now_s += 0.1
+        for node_id in ("n1", "n2"):
+            ack = ack_of(world.image, node_id, sequence=number)
+            driver.on_ack(encode_ack(ack))
+        driver._look(now_s)
+    assert any(isinstance(each.command, ExcludeDead) for each in process.sent.commands)
 
 
 @pytest.mark.parametrize("lacks", ["election", "the log's end", "the log"])

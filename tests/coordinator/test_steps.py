@@ -334,6 +334,27 @@ def test_work_with_progress_is_waited_for() -> None:
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
 
 
+@pytest.mark.parametrize("gets_further", [False, True])
+def test_work_that_begins_anew_again_and_again_is_rolled_back(gets_further: bool) -> None:
+    """Its node crashes at each try: the bytes that it reports go up all the time, and come from zero. Who gets
+    further with each try is waited for.
+    """
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    for crash in range(10):
+        for done in range(4 + (crash if gets_further else 0)):
+            if not world.image.topology.transitions:
+                break
+            report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=done)
+            world.brain.reports = world.brain.reports.with_report(report, world.now_s)
+            world.pass_s(5)
+    if gets_further:
+        assert status_of(world, "join-a2") is RequestStatus.RUNNING
+        return
+    assert status_of(world, "join-a2") is RequestStatus.FAILED
+    assert "anew 3 times" in world.image.requests.requests["join-a2"].error
+
+
 def test_a_node_that_was_not_heard_yet_is_waited_for_a_moment_and_goes_along() -> None:
     world = three_nodes()
     world.add("a2 b2")
@@ -353,6 +374,17 @@ def test_a_node_that_is_not_heard_at_all_holds_nobody_up() -> None:
     took_s = world.until(lambda: world.image.topology.transitions, "an opening")
     assert len(world.transition("join-a2").subjects) == 1
     assert took_s <= world.limits.company_s + 2 * TICK_S
+
+
+def test_nodes_that_ask_one_after_the_other_and_are_not_heard_hold_nobody_up() -> None:
+    """As those do that a supervisor starts anew, each time with another name."""
+    world = three_nodes()
+    world.add("a2")
+    for number in range(10):
+        world.add(f"b{number}2")
+        world.nodes[f"b{number}2"].alive = False
+        world.pass_s(world.limits.company_s / 2)
+    assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
 def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:

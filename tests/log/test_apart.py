@@ -81,6 +81,7 @@ def test_a_foreign_winner_undoes_it_and_it_is_decided_on_what_holds_then() -> No
     two.submit(Envelope(request_id=named("two"), command=SetSetting(LARGE, "other")))
     two.settle()
     one.meet()
+    one.pipeline.flush()
     assert len(one.works) == 2
     one.work()
     assert not one.sent

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -230,6 +231,29 @@ async def test_an_old_end_told_by_a_replaced_leader_is_a_doubt_and_no_loss() -> 
     here.log.end_told = None
     assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 6
     await until(lambda: not follower._reader.in_doubt, "the doubt to end")
+
+
+async def test_an_old_end_that_is_seen_seldom_is_no_loss_before_it_was_seen_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In between this process was stopped, or no broker answered."""
+    here = Following()
+    follower = await here.begin()
+    reader, anchor = follower._reader, follower.fold.chain.anchor
+    assert anchor is not None
+    now_s = 1000.0
+    monkeypatch.setattr(rules, "time", SimpleNamespace(monotonic=lambda: now_s))
+    look = Look(reader.topic_id, anchor.offset, None)
+    for away_s in (0.0, 60.0, 60.0):
+        now_s += away_s
+        with pytest.raises(TimeoutError, match="before the last winner"):
+            reader._compare(anchor, look)
+    for _ in range(8):
+        with pytest.raises(TimeoutError, match="before the last winner"):
+            reader._compare(anchor, look)
+        now_s += 0.5
+    with pytest.raises(AnchorLostError):
+        reader._compare(anchor, look)
 
 
 def _stray(value: bytes) -> bytes:

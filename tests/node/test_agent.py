@@ -12,12 +12,12 @@ import pytest
 from stele.agent.agent import Agent, Flows
 from stele.agent.identity import Acknowledged, boot
 from stele.domain.acks import AckTable
-from stele.domain.commands import Noop
+from stele.domain.commands import Noop, Truncate
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
-from tests.node.world import World, until
+from tests.node.world import KEYSPACE, World, until
 
 NEVER_S = 60.0
 
@@ -204,6 +204,43 @@ async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
     world.apply(Noop())
     await until(lambda: acks[-1].epoch == epoch + 1, "an ack of nothing new to fence")
     assert len(written) == count, "an ack without a new version or fence costs no sync"
+
+
+async def test_a_disk_that_is_slower_than_the_rounds_does_not_silence_the_node(
+    world: World, agent: Agent, acks: list[Ack]
+) -> None:
+    """Each time that a version has been noted there is a newer one."""
+    loop, rounds, silent = asyncio.get_running_loop(), 0, 0
+    save = agent._directory.save
+
+    async def next_round() -> None:
+        nonlocal rounds, silent
+        rounds += 1
+        silent += len(acks) == count
+        world.apply(Truncate(KEYSPACE), f"truncate-{rounds}")
+        world.open(f"truncate-{rounds}")
+        world.advance(f"truncate-{rounds}")
+        await agent.follower.wait_for_epoch(world.image.epoch)
+
+    def slow(**changes: object) -> None:
+        save(**changes)
+        noted = agent._directory.identity.acknowledged
+        assert all(ack.version <= noted.version for ack in acks)
+        assert all(ack.fence_version <= noted.fence_version for ack in acks)
+        if rounds < 5:
+            asyncio.run_coroutine_threadsafe(next_round(), loop).result()
+
+    agent._directory.save = slow  # type: ignore[method-assign]
+    count = len(acks)
+    world.start_join()
+    await until(lambda: acks[-1].version == world.version and rounds == 5, "the last ack")
+    assert silent == 1, "the first round came before anything could be told"
+    assert [ack.epoch for ack in acks] == sorted({ack.epoch for ack in acks})
+    known = {image.epoch: image for image in world.history.images}
+    for ack in acks:
+        image = known[ack.epoch]
+        assert (ack.state_id, ack.version) == (image.state_id, image.topology.version)
+        assert ack.oldest_version_in_use <= ack.version
 
 
 async def test_a_disk_that_cannot_note_the_fence_silences_the_node(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -267,6 +268,21 @@ async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
     start.read_on()
     await admitting
     assert start.gate.is_open
+
+
+async def test_a_log_that_lost_the_epoch_ends_the_node_although_it_is_written_all_the_time(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then there is now and then a record that is not read yet."""
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(gate_module, "LOOK_S", 0.01)
+    stale = everything(world)
+    world.apply(Noop())
+    directory.save(acknowledged=noted(world.image))
+    looks = count()
+    monkeypatch.setattr(LogFollower, "is_at_end", property(lambda _: next(looks) % 10))
+    with pytest.raises(NotThisReplica, match=r"the log ends at epoch \d+: the log was truncated"):
+        await asyncio.wait_for(Start(directory, stale, world).admit(), 5)
 
 
 async def test_another_epoch_of_the_same_number_ends_the_node_with_the_reason(

@@ -169,6 +169,35 @@ async def test_what_changes_while_it_is_measured_is_not_told(
     assert (told.tablet_count, told.tablets) == (later.of, later.tablets)
 
 
+async def test_what_is_resized_during_each_measurement_is_told_as_it_was(
+    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that needs long to measure, with tables that grow: one of them is split all the time."""
+    monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
+    data_id, calm_id = create(world, "songs"), create(world, "bands")
+    await agent.follower.wait_for_epoch(world.image.epoch)
+    calm = next(each for each in load.held_of(world.image, "n1") if each.data_id == calm_id)
+    measured, measure_each = 0, store.measure_each
+
+    async def measure_while_it_changes(spans: list[Span]) -> list[Size]:
+        nonlocal measured
+        measured += 1
+        split = Held(data_id, 4 * 2**measured, tuple(range(2**measured)))
+        world.apply(CreateKeyspace(f"other{measured}", {"dc1": 1}))
+        await agent.follower.wait_for_epoch(world.image.epoch)
+        monkeypatch.setattr("stele.agent.load.held_of", lambda *_: (split, calm))
+        return await measure_each(spans)
+
+    monkeypatch.setattr(store, "measure_each", measure_while_it_changes)
+    async with reporting(agent, store) as sent:
+        await until(lambda: sent or measured > 8, "a report")
+    assert sent, "it is measured anew for ever"
+    tables = {each.data_id: each for each in sent[0].tables}
+    told = tables[data_id]
+    assert (told.tablet_count, told.tablets) == (16, (0, 1, 2, 3)), "as the second one began"
+    assert tables[calm_id].tablets == calm.tablets
+
+
 async def test_it_tells_how_often_each_tablet_is_read_and_written(
     world: World, agent: FakeAgent, store: Store
 ) -> None:

@@ -13,6 +13,8 @@ from stele.domain.requests.ids import named
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Record
+from stele.metadata_log.giving_way import FIRST_PAUSE_S
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Result, Writer
 from tests.services.world import until
@@ -22,6 +24,9 @@ LOST = 12
 """The record and eleven NOOPs that should decide it: three seconds, in which the lag is asked for too."""
 MANY: Final = 2_000
 """Requests: these take twenty seconds, in which what is silent for 0.3 s is forced to an outcome."""
+WAY_S: Final = 0.005
+ASKED: Final = 5
+EVERY: Final = 40
 
 
 class LossyLog(MemoryLog):
@@ -77,6 +82,70 @@ async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the
     assert all(isinstance(result, Outcome) and result.applied for result in told)
     await writer.close()
     await second.close()
+
+
+class SlowLog(MemoryLog):
+    """Each record is on its way for a while, there and back."""
+
+    def __init__(self, partition: MemoryPartition) -> None:
+        super().__init__(partition)
+        self.appended = 0
+        self._lands_s = 0.0
+
+    def append(self, value: bytes, key: bytes | None = None) -> None:
+        self.appended += 1
+        self._lands_s = max(self._lands_s + 1e-6, self._loop.time() + WAY_S)
+        self._loop.call_at(self._lands_s, self._land, value)
+
+    def _land(self, value: bytes) -> None:
+        record = self._partition.append(value)
+        for follower in self._partition.followers:
+            self._loop.call_later(WAY_S, follower, [record])
+
+
+async def test_who_writes_beside_steady_commands_of_another_gets_turns() -> None:
+    """The other one has records in flight all the time, each chained to the one before it."""
+    partition = MemoryPartition()
+    settings = MetadataLogSettings(cluster="demo", found="auto")
+    busy, log = SlowLog(partition), SlowLog(partition)
+    writer, second = Writer(busy, settings), Writer(log, settings)
+    await writer.start()
+    await second.start()
+    steady, told, asked = list[Result](), list[Result](), 0
+    while len(told) < ASKED:
+        if asked % EVERY == 0 and asked < ASKED * EVERY:
+            second.begin(setting(f"other{asked}"), partial(told.append), TIMEOUT_S)
+        asked += 1
+        writer.begin(setting(f"number{asked}"), partial(steady.append), TIMEOUT_S)
+        assert asked < MANY, (
+            f"{len(told)} of {ASKED} were told, while {len(steady)} were of another"
+        )
+        await asyncio.sleep(WAY_S / 2)
+    await until(lambda: len(steady) == asked, "all are told")
+    assert all(isinstance(result, Outcome) and result.applied for result in steady + told)
+    assert log.appended < 20 * ASKED, "it fills the log with losers"
+    await writer.close()
+    await second.close()
+
+
+async def test_nobody_is_held_up_for_long_by_the_losers_of_a_writer_that_is_dead() -> None:
+    partition = MemoryPartition()
+    settings = MetadataLogSettings(cluster="demo", found="auto")
+    busy = SlowLog(partition)
+    writer, second = Writer(busy, settings), Writer(SlowLog(partition), settings)
+    await writer.start()
+    await second.start()
+    await second.close()
+    loser = partition.records[0].value
+    told = list[Result]()
+    for asked in range(1, 20):
+        writer.begin(setting(f"number{asked}"), told.append, TIMEOUT_S)
+        await until(lambda: len(told) == asked, "it is told")  # noqa: B023
+        busy._land(loser[:26] + bytes([asked] * 16) + loser[42:])
+        await asyncio.sleep(0.02)
+    assert writer._giving_way._pause_s <= 8 * FIRST_PAUSE_S, "it gives way seldom"
+    assert writer.losers >= 19
+    await writer.close()
 
 
 async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_over() -> None:
@@ -149,6 +218,60 @@ async def test_a_read_adds_no_record_to_a_log_whose_end_may_be_lost() -> None:
         await writer.linearizable(TIMEOUT_S)
     assert len(partition.records) == records
     starting.cancel()
+    await writer.close()
+
+
+async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.3)
+    partition = MemoryPartition()
+    log = LossyLog(partition)
+    writer = Writer(log, MetadataLogSettings(cluster="demo", found="auto"))
+    await writer.start()
+    other = Writer(LossyLog(partition), MetadataLogSettings(cluster="demo"))
+    await other.start()
+    partition.followers.remove(log._follower)  # type: ignore[arg-type]
+    outcome = await other.commit(setting("colour"), TIMEOUT_S)
+    log.leaderless = True
+
+    async def ask() -> Floor | None:
+        return Floor(outcome.epoch, outcome.state_id)
+
+    comparing = asyncio.create_task(writer.compare(ask))
+    await asyncio.sleep(1.0)
+    assert not comparing.done(), writer.failure
+    log.leaderless = False
+    writer._reader._on_records(partition.records[writer.image.epoch :])
+    await comparing
+    assert writer.failure is None and writer.image.epoch == outcome.epoch
+    await other.close()
+    partition.followers.append(log._follower)  # type: ignore[arg-type]
+    await writer.close()
+
+
+class HungLog(MemoryLog):
+    """Others read the past all the time, and whoever comes waits behind them."""
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        await asyncio.sleep(3600)
+        raise AssertionError("nobody waits for so long")
+
+
+async def test_a_doubt_about_the_log_is_settled_while_others_read_its_past() -> None:
+    partition = MemoryPartition()
+    settings = MetadataLogSettings(cluster="demo", found="auto")
+    writer = Writer(MemoryLog(partition), settings, past=HungLog(partition))
+    await writer.start()
+    for number in range(3):
+        await writer.commit(setting(f"number{number}"), TIMEOUT_S)
+    writer.history._recent.clear()
+    reading = asyncio.create_task(writer.history.epochs(1, 2))
+    await asyncio.sleep(0)
+    writer._reader.suspect("the leader has changed")
+    assert (await writer.commit(setting("after"), 30)).applied
+    assert not reading.done()
+    reading.cancel()
     await writer.close()
 
 

@@ -182,39 +182,53 @@ class Agent:
         """Send an ack; first note on the disk what it tells for the first time."""
         if not self.may_speak():
             return
-        known, topology = self._directory.identity.acknowledged, self.image.topology
-        if topology.version > known.version or topology.fence_version > known.fence_version:
-            if self._noting is None:
-                self._noting = self._loop.create_task(self._note())
-            return
-        self._acked, self._acked_at_s = self._in_use(), self._loop.time()
+        if self._is_noted(self.image):
+            self._send_ack(self.image)
+        elif self._noting is None:
+            self._noting = self._loop.create_task(self._note(self.image))
+
+    def _is_noted(self, image: Image) -> bool:
+        """Whether the disk has the version and the fence of the image."""
+        known, topology = self._directory.identity.acknowledged, image.topology
+        return topology.version <= known.version and topology.fence_version <= known.fence_version
+
+    def _send_ack(self, image: Image) -> None:
+        """Tell that the image, the newest or one shortly before it, is applied, and what is in use now."""
+        topology, sessions = image.topology, self._sessions.in_use()
+        oldest = min(self._versions.oldest_in_use(topology.version), topology.version)
+        self._acked, self._acked_at_s = (image.epoch, oldest, sessions), self._loop.time()
         self._sequence += 1
         self._flows.send_ack(
             Ack(
                 node_id=self.node_id,
                 boot_id=self.boot_id,
                 sequence=self._sequence,
-                epoch=self.image.epoch,
+                epoch=image.epoch,
                 version=topology.version,
                 fence_version=topology.fence_version,
-                oldest_version_in_use=self.oldest_version_in_use(),
-                sessions_in_use=self._sessions.in_use(),
+                oldest_version_in_use=oldest,
+                sessions_in_use=sessions,
                 at_ms=time.time_ns() // 1_000_000,
-                log_id=self.image.log_id,
-                state_id=self.image.state_id,
+                log_id=image.log_id,
+                state_id=image.state_id,
                 host_id=self.host_id,
-                prepared=self.image.requests.resizing(),  # rows are found by token: each cut is there
+                prepared=image.requests.resizing(),  # rows are found by token: each cut is there
             )
         )
 
-    async def _note(self) -> None:
+    async def _note(self, image: Image) -> None:
+        """What was noted is told, though there may be a newer version by then: else a disk that is slower than
+        the rounds would keep the node silent for as long as they go on.
+        """
         try:
-            await asyncio.to_thread(self._directory.save, acknowledged=noted(self.image))
+            await asyncio.to_thread(self._directory.save, acknowledged=noted(image))
         except OSError as error:  # tried again with the next heartbeat
             log.warning("no acks: what they tell cannot be put on the disk", why=str(error))
             return
         finally:
             self._noting = None
+        if not self._is_noted(self.image) and self.may_speak():
+            self._send_ack(image)
         self._ack()
 
     async def _beat(self) -> None:

@@ -21,6 +21,7 @@ from stele.domain.names import JOINING
 from stele.domain.overrides.awaited import awaits_state
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower
+from stele.log.lasting import Lasting
 from stele.runtime.logs import get_logger
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
@@ -108,23 +109,23 @@ class Gate:
 
         Raises NotThisReplica when the log is another one, or does not have that epoch.
         """
-        short_since_s = time.monotonic()
+        short = Lasting()
         while not stop.requested:
             self._raise_failure()
             if caught_up.is_set() and not self._older:
                 self._reached = True
                 return
-            if not self._ends_too_early():
-                short_since_s = time.monotonic()
-            elif time.monotonic() - short_since_s > PATIENCE_S:
+            if not self._is_short():
+                short.over()
+            elif self._follower.is_at_end and short.seen(time.monotonic()) > PATIENCE_S:
                 self._fail(f"the log ends at epoch {self._follower.image.epoch}", self._older)
             await stop.sleep(LOOK_S)
 
-    def _ends_too_early(self) -> bool:
-        """All that the broker shows was read, and what this node has acknowledged is not there."""
+    def _is_short(self) -> bool:
+        """What this node has acknowledged was not read. At the end of the log it is not there."""
         follower = self._follower
         is_short = bool(self._older) or follower.image.epoch < self._acknowledged.epoch
-        return is_short and follower.is_at_end and follower.failure is None
+        return is_short and follower.failure is None
 
     def _raise_failure(self) -> None:
         """Raises NotThisReplica."""

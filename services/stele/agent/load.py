@@ -83,10 +83,10 @@ def still_held(tables: Sequence[TabletSizes], held: Sequence[Held]) -> tuple[Tab
     return tuple(found)
 
 
-def resized(before: Sequence[Held], now: Sequence[Held]) -> bool:
-    """Whether the number of a table's tablets has changed, so that their numbers mean others."""
+def resized(before: Sequence[Held], now: Sequence[Held]) -> tuple[Held, ...]:
+    """As they were before, tables whose number of tablets has changed, so that their numbers mean others."""
     counts = {each.data_id: each.of for each in now}
-    return any(counts.get(each.data_id, each.of) != each.of for each in before)
+    return tuple(each for each in before if counts.get(each.data_id, each.of) != each.of)
 
 
 Measure = Callable[[Image, Sequence[Held]], Awaitable[tuple[TabletSizes, ...]]]
@@ -118,6 +118,8 @@ class LoadReporter:
         self._sequence = 0
         self._told: tuple[Held, ...] = ()
         self._sick = False
+        self._outrun = False
+        """The last measurement was not told, since a table was resized meanwhile."""
         self._epochs = asyncio.Event()
         agent.follower.listen(self._on_epoch)
 
@@ -156,9 +158,13 @@ class LoadReporter:
         tables = await self._measure(image, held)
         if self._agent.image is not image:
             now = held_of(self._agent.image, agent.node_id)
-            if resized(held, now):
+            changed = resized(held, now)
+            if changed and not self._outrun:
+                self._outrun = True
                 return  # it is measured anew, since it has not told of these tablets
-            tables = still_held(tables, now)
+            # the second time the tablets of before are told, or a node whose tables grow never told any
+            tables = still_held(tables, (*now, *changed))
+        self._outrun = False
         held_bytes = sum(sum(table.sizes_bytes) for table in tables)
         disk = await asyncio.to_thread(self._disk, held_bytes)
         tables = self._on_told(tables)

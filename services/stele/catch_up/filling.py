@@ -1,6 +1,7 @@
 """Getting what an archive lacks from other replicas, or the store: a snapshot to begin with, and epochs."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stele.catch_up import from_store
@@ -173,14 +174,20 @@ def missing(spans: list[Span], began: int, begins: int = 1) -> Span | None:
     """The newest epochs that are missing before others; those after ``began`` come from the topic, and before
     ``begins`` nobody has any.
     """
+    return next(gaps(spans, began, begins), None)
+
+
+def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
+    """All of these, the newest first."""
     first = began + 1
     for span in reversed(spans):
-        if span.last + 1 < first:
-            break
+        if span.first > began:
+            continue
+        if span.last + 1 < first and begins < first:
+            yield Span(max(span.last + 1, begins), first - 1)
         first = min(first, span.first)
-    before = max((span.last for span in spans if span.last < first), default=0)
-    least = max(before + 1, begins)
-    return Span(least, first - 1) if least < first else None
+    if begins < first:
+        yield Span(begins, first - 1)
 
 
 def _fits(archive: Archive, found: list[Archived]) -> bool:
@@ -194,14 +201,23 @@ async def fill(
     keeper: Keeper, givers: Givers, began: int, trimmed: ArchiveTrimmed | None = None
 ) -> str:
     """Get a piece of what is missing; what is left then, in words, empty when nothing is. The archive begins
-    where ``trimmed`` says.
+    where ``trimmed`` says. The newest is asked for first; what nobody gives keeps nobody from older ones.
 
     Raises OSError.
     """
-    begins = 1 if trimmed is None else trimmed.epoch
-    gap = missing(keeper.archive.segments.spans(), began, begins)
-    if gap is None:
-        return "" if trimmed is None else await _first_snapshot(keeper, givers, trimmed)
+    begins, left = 1 if trimmed is None else trimmed.epoch, ""
+    for gap in gaps(keeper.archive.segments.spans(), began, begins):
+        why = await _fill_gap(keeper, givers, gap)
+        left = left or f"epochs {gap.first} to {gap.last}{why}"
+        if not why:
+            break
+    if left or trimmed is None:
+        return left
+    return await _first_snapshot(keeper, givers, trimmed)
+
+
+async def _fill_gap(keeper: Keeper, givers: Givers, gap: Span) -> str:
+    """Get the newest piece of it; why that is not got, in words that follow on its name. Raises OSError."""
     first = max(gap.first, gap.last - PIECE_EPOCHS + 1)
     try:
         found = await _given(givers, first, gap.last)
@@ -211,14 +227,14 @@ async def fill(
             found += more
             size_bytes += sum(len(record.value) for record in more)
         if not await asyncio.to_thread(_fits, keeper.archive, found):
-            return f"epochs {gap.first} to {gap.last}; what was given is of another history"
+            return "; what was given is of another history"
         await keeper.adopt(found)
     except NotArchivedError:
-        return f"epochs {gap.first} to {gap.last}, which nobody has"
+        return ", which nobody has"
     except (CatchUpUnavailable, DamagedFileError, StoreError) as error:
-        return f"epochs {gap.first} to {gap.last} ({error})"
+        return f" ({error})"
     log.info("epochs of others are kept", first=found[0].epoch, last=found[-1].epoch)
-    return f"epochs {gap.first} to {gap.last}"
+    return ""
 
 
 async def _first_snapshot(keeper: Keeper, givers: Givers, trimmed: ArchiveTrimmed) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.catch_up.diverging import begin_anew
-from stele.catch_up.filling import FIRST_PAUSE_S, LAST_PAUSE_S, Givers, fill, reachable
+from stele.catch_up.filling import FIRST_PAUSE_S, LAST_PAUSE_S, Givers, fill, gaps, reachable
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
@@ -205,13 +205,13 @@ async def _fill(jobs: Jobs, began: int, image: Callable[[], Image]) -> None:
     """Get what is missing, for ever: a file may turn out to be damaged later."""
     keeper, api, pause_s = jobs.keeper, jobs.api, FIRST_PAUSE_S
     while True:
-        before = keeper.archive.segments.first
+        before = [*gaps(keeper.archive.segments.spans(), began)]
         api.filling = await fill(keeper, jobs.givers, began, image().archive.trimmed)
         if not api.filling:
             await asyncio.sleep(LAST_PAUSE_S)
             began = keeper.last
             continue
-        got_on = keeper.archive.segments.first != before
+        got_on = [*gaps(keeper.archive.segments.spans(), began)] != before
         pause_s = FIRST_PAUSE_S if got_on else min(2 * pause_s, LAST_PAUSE_S)
         if not got_on:
             log.warning("epochs are missing in the archive", missing=api.filling)

@@ -126,16 +126,19 @@ def _divergence(image: Image, own: Own) -> ArchiveCommand | None:
 
 
 def _snapshots(image: Image, own: Own) -> ArchiveCommand | None:
-    """What it has, and then what it has lost."""
+    """What it has, and then what it has lost; but first what it has lost of newer ones, since the log keeps the
+    newest alone.
+    """
     said = image.archive.announced(own.identity.replica_id)
     announced = {s.epoch: (s.hash, s.first_epoch) for s in said}
+    lost = [epoch for epoch in announced if epoch not in own.epochs]
     for held in own.held[:SNAPSHOTS_KEPT]:
         new = _announcement(image, own, held)
-        if new is not None and announced.get(new.epoch) != (new.hash, new.first_epoch):
-            return new
-    lost = (epoch for epoch in announced if epoch not in own.epochs)
-    first = next(lost, None)
-    return None if first is None else WithdrawSnapshot(own.identity.replica_id, first)
+        if new is None or announced.get(new.epoch) == (new.hash, new.first_epoch):
+            continue
+        newer = [epoch for epoch in lost if epoch > new.epoch]
+        return WithdrawSnapshot(own.identity.replica_id, newer[0]) if newer else new
+    return WithdrawSnapshot(own.identity.replica_id, lost[0]) if lost else None
 
 
 def _vote(image: Image, own: Own) -> ArchiveCommand | None:

@@ -227,7 +227,8 @@ class Driver:
 
     def _act(self) -> None:
         self._steps = next_steps(self.memory, self.seen(), self.limits)
-        self.memory = self._steps.memory
+        # a look that takes long is no absence: what came meanwhile is heard before the next one
+        self.memory = msgspec.structs.replace(self._steps.memory, looked_at_s=time.monotonic())
         self._forget_old_commands()
         for envelope in self._steps.commands:
             self._send(envelope)

@@ -19,6 +19,8 @@ from stele.runtime.answers.coordinator import WaitKind
 
 MOST_AT_ONCE: Final = 128
 """Each is planned beside all that is open: a round of a thousand would hold up the log for a second."""
+_OTHERS: Final = " others that are not heard"
+"""Behind a request's id: since when its group has waited for them."""
 
 
 class _Queued(msgspec.Struct, frozen=True):
@@ -79,7 +81,9 @@ def _groups(desk: Desk) -> list[list[Request]]:
 
 
 def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Request]]) -> bool:
-    """A node that has just asked for the same and was not heard yet may go with them, as one transition."""
+    """A node that has just asked for the same and was not heard yet may go with them, as one transition. They
+    wait for such nodes once, however many more ask meanwhile.
+    """
     kind, now_s = group[0].kind, desk.seen.now_s
     operation = OPERATIONS[kind]
     if not operation.grouped or not operation.subjects_work or len(group) >= desk.limits.group:
@@ -88,9 +92,11 @@ def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Reque
     silent = [r for r in others if not desk.is_up(r.node_id)]
     if all(now_s - desk.waiting_since(r.request_id) >= desk.limits.company_s for r in silent):
         return False
-    blockers = desk.down([r.node_id for r in silent])
     ids = tuple(r.request_id for r in group)
-    since_s = max(desk.waiting_since(r.request_id) for r in silent)
+    since_s = desk.waiting_since(f"{ids[0]}{_OTHERS}")
+    if now_s - since_s >= desk.limits.company_s:
+        return False
+    blockers = desk.down([r.node_id for r in silent])
     patience = Patience(since_s, desk.limits.company_s, "", "it starts without them")
     desk.wait(WaitKind.COMPANY, f"others that {kind} too", blockers, ids, patience)
     return True

@@ -63,6 +63,8 @@ def failure_of(desk: Desk, work: WorkKey) -> str:
         return ""
     if sent.tries >= limits.attempts and received is not None and _has_failed(desk, sent, received):
         return f"{node_id} failed to {kind} {sent.tries} times: {received.report.error}"
+    if received is not None and received.begun_anew >= limits.attempts:
+        return f"{node_id} began to {kind} anew {received.begun_anew} times, and got no further"
     if seen.now_s - _last_progress_s(desk, work) > limits.silence_s:
         return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
     return ""

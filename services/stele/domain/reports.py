@@ -13,6 +13,10 @@ class ReceivedReport(msgspec.Struct, frozen=True):
     report: Report
     at_s: float
     progress_at_s: float
+    furthest: tuple[int, int] = (0, 0)
+    """The most progress that any try of it has made."""
+    begun_anew: int = 0
+    """How often it has begun anew since then, as after each crash of its node."""
 
 
 class ReportTable(msgspec.Struct, frozen=True):
@@ -24,9 +28,14 @@ class ReportTable(msgspec.Struct, frozen=True):
         known = self.by_work.get(report.work())
         if known is not None and not _newer(report, known.report):
             return self
-        moved = known is None or _progress(report) != _progress(known.report)
-        progress_at_s = now_s if known is None or moved else known.progress_at_s
-        received = ReceivedReport(report, now_s, progress_at_s)
+        progress = _progress(report)
+        if known is None or progress > known.furthest:
+            received = ReceivedReport(report, now_s, now_s, progress)
+        else:
+            before = _progress(known.report)
+            progress_at_s = known.progress_at_s if progress == before else now_s
+            begun_anew = known.begun_anew + (progress < before)
+            received = ReceivedReport(report, now_s, progress_at_s, known.furthest, begun_anew)
         return ReportTable(self.by_work.set(report.work(), received))
 
     def only(self, sessions: frozenset[str]) -> "ReportTable":

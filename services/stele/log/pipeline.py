@@ -11,7 +11,8 @@ are records too: the barrier that they wait for carries them. What is not taken,
 id too old, waits for a barrier only while that is not certain yet, and leaves no trace: a frozen log does not
 grow by what it does not take. What is too large for a record goes in parts, which nobody waits for, chained in
 flight with the record that commits them. What takes long to decide is decided apart, and what is asked
-meanwhile waits for that (``apart``).
+meanwhile waits for that (``apart``). What lost is decided again, and what waits for another writer's turn is
+decided (``turns``), with the next ``flush``: once for all the records that are read together.
 """
 
 from collections import deque
@@ -59,6 +60,7 @@ from stele.log.flight import (
 )
 from stele.log.fold import Fold
 from stele.log.parts import PART_BYTES, in_parts
+from stele.log.turns import Turns
 
 NO_DIGEST: Final = bytes(16)
 """Of a barrier, which is nobody's command."""
@@ -123,11 +125,16 @@ class CommitPipeline:
         self._by_request: dict[str, Command] = {}
         self._open: Barrier | None = None
         self._deciding: Deciding | None = None
+        self.turns = Turns()
+        self._held: list[Waiting] = []
+        """Commands that lost, and behind them, in their order, those that have come since."""
+        self._held_readers: list[Reply] = []
 
     @property
     def held(self) -> int:
-        """What waits for a decision that is made apart, that one too."""
-        return 0 if self._deciding is None else len(self._deciding)
+        """What waits for a decision that is made apart, that one too, or to be decided with the next flush."""
+        deciding = 0 if self._deciding is None else len(self._deciding)
+        return deciding + len(self._held) + len(self._held_readers)
 
     @property
     def in_flight(self) -> int:
@@ -159,11 +166,20 @@ class CommitPipeline:
         """
         if self._deciding is not None:
             self._deciding.readers.append(reply)
+        elif self._is_holding():
+            self._held_readers.append(reply)
         else:
             self._barrier().readers.append(reply)
 
     def flush(self) -> None:
-        """Append the barrier with all who wait for it; a later reader needs one of its own."""
+        """Decide what was held, and append the barrier with all who wait for it.
+
+        To be called after records too. A later reader needs a barrier of its own.
+        """
+        if self._is_holding() and not self.turns.gives_way:
+            asked, self._held = self._held, []
+            readers, self._held_readers = self._held_readers, []
+            self._go_on(asked, readers)
         if self._open is None:
             return
         opened, self._open = self._open, None
@@ -184,10 +200,14 @@ class CommitPipeline:
         """
         head = self._in_flight[0] if self._in_flight else None
         if head is not None and value == head.value:
+            self.turns.won(value)
             self._won(offset)
             return None
         epoch = self.fold.offer(offset, value)
-        if epoch is not None:
+        if epoch is None:
+            self.turns.met_loser(value)
+        else:
+            self.turns.another_won()
             self._newest = (epoch.epoch, value)
             if self._in_flight or self._open is not None or self._deciding is not None:
                 self._start_again()
@@ -205,6 +225,7 @@ class CommitPipeline:
         noop = Envelope(request_id="", command=Noop())
         image = self.fold.image
         value, _ = self._encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
+        self.turns.appended(value)
         self._append(value)
 
     def _submit(self, waiting: Waiting, unrelated: frozenset[int] = frozenset()) -> None:
@@ -222,6 +243,9 @@ class CommitPipeline:
                 return
         if self._deciding is not None:
             self._deciding.held.append(waiting)
+            return
+        if self._is_holding():
+            self._held.append(waiting)
             return
         tip = self.tip
         if why_not_taken(tip, waiting.envelope) is None:
@@ -378,6 +402,7 @@ class CommitPipeline:
         self.bytes_in_flight += len(flight.value)
         for command in flight.commands:
             self._by_request[command.request_id] = command
+        self.turns.appended(flight.value)
         self._append(flight.value)
 
     def _encode(
@@ -449,7 +474,7 @@ class CommitPipeline:
         return replace(outcome, taken=False)
 
     def _start_again(self) -> None:
-        """Decide the commands of a lost chain again, in their order."""
+        """The commands of a lost chain are decided again, in their order, with the next flush."""
         lost, opened, deciding = self._in_flight, self._open, self._deciding
         self._in_flight, self._open, self._deciding = deque(), None, None
         self._by_request = {}
@@ -467,7 +492,11 @@ class CommitPipeline:
         if deciding is not None:
             asked += (*deciding.command.callers, *deciding.held)
             readers += deciding.readers
-        self._go_on(asked, readers)
+        self._held[:0], self._held_readers[:0] = asked, readers
+
+    def _is_holding(self) -> bool:
+        """Nothing is decided before the next flush."""
+        return bool(self.turns.gives_way or self._held or self._held_readers)
 
     def _go_on(self, asked: list[Waiting], readers: list[Reply]) -> None:
         for waiting in asked:

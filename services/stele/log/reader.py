@@ -19,6 +19,7 @@ from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
 from stele.log.fold import Fold, stopped_by
 from stele.log.incarnations import check_stray
+from stele.log.lasting import Lasting
 from stele.log.port import HasRoom, Log, Look, Record, always
 from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
@@ -80,7 +81,7 @@ class LogReader:
         self._since_s = 0.0
         self._unanswered = ""
         self._looked_s = time.monotonic()
-        self._short_since_s: float | None = None
+        self._short = Lasting()
         self._begin = 0
         """The topic holds nothing before it, as it was told last."""
         self._looking = asyncio.Lock()
@@ -311,7 +312,7 @@ class LogReader:
         if anchor is None:
             return
         if look.value is not None and digest_of(look.value) == anchor.digest:
-            self._short_since_s = None
+            self._short.over()
             return
         if look.value is None and look.end <= anchor.offset:
             self._wait_for_leader(anchor, look)
@@ -344,9 +345,7 @@ class LogReader:
 
     def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
         """Raises TimeoutError while the end that was told may be an old one."""
-        now_s = time.monotonic()
-        self._short_since_s = self._short_since_s or now_s
-        if now_s - self._short_since_s < SHORT_LOG_S:
+        if self._short.seen(time.monotonic()) < SHORT_LOG_S:
             text = f"the log ends at {look.end}, before the last winner at {anchor.offset}"
             if not self.doubt:
                 self.suspect(text)

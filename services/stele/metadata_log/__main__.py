@@ -31,9 +31,10 @@ NAME = "metadata-log"
 async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
     """The writer on its way to the end of the log; then the commands topic is read too."""
     await wait_for_topics(settings)
-    epochs = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
+    topic, servers = flow_topic(settings.cluster, "epochs"), settings.kafka_bootstrap
+    epochs, past = KafkaLog(servers, topic), KafkaLog(servers, topic)
     catch_up = CatchUp(settings.catch_up_urls)
-    async with taking_commands(settings, epochs, catch_up, older_cluster) as both:
+    async with taking_commands(settings, epochs, catch_up, older_cluster, past=past) as both:
         yield both
 
 

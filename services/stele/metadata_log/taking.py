@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.port import EpochsLog
+from stele.log.port import EpochsLog, Log
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.founding import OlderCluster
 from stele.metadata_log.settings import MetadataLogSettings
@@ -22,6 +22,7 @@ async def taking_commands(
     older_cluster: OlderCluster,
     end: Callable[[], None] = end_in_order,
     supported: Set[str] = KNOWN_FEATURES,
+    past: Log | None = None,
 ) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
     """The writer on its way to the end of the log; then the commands topic is read too. See ``writing``."""
     commands: CommandsTopic | None = None
@@ -31,7 +32,7 @@ async def taking_commands(
             commands.start()
 
     async with writing(
-        settings, epochs, catch_up, older_cluster, on_read, end, supported
+        settings, epochs, catch_up, older_cluster, on_read, end, supported, past
     ) as writer:
         commands = topic = CommandsTopic(settings, writer)
         try:

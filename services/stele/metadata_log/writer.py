@@ -26,6 +26,7 @@ from stele.log.flight import Reply, outcome_of
 from stele.log.fold import Fold
 from stele.log.follower import Floor
 from stele.log.history import History, Older
+from stele.log.lasting import Lasting
 from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.port import Log
 from stele.log.reader import SHORT_LOG_S, LogReader
@@ -38,6 +39,7 @@ from stele.metadata_log.founding import (
     nothing_older,
     refused_for,
 )
+from stele.metadata_log.giving_way import GivingWay
 from stele.metadata_log.ids import make_ids
 from stele.metadata_log.past import Past
 from stele.metadata_log.reverts import Reverts
@@ -69,7 +71,9 @@ Tell = Callable[[Result], None]
 class Writer:
     """Decides commands and appends them; keeps the image and its history. Lives in one event loop.
 
-    It neither reads nor decides what needs more than the features that are ``supported``.
+    It neither reads nor decides what needs more than the features that are ``supported``. The history is read
+    from ``past``, an access to the log of its own, where there is one: a doubt about the log is settled by
+    reading too, and would wait behind all who read the past.
     """
 
     def __init__(
@@ -81,13 +85,15 @@ class Writer:
         archive: Older | None = None,
         floor: Floor | None = None,
         supported: Set[str] = KNOWN_FEATURES,
+        past: Log | None = None,
     ) -> None:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         """Set once there is a failure."""
         self._floor = floor
-        self._short_since_s: float | None = None
-        self.history = History(kafka_log, start.image, start.next_offset, older=archive)
+        self._short = Lasting()
+        self._logs = [kafka_log] if past is None else [past, kafka_log]
+        self.history = History(self._logs[0], start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
         """Set, and replaced by a fresh one, whenever epochs were applied."""
         self._log = kafka_log
@@ -109,6 +115,7 @@ class Writer:
             self._in_thread,
         )
         self._loop = asyncio.get_running_loop()
+        self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)
         self._waiting: dict[Tell, float] = {}
         """Who waits, and until when by the monotonic clock."""
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
@@ -208,20 +215,21 @@ class Writer:
         )
         if not short:
             return
-        now_s = time.monotonic()
-        self._short_since_s = self._short_since_s or now_s
-        if now_s - self._short_since_s > SHORT_LOG_S:
+        if self._short.seen(time.monotonic()) > SHORT_LOG_S:
             offset = self._fold.next_offset
             self._fail(LostWinnersError(offset, f"{short} {RECOVER}"))
             self.raise_failure()
         raise TimeoutError(short)
 
     async def compare(self, ask: Callable[[], Awaitable[Floor | None]]) -> None:
-        """Stop when the log that is written here is not the one of which others have a floor, or is shorter."""
+        """Stop when the log that is written here is not the one of which others have a floor, or is shorter.
+
+        While nobody tells where it ends it is not known to be shorter.
+        """
         await self._ready.wait()
         floor = await ask()
         self._floor = floor or self._floor
-        since_s = time.monotonic()
+        lasting = Lasting()
         while floor is not None and self.failure is None:
             offset, short = self._fold.next_offset, floor.below(self.image.log_id, self.image.epoch)
             known = self._fold.chain.state_id_of(floor.epoch)
@@ -230,15 +238,25 @@ class Writer:
                     floor.check(offset, self.image.log_id, floor.epoch, known)
                 if not short:
                     return
-                if time.monotonic() - since_s > SHORT_LOG_S:
+                is_end = await self._is_at_end()
+                if is_end and lasting.seen(time.monotonic()) > SHORT_LOG_S:
                     raise LostWinnersError(offset, f"{short} {RECOVER}")
             except LogError as error:
                 self._fail(error)
                 return
             await asyncio.sleep(TICK_S)
 
+    async def _is_at_end(self) -> bool:
+        """All that the brokers show now was read. Raises LogError."""
+        try:
+            end = (await self._reader.look()).end
+        except (KafkaException, TimeoutError):
+            return False
+        return self._fold.next_offset >= end and not self._reader.in_doubt
+
     async def close(self) -> None:
         self._reader.stop()
+        self._giving_way.close()
         if self._large is not None:
             self._large.cancel()
         self._deciding.shutdown(wait=False)
@@ -247,7 +265,8 @@ class Writer:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self._past.close()
-        await self._log.close()
+        for each in self._logs:
+            await each.close()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
         """``reply`` is called once with the outcome, unless the reader stops before.
@@ -489,6 +508,7 @@ class Writer:
     def _flush(self) -> None:
         self._flush_is_due = False
         self._pipeline.flush()
+        self._giving_way.look(self._pipeline.in_flight)
         metrics.in_flight.set(self._pipeline.in_flight)
 
     def _take(self, offset: int, value: bytes) -> None:

@@ -9,7 +9,7 @@ from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.archive import archived
 from stele.log.archive.records import Archived
 from stele.log.follower import Floor
-from stele.log.port import EpochsLog
+from stele.log.port import EpochsLog, Log
 from stele.metadata_log.founding import OlderCluster
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -30,8 +30,10 @@ async def writing(
     on_read: Callable[[Writer], None],
     end: Callable[[], None] = end_in_order,
     supported: Set[str] = KNOWN_FEATURES,
+    past: Log | None = None,
 ) -> AsyncIterator[Writer]:
-    """A writer on its way to the end of the log inside the block; the log and ``catch_up`` are closed after it.
+    """A writer on its way to the end of the log inside the block; the log, ``past`` and ``catch_up`` are closed
+    after it.
 
     ``on_read`` is called in the event loop once the end is reached, or will not be; ``end`` when the process
     must begin anew.
@@ -49,7 +51,7 @@ async def writing(
         return writer.image.log_id.hex()
 
     older = RemoteArchive(catch_up, log_id) if settings.catch_up_urls else None
-    writer = Writer(epochs, settings, older_cluster, where, older, floor, supported)
+    writer = Writer(epochs, settings, older_cluster, where, older, floor, supported, past)
 
     async def read_on() -> None:
         await writer.start()

@@ -17,6 +17,7 @@ from stele.coordinator.knowledge import Observed
 from stele.coordinator.replicas import AskedReplicas
 from stele.domain.acks import Barrier
 from stele.domain.archive.facts import Replica
+from stele.domain.image import Image
 from stele.log.codec import decode_ack
 from stele.metadata_log.writer import Writer
 from stele.sim.patching import Patch
@@ -52,9 +53,8 @@ def acks_come_before_the_disk(patch: Patch) -> None:
     """A node acknowledges a version, and notes that on its disk when it comes to it."""
     plain = Agent._note  # noqa: SLF001
 
-    async def later(self: Agent) -> None:
-        known = self._directory.identity
-        topology = self.image.topology
+    async def later(self: Agent, image: Image) -> None:
+        known, topology = self._directory.identity, image.topology
         told = msgspec.structs.replace(
             known.acknowledged, version=topology.version, fence_version=topology.fence_version
         )
@@ -62,7 +62,7 @@ def acks_come_before_the_disk(patch: Patch) -> None:
         self._ack()
         self._directory.identity = known
         await asyncio.sleep(0.01)
-        await plain(self)
+        await plain(self, image)
 
     patch.attribute(Agent, "_note", later)
 

@@ -1,0 +1,82 @@
+"""Who wins all epochs appends nothing for a moment once it has met what another one appended in vain."""
+
+from __future__ import annotations
+
+from stele.domain.commands import Outcome
+from stele.log.memory import MemoryPartition
+from stele.log.turns import MOST_OWN, Turns
+from tests.log.test_pipeline import Writer, applied_once, create, setting
+
+
+def two() -> tuple[Writer, Writer]:
+    """The first gives way; the second has read all that it has written."""
+    partition = MemoryPartition()
+    one, other = create(partition), Writer("second", partition)
+    other.meet()
+    one.pipeline.turns.may_give_way = True
+    return one, other
+
+
+def loses(other: Writer, one: Writer) -> None:
+    """A record of the other comes behind a winner of the one, and is met."""
+    one.submit(setting("first"))
+    one.land()
+    other.submit(setting("other"))
+    other.land()
+    one.meet()
+
+
+def test_who_wins_and_meets_a_loser_of_another_waits_until_that_one_has_won() -> None:
+    one, other = two()
+    loses(other, one)
+    one.submit(setting("second"))
+    one.pipeline.read_barrier(one.answers.setdefault("read", list[Outcome]()).append)
+    one.pipeline.flush()
+    assert not one.sent and one.pipeline.held == 2
+    other.meet()
+    other.land()
+    one.meet()
+    assert "other" in one.pipeline.fold.image.features.settings
+    one.pipeline.flush()
+    assert one.sent and not one.pipeline.held
+    one.settle()
+    other.settle()
+    assert len(applied_once(one.partition)) == 4
+    assert one.answers["read"][0].epoch > one.answers[setting("first").request_id][0].epoch
+
+
+def test_where_nobody_takes_the_turn_it_goes_on() -> None:
+    one, other = two()
+    loses(other, one)
+    one.submit(setting("second"))
+    one.pipeline.flush()
+    assert not one.sent
+    one.pipeline.turns.go_on()
+    one.settle()
+    assert "second" in one.pipeline.fold.image.features.settings
+
+
+def test_who_loses_gives_no_way_and_neither_does_who_meets_its_own_losers() -> None:
+    one, other = two()
+    other.pipeline.turns.may_give_way = True
+    one.submit(setting("first"))
+    other.submit(setting("other"))
+    one.land()
+    other.land()
+    other.meet()
+    assert not other.pipeline.turns.gives_way
+    other.pipeline.resolve()
+    other.land()
+    other.land()
+    other.meet()
+    assert not other.pipeline.turns.gives_way, "a NOOP of its own came behind its own record"
+    assert not one.pipeline.turns.gives_way
+    one.meet()
+    assert one.pipeline.turns.gives_way is False, "another has won last"
+
+
+def test_records_that_never_come_back_are_forgotten() -> None:
+    turns = Turns()
+    for number in range(MOST_OWN + 10):
+        turns.appended(bytes(26) + number.to_bytes(16, "big"))
+    assert len(turns._own) == MOST_OWN
