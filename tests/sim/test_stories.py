@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from stele.sim.mutants import MUTANTS
+from stele.sim.patching import Patch
 from stele.sim.processes.stories.sentences import Sentence
 from stele.sim.processes.stories.story import StoryError
 from stele.sim.processes.stories.telling import ROOMS, read_lines, tell
+from stele.sim.violation import Violation
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 SENTENCES = [each for room in ROOMS for each in room.sentences]
@@ -35,6 +38,15 @@ def test_what_stories_say_is_understood_in_one_way_and_all_that_can_be_said_some
     found = {text: understood(text) for text in said}
     assert {text: len(each) for text, each in found.items()} == dict.fromkeys(said, 1)
     assert {each.play for [each] in found.values()} == {each.play for each in SENTENCES}
+
+
+def test_what_a_coordinator_decides_that_wakes_in_an_old_term_would_count_if_terms_did_not() -> (
+    None
+):
+    with Patch() as patch, pytest.raises(Violation) as raised:
+        MUTANTS["term_is_not_checked"](patch)
+        tell(Path(__file__).parent / "stories" / "coordinator_wakes_deaf.txt")
+    assert raised.value.invariant == "one coordinator has effects"
 
 
 def test_a_story_that_goes_otherwise_says_in_which_line(tmp_path: Path) -> None:
