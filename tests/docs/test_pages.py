@@ -54,7 +54,7 @@ ON_ANOTHER = (
 )
 """The same, with a cluster of their own."""
 FROM_AN_EMPTY_FOLDER = ("docs/first_store.md",)
-ANYWHERE = ("docs/verification.md", "docs/balancer.md")
+ANYWHERE = ("docs/verification.md", "docs/stories.md", "docs/balancer.md")
 """Pages whose commands need no cluster; they run in the repository."""
 PYTHON = (
     "docs/analytics.md",

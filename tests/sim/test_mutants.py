@@ -22,7 +22,8 @@ from stele.sim.mutants import (
 from stele.sim.patching import Patch
 from stele.sim.processes.making import Disaster
 from stele.sim.processes.run import run_disaster_scenario
-from stele.sim.processes.story import StoryError, tell
+from stele.sim.processes.stories.story import StoryError
+from stele.sim.processes.stories.telling import tell
 from stele.sim.violation import Violation
 from tests import planted
 from tests.sim.record import PAGE, page_with, read_record

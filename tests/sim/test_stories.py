@@ -4,14 +4,49 @@ from pathlib import Path
 
 import pytest
 
-from stele.sim.processes.story import StoryError, tell
+from stele.sim.mutants import MUTANTS
+from stele.sim.patching import Patch
+from stele.sim.processes.stories.sentences import Sentence
+from stele.sim.processes.stories.story import StoryError
+from stele.sim.processes.stories.telling import ROOMS, read_lines, tell
+from stele.sim.violation import Violation
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
+SENTENCES = [each for room in ROOMS for each in room.sentences]
+
+
+def understood(text: str) -> list[Sentence]:
+    return [sentence for room in ROOMS for sentence, _ in room.understood(text)]
 
 
 @pytest.mark.parametrize("path", STORIES, ids=[path.stem for path in STORIES])
 def test_story_goes_as_it_is_written(path: Path) -> None:
     tell(path)
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=[each.play.__name__ for each in SENTENCES])
+def test_a_sentence_as_it_is_shown_is_that_one_and_no_other(sentence: Sentence) -> None:
+    assert sentence.shown and sentence.help
+    for text in sentence.shown:
+        assert understood(text) == [sentence], text
+
+
+def test_what_stories_say_is_understood_in_one_way_and_all_that_can_be_said_some_story_says() -> (
+    None
+):
+    said = {line.text for path in STORIES for line in read_lines(path.read_text())}
+    found = {text: understood(text) for text in said}
+    assert {text: len(each) for text, each in found.items()} == dict.fromkeys(said, 1)
+    assert {each.play for [each] in found.values()} == {each.play for each in SENTENCES}
+
+
+def test_what_a_coordinator_decides_that_wakes_in_an_old_term_would_count_if_terms_did_not() -> (
+    None
+):
+    with Patch() as patch, pytest.raises(Violation) as raised:
+        MUTANTS["term_is_not_checked"](patch)
+        tell(Path(__file__).parent / "stories" / "coordinator_wakes_deaf.txt")
+    assert raised.value.invariant == "one coordinator has effects"
 
 
 def test_a_story_that_goes_otherwise_says_in_which_line(tmp_path: Path) -> None:
@@ -23,8 +58,10 @@ def test_a_story_that_goes_otherwise_says_in_which_line(tmp_path: Path) -> None:
         tell(story)
 
 
-def test_a_sentence_that_nobody_understands_is_refused(tmp_path: Path) -> None:
+def test_a_sentence_that_nobody_understands_is_refused_with_the_page_that_lists_them(
+    tmp_path: Path,
+) -> None:
     story = tmp_path / "odd.txt"
     story.write_text("make me a sandwich\n")
-    with pytest.raises(StoryError, match="nobody understands"):
+    with pytest.raises(StoryError, match=r"nobody understands this sentence; docs/stories.md"):
         tell(story)

@@ -236,7 +236,8 @@ def _content(path: Path) -> bytes:
 
 
 def _tell(path: Path, *, trace: bool) -> int:
-    from stele.sim.processes.story import StoryError, tell  # noqa: PLC0415
+    from stele.sim.processes.stories.story import StoryError  # noqa: PLC0415
+    from stele.sim.processes.stories.telling import tell  # noqa: PLC0415
     from stele.sim.violation import Violation  # noqa: PLC0415
 
     try:

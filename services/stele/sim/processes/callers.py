@@ -99,7 +99,7 @@ class Caller(Owner):
         if outcome is None:
             return None
         if outcome.taken:
-            self.world.witness.told(outcome)
+            self.world.witness.promises.tells(outcome)
         else:
             self._horizon_ms = horizon_of(outcome.rejection)
         return outcome
@@ -117,7 +117,7 @@ class Caller(Owner):
     async def read(self, of: "LogMachine | None" = None) -> Image | None:
         """What was told before the question is in the answer."""
         world, began_us = self.world, self.world.kernel.now_us
-        target, least = of or self.chance.choice(world.logs), world.witness.newest_promise()
+        target, least = of or self.chance.choice(world.logs), world.witness.promises.newest()
         image: Image | None = await self._call(target, target.serve_read)
         if image is not None and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0):
             world.witness.checks += 1

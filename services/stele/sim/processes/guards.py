@@ -127,7 +127,7 @@ class WorkerMachine(Machine):
                 await check_version(redis, CLUSTER, work.version, work.log_id)
         except (Refused, GuardUnavailable):
             return False
-        witness.permitted(self, work, began_us, SETTINGS.guard_ttl_s)
+        witness.permissions.permitted(self, work, began_us, SETTINGS.guard_ttl_s)
         return True
 
     async def _asked_over_http(self, work: Work) -> bool:
@@ -144,8 +144,8 @@ class WorkerMachine(Machine):
             return False
         if status != OK or not msgspec.json.decode(bytes(content), type=CheckView).ok:
             return False
-        self.world.witness.permitted(self, work, began_us, SETTINGS.proof_max_age_s)
-        self.world.witness.permitted(
+        self.world.witness.permissions.permitted(self, work, began_us, SETTINGS.proof_max_age_s)
+        self.world.witness.permissions.permitted(
             self, work._replace(version=-1), began_us, SETTINGS.proof_max_age_s
         )
         return True

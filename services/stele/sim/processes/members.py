@@ -49,6 +49,7 @@ from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop
 from stele.sim.processes.broker import TopicLog
+from stele.sim.processes.deletions import check_truncation
 from stele.sim.processes.machine import Machine
 from stele.sim.processes.shelf import Shelf
 from stele.sim.processes.web import WebTransport
@@ -278,7 +279,7 @@ class NodeMachine(FollowerMachine):
         it asks itself, or ``waits`` to be asked for.
         """
         self.crash()
-        self.world.witness.buries(self)
+        self.world.witness.barriers.buries(self)
         self.kept = (replaces, self.disk.copy()) if replaces else None
         self.disk.wipe()
         self.folders += 1
@@ -429,7 +430,7 @@ class ReplicaMachine(Machine):
         world = self.world
         if not world.network.reaches(self.name, "log"):
             raise TimeoutError("no broker answers")
-        world.witness.truncates(self, offset)
+        check_truncation(world, self, offset)
         world.topic.delete_before(offset)
         world.trace(f"{self.name} deletes the records before offset {offset}")
 

@@ -10,8 +10,8 @@ from stele.cli.left import Left, ask
 from stele.domain.base import Rejection
 from stele.domain.recovery.histories import Choice, choose
 from stele.sim.kernel import Owner, us
+from stele.sim.processes.recoveries import Asked
 from stele.sim.processes.web import REFUSED
-from stele.sim.processes.witness import Asked
 
 if TYPE_CHECKING:
     from stele.sim.processes.world import World
@@ -48,10 +48,10 @@ class OperatorClient:
         answers = self.send(url, {}, None)
         content = self.wait(url, answers, WAIT_S)
         name = url.split("/")[2]
-        held = self._world.witness.served_held.get(name)
+        held = self._world.witness.recoveries.served_held.get(name)
         if held is not None:
             self.asked.held[name] = held
-            self._world.witness.answered(name, held)
+            self._world.witness.recoveries.answered(name, held)
         return content
 
     def send(
@@ -59,7 +59,7 @@ class OperatorClient:
     ) -> list[tuple[int, bytes]]:
         """The list gets the answer."""
         answers: list[tuple[int, bytes]] = []
-        self._world.witness.served_held.pop(url.split("/")[2], None)
+        self._world.witness.recoveries.served_held.pop(url.split("/")[2], None)
         self._world.web.ask(
             self._owner,
             url,
@@ -101,7 +101,7 @@ class Operator:
             if isinstance(chosen, str):
                 return chosen
             left, choice = chosen
-            world.witness.asked.append(client.asked)
+            world.witness.recoveries.asked.append(client.asked)
             url, body, params = question(left, choice, "it was lost", "operator", force=force)
             target, recover_url = self._target(url, left, twice=bool(waiting)), "/v1/recover"
             given = {each: str(value) for each, value in params.items()}

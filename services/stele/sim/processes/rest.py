@@ -59,7 +59,7 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     if world.clients and not world.rows.age:  # of lost epochs nobody says what nodes have of them
         world.stores.check_clean(world.witness.image)
     _compare(world)
-    world.witness.check_promises()
+    world.witness.promises.check()
 
 
 def _recall(world: "World", operator: Operator) -> None:

@@ -318,7 +318,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             at_s=kernel.now_s,
             before=tuple(world.lines[-KEPT_LINES:]),
         )
-    promised = [promise.outcome for promise in witness.promises.values()]
+    promised = [promise.outcome for promise in witness.promises.told.values()]
     return Result(
         seed=world.scenario.seed,
         profile=world.scenario.profile,
@@ -331,7 +331,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         losers=len(witness.records) - len(witness.line(witness.head)),
         commands=len(promised),
         rejected=sum(not outcome.applied for outcome in promised),
-        barriers=witness.passed,
+        barriers=witness.barriers.passed,
         watched=sum(watch.told for watch in world.watches),
         writes=world.rows.writes,
         reads=world.rows.reads,
@@ -341,9 +341,9 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         truncated=world.topic.begin,
         checks=sum(each.checks for each in world.witnesses()),
         finished={
-            "recovered": len(witness.recoveries),
-            "lost outcomes": witness.lost_epochs,
-            "permissions": witness.permissions,
+            "recovered": len(witness.recoveries.first_states),
+            "lost outcomes": witness.recoveries.lost_epochs,
+            "permissions": witness.permissions.given,
             "stale requests": world.stores.stale,
             "truncations": world.truncations.done,
             "late requests": world.late.requests,

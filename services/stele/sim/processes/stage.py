@@ -408,7 +408,7 @@ class Stage(World):
         self.stores.check_clean(self.witness.image)
         self.rows.age += self.rows.age % 2
         self._read_all()
-        self.witness.check_promises()
+        self.witness.promises.check()
 
     def _forget_who_is_out(self) -> None:
         """Nodes that have left, or will never be members, end; disks that are gone stay so."""

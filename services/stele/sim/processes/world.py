@@ -93,7 +93,7 @@ class World:
         self.web = Web(self)
         self.witness = Witness(self)
         self.releases = ReleaseWitness(self)
-        self.web.on_served = self.witness.serves
+        self.web.on_served = self.witness.recoveries.serves
         self.topic = Topic(self.kernel, self.network, self._topic_id(), self.witness.durable)
         self.segment_limits = Limits(epochs=scenario.segment_epochs)
         self.logs = [LogMachine(f"w{i + 1}", self) for i in range(scenario.logs)]

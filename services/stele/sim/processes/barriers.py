@@ -1,0 +1,159 @@
+"""What nodes acknowledge is on their disks, and what coordinators do on the strength of it: they act as holders
+of the newest term, and pass a barrier where as many have noted the version, or its fence, as that takes.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from stele.agent.identity import Acknowledged, Identity
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+from stele.domain.names import COORDINATOR
+from stele.domain.topology.image import TopologyImage
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
+    from stele.sim.processes.members import NodeMachine
+    from stele.sim.processes.witness import Witness
+    from stele.sim.processes.world import World
+
+ONE_TERM: Final = "one coordinator has effects"
+BARRIER: Final = "I5"
+CLAIM: Final = "claim_coordinator"
+
+
+class BarrierWitness:
+    """Sees acks, who sends commands, and each winner; and looks at the disks of nodes."""
+
+    def __init__(self, world: "World") -> None:
+        self.passed = 0
+        """Barriers whose passing was checked."""
+        self._world = world
+        self._senders: dict[str, set[str]] = {}
+        """Which machines have sent a command, by its request."""
+        self._buried: dict[str, Acknowledged] = {}
+        """By node whose disk was thrown away: what that had noted."""
+        self._placed: dict[int, frozenset[str]] = {}
+        """By version the placements that were there when it came."""
+
+    @property
+    def _witness(self) -> "Witness":
+        return self._world.witness
+
+    def sends(self, machine: "Machine", request_id: str) -> None:
+        """A command."""
+        self._senders.setdefault(request_id, set()).add(machine.name)
+
+    def acknowledged(self, machine: "Machine", ack: Ack) -> None:
+        """A node says what it has applied: it is on its platter."""
+        told = _noted(machine)
+        self._witness.checks += 1
+        self._world.demand(
+            (told.version, told.fence_version) >= (ack.version, ack.fence_version),
+            "I6",
+            f"{machine.name} has version {ack.version} and fence {ack.fence_version} on its disk before it"
+            " tells them",
+            f"it has {told.version} and {told.fence_version}",
+        )
+
+    def buries(self, machine: "NodeMachine") -> None:
+        """Its disk is thrown away. What it had acknowledged until then was true."""
+        self._buried[machine.node_id] = _noted(machine)
+
+    def changed(self, before: Image, after: Image, epoch: Epoch) -> None:
+        """One more winner."""
+        is_part = not epoch.request_id  # the commit of a decision has its request's id
+        if epoch.actor == COORDINATOR and epoch.command != CLAIM and not is_part:
+            self._is_of_the_holder(before, epoch)
+        self._passes(before.topology, after.topology, before)
+
+    def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
+        """Whatever a coordinator has an effect with, it sent as the holder of the newest term."""
+        holder, senders = before.topology.coordinator.holder, self._senders.get(epoch.request_id)
+        self._witness.checks += 1
+        self._world.demand(
+            bool(senders) and holder in (senders or ()),
+            ONE_TERM,
+            f"epoch {epoch.epoch}, {epoch.command}, was sent by {holder}, who holds the term",
+            f"it was sent by {sorted(senders or ())}",
+        )
+
+    def _passes(self, old: TopologyImage, new: TopologyImage, before: Image) -> None:
+        """A version, or its fence, was passed: so many nodes have it on their disks as that takes. Where all
+        have the version nobody needs its fence.
+        """
+        is_fenced, version = new.fence_version > old.fence_version, old.version
+        if new.version != version:
+            self._placed[new.version] = frozenset(before.ring.placements)
+        if new.version == version and not is_fenced:
+            return
+        lacking = [
+            node_id
+            for node_id in before.membership.taking_part()
+            if not self._has_noted(node_id, version, 0)
+        ]
+        self.passed += 1
+        if is_fenced and new.version != version:
+            self._world.holds.drained(before.membership.taking_part().keys(), version)
+        if not lacking:
+            return
+        self._witness.checks += 1
+        self._world.demand(
+            new.version == version or not is_fenced,
+            BARRIER,
+            f"everybody has version {version} on the disk when the next one comes with its fence",
+            f"{', '.join(lacking)} have not",
+        )
+        self._demand_quorums(before, version, 0 if is_fenced else version)
+
+    def _demand_quorums(self, before: Image, version: int, fence: int) -> None:
+        """Of each range that moves by this version: no quorum of those who have it is left without it, and none
+        of those who get it. Who routes by a placement that came later knows this version.
+        """
+        excluded = before.membership.excluded()
+        for transition in before.topology.open():
+            if transition.entered_version != version or transition.mark:
+                continue  # what is being undone was read from the replicas before all the time
+            placed = self._placed.get(version, transition.plans.keys())
+            plans = (plan for name, plan in transition.plans.items() if name in placed)
+            for row in (row for plan in plans for row in plan.rows):
+                for replicas in (row.old, row.new):
+                    if excluded.isdisjoint(replicas):
+                        self._demand_quorum(replicas, version, fence)
+
+    def _demand_quorum(self, replicas: Sequence[str], version: int, fence: int) -> None:
+        having = [each for each in replicas if self._has_noted(each, version, fence)]
+        self._witness.checks += 1
+        self._world.demand(
+            2 * (len(replicas) - len(having)) <= len(replicas),
+            BARRIER,
+            f"no quorum of {', '.join(replicas)} is without version {version} and fence {fence} on its disks"
+            " when that barrier is passed",
+            f"{having or 'none of them'} have them",
+        )
+
+    def _has_noted(self, node_id: str, version: int, fence: int) -> bool:
+        machine = next((each for each in self._world.nodes if each.node_id == node_id), None)
+        told = self._buried.get(node_id) if machine is None else _noted(machine)
+        if told is None:
+            return False
+        has = (told.version, told.fence_version)
+        state_id, line = bytes.fromhex(told.state_id), self._witness.line(self._witness.head)
+        while state_id in self._witness.records and state_id not in line:
+            # It has acknowledged what was lost meanwhile, and before that what is not.
+            state_id = self._witness.records[state_id].previous
+            topology = self._witness.image_of(state_id).topology
+            has = (min(has[0], topology.version), min(has[1], topology.fence_version))
+        return state_id in line and has[0] >= version and has[1] >= fence
+
+
+def _noted(machine: "Machine") -> Acknowledged:
+    """What a node has acknowledged, as its disk would tell after a power failure."""
+    kept = machine.disk.on_platter.get("/data/node.json")
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(b"" if kept is None else kept.synced, type=Identity).acknowledged
+    return Acknowledged()

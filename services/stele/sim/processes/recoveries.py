@@ -1,0 +1,174 @@
+"""The topic loses records: what anybody who was asked still had is in the log that goes on."""
+
+from collections.abc import Set
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stele.sim.kernel import us
+from stele.sim.processes.records import ZERO, segments, states_in
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
+    from stele.sim.processes.witness import Witness
+    from stele.sim.processes.world import World
+
+HOLDS: Final = "what anybody held is in the new history"
+NOTICED_S: Final = 14.0
+"""Whoever runs has noticed by then that its log is gone: ten seconds without a look, and a slow one."""
+
+
+class Held(NamedTuple):
+    """What somebody said that it has, when it was asked: up to ``state_id``, from epoch ``first`` on."""
+
+    state_id: bytes
+    first: int
+    is_archive: bool
+
+
+class Asked:
+    """What the operator was answered: who held what."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Held] = {}
+        self.taken = ""
+        """The machine whose history the operator took, where there were two."""
+
+
+class RecoveryWitness:
+    """Sees the topic hurt, what is told of what is left, and the log that goes on."""
+
+    def __init__(self, world: "World") -> None:
+        self.first_states: list[bytes] = []
+        """Of the logs that went on."""
+        self.newest_us = -us(3600)
+        self.lost_epochs = 0
+        self.asked: list[Asked] = []
+        """Since the topic was hurt the last time."""
+        self.served_held: dict[str, Held] = {}
+        self.forgotten: set[bytes] = set()
+        """States that nobody has any more."""
+        self._world = world
+        self._remembered: dict[str, tuple[int, bytes]] = {}
+        """What processes had read when the topic was hurt, and how often they had been killed."""
+        self._hurt_after: list[bytes] = []
+        self._head_when_hurt = ZERO
+
+    @property
+    def _witness(self) -> "Witness":
+        return self._world.witness
+
+    def hurt(self, before: bytes) -> None:
+        """The topic has lost records, and had this head before."""
+        self._head_when_hurt = before
+        self.asked = []
+        self._hurt_after = [*self.first_states]
+        self._remembered = {
+            machine.name: (machine.kills, machine.image.state_id)
+            for machine in self._world.machines.values()
+            if machine.alive and machine.image is not None
+        }
+        lost = (
+            self._witness.line(self._head_when_hurt).keys()
+            - self._witness.line(self._witness.head).keys()
+        )
+        kernel = self._world.kernel
+        kernel.at(kernel.now_us, None, self._who_is_left_with, lost)
+
+    def _who_is_left_with(self, lost: Set[bytes]) -> None:
+        """Whoever dies in the moment in which the topic is hurt is dead by now. What nobody has any more nobody
+        can miss: the log goes on without it.
+        """
+        world, found = self._world, set[bytes]()
+        for machine in world.machines.values():
+            if machine.alive and machine.image is not None:
+                found |= self._witness.line(machine.image.state_id).keys()
+        for replica in world.replicas:
+            for content in segments(replica.disk):
+                found.update(states_in(content).values())
+        forgotten = lost - found
+        if forgotten:
+            world.trace(f"{len(forgotten)} epochs are lost, and nobody has them any more")
+            world.ages_end()
+            self.forgotten |= forgotten
+
+    def serves(self, machine: "Machine", path: str) -> None:
+        """Somebody tells what it has."""
+        if path == "/v1/history":
+            keeper = getattr(machine, "keeper", None)
+            states = keeper.archive.states(1) if keeper is not None else {}
+            if states:
+                self.served_held[machine.name] = Held(states[max(states)], 1, is_archive=True)
+        elif path == "/v1/recent":
+            image = machine.image
+            if image is not None and image.epoch:
+                first = machine.began_at + 1
+                self.served_held[machine.name] = Held(image.state_id, first, is_archive=False)
+
+    def goes_on(self, state_id: bytes) -> None:
+        """The log does, as another one: what of the old one was there to be had must be in it."""
+        if state_id in self.first_states:
+            return
+        world, promises = self._world, self._witness.promises
+        self.first_states.append(state_id)
+        self.newest_us = world.kernel.now_us
+        line = self._witness.line(state_id)
+        known = self._witness.records[state_id]
+        world.trace(f"the log goes on as {known.log_id.hex()} with epoch {known.epoch}")
+        if self._head_when_hurt not in line:
+            world.ages_end()
+        lost = [
+            (request_id, promise)
+            for request_id, promise in promises.told.items()
+            if promise.outcome.state_id not in line and request_id not in promises.excused
+        ]
+        world.trace(f"{len(lost)} outcomes that were told are not in it")
+        for request_id, promise in lost:
+            holders = [self._holders(asked, promise.outcome.state_id) for asked in self.asked]
+            self._witness.checks += 1
+            self._world.demand(
+                not self.asked or not all(holders),
+                HOLDS,
+                f"epoch {promise.outcome.epoch} of request {request_id}, which a client was told, is in"
+                f" the log that goes on with epoch {known.epoch}",
+                f"it is not, though {sorted({each for one in holders for each in one})} had it",
+            )
+            promises.excused.add(request_id)
+            self.lost_epochs += 1
+
+    def _holders(self, asked: Asked, state_id: bytes) -> list[str]:
+        """Who said that it has this state, of those whose history counts."""
+        newest = max(
+            (self._witness.log_of(each.state_id) for each in asked.held.values()), default=ZERO
+        )
+        lines = {
+            name: self._witness.line(held.state_id)
+            for name, held in asked.held.items()
+            if self._witness.log_of(held.state_id) == newest and self._can_be_had(held, asked)
+        }
+        if asked.taken:
+            lines = {name: line for name, line in lines.items() if name == asked.taken}
+        return sorted(name for name, line in lines.items() if state_id in line)
+
+    def answered(self, name: str, held: Held) -> None:
+        """Whoever was not killed since the topic was hurt has what it had read; or the topic has it still."""
+        kills, state_id = self._remembered.get(name, (-1, ZERO))
+        machine = self._world.machines[name]
+        if kills != machine.kills or state_id == ZERO or self.first_states != self._hurt_after:
+            return
+        witness = self._witness
+        witness.checks += 1
+        self._world.demand(
+            state_id in witness.line(held.state_id) or state_id in witness.line(witness.head),
+            HOLDS,
+            f"{name}, which was not killed, has epoch {witness.epoch_of(state_id)}, as when the topic was hurt",
+            f"it tells of epoch {witness.epoch_of(held.state_id)}",
+        )
+
+    def _can_be_had(self, held: Held, asked: Asked) -> bool:
+        """An archive has the image; what a process has follows some archive's."""
+        if held.is_archive:
+            return True
+        line = self._witness.line(held.state_id)
+        return any(
+            each.is_archive and line.get(each.state_id, -1) >= held.first - 1
+            for each in asked.held.values()
+        )

@@ -1,0 +1,33 @@
+"""The tables of docs/stories.md are made from the sentences: ``python -m tests.docs.stories_page``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stele.sim.processes.stories.telling import ROOMS
+from tests.docs.pages import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "stories.md"
+
+
+def sections() -> Iterator[str]:
+    for room in ROOMS:
+        yield f"### {room.title}\n\n{room.text}\n\n| sentence | |\n|---|---|\n"
+        for sentence in room.sentences:
+            shown = "<br>".join(f"`{each}`" for each in sentence.shown)
+            yield f"| {shown} | {sentence.help} |\n"
+        yield "\n"
+
+
+def page_with(page: str) -> str:
+    """The page with what is between its marks made anew."""
+    made = "".join(sections())
+    pattern = r"(<!-- made by tests/docs/stories_page.py -->\n\n).*?(<!-- end -->)"
+    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
+    assert count == 1, "the page has its marks"
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with(PAGE.read_text()))
