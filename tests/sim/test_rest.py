@@ -8,8 +8,12 @@ import msgspec
 import pytest
 
 from stele.domain import commands
+from stele.domain.base import Rejection
+from stele.domain.evolve import evolve
 from stele.domain.names import NodeState
+from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.schema.switches import all_off
+from stele.log.codec import decode_epoch, encode_epoch
 from stele.sim.kernel import us
 from stele.sim.processes import rest, run
 from stele.sim.processes.making import Disaster
@@ -98,6 +102,22 @@ def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
     assert result.passed, result.failure
 
 
+def test_images_are_compared_when_everybody_has_the_newest_epoch(
+    played: Callable[[Disaster, Play], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was asked for again may come while the past is asked for."""
+
+    def one_more(world: World, _: Operator) -> None:
+        epoch = world.witness.image.epoch
+        _ask(world, commands.SetSetting("one_more", "1"))
+        while world.witness.image.epoch == epoch:
+            world.run_until(world.kernel.now_us + 100)
+
+    monkeypatch.setattr(rest, "_recall", one_more)
+    result = played(QUIET, lambda world: rest.come_to_rest(world, Operator(world)))
+    assert result.passed, result.failure
+
+
 def test_a_recovery_that_died_with_its_log_is_given_up_for_what_others_hold(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
@@ -137,3 +157,39 @@ def test_a_recovery_that_died_with_its_log_is_given_up_for_what_others_hold(
 
     result = played(QUIET, play)
     assert result.passed, result.failure
+
+
+def test_a_recovery_goes_on_from_what_a_process_read_before_it_noticed_that_the_topic_went_back(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    def play(world: World) -> None:
+        world.run_until(us(5.0))
+        witness, head = world.witness, world.witness.image
+        newest = decode_epoch(witness.records[witness.head].value)
+        unseen = msgspec.structs.replace(
+            newest,
+            prev_state_id=head.state_id,
+            state_id=_next(head.state_id),
+            epoch=head.epoch + 1,
+            request_id="",
+            command="noop",
+            facts=(),
+        )
+        witness.hurt(len(witness._heads) - 1, anew=False)
+        witness.durable(world.topic.high, encode_epoch(unseen))
+        assert witness.image.epoch < head.epoch
+        read = evolve(head, unseen)
+        new = NewLog(
+            log_id=_next(head.log_id), state_id=_next(read.state_id), topic_id="t", at_ms=1
+        )
+        recovery = recovered(read, new, Why(actor="operator", reason="it was lost"))
+        assert not isinstance(recovery, Rejection)
+        witness.durable(world.topic.high + 1, encode_epoch(recovery))
+        assert witness.image.epoch == unseen.epoch + 1
+
+    result = played(QUIET, play)
+    assert result.passed, result.failure
+
+
+def _next(number: bytes) -> bytes:
+    return (int.from_bytes(number) + 1).to_bytes(len(number))

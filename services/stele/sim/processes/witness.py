@@ -154,14 +154,25 @@ class Witness:
     def durable(self, offset: int, value: bytes) -> None:
         previous, state_id, log_id, _, epoch, _ = HEAD.unpack_from(value)
         self.records.setdefault(state_id, Known(previous, epoch, log_id, value))
-        before = self.head
-        self.head = self._after(self.head, state_id)
+        before, after = self.head, self._after(self.head, state_id)
+        for each in self._unknown_up_to(after):
+            self.head = each
+            self._step(decode_epoch(self.records[each].value))
+        self.head = after
         self._heads.append(self.head)
         self._head_changes()
-        if self.head != before and self.head not in self._images:
-            self._step(decode_epoch(value))
         if self.head != before and self._is_recovery(state_id) and state_id not in self.recoveries:
             self._recovered(state_id)
+
+    def _unknown_up_to(self, state_id: bytes) -> list[bytes]:
+        """The states up to this one that were never the newest, in order. Several are those of a recovery that
+        goes on from what a process has read behind a topic that went back, before it noticed.
+        """
+        found = list[bytes]()
+        while state_id not in self._images:
+            found.append(state_id)
+            state_id = self.records[state_id].previous
+        return found[::-1]
 
     def deleted_before(self, count: int) -> None:
         """So many records are gone from the topic's beginning."""
