@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from stele.coordinator.desk import Desk
+from stele.coordinator.enabling import _finish
 from stele.coordinator.steps import Memory, Observed, next_steps
 from stele.coordinator.work import order_work
 from stele.domain.commands import (
@@ -16,9 +17,10 @@ from stele.domain.commands import (
     Rejection,
     command_name,
 )
-from stele.domain.names import OrderKind, RequestStatus, TransitionState
+from stele.domain.names import OrderKind, RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.domain.requests.not_taken import expired
+from tests.coordinator.operations import begin
 from tests.coordinator.stories import joining, reach, spread, status_of
 from tests.coordinator.world import three_nodes
 
@@ -204,6 +206,28 @@ def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_
     (second,) = desk.commands
     assert time_ms(first.request_id) == state_ms
     assert time_ms(second.request_id) == state_ms + 5_001
+
+
+def test_a_feature_is_enabled_though_the_id_of_that_was_too_old_at_first() -> None:
+    """Nothing was decided: what was asked for is not refused for it."""
+    world, request_id = begin(RequestKind.ENABLE_FEATURES)
+    request = world.image.request(request_id)
+    assert request is not None
+    seen = Observed(world.image, world.brain.acks, world.brain.reports, 1, world.now_s)
+    desk = Desk(Memory(), seen, world.limits)
+    _finish(desk, request)
+    (first,) = desk.commands
+    horizon_ms = state_time_ms(world.image.state_id) + 5_000
+    later = msgspec.structs.replace(
+        seen,
+        now_s=world.now_s + world.limits.resend_s,
+        refusals={first.request_id: expired(horizon_ms)},
+    )
+    desk = Desk(desk.memory, later, world.limits)
+    _finish(desk, request)
+    (second,) = desk.commands
+    assert second.command == first.command
+    assert time_ms(second.request_id) == horizon_ms + 1
 
 
 def test_an_order_is_not_repeated_at_each_look() -> None:

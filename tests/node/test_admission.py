@@ -44,7 +44,7 @@ from stele.domain.membership.facts import Node
 from stele.domain.membership.hosts import unclaimed
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
-from stele.domain.requests.ids import parse
+from stele.domain.requests.ids import parse, time_ms
 from stele.log.commander import NotTakenError
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
@@ -246,6 +246,18 @@ async def test_an_announcement_that_is_too_old_is_made_under_a_new_id(
     assert first.request_id != second.request_id
 
 
+async def test_an_id_after_one_that_was_too_old_is_behind_the_horizon(
+    world: World, directory: Directory
+) -> None:
+    """A clock that was wrong has raised it far above the ids of now."""
+    far_ms = 4_000_000_000_000
+    refused = replace(EXPIRED, details={"horizon_ms": str(far_ms)})
+    for node_id in ("n9", "n1"):
+        log = Log(NotTakenError("old", refused), None)
+        await admit(directory(node_id), ADVERTISED, await world.follower(), log, Stop())
+        assert time_ms(log.asked[1].request_id) > far_ms
+
+
 async def test_a_node_whose_new_ids_are_too_old_is_told_so(
     world: World, directory: Directory
 ) -> None:
@@ -403,7 +415,7 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
         reach=noted("reach"), recognise=noted("recognise"), check_host=lambda _: None
     )
     followed: Any = SimpleNamespace(follower=SimpleNamespace(image=image), caught_up=None)
-    for name in ("admit", "wait_for_membership", "keep_noted"):
+    for name in ("admit", "wait_for_membership", "keep_noted", "keep_announced"):
         monkeypatch.setattr(f"stele.agent.member.{name}", noted(name))
     monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
     settings = AgentSettings(join=joins)

@@ -23,6 +23,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.view import diff, view
+from stele.log.errors import LostWinnersError
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.questions import Cursor
 from stele.runtime.answers import metadata_log as answers
@@ -311,6 +312,15 @@ async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
             assert (refused.status_code, refused.json()["code"]) == (410, "other_history")
     bad = await site.http.get("/v1/changes", params={"state_id": "red"})
     assert (bad.status_code, bad.json()["code"]) == (400, "invalid_request")
+
+
+async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> None:
+    """A caller that goes on in the log of now would begin anew with the state of one that is lost."""
+    accept = {"accept": "text/event-stream"}
+    params = {"from": str(site.image.epoch), "state_id": "0a" * 16}
+    site.writer._fail(LostWinnersError(7, "they are gone"))
+    refused = await site.http.get("/v1/epochs", params=params, headers=accept)
+    assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
 
 
 async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:

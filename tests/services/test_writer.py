@@ -14,7 +14,7 @@ from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import ReaderStoppedError, Result, Writer
+from stele.metadata_log.writer import BusyError, ReaderStoppedError, Result, Writer
 from tests.services.world import until
 
 TIMEOUT_S = 90.0
@@ -131,6 +131,24 @@ async def test_replicas_that_come_back_later_stop_who_writes_another_history(
 
     await writer.compare(ask)
     assert (writer.failure is not None) is (seen in ("another history", "more"))
+    await writer.close()
+
+
+async def test_a_read_adds_no_record_to_a_log_whose_end_may_be_lost() -> None:
+    """Else that would be an epoch of another history than those that others hold."""
+    partition = MemoryPartition()
+    before = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo", found="auto"))
+    await before.start()
+    await before.close()
+    records = len(partition.records)
+    floor = Floor(90, bytes([9] * 16), "a catch-up replica holds", before.log_id.hex())
+    writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo"), floor=floor)
+    starting = asyncio.create_task(writer.start())
+    await until(lambda: writer.image.epoch == 1, "it has read what is there")
+    with pytest.raises(BusyError):
+        await writer.linearizable(TIMEOUT_S)
+    assert len(partition.records) == records
+    starting.cancel()
     await writer.close()
 
 

@@ -1,4 +1,6 @@
-"""How a node becomes known: it asks to join once, learns what came of it, and tells what has changed since."""
+"""How a node becomes known: it asks to join once, learns what came of it, tells what has changed since, and
+says again what it is where the log says otherwise.
+"""
 
 import asyncio
 from typing import Any, Final, Protocol
@@ -11,9 +13,10 @@ from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outc
 from stele.domain.commits.restricted import takes_from
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
-from stele.domain.requests.not_taken import EXPIRED, NOT_FOUNDED, RESTRICTED, REUSED
+from stele.domain.requests.not_taken import EXPIRED, NOT_FOUNDED, RESTRICTED, REUSED, horizon_of
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
+from stele.runtime.announce import Announcer, growing_pauses
 from stele.runtime.build import THIS_BUILD
 from stele.runtime.logs import get_logger
 from stele.runtime.request_ids import new_request_id
@@ -86,7 +89,7 @@ async def admit(
         envelope = Envelope(
             request_id=identity.join_request_id if joins else announcement_id,
             command=command,
-            actor=f"node {identity.node_id}",
+            actor=actor_of(identity),
             reason="started with STELE_JOIN=auto" if joins else "restarted",
             origin=advertised.address,
         )
@@ -103,9 +106,11 @@ async def admit(
             is_old = code == EXPIRED and renewed < RENEWALS
             renewed += is_old
             if is_old and not joins:
-                announcement_id = new_request_id(follower.image.state_id)
+                announcement_id = new_request_id(
+                    follower.image.state_id, horizon_of(error.rejection)
+                )
             elif joins and (is_old or code == REUSED):
-                await _learn_what_was_asked(directory, follower)
+                await _learn_what_was_asked(directory, follower, horizon_of(error.rejection))
             elif code in NOT_YET:
                 if told != str(error):
                     told = str(error)
@@ -163,6 +168,68 @@ async def keep_noted(directory: DataDirectory, follower: LogFollower, stop: Stop
         await stop.sleep(NOTE_S)
 
 
+async def keep_announced(
+    directory: DataDirectory,
+    advertised: Advertised,
+    follower: LogFollower,
+    announcer: Announcer,
+    stop: Stop,
+) -> None:
+    """Say again what this node is, whenever its row says otherwise; call it once the gate is open. A refusal is
+    logged, and it tries again later.
+    """
+    identity, pauses = directory.identity, growing_pauses()
+    said = 0  # the epoch that took what was said last
+    while not stop.requested:
+        image, pause_s = follower.image, NOTE_S
+        known = image.node(identity.node_id)
+        if known is None or not is_contradicted(identity, advertised, known):
+            announcer.is_known()
+        elif (
+            follower.failure is None
+            and image.epoch >= said
+            and takes_from(image.commits, actor_of(identity))
+        ):
+            pause_s = next(pauses)
+            log.warning(
+                "the log says something else of this node, which announces itself again",
+                address=advertised.address,
+                release=advertised.release_version,
+                said_address=known.address,
+                said_release=known.release_version,
+                said_features=known.supported_features,
+                hint=f"If this goes on, another process runs as node '{identity.node_id}', from a copy of its"
+                " data directory: stop it.",
+            )
+            said = await announcer.say(image.state_id) or said
+        await stop.sleep(pause_s)
+
+
+def announcement_again(
+    identity: Identity, advertised: Advertised, state_id: bytes | None, horizon_ms: int = -1
+) -> Envelope:
+    """What a running node says of itself against its row."""
+    return Envelope(
+        request_id=new_request_id(state_id, horizon_ms),
+        command=_announcement(identity, advertised),
+        actor=actor_of(identity),
+        reason="the log said something else of it",
+        origin=advertised.address,
+    )
+
+
+def is_contradicted(identity: Identity, advertised: Advertised, known: Node) -> bool:
+    """Whether the row of a running node says what it is not: an earlier process of it was heard late. Where the
+    node has left, or the row is another host's, nothing is to be said.
+    """
+    is_own = known.host_id == identity.host_id and known.state is not NodeState.LEFT
+    return is_own and not _is_right(advertised, known)
+
+
+def actor_of(identity: Identity) -> str:
+    return f"node {identity.node_id}"
+
+
 def claims_too_much(known: Node | None, advertised: Advertised) -> bool:
     """Whether the log says of this node that it supports what it does not: an older build was started.
 
@@ -203,7 +270,9 @@ def _reject(directory: DataDirectory, why: str) -> None:
     raise JoinRejected(why)
 
 
-async def _learn_what_was_asked(directory: DataDirectory, follower: LogFollower) -> None:
+async def _learn_what_was_asked(
+    directory: DataDirectory, follower: LogFollower, horizon_ms: int
+) -> None:
     """The id to join is decided, for what an earlier start asked, or too old to be: the row tells, or there is
     none.
     """
@@ -212,12 +281,11 @@ async def _learn_what_was_asked(directory: DataDirectory, follower: LogFollower)
     except TimeoutError:
         return  # the next try comes back here
     if image.node(directory.identity.node_id) is None:
-        directory.join_again()
+        directory.join_again(horizon_ms)
 
 
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:
     """None when there is nothing to say: the row is right, or the node has left."""
-    features, release = advertised.supported_features, advertised.release_version
     if known is None:
         who: dict[str, Any] = {
             "node_id": identity.node_id,
@@ -225,8 +293,8 @@ def _command(identity: Identity, advertised: Advertised, known: Node | None) -> 
             "address": advertised.address,
             "dc": advertised.dc,
             "rack": advertised.rack,
-            "supported_features": features,
-            "release_version": release,
+            "supported_features": advertised.supported_features,
+            "release_version": advertised.release_version,
             "host_id": identity.host_id,
             "shards": advertised.shards,
         }
@@ -235,15 +303,27 @@ def _command(identity: Identity, advertised: Advertised, known: Node | None) -> 
             return Replace(replaced_id=advertised.replaced_id, zero_token=zero_token, **who)
         chosen = advertised.initial_tokens
         return Join(num_tokens=advertised.num_tokens, initial_tokens=chosen, **who)
-    said = (known.address, known.supported_features, known.release_version)
-    is_right = known.host_id == identity.host_id and said == (advertised.address, features, release)
+    is_right = known.host_id == identity.host_id and _is_right(advertised, known)
     if known.state is NodeState.LEFT or is_right:
         return None
+    return _announcement(identity, advertised, advertised.claims_host_id)
+
+
+def _is_right(advertised: Advertised, known: Node) -> bool:
+    said = (known.address, known.supported_features, known.release_version)
+    return said == (
+        advertised.address,
+        advertised.supported_features,
+        advertised.release_version,
+    )
+
+
+def _announcement(identity: Identity, advertised: Advertised, claims: str = "") -> AnnounceNode:
     return AnnounceNode(
         node_id=identity.node_id,
         address=advertised.address,
-        supported_features=features,
-        release_version=release,
+        supported_features=advertised.supported_features,
+        release_version=advertised.release_version,
         host_id=identity.host_id,
-        claims_host_id=advertised.claims_host_id,
+        claims_host_id=claims,
     )

@@ -91,9 +91,11 @@ class DataDirectory:
                 _write(self.folder / FILE, changed)
                 self.identity = changed
 
-    def join_again(self) -> None:
-        """The next start asks to join under an id of its own, since the one so far stays refused."""
-        self.save(join_request_id=new_request_id())
+    def join_again(self, horizon_ms: int = -1) -> None:
+        """It asks to join under another id from now on, since the one so far stays refused. That one is newer
+        than ``horizon_ms``.
+        """
+        self.save(join_request_id=new_request_id(horizon_ms=horizon_ms))
 
 
 def boot(

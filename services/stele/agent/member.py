@@ -11,8 +11,10 @@ from stele.agent.admission import (
     Advertised,
     JoinRejected,
     admit,
+    announcement_again,
     check_place,
     claims_too_much,
+    keep_announced,
     keep_noted,
     wait_for_membership,
 )
@@ -26,6 +28,7 @@ from stele.domain.membership.hosts import is_unclaimed
 from stele.log.commander import Commander
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower
+from stele.runtime.announce import Announcer
 from stele.runtime.build import THIS_BUILD, Build
 from stele.runtime.follow import Followed, following
 from stele.runtime.http import Health
@@ -105,13 +108,33 @@ class Membership:
             async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
                 await admit(directory, self.advertised, follower, commander, stop)
             await gate.recognise(stop)
-            await wait_for_membership(directory, follower, stop)
-            await keep_noted(directory, follower, stop)
+            async with self._announced(stop):
+                await wait_for_membership(directory, follower, stop)
+                await keep_noted(directory, follower, stop)
         except BaseException as error:
             if isinstance(error, Exception):
                 log.error("not admitted", why=str(error))
             stop.request(f"not admitted: {error!r}")
             raise
+
+    @asynccontextmanager
+    async def _announced(self, stop: Stop) -> AsyncIterator[None]:
+        """Inside the block the log is told what this node is where it says otherwise. Whatever comes of that is
+        no reason to end.
+        """
+        settings, directory, told = self._settings, self.directory, self.advertised
+        announcer = Announcer(
+            partial(announcement_again, directory.identity, told),
+            settings.kafka_bootstrap,
+            settings.cluster,
+        )
+        keeping = keep_announced(directory, told, self.follower, announcer, stop)
+        task = asyncio.create_task(keeping, name="announce")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
 
 
 Follow = Callable[[Floor | None], AbstractAsyncContextManager[Followed]]

@@ -23,7 +23,7 @@ from stele.domain.messages import Order
 from stele.domain.names import COORDINATOR
 from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import asking_ms, uuid8
-from stele.domain.requests.not_taken import horizon_of
+from stele.domain.requests.not_taken import OF_THE_ID, horizon_of
 from stele.domain.topology.planning import Planned, plan_group
 from stele.runtime.answers.coordinator import WaitKind
 
@@ -72,13 +72,16 @@ class Desk:
         self.waits.append(wait)
 
     def refused(self, command: AnyCommand) -> int:
-        """How often the log refused this command in this round."""
+        """How often the log refused this command in this round; 0 where its id alone was not taken."""
         sent = self.memory.commands.get(repr(command))
-        return 0 if sent is None else sent.refused + (sent.request_id in self.seen.refusals)
+        refusal = _refusal(sent, self.seen)
+        is_of_the_id = refusal is not None and refusal.code in OF_THE_ID
+        return 0 if is_of_the_id else _refused(sent, self.seen)
 
     def refusal(self, command: AnyCommand) -> Rejection | None:
-        """The log's newest refusal of this command in this round."""
-        return _refusal(self.memory.commands.get(repr(command)), self.seen)
+        """The log's newest refusal of this command in this round; None where its id alone was not taken."""
+        refusal = _refusal(self.memory.commands.get(repr(command)), self.seen)
+        return None if refusal is None or refusal.code in OF_THE_ID else refusal
 
     def why_refused(self, command: AnyCommand) -> str:
         """The same to end a sentence; empty when there is none."""
@@ -103,12 +106,12 @@ class Desk:
         self.wait(WaitKind.LOG, what, requests=requests, patience=patience)
         if sent is not None and seen.now_s - sent.at_s < self.limits.resend_s:
             return
-        refused, refusal = self.refused(command), _refusal(sent, seen)
+        refused = _refused(sent, seen)
         again = sent is not None and sent.refused == refused
         envelope = Envelope(
             request_id=sent.request_id
             if sent is not None and again
-            else self._new_id(refused, key, horizon_of(refusal)),
+            else self._new_id(refused, key),
             command=command,
             actor=COORDINATOR,
             reason=why or f"term {seen.term}",
@@ -117,7 +120,7 @@ class Desk:
         self.remember(commands=memory.commands.set(key, newest))
         self.commands.append(envelope)
 
-    def _new_id(self, refused: int, key: str, horizon_ms: int) -> str:
+    def _new_id(self, refused: int, key: str) -> str:
         """The time of the state that is decided on, and a hash of that state and of what is sent.
 
         Where the log forgot ids that were ahead of its newest state, all of that state's time are too old, as
@@ -126,6 +129,7 @@ class Desk:
         image: Image = self.seen.image
         unique = f"{image.cluster_id}/{self.memory.round}/{refused}/{key}".encode()
         digest = blake2b(image.state_id + unique, digest_size=16).digest()
+        horizon_ms = max(map(horizon_of, self.seen.refusals.values()), default=-1)
         return uuid8(asking_ms(image.state_id, self.seen.wall_ms, horizon_ms), digest)
 
     def planned(self, requests: list[Request]) -> Planned:
@@ -178,6 +182,10 @@ class Desk:
     def waits_no_more(self, what: str) -> None:
         if what in self.memory.waits:
             self.remember(waits=self.memory.waits.delete(what))
+
+
+def _refused(sent: SentCommand | None, seen: Observed) -> int:
+    return 0 if sent is None else sent.refused + (sent.request_id in seen.refusals)
 
 
 def _refusal(sent: SentCommand | None, seen: Observed) -> Rejection | None:

@@ -59,6 +59,7 @@ class Streams:
         if not after or first - 1 > self._writer.image.epoch:
             return first, after
         if await self._state_id_of(first - 1) != after:
+            self._writer.raise_failure()  # who has read what is lost knows no better
             raise HttpError(
                 410,
                 "other_history",

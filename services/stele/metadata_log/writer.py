@@ -213,7 +213,7 @@ class Writer:
         if now_s - self._short_since_s > SHORT_LOG_S:
             offset = self._fold.next_offset
             self._fail(LostWinnersError(offset, f"{short} {RECOVER}"))
-            self._raise_failure()
+            self.raise_failure()
         raise TimeoutError(short)
 
     async def compare(self, ask: Callable[[], Awaitable[Floor | None]]) -> None:
@@ -300,9 +300,13 @@ class Writer:
             return await self._outcome(lambda reply: self._decide(envelope, reply))
 
     async def linearizable(self, timeout_s: float) -> Image:
-        """The image, no older than any commit before the call: a NOOP is appended and read back."""
+        """The image, no older than any commit before the call: a NOOP is appended and read back. A log that was
+        not read to its end, or whose end may be lost, gets none.
+        """
         await self._certain(timeout_s)
         self._check()
+        if not self.ready:
+            raise BusyError(f"reading the log, at epoch {self.image.epoch}")
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
         async with asyncio.timeout(timeout_s):
@@ -314,7 +318,7 @@ class Writer:
 
         Raises TimeoutError, KafkaException, ReaderStoppedError.
         """
-        self._raise_failure()
+        self.raise_failure()
         async with asyncio.timeout(timeout_s):
             try:
                 end = (await self._reader.look()).end
@@ -322,7 +326,7 @@ class Writer:
                 raise ReaderStoppedError(str(error)) from error
             await self._wait_for_offset(end)
             await self._reader.certain()
-        self._raise_failure()
+        self.raise_failure()
         return self.image
 
     def _submit(self, envelope: Envelope, reply: Reply) -> None:
@@ -423,7 +427,7 @@ class Writer:
             tell(result)
 
     async def _wait_for_offset(self, offset: int) -> None:
-        self._raise_failure()
+        self.raise_failure()
         if self._fold.next_offset >= offset:
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -431,7 +435,7 @@ class Writer:
         await future
 
     def _check(self) -> None:
-        self._raise_failure()
+        self.raise_failure()
         if self._reader.in_doubt:
             metrics.busy.inc()
             raise BusyError(self._reader.trouble or "the log is being looked at")
@@ -444,7 +448,8 @@ class Writer:
                 f"{pipeline.in_flight} records are in flight, and {waiting} wait in all"
             )
 
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
+        """Raises ReaderStoppedError where the log cannot be read any further."""
         if self.failure is not None:
             raise ReaderStoppedError(str(self.failure)) from self.failure
 

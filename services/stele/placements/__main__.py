@@ -17,7 +17,7 @@ from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import choose_java, is_submitted, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
 from stele.placements.topic import framing_of
-from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
+from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer, announcement, own_service
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
 from stele.runtime.java import SPARK
@@ -87,6 +87,7 @@ def _reached(runner: Runner) -> dict[str, int]:
 
 async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
     """Tell each cluster of this process once it is read; who is forgotten later is told of by a restart."""
+    own = own_service(NAME, settings.instance_id)
     announcers, told, pause_s = dict[str, Announcer](), set[str](), LOOK_S
     while True:
         read = set() if runner.job is None else {*runner.job.reached}
@@ -95,7 +96,7 @@ async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
         for cluster in waiting:
             if cluster not in announcers:
                 announcers[cluster] = Announcer(
-                    NAME, settings.instance_id, settings.kafka_bootstrap, cluster
+                    partial(announcement, own), settings.kafka_bootstrap, cluster
                 )
             if await announcers[cluster].say() is not None:
                 told.add(cluster)

@@ -3,15 +3,18 @@
 from collections.abc import Set
 from typing import Final
 
-from stele.agent import member
+from stele.agent import admission, member
 from stele.coordinator.desk import Desk
 from stele.domain.acks import Barrier
 from stele.domain.facts import Epoch
 from stele.domain.features import support
 from stele.domain.features.facts import FeaturesEnabled
 from stele.domain.registry import FEATURES_ENABLED_BY, KNOWN_FEATURES, required_features
+from stele.domain.services.facts import Service
 from stele.domain.topology import decide
 from stele.log import fold
+from stele.runtime import announce
+from stele.runtime.announce import Announcer
 from stele.sim.patching import Patch
 
 
@@ -56,6 +59,22 @@ def older_build_is_heard_at_once(patch: Patch) -> None:
     patch.attribute(member, "claims_too_much", lambda known, advertised: False)
 
 
+def late_node_is_believed(patch: Patch) -> None:
+    """A node that runs says nothing when its row is what an earlier process of it was."""
+    patch.attribute(admission, "is_contradicted", lambda identity, advertised, known: False)
+
+
+def late_service_is_believed(patch: Patch) -> None:
+    """A service that runs says nothing when its row is what an earlier process of it was."""
+
+    async def nothing(
+        known: Service, own: Service, announcer: Announcer, state_id: bytes
+    ) -> int | None:
+        return None
+
+    patch.attribute(announce, "_contradict", nothing)
+
+
 RELEASE_MUTANTS: Final = (
     features_wait_for_nobody,
     support_is_checked_when_asked_for_alone,
@@ -64,4 +83,6 @@ RELEASE_MUTANTS: Final = (
     required_features_are_not_derived,
     enabling_requires_nothing,
     older_build_is_heard_at_once,
+    late_node_is_believed,
+    late_service_is_believed,
 )

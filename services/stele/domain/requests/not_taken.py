@@ -21,6 +21,8 @@ OTHER_LOG: Final = "other_log"
 FROZEN: Final = "frozen"
 SINGLE_USER: Final = "single_user"
 
+OF_THE_ID: Final = frozenset({BAD_ID, FROM_THE_FUTURE, REUSED, EXPIRED})
+"""Nothing was decided, which says nothing of the command: under another id it can be."""
 RESTRICTED: Final = frozenset({FROZEN, SINGLE_USER})
 """The log takes the command once it is thawed."""
 LATER: Final = RESTRICTED | {BUSY}

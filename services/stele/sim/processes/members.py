@@ -140,6 +140,7 @@ class LogMachine(Machine):
         least, began_us = witness.epoch_of(witness.head), self.world.kernel.now_us
         least += not is_barrier
         try:
+            await writer.wait_ready(COMMIT_S)
             image = await read(COMMIT_S)
         except (BusyError, ReaderStoppedError, TimeoutError, KafkaException):
             answer(None)

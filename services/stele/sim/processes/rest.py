@@ -55,6 +55,7 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     _ask_guards(world, operator)
     _until(world, operator, _behind, "everybody has everything")
     _recall(world, operator)
+    _until(world, operator, _behind, "everybody has what came while the past was asked for")
     if world.clients and not world.rows.age:  # of lost epochs nobody says what nodes have of them
         world.stores.check_clean(world.witness.image)
     _until(world, operator, _behind, "everybody has everything")  # one more may have come meanwhile

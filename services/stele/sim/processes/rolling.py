@@ -183,7 +183,7 @@ class Roller(Caller):
     async def _see_through(self, is_done: list[bool]) -> None:
         while not self.world.releases.is_enabled():
             if not self._is_pending():
-                self._start_again(await self.enable())
+                await self.enable()
             await self.sleep(ASK_AGAIN_S)
         while True:
             outcome = await self.use(self.chance)
@@ -191,20 +191,6 @@ class Roller(Caller):
                 is_done.append(True)
                 return
             await self.sleep(ASK_AGAIN_S)
-
-    def _start_again(self, outcome: Outcome | None) -> None:
-        """Who is upgraded and named all the same: its process of before was heard late, and that stands.
-        One that is started anew tells of itself again.
-        """
-        rejection = None if outcome is None else outcome.rejection
-        named = "" if rejection is None else rejection.details.get("services", "")
-        for name in filter(None, (each.rpartition("/")[2] for each in named.split(","))):
-            machine, now_us = self.world.machines[name], self.world.kernel.now_us
-            if machine.alive and now_us - machine.started_us > us(STOPPED_S):
-                self.world.trace(
-                    f"{name} is started again, since the log does not know its release"
-                )
-                machine.install(NEWER, in_order=True)
 
     def _is_pending(self) -> bool:
         unfinished = self.world.witness.image.requests.unfinished()

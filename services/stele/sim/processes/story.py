@@ -47,6 +47,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     upgrade X | roll back X                it ends, and its next process is of the newer or older release
     upgrade everybody                      one after the other, each when the log knows that of the one before
     until the log knows the release of X   run until it has told of it
+    X of the older release is heard late   what a process of it said before its upgrade is decided now
     enable the feature                     asked for at once; the request goes by ``feature``
     until the feature is enabled           run until it is
     forget w1                              asked for at once: the command that comes with the newer release
@@ -526,6 +527,13 @@ class Story:
     def _is_known(self, machine: Machine) -> bool:
         return (FEATURE in _features_of(self.image, machine.name)) == is_new(machine.installed)
 
+    def hear_late(self, line: Line, name: str) -> None:
+        self.stage.request(_older(self.image, name))
+        self._run_until(
+            lambda: FEATURE not in _features_of(self.image, name),
+            lambda: f"it supports {_features_of(self.image, name)}",
+        )
+
     def enable(self, line: Line) -> None:
         self._asked["feature"] = self.stage.request(commands.EnableFeatures((FEATURE,)))
 
@@ -664,6 +672,7 @@ _SENTENCES: Final[tuple[tuple[str, str], ...]] = (
     (r"upgrade everybody", "upgrade_all"),
     (r"(upgrade|roll back) (\w+)", "install"),
     (r"until the log knows the release of (\w+)", "until_known"),
+    (r"(\w+) of the older release is heard late", "hear_late"),
     (r"enable the feature", "enable"),
     (r"until the feature is enabled", "until_enabled"),
     (r"forget (\w+)", "forget"),
@@ -698,6 +707,25 @@ def _features_of(image: Image, name: str) -> tuple[str, ...]:
         return row.supported_features
     service = image.services.services.get(_service_of(image, name))
     return () if service is None else service.supported_features
+
+
+def _older(image: Image, name: str) -> commands.AnyCommand:
+    """What a node or a service says of itself as one of the older release."""
+    supported, release = tuple(sorted(OLDER.features)), OLDER.release
+    row = image.node(name)
+    if row is None:
+        return commands.AnnounceService(
+            service_id=_service_of(image, name),
+            supported_features=supported,
+            release_version=release,
+        )
+    return commands.AnnounceNode(
+        node_id=name,
+        address=row.address,
+        host_id=row.host_id,
+        supported_features=supported,
+        release_version=release,
+    )
 
 
 def _scope(name: str) -> str:

@@ -1,0 +1,262 @@
+"""A node that runs says again what it is where its row says otherwise; whatever comes of that, it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from stele.agent import admission
+from stele.agent.admission import (
+    Advertised,
+    announcement_again,
+    is_contradicted,
+    keep_announced,
+)
+from stele.agent.identity import DataDirectory, Identity
+from stele.agent.member import Membership
+from stele.agent.settings import AgentSettings
+from stele.domain.commands import AnnounceNode, Envelope, Rejection
+from stele.domain.commits.facts import RestrictCommits
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node
+from stele.domain.names import CommitMode, NodeState
+from stele.log.commander import NotTakenError
+from stele.log.follower import LogFollower
+from stele.runtime import announce
+from stele.runtime.announce import Announcer
+from stele.runtime.service import Stop
+from tests.node.world import World, until
+
+NODE, HOST = "n1", "host-n1"
+OWN = Advertised(
+    address="http://n1",
+    dc="dc1",
+    rack="r1",
+    num_tokens=1,
+    supported_features=("tablets",),
+    release_version="newer",
+)
+IDENTITY = Identity(NODE, "demo", HOST, 2, "join-1")
+
+
+class Heard:
+    """The log takes or refuses what the node says of itself, after the ``answers``, which are raised."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.asked: list[Envelope] = []
+        self.answers: list[Exception] = []
+
+    async def announce(self, envelope: Envelope, bootstrap: str, cluster: str) -> int | None:
+        self.asked.append(envelope)
+        if self.answers:
+            raise self.answers.pop(0)
+        if self.world.history.apply(envelope.command) is not None:
+            return None
+        self.world._publish()
+        return self.world.image.epoch
+
+    def has(self, count: int) -> bool:
+        return len(self.asked) >= count
+
+    @property
+    def ids(self) -> list[str]:
+        return [envelope.request_id for envelope in self.asked]
+
+
+@pytest.fixture
+def heard(world: World, monkeypatch: pytest.MonkeyPatch) -> Heard:
+    monkeypatch.setattr(admission, "NOTE_S", 0.001)
+    monkeypatch.setattr(admission, "growing_pauses", lambda: itertools.repeat(0.001))
+    heard = Heard(world)
+    monkeypatch.setattr(announce, "announce", heard.announce)
+    return heard
+
+
+def say(world: World, told: Advertised) -> None:
+    """What a process of the node says of itself is decided now."""
+    world.apply(announcement_again(IDENTITY, told, None).command)
+
+
+def row(world: World) -> Node:
+    found = world.image.node(NODE)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def running(world: World, heard: Heard, tmp_path: Path) -> Callable[[], Any]:
+    """``async with running() as follower``: n1 runs, and has found its row right."""
+
+    @asynccontextmanager
+    async def run() -> AsyncIterator[LogFollower]:
+        say(world, OWN)
+        follower, stop = await world.follower(), Stop()
+        announcer = Announcer(partial(announcement_again, IDENTITY, OWN), "", "demo")
+        directory = DataDirectory(tmp_path, IDENTITY)
+        keeping = asyncio.create_task(keep_announced(directory, OWN, follower, announcer, stop))
+        await asyncio.sleep(0.02)
+        assert not heard.asked
+        yield follower
+        stop.request("the test is over")
+        await keeping  # it did not fail
+
+    return run
+
+
+EARLIER = [
+    replace(OWN, release_version="older"),
+    replace(OWN, supported_features=()),
+    replace(OWN, supported_features=("more", "tablets")),
+    replace(OWN, address="http://elsewhere"),
+]
+
+
+@pytest.mark.parametrize("told", EARLIER, ids=["release", "less", "more", "address"])
+async def test_what_an_earlier_process_of_it_said_does_not_stand(
+    told: Advertised,
+    world: World,
+    heard: Heard,
+    running: Callable[[], Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was on its way when that ended, and came to the log after this one had found its row right."""
+    async with running():
+        for count in (1, 2):
+            say(world, told)
+            await until(partial(heard.has, count), "what the node says against it")
+            await until(lambda: not is_contradicted(IDENTITY, OWN, row(world)), "the row")
+        await asyncio.sleep(0.02)
+    assert len({*heard.ids}) == len(heard.ids) == 2
+    said = capsys.readouterr().out
+    assert "the log says something else of this node" in said
+    assert "another process runs as node 'n1'" in said
+    assert str(told.release_version) in said
+
+
+async def test_an_answer_that_is_missing_is_waited_for_under_the_same_id(
+    world: World, heard: Heard, running: Callable[[], Any]
+) -> None:
+    heard.answers = [TimeoutError("no answer"), OSError("too many files")]
+    async with running():
+        say(world, EARLIER[0])
+        await until(partial(heard.has, 3), "the third try")
+        await until(lambda: row(world).release_version == "newer", "the row")
+        say(world, EARLIER[0])
+        await until(partial(heard.has, 4), "what is said anew")
+    assert len({*heard.ids[:3]}) == 1
+    assert heard.ids[3] != heard.ids[0]
+
+
+async def test_a_node_whose_announcement_is_refused_runs_on_and_tries_again(
+    world: World, heard: Heard, running: Callable[[], Any]
+) -> None:
+    """n2 has its address meanwhile, and gives it back."""
+    n2 = replace(IDENTITY, node_id="n2", host_id="host-n2")
+    heard.answers = [NotTakenError("1", Rejection("too_large", "Too large."))]
+    async with running():
+        say(world, EARLIER[3])
+        world.apply(announcement_again(n2, OWN, None).command)
+        await until(partial(heard.has, 4), "tries")
+        world.apply(announcement_again(n2, replace(OWN, address="http://n2"), None).command)
+        await until(lambda: row(world).address == OWN.address, "the row")
+    assert len({*heard.ids}) == len(heard.ids)
+
+
+async def test_pauses_grow_for_as_long_as_it_runs(
+    world: World, heard: Heard, running: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes from one data directory and its copy say it in turn."""
+    monkeypatch.setattr(admission, "growing_pauses", lambda: iter([0.001, 0.001, 3600.0]))
+    async with running():
+        for count in (1, 2, 3):
+            say(world, EARLIER[3])
+            await until(partial(heard.has, count), "what is said against it")
+            await asyncio.sleep(0.02)
+        say(world, EARLIER[3])
+        await asyncio.sleep(0.05)
+    assert len(heard.ids) == 3
+
+
+async def test_a_frozen_log_is_told_once_it_is_thawed(
+    world: World, heard: Heard, running: Callable[[], Any]
+) -> None:
+    async with running():
+        say(world, EARLIER[0])
+        world.apply(RestrictCommits(mode=CommitMode.FROZEN))
+        await asyncio.sleep(0.02)
+        before = len(heard.ids)
+        await asyncio.sleep(0.02)
+        assert len(heard.ids) == before
+        world.apply(RestrictCommits(mode=CommitMode.OPEN))
+        await until(lambda: row(world).release_version == "newer", "the row")
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, False),
+        ({"release_version": "older"}, True),
+        ({"release_version": "older", "host_id": "another"}, False),
+        ({"release_version": "older", "state": NodeState.LEFT}, False),
+        ({"release_version": "older", "state": NodeState.BOOTSTRAPPING}, True),
+        ({"shards": 4}, False),
+    ],
+    ids=["right", "older", "another host", "left", "joins", "what is not announced"],
+)
+def test_who_has_left_or_is_another_host_says_nothing(
+    known: dict[str, Any], expected: bool
+) -> None:
+    own = Node(
+        node_id=NODE,
+        address=OWN.address,
+        dc="dc1",
+        rack="r1",
+        num_tokens=1,
+        state=NodeState.NORMAL,
+        supported_features=OWN.supported_features,
+        release_version=OWN.release_version,
+        host_id=HOST,
+    )
+    assert is_contradicted(IDENTITY, OWN, replace(own, **known)) is expected
+
+
+def test_what_is_said_against_the_log_takes_no_other_place() -> None:
+    command = announcement_again(IDENTITY, replace(OWN, claims_host_id="free"), None).command
+    assert isinstance(command, AnnounceNode)
+    assert command.claims_host_id == ""
+    assert command.host_id == HOST
+
+
+async def test_it_is_said_while_the_node_waits_to_be_a_member_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes wrong in it is no reason to end."""
+    begun = asyncio.Event()
+
+    async def nothing(*_: object) -> None: ...
+
+    async def fail(*_: object) -> None:
+        begun.set()
+        raise AssertionError("a bug")
+
+    gate: Any = SimpleNamespace(reach=nothing, recognise=nothing, check_host=lambda _: None)
+    followed: Any = SimpleNamespace(follower=SimpleNamespace(image=Image()), caught_up=None)
+    monkeypatch.setattr("stele.agent.member.admit", nothing)
+    monkeypatch.setattr("stele.agent.member.keep_announced", fail)
+    monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
+    directory, stop = DataDirectory(tmp_path, IDENTITY), Stop()
+    member = Membership(AgentSettings(), directory, OWN, gate, followed)
+    async with member.admitting(stop):
+        await asyncio.wait_for(begun.wait(), 60)
+        await asyncio.sleep(0.02)
+        assert not stop.requested
