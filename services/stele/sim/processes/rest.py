@@ -58,7 +58,6 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     _until(world, operator, _behind, "everybody has what came while the past was asked for")
     if world.clients and not world.rows.age:  # of lost epochs nobody says what nodes have of them
         world.stores.check_clean(world.witness.image)
-    _until(world, operator, _behind, "everybody has everything")  # one more may have come meanwhile
     _compare(world)
     world.witness.check_promises()
 

@@ -141,17 +141,6 @@ class Witness:
         """What follows from the history that the topic holds now."""
         return self._images[self.head]
 
-    def _image_of(self, state_id: bytes) -> Image:
-        """What follows from the records up to this state. A reader goes on behind a winner that the topic has
-        lost, when the next one lands where it reads: recovered from that reader, both count.
-        """
-        known = self._images.get(state_id)
-        if known is None:
-            record = self.records[state_id]
-            before = self._image_of(record.previous)
-            known = self._images[state_id] = evolve(before, decode_epoch(record.value))
-        return known
-
     def image_at(self, state_id: bytes) -> Image | None:
         """What follows from the records up to this state, if it was ever the newest."""
         return self._images.get(state_id)
@@ -176,8 +165,8 @@ class Witness:
             self._recovered(state_id)
 
     def _unknown_up_to(self, state_id: bytes) -> list[bytes]:
-        """The states up to this one that were never the newest, in order. Several are those of a recovery that
-        goes on from what a process has read behind a topic that went back, before it noticed.
+        """The states up to this one that were never the newest, in order. Several are those of a recovery: a
+        reader goes on behind a winner that the topic has lost, when the next one lands where it reads.
         """
         found = list[bytes]()
         while state_id not in self._images:
@@ -471,7 +460,7 @@ class Witness:
 
     def _step(self, epoch: Epoch) -> None:
         """One more winner."""
-        before = self._image_of(self.records[self.head].previous)
+        before = self._images[self.records[self.head].previous]
         after = self._images[self.head] = evolve(before, epoch)
         self._world.trace(epoch_line(epoch, after))
         if self._world.kernel.now_us == 0:
