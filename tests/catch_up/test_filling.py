@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from stele.catch_up.filling import Givers, fill, reachable
+from stele.catch_up.filling import Givers, fill, keep_beginning, reachable
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
@@ -15,6 +15,7 @@ from stele.log.archive.snapshots import head_of
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
+from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends
 from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer, StartAnswer
 from stele.runtime.catch_up import CatchUp
@@ -193,4 +194,27 @@ async def test_a_gap_is_not_filled_with_another_history(
     told = await fill(keeper, givers(Others(there=(other, source))), LAST)
     assert ("another history" in told) is not fits
     assert archive.segments.first == (1 if fits else 15)
+    await keeper.close()
+
+
+@pytest.mark.parametrize("there", ["the record", "another one", "nothing"])
+async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
+    tmp_path: Path, there: str
+) -> None:
+    """Who recovered the log, and alone had it beside its snapshot, may die for good."""
+    own, right = story_of(LAST, "blue"), story_of(LAST, "blue")
+    right.recover(NEW, LAST)
+    source = archive_of(tmp_path / "right", right, LAST + 1)
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    start = await begun(keeper, 0, right=(right, source))
+    assert start.anchor is not None
+    partition = MemoryPartition()
+    for epoch in right.epochs[:LAST] if there != "nothing" else ():
+        partition.append(encode_epoch(epoch))
+    partition.append(encode_epoch(right.epochs[-1 if there == "the record" else 0]))
+    await keep_beginning(keeper, MemoryLog(partition), start)
+    is_kept = there == "the record"
+    assert keeper.archive.segments.spans() == [Span(1, LAST + is_kept)]
+    await keep_beginning(keeper, MemoryLog(partition), start)
+    assert keeper.archive.segments.spans() == [Span(1, LAST + is_kept)]
     await keeper.close()

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from stele.domain.commands import AnnounceNode, AnyCommand, Cancel, Join, Replace
+from stele.domain.commands import (
+    AnnounceNode,
+    AnyCommand,
+    Cancel,
+    Exclude,
+    ExcludeDead,
+    Join,
+    Replace,
+)
 from stele.domain.features.facts import FeaturesEnabled
 from stele.domain.names import NodeState, RequestStatus
 from tests.domain.history import History, join, three_nodes
@@ -147,3 +155,15 @@ def test_who_takes_a_dead_nodes_place_and_address_may_tell_another_release_meanw
     assert row is not None and row.release_version == "2"
     refused = history.apply(change(told, address="http://n2"))
     assert refused is not None and refused.code == "address_in_use"
+
+
+def test_the_address_of_a_dead_node_is_had_by_taking_its_place_or_once_it_is_removed() -> None:
+    history, _ = three_nodes()
+    assert history.apply(Exclude(("n3",)), "exclude") is None
+    assert history.apply(ExcludeDead(1, "exclude")) is None
+    newcomer = change(join(9, "r3"), address="http://n3")
+    refused = history.apply(newcomer)
+    assert refused is not None and refused.code == "address_in_use"
+    assert "STELE_REPLACE_NODE=n3" in refused.hint and "stele remove n3" in refused.hint
+    refused = history.apply(change(newcomer, address="http://n1"))
+    assert refused is not None and "STELE_REPLACE_NODE" not in refused.hint

@@ -94,6 +94,7 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
             found = await replica.until("/v1/archive", lambda a: a["trouble"], "it to say so")
             assert "stele recover" in found["trouble"]
         told = await site.stele("recover", "--dry-run")
+        assert told.count(f" of log {found['log_id']}") >= 2
         assert "did not tell may be more" in told  # the third replica never ran
         answer = await site.stele("recover", "--reason", "nothing was left of the topic", "--json")
         assert answer["epoch"] == answer["last_epoch"] + 1 > last

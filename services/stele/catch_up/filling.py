@@ -1,19 +1,25 @@
 """Getting what an archive lacks from other replicas, or the store: a snapshot to begin with, and epochs."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaException
 
 from stele.catch_up import from_store
 from stele.catch_up.keeper import Keeper
 from stele.domain.archive.facts import ArchiveTrimmed
 from stele.domain.image import NO_LOG, Image
-from stele.log.archive.archive import Archive
+from stele.log.archive.archive import Archive, archived
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.blobs.port import BlobStore, StoreError
-from stele.log.errors import TruncatedError
+from stele.log.chain import digest_of
+from stele.log.codec import decode_epoch
+from stele.log.errors import OffsetGoneError, TruncatedError
+from stele.log.port import LogPast
 from stele.log.start import Start
 from stele.runtime.answers.catch_up import Known
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
@@ -168,6 +174,21 @@ async def _shared(keeper: Keeper, others: CatchUp, url: str, last: int) -> int:
         else:
             other = middle
     return same
+
+
+async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
+    """Keep the record behind which reading begins, where the archive lacks it and the topic has it. Of a log
+    that was just recovered only who recovered it has the first epoch beside its snapshot, and may die.
+
+    Raises OSError.
+    """
+    epoch, anchor = start.image.epoch, start.anchor
+    if anchor is None or any(s.first <= epoch <= s.last for s in keeper.archive.segments.spans()):
+        return
+    with contextlib.suppress(TimeoutError, KafkaException, OffsetGoneError):
+        for record in await topic.read(anchor.offset, 1):
+            if record.offset == anchor.offset and digest_of(record.value) == anchor.digest:
+                await keeper.adopt([archived(*record, decode_epoch(record.value))])
 
 
 def missing(spans: list[Span], began: int, begins: int = 1) -> Span | None:

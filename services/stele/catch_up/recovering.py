@@ -75,7 +75,8 @@ async def recover(
         raise NotRecoverable(
             f"The log was recovered before, from another epoch: {error} Start this replica again: it takes"
             f" over what the others hold. If nobody has anything of log {error.recovered.log_id} any more,"
-            " delete the topic and recover again: it goes on from here then."
+            " delete the topic and recover again: it goes on from here then. The dry run shows who has what of"
+            " which log."
         ) from error
     await asyncio.to_thread(_keep, keeper.archive, start, after, there)
     log.warning(

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.catch_up.diverging import begin_anew
-from stele.catch_up.filling import FIRST_PAUSE_S, LAST_PAUSE_S, Givers, fill, gaps, reachable
+from stele.catch_up.filling import (
+    FIRST_PAUSE_S,
+    LAST_PAUSE_S,
+    Givers,
+    fill,
+    gaps,
+    keep_beginning,
+    reachable,
+)
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
@@ -67,6 +75,7 @@ async def archiving(
     out_of_reach: TruncatedError | None = None
     try:
         start = await reach()
+        await keep_beginning(keeper, epochs, start)
     except TruncatedError as error:
         out_of_reach = error
 

@@ -113,6 +113,15 @@ def damage_is_not_mended(patch: Patch) -> None:
     patch.function(filling.missing, lambda *_: None)
 
 
+def first_epoch_is_left_to_who_recovered_the_log(patch: Patch) -> None:
+    """What a replica begins behind it has of others alone, though the topic has it."""
+
+    async def nothing(*_: object) -> None:
+        """Others may have it."""
+
+    patch.function(filling.keep_beginning, nothing)
+
+
 def replicas_floor_is_ones_own(patch: Patch) -> None:
     """A node takes a log that differs from what the replicas hold for the loss of what it acknowledged."""
     plain = follower.Floor.check
@@ -168,6 +177,7 @@ LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
 LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     topics_end_is_a_lost_log,
     lost_log_of_a_newcomer_has_no_name,
+    first_epoch_is_left_to_who_recovered_the_log,
     replicas_floor_is_ones_own,
     half_a_snapshot_is_one,
     deleted_files_are_answered_for,

@@ -83,7 +83,8 @@ def _show(left: Left) -> None:
             else ""
         )
         knows = f"knows epoch {source.newest}" if source.states else "knows nothing"
-        out.print(f"{source.name}: {has or knows}", soft_wrap=True, highlight=False)
+        of_log = f" of log {source.log_id}" if source.states else ""
+        out.print(f"{source.name}: {has or knows}{of_log}", soft_wrap=True, highlight=False)
     for url, why in left.silent.items():
         out.print(f"{url}: {why}", soft_wrap=True, highlight=False)
 

@@ -82,7 +82,10 @@ def check_address(
             return Rejection(
                 "address_in_use",
                 f"Address {address} belongs to node '{other.node_id}'.",
-                "Give each node an address of its own.",
+                f"It is declared dead: take its place (STELE_REPLACE_NODE={other.node_id}), or wait until it is"
+                f" removed (`stele remove {other.node_id}`)."
+                if other.excluded_since
+                else "Give each node an address of its own.",
                 {"node": other.node_id},
             )
     return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
-from stele.domain.names import COORDINATOR, CommitMode, NodeState
+from stele.domain.names import COORDINATOR, CommitMode, NodeState, RequestKind
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.ids import uuid7
 from stele.domain.requests.not_taken import horizon_of
@@ -178,6 +178,7 @@ class Freezer(Caller):
 
 
 TOO_FEW: Final = "too_few_nodes"
+NO_OTHER: Final = "no other node can take"
 
 
 class Mover(Caller):
@@ -219,6 +220,9 @@ class Mover(Caller):
                 self.world.ages_end()
             for name in gone:
                 others = tuple(other for other in gone if other != name)
+                if _nobody_can_take(image, name):
+                    await self._replace(name, others, force=force)
+                    continue
                 command = commands.Remove(node_id=name, ignore_nodes=others, force=force)
                 outcome = await self.submit(self.envelope(command))
                 refused = None if outcome is None else outcome.rejection
@@ -258,3 +262,11 @@ class Mover(Caller):
         ):
             return None
         return commands.Leave(node_id=self.chance.choice(members))
+
+
+def _nobody_can_take(image: Image, dead: str) -> bool:
+    """The balancer has said so of its tablets, such as when it was the only node of its rack."""
+    return any(
+        request.kind is RequestKind.REMOVE and request.node_id == dead and NO_OTHER in request.error
+        for request in image.requests.requests.values()
+    )

@@ -1,5 +1,6 @@
 """The operator: `stele recover` as the command line does it, between the events of the world."""
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
@@ -20,6 +21,7 @@ WAIT_S: Final = 15.0
 RECOVER_S: Final = 40.0
 STEP_US: Final = 20_000
 OK: Final = 200
+BEFORE: Final = re.compile("recovered before, .* goes on after epoch [0-9]+ as log ([0-9a-f]{32})")
 
 
 class Places:
@@ -94,7 +96,7 @@ class Operator:
     def recover(self, *, twice: bool = False, force: bool = False) -> str:
         """Why it is not recovered; empty when a replica says that it is. ``twice``: two operators at once."""
         world = self._world
-        waiting: list[tuple[OperatorClient, str, list[tuple[int, bytes]]]] = []
+        waiting: list[tuple[OperatorClient, Left, str, list[tuple[int, bytes]]]] = []
         for name in ("operator", "another operator") if twice else ("operator",):
             client = OperatorClient(world, name)
             chosen = self._choose(client)
@@ -106,15 +108,31 @@ class Operator:
             target, recover_url = self._target(url, left, twice=bool(waiting)), "/v1/recover"
             given = {each: str(value) for each, value in params.items()}
             world.trace(f"{name} recovers from {target}, after epoch {choice.epoch}")
-            waiting.append((client, target, client.send(target + recover_url, given, body)))
+            waiting.append((client, left, target, client.send(target + recover_url, given, body)))
         said = list[str]()
-        for client, target, answers in waiting:
+        unfinished = False
+        for client, left, target, answers in waiting:
             try:
                 client.wait(target, answers, RECOVER_S)
             except CliError as error:
                 said.append(error.message)
+                unfinished |= self._is_of_nobody(left, error.message)
         world.trace(f"recovered: {said or 'yes'}")
+        if unfinished and len(said) == len(waiting):
+            world.lose_topic(silent=False)
         return "" if len(said) < len(waiting) else "; ".join(said)
+
+    def _is_of_nobody(self, left: Left, said: str) -> bool:
+        """Whether a recovery before this one, which it is refused for, began a log that nobody has anything of,
+        and all replicas answered: whoever wrote it died. The page says that its topic is to be deleted then.
+        """
+        found = BEFORE.search(said)
+        if found is None or not {*left.urls.values()}.issuperset(self._world.replica_urls):
+            return False
+        return not any(
+            found[1] in (each.log_id, *(before.log_id for before in each.incarnations))
+            for each in left.sources
+        )
 
     def _choose(self, client: OperatorClient) -> "tuple[Left, Choice] | str":
         as_client = cast(Client, client)

@@ -135,16 +135,20 @@ def _until(
     while (waits := waits_for(world)) and kernel.now_us < deadline_us:
         world.run_until(kernel.now_us + us(1.0))
         _accept_losses(world)
-        _switch_on(world)
-        if kernel.now_us - looked_us > us(STUCK_S):
+        is_stuck = kernel.now_us - looked_us > us(STUCK_S)
+        if is_stuck or not world.callers_work:
+            _switch_on(world)
+        if is_stuck:
             looked_us = kernel.now_us
             look_again(world, operator)
     world.demand(not waits, REST, what, waits)
 
 
 def _switch_on(world: "World") -> None:
-    """Who switched balancing off switches it on again, once nobody asks for anything else."""
-    for off in () if world.callers_work else all_off(world.witness.image.schema):
+    """Who switched balancing off switches it on again, once nobody asks for anything else, or all others wait:
+    a merge waits for balancing, the removal of a dead node for the merge, and a node for its address.
+    """
+    for off in all_off(world.witness.image.schema):
         asked = world.mover.envelope(SwitchBalancingOn(off.name))
         world.mover.spawn(world.mover.ask(asked))
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from stele.catch_up import filling
+from stele.domain.image import EMPTY
 from stele.domain.names import NodeState
 from stele.domain.requests import memory
 from stele.log import apart
@@ -319,6 +320,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             before=tuple(world.lines[-KEPT_LINES:]),
         )
     promised = [promise.outcome for promise in witness.promises.told.values()]
+    image = witness.image_at(witness.head) or EMPTY  # the newest record may be the failure
     return Result(
         seed=world.scenario.seed,
         profile=world.scenario.profile,
@@ -355,6 +357,6 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
-            "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
+            "left": sum(n.state is NodeState.LEFT for n in image.membership.nodes.values()),
         },
     )

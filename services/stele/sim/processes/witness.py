@@ -69,15 +69,8 @@ class Witness:
         return self._images[self.head]
 
     def image_of(self, state_id: bytes) -> Image:
-        """What follows from the records up to this state. A reader goes on behind a winner that the topic has
-        lost, when the next one lands where it reads: recovered from that reader, both count.
-        """
-        known = self._images.get(state_id)
-        if known is None:
-            record = self.records[state_id]
-            before = self.image_of(record.previous)
-            known = self._images[state_id] = evolve(before, decode_epoch(record.value))
-        return known
+        """What follows from the records up to this state, which was the newest once."""
+        return self._images[state_id]
 
     def image_at(self, state_id: bytes) -> Image | None:
         """What follows from the records up to this state, if it was ever the newest."""
@@ -92,16 +85,25 @@ class Witness:
     def durable(self, offset: int, value: bytes) -> None:
         previous, state_id, log_id, _, epoch, _ = HEAD.unpack_from(value)
         self.records.setdefault(state_id, Known(previous, epoch, log_id, value))
-        before = self.head
-        self.head = self._after(self.head, state_id)
+        before, after = self.head, self._after(self.head, state_id)
+        for each in self._unknown_up_to(after):
+            self.head = each
+            self._step(decode_epoch(self.records[each].value))
+        self.head = after
         self._heads.append(self.head)
         self.permissions.head_changes(self.head)
-        if self.head == before:
-            return
-        if self.head not in self._images:
-            self._step(decode_epoch(value))
-        if self._is_recovery(state_id):
+        if self.head != before and self._is_recovery(state_id):
             self.recoveries.goes_on(state_id)
+
+    def _unknown_up_to(self, state_id: bytes) -> list[bytes]:
+        """The states up to this one that were never the newest, in order. Several are those of a recovery: a
+        reader goes on behind a winner that the topic has lost, when the next one lands where it reads.
+        """
+        found = list[bytes]()
+        while state_id not in self._images:
+            found.append(state_id)
+            state_id = self.records[state_id].previous
+        return found[::-1]
 
     def deletes(self, count: int) -> dict[int, bytes]:
         """So many records, one at least, go from the topic's beginning. Their epochs in the history of now."""

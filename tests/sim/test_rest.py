@@ -1,0 +1,195 @@
+"""What the simulated operator does for a cluster that does not get on by itself, and what is seen meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from stele.domain import commands
+from stele.domain.base import Rejection
+from stele.domain.evolve import evolve
+from stele.domain.names import NodeState
+from stele.domain.recovery.record import NewLog, Why, recovered
+from stele.domain.schema.switches import all_off
+from stele.log.codec import decode_epoch, encode_epoch
+from stele.sim.kernel import us
+from stele.sim.processes import rest, run
+from stele.sim.processes.making import Disaster
+from stele.sim.processes.operator import Operator
+from stele.sim.processes.world import World
+from stele.sim.result import Result
+
+QUIET = Disaster(seed=3)
+"""Processes that nothing happens to."""
+LIMIT_S = 120.0
+
+Play = Callable[[World], None]
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[Disaster, Play], Result]:
+    """The result of a scenario in whose founded world this is done, instead of all else."""
+
+    def run_it(scenario: Disaster, play: Play) -> Result:
+        def founded(world: World) -> None:
+            world.found()
+            play(world)
+
+        monkeypatch.setattr(run, "_run", founded)
+        return run.run_disaster_scenario(scenario)
+
+    return run_it
+
+
+def _until(world: World, is_so: Callable[[], bool], what: str) -> None:
+    deadline_us = world.kernel.now_us + us(LIMIT_S)
+    while not is_so() and world.kernel.now_us < deadline_us:
+        world.run_until(world.kernel.now_us + us(1.0))
+    assert is_so(), what
+
+
+def _ask(world: World, command: commands.AnyCommand) -> None:
+    world.mover.spawn(world.mover.ask(world.mover.envelope(command)))
+
+
+def test_balancing_is_switched_on_when_nobody_gets_well_without_it(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """A merge waits for it, the removal of a dead node for the merge, and a new node for that one's address."""
+
+    def play(world: World) -> None:
+        def off(_: World) -> str:
+            return "balancing is off" if all_off(world.witness.image.schema) else ""
+
+        _ask(world, commands.SwitchBalancingOff(""))
+        _until(world, lambda: bool(off(world)), "balancing is switched off")
+        rest._until(world, Operator(world), off, "somebody has switched it on")
+
+    result = played(msgspec.structs.replace(QUIET, tablets=4), play)
+    assert result.passed, result.failure
+
+
+def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """The balancer cancels its removal, since nobody can take its tablets."""
+
+    def play(world: World) -> None:
+        dead, witness = world.nodes[2], world.witness
+        world.run_until(us(5.0))
+        world.callers_work = False
+        dead.is_off = True
+        dead.crash(power=True)
+        _ask(world, commands.Exclude((dead.name,)))
+        _until(world, lambda: bool(witness.image.membership.excluded()), "it is excluded")
+        dead.is_off = False
+        dead.boot()
+
+        def left(_: World) -> str:
+            row = witness.image.node(dead.node_id)
+            is_done = row is not None and row.state is NodeState.NORMAL
+            return "" if is_done and dead.node_id != dead.name else f"{dead.node_id}: {row}"
+
+        rest._until(world, Operator(world), left, "another node is in its place")
+        assert dead.replaces == dead.name
+
+    cluster = msgspec.structs.replace(
+        QUIET, nodes=5, members=5, racks=3, copies=3, least_copies=2, tablets=4
+    )
+    result = played(cluster, play)
+    assert result.passed, result.failure
+
+
+def test_images_are_compared_when_everybody_has_the_newest_epoch(
+    played: Callable[[Disaster, Play], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was asked for again may come while the past is asked for."""
+
+    def one_more(world: World, _: Operator) -> None:
+        epoch = world.witness.image.epoch
+        _ask(world, commands.SetSetting("one_more", "1"))
+        while world.witness.image.epoch == epoch:
+            world.run_until(world.kernel.now_us + 100)
+
+    monkeypatch.setattr(rest, "_recall", one_more)
+    result = played(QUIET, lambda world: rest.come_to_rest(world, Operator(world)))
+    assert result.passed, result.failure
+
+
+def test_a_recovery_that_died_with_its_log_is_given_up_for_what_others_hold(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """Two replicas are not heard, and the third, which is behind, dies before its snapshot is written."""
+
+    def play(world: World) -> None:
+        operator, (behind, *others) = Operator(world), world.replicas
+        world.run_until(us(10.0))
+        behind.is_off = True
+        behind.crash()
+        world.run_until(us(15.0))
+        held = world.witness.image.epoch
+        world.run_until(us(20.0))
+        for other in others:
+            other.is_off = True
+            other.crash()
+        for machine in (*world.logs, *world.coordinators, *world.nodes):
+            machine.crash()
+        world.lose_topic(silent=False)
+        behind.is_off = False
+        behind.boot()
+        world.run_until(us(40.0))
+        behind.disk.trap = 6
+        assert operator.recover()
+        assert world.witness.image.epoch < held
+        behind.disk.trap = -1
+        for machine in world.machines.values():
+            machine.is_off = False
+            if not machine.is_up:
+                machine.boot()
+        world.run_until(us(100.0))
+        for _ in range(4):
+            world.run_until(world.kernel.now_us + us(20.0))
+            if not operator.recover():
+                break
+        assert world.witness.image.epoch > held
+
+    result = played(QUIET, play)
+    assert result.passed, result.failure
+
+
+def test_a_recovery_goes_on_from_what_a_process_read_before_it_noticed_that_the_topic_went_back(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    def play(world: World) -> None:
+        world.run_until(us(5.0))
+        witness, head = world.witness, world.witness.image
+        newest = decode_epoch(witness.records[witness.head].value)
+        unseen = msgspec.structs.replace(
+            newest,
+            prev_state_id=head.state_id,
+            state_id=_next(head.state_id),
+            epoch=head.epoch + 1,
+            request_id="",
+            command="noop",
+            facts=(),
+        )
+        witness.hurt(len(witness._heads) - 1, anew=False)
+        witness.durable(world.topic.high, encode_epoch(unseen))
+        assert witness.image.epoch < head.epoch
+        read = evolve(head, unseen)
+        new = NewLog(
+            log_id=_next(head.log_id), state_id=_next(read.state_id), topic_id="t", at_ms=1
+        )
+        recovery = recovered(read, new, Why(actor="operator", reason="it was lost"))
+        assert not isinstance(recovery, Rejection)
+        witness.durable(world.topic.high + 1, encode_epoch(recovery))
+        assert witness.image.epoch == unseen.epoch + 1
+
+    result = played(QUIET, play)
+    assert result.passed, result.failure
+
+
+def _next(number: bytes) -> bytes:
+    return (int.from_bytes(number) + 1).to_bytes(len(number))
