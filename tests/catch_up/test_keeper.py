@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.catch_up.filling import missing
+from stele.catch_up.filling import gaps
 from stele.catch_up.keeper import RECORD_BYTES, Keeper
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
@@ -137,7 +137,7 @@ def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
     assert began.image.epoch == EPOCHS
     with pytest.raises(Exception, match="damaged"):
         list(keeper.archive.segments.read(11))
-    assert missing(keeper.archive.segments.spans(), began.image.epoch) == Span(11, 20)
+    assert next(gaps(keeper.archive.segments.spans(), began.image.epoch)) == Span(11, 20)
     assert any("-00000000000000000020" in each for each in keeper.archive.damaged)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.catch_up.due import MB, Since, is_due
-from stele.catch_up.filling import gaps, missing
+from stele.catch_up.filling import gaps
 from stele.catch_up.identity import check_cluster
 from stele.catch_up.retention import OLDER, forgotten
 from stele.domain.commands import AnnounceReplica, AskSnapshot, SetSetting
@@ -66,13 +66,13 @@ def test_the_newest_snapshots_stay_and_of_the_others_no_more_than_so_many(
 
 
 def test_what_is_missing_is_asked_for_from_the_newest_back() -> None:
-    assert missing([Span(1, 50)], 50) is None
-    assert missing([], 0) is None
-    assert missing([], 7) == Span(1, 7)
-    assert missing([Span(1, 50)], 200) == Span(51, 200)
-    assert missing([Span(1, 50), Span(150, 230)], 200) == Span(51, 149)
-    assert missing([Span(20, 50), Span(51, 230)], 200) == Span(1, 19)
-    assert missing([Span(1, 230)], 200) is None
+    assert [*gaps([Span(1, 50)], 50)] == []
+    assert [*gaps([], 0)] == []
+    assert next(gaps([], 7)) == Span(1, 7)
+    assert next(gaps([Span(1, 50)], 200)) == Span(51, 200)
+    assert next(gaps([Span(1, 50), Span(150, 230)], 200)) == Span(51, 149)
+    assert next(gaps([Span(20, 50), Span(51, 230)], 200)) == Span(1, 19)
+    assert [*gaps([Span(1, 230)], 200)] == []
     two = [Span(5, 9), Span(20, 29), Span(40, 60)]
     assert [*gaps(two, 60)] == [Span(30, 39), Span(10, 19), Span(1, 4)]
     assert [*gaps(two, 60, begins=15)] == [Span(30, 39), Span(15, 19)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stele.catch_up.filling import missing
+from stele.catch_up.filling import gaps
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.retention import forgotten
@@ -206,11 +206,11 @@ async def test_a_damaged_snapshot_is_not_agreed_to(tmp_path: Path) -> None:
 
 
 def test_what_nobody_has_is_not_asked_for() -> None:
-    assert missing([Span(30, 50)], 50, 30) is None
-    assert missing([Span(40, 50)], 50, 30) == Span(30, 39)
-    assert missing([Span(1, 20), Span(40, 50)], 50, 30) == Span(30, 39)
-    assert missing([Span(1, 33), Span(40, 50)], 50, 30) == Span(34, 39)
-    assert missing([], 50, 30) == Span(30, 50)
+    assert [*gaps([Span(30, 50)], 50, 30)] == []
+    assert next(gaps([Span(40, 50)], 50, 30)) == Span(30, 39)
+    assert next(gaps([Span(1, 20), Span(40, 50)], 50, 30)) == Span(30, 39)
+    assert next(gaps([Span(1, 33), Span(40, 50)], 50, 30)) == Span(34, 39)
+    assert next(gaps([], 50, 30)) == Span(30, 50)
 
 
 def test_snapshots_that_are_needed_stay() -> None:

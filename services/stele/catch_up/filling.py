@@ -191,15 +191,10 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
                 await keeper.adopt([archived(*record, decode_epoch(record.value))])
 
 
-def missing(spans: list[Span], began: int, begins: int = 1) -> Span | None:
-    """The newest epochs that are missing before others; those after ``began`` come from the topic, and before
+def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
+    """The epochs that are missing, the newest first; those after ``began`` come from the topic, and before
     ``begins`` nobody has any.
     """
-    return next(gaps(spans, began, begins), None)
-
-
-def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
-    """All of these, the newest first."""
     first = began + 1
     for span in reversed(spans):
         if span.first > began:
