@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from stele.domain.commands import Envelope, Join, Rejection
+from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.log import apart
 from stele.log.fold import Fold
@@ -23,7 +23,7 @@ from stele.log.start import Start
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Service
 from tests.log.driven import Driven
-from tests.log.test_large_rings import JOINING, TOKENS, large_ring
+from tests.log.test_large_rings import JOINING, join_of, large_ring
 from tests.log.test_pipeline import Writer
 
 STEPS: Final = 7
@@ -52,16 +52,7 @@ def commands_of(image: Image) -> list[Envelope]:
     writer.pipeline.fold = Fold(image)
     cluster = Recorded(writer)
     for name in JOINING:
-        join = Join(
-            node_id=name,
-            cluster="blue",
-            address=f"http://{name}",
-            dc="dc1",
-            rack="r0",
-            num_tokens=TOKENS,
-            host_id=f"host-{name}",
-        )
-        cluster.ask(join)
+        cluster.ask(join_of(name))
     with suppress(AssertionError):  # it is not at its end after so few steps
         cluster.run(STEPS)
     return cluster.asked

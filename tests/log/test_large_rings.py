@@ -77,6 +77,18 @@ def large_ring() -> Image:
     return msgspec.structs.replace(image, epoch=1, state_id=bytes(6) + bytes([1] * 10))
 
 
+def join_of(name: str) -> Join:
+    return Join(
+        node_id=name,
+        cluster="blue",
+        address=f"http://{name}",
+        dc="dc1",
+        rack="r0",
+        num_tokens=TOKENS,
+        host_id=f"host-{name}",
+    )
+
+
 def report(what: str, began_s: float, cluster: Driven, since: int = 0) -> int:
     """How many parts there are among the records from number ``since`` on."""
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -102,17 +114,7 @@ def test_no_record_of_joins_and_a_leave_on_a_large_ring_is_too_large() -> None:
     report_began_s = time.process_time()
     sys.stderr.write(f"\nthe ring: {report_began_s - began_s:.0f} s of processor\n")
     for name in JOINING:
-        cluster.ask(
-            Join(
-                node_id=name,
-                cluster="blue",
-                address=f"http://{name}",
-                dc="dc1",
-                rack="r0",
-                num_tokens=TOKENS,
-                host_id=f"host-{name}",
-            )
-        )
+        cluster.ask(join_of(name))
     cluster.run()
     assert report("joins", report_began_s, cluster) > 0
     joined = len(cluster.partition.records)
