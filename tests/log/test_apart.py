@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -166,9 +167,13 @@ async def test_what_was_undone_before_it_began_is_never_decided(
     monkeypatch.setitem(DECISIONS, SetSetting, counted)
     created = asyncio.create_task(one.commit(setting(LARGE), TIMEOUT_S))
     await begun.wait()
+
+    def is_decided_after(epoch: int) -> bool:
+        return one.image.epoch == epoch and one._pipeline._deciding is not None
+
     for n in range(5):
         won = await two.commit(setting(f"foreign{n}"), TIMEOUT_S)
-        await until(lambda: one.image.epoch == won.epoch, "it won")  # noqa: B023 - called at once
+        await until(partial(is_decided_after, won.epoch), "what it undid is decided again")
     go_on.set()
     assert (await created).epoch == won.epoch + 1
     assert len(times) == 2, "the first, and the one on the newest state"

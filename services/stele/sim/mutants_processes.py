@@ -1,5 +1,5 @@
-"""Known bugs of the shells of metadata-log, coordinator and balancer, their questions, and nodes' acks, in
-whole processes.
+"""Known bugs of the coordinator's and the balancer's shell, their questions, and nodes' acks, in whole
+processes.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from stele.domain.acks import Barrier
 from stele.domain.archive.facts import Replica
 from stele.domain.image import Image
 from stele.log.codec import decode_ack
-from stele.metadata_log.writer import Writer
 from stele.sim.patching import Patch
 from stele.tablet_balancer.balancing import Balancer
 
@@ -95,19 +94,6 @@ def balancers_hear_the_acks_of_the_log_before(patch: Patch) -> None:
     patch.attribute(Balancer, "on_ack", on_ack)
 
 
-def losers_are_progress(patch: Patch) -> None:
-    """Records in flight are forced to an outcome only where no record comes back at all: behind one that was
-    lost come losers as long as somebody asks, and nothing is decided any more.
-    """
-    after_records = Writer._after_records  # noqa: SLF001
-
-    def busy(self: Writer) -> None:
-        self._progress_s = self._loop.time()
-        after_records(self)
-
-    patch.attribute(Writer, "_after_records", busy)
-
-
 PROCESS_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     resigned_leader_takes_the_newest_term_for_its_own,
     silent_nodes_have_answered,
@@ -115,5 +101,4 @@ PROCESS_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     node_json_is_not_synced,
     replicas_are_always_heard,
     balancers_hear_the_acks_of_the_log_before,
-    losers_are_progress,
 )

@@ -22,6 +22,7 @@ from stele.log.avro import Reader, read_long
 from stele.log.codec import encode_outcome
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
+from stele.metadata_log.writer import Writer
 from stele.runtime.http_errors import ErrorCode, HttpError, parse_json
 from stele.sim.patching import Patch
 
@@ -145,6 +146,19 @@ def orders_of_a_term_to_come_are_taken(patch: Patch) -> None:
     patch.attribute(OrderExecutor, "_accepts", accepts)
 
 
+def losers_are_progress(patch: Patch) -> None:
+    """Records in flight are forced to an outcome only where no record comes back at all: behind one that was
+    lost come losers as long as somebody asks, and nothing is decided any more.
+    """
+    after_records = Writer._after_records  # noqa: SLF001
+
+    def busy(self: Writer) -> None:
+        self._progress_s = self._loop.time()
+        after_records(self)
+
+    patch.attribute(Writer, "_after_records", busy)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -155,4 +169,5 @@ SHELL_MUTANTS: Final = (
     requests_end_by_the_clock_of_the_writer,
     long_count_of_zero_is_no_end,
     orders_of_a_term_to_come_are_taken,
+    losers_are_progress,
 )
