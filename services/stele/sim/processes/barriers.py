@@ -12,7 +12,7 @@ from stele.agent.identity import Acknowledged, Identity
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.messages import Ack
-from stele.domain.names import COORDINATOR
+from stele.domain.names import COORDINATOR, RequestKind
 from stele.domain.topology.image import TopologyImage
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class BarrierWitness:
         for transition in before.topology.open():
             if transition.entered_version != version or transition.mark:
                 continue  # what is being undone was read from the replicas before all the time
+            if transition.kind is RequestKind.REBUILD:
+                continue  # it moves nothing: rows keep their replicas, and whoever routes by them
             placed = self._placed.get(version, transition.plans.keys())
             plans = (plan for name, plan in transition.plans.items() if name in placed)
             for row in (row for plan in plans for row in plan.rows):
