@@ -59,7 +59,7 @@ class Commander:
         self.foreign = 0
         """Outcomes of another log than the command was meant for; they are no answers."""
         self.horizon_ms = -1
-        """What the next id must be newer than, where the last one was not taken for its age; else -1."""
+        """What the next id must be newer than, as the newest refusal of an id tells; -1: it tells nothing."""
         self._resend_s = resend_s
         self._commands = FlowWriter(bootstrap, flow_topic(cluster, "commands"))
         self._outcomes = FlowReader(

@@ -131,6 +131,12 @@ class CommitPipeline:
         self._held_readers: list[Reply] = []
 
     @property
+    def horizon_ms(self) -> int:
+        """An id that is not known, of this time or before, may have been decided; -1: there is none."""
+        decided = self.fold.image.decided
+        return -1 if decided is None else decided.horizon_ms
+
+    @property
     def held(self) -> int:
         """What waits for a decision that is made apart, that one too, or to be decided with the next flush."""
         deciding = 0 if self._deciding is None else len(self._deciding)
@@ -151,9 +157,7 @@ class CommitPipeline:
     def submit(self, envelope: Envelope, reply: Reply) -> None:
         """Decide and append; ``reply`` is called once, when the outcome is certain."""
         newest = self.tip.state_id
-        decided = self.fold.image.decided
-        horizon_ms = -1 if decided is None else decided.horizon_ms
-        problem = check_id(envelope.request_id, newest, self._ids.now_ms(), horizon_ms)
+        problem = check_id(envelope.request_id, newest, self._ids.now_ms(), self.horizon_ms)
         if problem is not None:
             reply(self._not_taken(envelope, problem))
             return

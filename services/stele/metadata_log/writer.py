@@ -136,8 +136,8 @@ class Writer:
 
     @property
     def horizon_ms(self) -> int:
-        """An id that is not known, of this time or before, may have been decided; -1: there is none."""
-        return -1 if self.image.decided is None else self.image.decided.horizon_ms
+        """What the id of a new command must be newer than; -1: anything."""
+        return self._pipeline.horizon_ms
 
     @property
     def log_id(self) -> bytes:
