@@ -3,18 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from stele.log.delivered import Delivered
 from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Log, Look, Record
+from stele.log.pulse import Moment
 from stele.runtime.kafka import ensure_topics
 from stele.stack.ports import LOOPBACK, free_port
+from tests.polling import wait_until
 
 DEADLINE_S = 90.0
 
@@ -229,6 +233,75 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
         assert after.topic_id != before.topic_id
     finally:
         await log.close()
+
+
+@pytest.mark.broker
+async def test_own_records_are_read_by_their_reports_between_those_of_others(
+    kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, by_report = flow_topic(topics, "epochs"), list[bool]()
+    plain = Delivered.reported
+
+    def counted(self: Delivered, offset: int, value: bytes, sent: Moment) -> bool:
+        by_report.append(plain(self, offset, value, sent))
+        return by_report[-1]
+
+    monkeypatch.setattr(Delivered, "reported", counted)
+    async with AsyncExitStack() as closing:
+        logs = [KafkaLog(kafka, topic) for _ in range(2)]
+        for log in logs:
+            closing.push_async_callback(log.close)
+        readers = [Reader(log) for log in logs]
+        for turn in range(300):
+            mine = logs[turn % 7 == 0]
+            mine.append(b"%d" % turn)
+            await readers[turn % 7 == 0].wait_for(turn + 1)
+        for reader in readers:
+            await reader.wait_for(300)
+            assert reader.records == await logs[0].read(0, 300)
+    assert by_report.count(True) > 30
+
+
+@pytest.mark.broker
+async def test_a_topic_that_has_grown_anew_to_the_very_offset_is_doubted_before_a_report_counts(
+    kafka: str, topics: str
+) -> None:
+    topic, doubts, read = flow_topic(topics, "epochs"), list[str](), list[Record]()
+    log, other = KafkaLog(kafka, topic), KafkaLog(kafka, topic)
+    try:
+        before_doubt = list[Record]()
+
+        def on_records(records: list[Record]) -> None:
+            read.extend(records)
+            if not doubts:
+                before_doubt.extend(records)
+
+        log.follow(0, on_records, lambda error: doubts.append(str(error)), doubts.append)
+        for n in range(20):
+            log.append(b"%d" % n)
+            await asyncio.to_thread(wait_until, partial(lambda n: len(read) > n, n), f"record {n}")
+        admin = AdminClient({"bootstrap.servers": kafka})
+        await asyncio.to_thread(admin.delete_topics([topic])[topic].result, DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    await asyncio.to_thread(ensure_topics, kafka, topics)
+                except KafkaException:
+                    continue
+                if (await other.end_offset()) == 0:
+                    break
+        for n in range(20):
+            other.append(b"another %d" % n)
+        await Reader(other).wait_for(20)
+        log.append(b"to the new topic")
+        async with asyncio.timeout(DEADLINE_S):
+            while await other.end_offset() < 21:
+                pass
+        await asyncio.to_thread(wait_until, lambda: doubts, "a doubt")
+        assert b"to the new topic" not in [record.value for record in before_doubt]
+    finally:
+        await log.close()
+        await other.close()
 
 
 async def _is_there(log: Log) -> bool:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -22,7 +23,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from stele.log.ends import Prober
-from stele.log.errors import OffsetGoneError
+from stele.log.errors import AnchorLostError, OffsetGoneError
+from stele.log.hand_over import HandOver
 from stele.log.loops import call_in
 from stele.log.port import (
     ROOM_POLL_S,
@@ -35,13 +37,13 @@ from stele.log.port import (
     always,
     ignore,
 )
-from stele.log.pulse import LONGEST_PAUSE_S, Pulse
+from stele.log.pulse import LONGEST_PAUSE_S, Moment, Pulse
 
 READ_BATCH: Final = 2000
 FOLLOW_BATCH: Final = 500
 """Most records handed to the event loop at once: the process answers nobody while it takes them."""
-MAX_IN_HAND: Final = 4
-"""Batches that may wait for the event loop before the reading thread pauses."""
+MOST_REPORTED: Final = 4
+"""More records of one turn than this are not worth a report each: they are fetched together."""
 TIMEOUT_S: Final = 10.0
 FLUSH_TIMEOUT_S: Final = 5.0
 LAST_POLL_S: Final = 1.0
@@ -55,8 +57,6 @@ _PRODUCER: Final[dict[str, Any]] = {
     "message.max.bytes": 8_388_608,
     "delivery.timeout.ms": 30_000,
     "queue.buffering.max.messages": 200_000,
-    # What became of a record is read in the log itself; reports of success would only cost time.
-    "delivery.report.only.error": True,
 }
 _CONSUMER: Final[dict[str, Any]] = {
     "enable.auto.commit": False,
@@ -106,10 +106,10 @@ class KafkaLog:
         self._topic = topic
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._in_hand = threading.Semaphore(MAX_IN_HAND)
         self._threads: list[threading.Thread] = []
         self._producer: Producer | None = None
         self._to_send: list[dict[str, Any]] = []
+        self._hand_over: HandOver | None = None
         # A thread each: a caller that has gone away leaves its question running, and no two may be.
         self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
         self._prober = Prober(bootstrap, self._stop)
@@ -145,7 +145,9 @@ class KafkaLog:
         on_doubt: OnDoubt = ignore,
         has_room: HasRoom = always,
     ) -> None:
-        self._start_thread(self._follow, offset, on_records, on_error, on_doubt, has_room)
+        hand_over = HandOver(self._loop, offset, on_records, has_room, self._stop)
+        self._hand_over = hand_over
+        self._start_thread(self._follow, offset, hand_over, on_error, on_doubt, has_room)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         return await self._loop.run_in_executor(self._reading, self._read, offset, limit)
@@ -170,6 +172,10 @@ class KafkaLog:
         if not batch:
             return
         producer = self._producer or self._start_producer()
+        if self._hand_over is not None and len(batch) <= MOST_REPORTED:
+            sent = Moment.now()
+            for each in batch:
+                each["callback"] = partial(_reported, self._hand_over, each["value"], sent)
         if producer.produce_batch(self._topic, batch, partition=0) < len(batch):
             refused = next(m["_error"] for m in batch if "_error" in m)
             if is_fatal(refused):
@@ -286,7 +292,7 @@ class KafkaLog:
     def _follow(
         self,
         offset: int,
-        on_records: OnRecords,
+        hand_over: HandOver,
         on_error: Callable[[Exception], None],
         on_doubt: OnDoubt,
         has_room: HasRoom,
@@ -313,29 +319,26 @@ class KafkaLog:
                         self._loop, on_doubt, f"the reading thread was away for {pause_s:.1f} s"
                     )
                 if messages:
-                    self._hand_over(on_records, _records(messages, on_trouble))
+                    records = _records(messages, on_trouble)
+                    if records:
+                        hand_over.fetched(records)
                     while not has_room() and not self._stop.wait(ROOM_POLL_S):
                         pass
                     pulse.beat()  # waiting for whoever takes them is no pause
-        except (KafkaException, OffsetGoneError) as error:
+        except (KafkaException, OffsetGoneError, AnchorLostError) as error:
+            self._hand_over = None
             call_in(self._loop, on_error, error)
         finally:
             consumer.close()
 
-    def _hand_over(self, on_records: OnRecords, batch: list[Record]) -> None:
-        if not batch:
-            return
 
-        def run() -> None:
-            try:
-                on_records(batch)
-            finally:
-                self._in_hand.release()
-
-        while not self._in_hand.acquire(timeout=0.2):
-            if self._stop.is_set():
-                return
-        call_in(self._loop, run)
+def _reported(
+    hand_over: HandOver, value: bytes, sent: Moment, error: KafkaError | None, message: Message
+) -> None:
+    """A record that its producer gives up is no news here: what became of it is read in the log."""
+    offset = message.offset()
+    if error is None and offset is not None and offset >= 0:
+        hand_over.reported(offset, value, sent)
 
 
 def is_fatal(error: KafkaError) -> bool:

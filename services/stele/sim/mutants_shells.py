@@ -20,6 +20,9 @@ from stele.domain.requests.memory import Young
 from stele.log import avro
 from stele.log.avro import Reader, read_long
 from stele.log.codec import encode_outcome
+from stele.log.delivered import Delivered
+from stele.log.port import Record
+from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.writer import Writer
@@ -159,6 +162,35 @@ def losers_are_progress(patch: Patch) -> None:
     patch.attribute(Writer, "_after_records", busy)
 
 
+def report_counts_at_any_age(patch: Patch) -> None:
+    """An own record counts as read by its delivery report however long ago the topic was seen to be the right
+    one: it may have been made anew, and have grown to that offset.
+    """
+    patch.attribute(Moment, "age_s", lambda _: 0.0)
+
+
+def record_behind_anothers_counts_by_its_report(patch: Patch) -> None:
+    """An own record counts as read by its delivery report although another's stands before it."""
+    reported = Delivered.reported
+
+    def at_once(self: Delivered, offset: int, value: bytes, sent: Moment) -> bool:
+        self._next = max(self._next, offset)
+        return reported(self, offset, value, sent)
+
+    patch.attribute(Delivered, "reported", at_once)
+
+
+def record_that_was_reported_is_not_compared(patch: Patch) -> None:
+    """What is fetched is not compared with what was reported to stand there, and counted as read."""
+    was_read = Delivered._was_read  # noqa: SLF001
+
+    def believed(self: Delivered, record: Record) -> bool:
+        reported = self._reported.get(record.offset)
+        return was_read(self, record if reported is None else Record(record.offset, reported.value))
+
+    patch.attribute(Delivered, "_was_read", believed)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -170,4 +202,7 @@ SHELL_MUTANTS: Final = (
     long_count_of_zero_is_no_end,
     orders_of_a_term_to_come_are_taken,
     losers_are_progress,
+    report_counts_at_any_age,
+    record_behind_anothers_counts_by_its_report,
+    record_that_was_reported_is_not_compared,
 )

@@ -5,10 +5,13 @@ alone. An offset that the topic does not have is an error, but not before the re
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from stele.log.errors import OffsetGoneError
+from stele.log.delivered import Delivered
+from stele.log.errors import AnchorLostError, OffsetGoneError
 from stele.log.port import Ends, HasRoom, Look, OnDoubt, OnRecords, Record, always, ignore
+from stele.log.pulse import Moment
 from stele.sim.kernel import Kernel, Owner, us
 from stele.sim.network import Network
 
@@ -25,6 +28,11 @@ the topics beside it, can be had, and no error tells the consumer.
 ANSWER_S: Final = 3.0
 RETRY_S: Final = 0.2
 MAX_BATCH: Final = 16
+MAX_REPORT_AGE_S: Final = 0.2
+"""A record takes ten times as long here as within a datacentre."""
+
+OnReport = Callable[[int], None]
+"""Told the offset at which an own record stands."""
 
 
 class Topic:
@@ -52,6 +60,8 @@ class Topic:
         self._readers: list[Reading] = []
         self._down_until_us = 0
         self._generation = 0
+        self._reports: dict[int, OnReport] = {}
+        """Of records that readers may not see yet."""
 
     @property
     def end(self) -> int:
@@ -69,7 +79,8 @@ class Topic:
 
     # -- what processes do --
 
-    def append(self, machine: "Machine", value: bytes) -> None:
+    def append(self, machine: "Machine", value: bytes, report: OnReport) -> None:
+        """``report`` is called once its sender hears where it stands, if it does."""
         weather, draw = self.network.weather, self.network.chance(machine.name, BROKER.name)
         if not self.network.reaches(machine.name, BROKER.name) or draw() < weather.append_loss:
             return
@@ -78,14 +89,16 @@ class Topic:
             arrival += us(weather.tail_s * draw())
         arrival = max(arrival, self._last_arrival_us.get(machine.name, 0))
         self._last_arrival_us[machine.name] = arrival
-        self.kernel.at(arrival, None, self.land, value)
+        self.kernel.at(arrival, None, self.land, value, report)
         if draw() < weather.append_duplicate:
-            self.kernel.at(arrival + self.network.delay_us(draw), None, self.land, value)
+            self.kernel.at(arrival + self.network.delay_us(draw), None, self.land, value, report)
 
-    def land(self, value: bytes) -> None:
+    def land(self, value: bytes, report: OnReport | None = None) -> None:
         """A record is at the leader."""
         if self.kernel.now_us < self._down_until_us:
             return
+        if report is not None:
+            self._reports[self.end] = report
         self.records.append(value)
         later = self.kernel.now_us + self.network.delay_us(self._chance)
         self.kernel.at(later, None, self._replicated, self._generation, self.end)
@@ -94,8 +107,10 @@ class Topic:
         if generation != self._generation:
             return
         while self.high < end:
-            self.high += 1
-            self._on_durable(self.high - 1, self.records[self.high - 1 - self.begin])
+            offset, self.high = self.high, self.high + 1
+            self._on_durable(offset, self.records[offset - self.begin])
+            if offset in self._reports:
+                self._reports.pop(offset)(offset)
         self.wake()
 
     def delete_before(self, offset: int) -> None:
@@ -122,6 +137,7 @@ class Topic:
     def change_leader(self, down_s: float) -> None:
         """What was not replicated is lost, and nothing is taken for a while. Readers lose their connection."""
         del self.records[self.high - self.begin :]
+        self._reports.clear()
         self._generation += 1
         self._down_until_us = self.kernel.now_us + us(down_s)
         for reading in [*self._readers]:
@@ -135,6 +151,7 @@ class Topic:
         end = max(self.begin, min(end, self.high))
         del self.records[end - self.begin :]
         self.high = end
+        self._reports.clear()
         self._generation += 1
         self._after_fault(silent=silent)
 
@@ -143,6 +160,7 @@ class Topic:
         self.faulted_us = self.kernel.now_us
         self.topic_id = topic_id
         self.records, self.begin, self.high = [], 0, 0
+        self._reports.clear()
         self._generation += 1
         self._after_fault(silent=silent)
 
@@ -175,6 +193,7 @@ class Reading:
         self._on_error = on_error
         self._on_doubt = on_doubt
         self._has_room = has_room
+        self._delivered = Delivered(offset, MAX_REPORT_AGE_S)
         self._fetching = False
         self._was_cut = False
         self.over = False
@@ -187,6 +206,11 @@ class Reading:
         if not self._fetching:
             self._fetching = True
             self._at(self._topic.network.delay_us(self._luck()), self._fetch)
+
+    def reported(self, offset: int, value: bytes, sent: Moment) -> None:
+        """In the process, which hears of an own record."""
+        if not self.over and self._has_room() and self._delivered.reported(offset, value, sent):
+            self._on_records([Record(offset, value)])
 
     def doubt(self, why: str) -> None:
         """The consumer says so, sooner or later; then it fetches."""
@@ -226,7 +250,14 @@ class Reading:
             for offset in range(self._offset, last)
         ]
         self._offset = last
-        self._call(self._on_records, batch)
+        try:
+            batch = self._delivered.fetched(batch)
+        except AnchorLostError as error:
+            self.stop()
+            self._call(self._on_error, error)
+            return
+        if batch:
+            self._call(self._on_records, batch)
         self.fetch_soon()
 
     def _lives(self) -> bool:
@@ -250,12 +281,19 @@ class TopicLog:
         self._topic = topic
         self._machine = machine
         self._reading: Reading | None = None
+        self._luck = topic.kernel.random(f"reports/{machine.name}").random
         self._closed = False
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
         if not self._closed:
             self._machine.world.releases.appends(self._machine, value)
-            self._topic.append(self._machine, value)
+            self._topic.append(self._machine, value, partial(self._reported, value, Moment.now()))
+
+    def _reported(self, value: bytes, sent: Moment, offset: int) -> None:
+        topic, machine, reading = self._topic, self._machine, self._reading
+        if reading is not None and topic.network.reaches(BROKER.name, machine.name):
+            later = topic.kernel.now_us + topic.network.delay_us(self._luck)
+            topic.kernel.at(later, machine, machine.turn, reading.reported, offset, value, sent)
 
     async def end_offset(self) -> int:
         return await self._ask(lambda: self._topic.high)
