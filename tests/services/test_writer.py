@@ -14,9 +14,10 @@ from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
+from stele.metadata_log.callers import ReaderStoppedError, Result
 from stele.metadata_log.giving_way import FIRST_PAUSE_S
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import BusyError, ReaderStoppedError, Result, Writer
+from stele.metadata_log.writer import BusyError, Writer
 from tests.services.world import until
 
 TIMEOUT_S = 90.0
@@ -167,7 +168,7 @@ async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_ov
         writer.begin(setting("after"), told["never"].append, TIMEOUT_S)
     kinds = {when: [type(result) for result in results] for when, results in told.items()}
     assert kinds == {"in time": [Outcome], "late": [TimeoutError], "never": [ReaderStoppedError]}
-    assert not writer._waiting
+    assert len(writer._callers) == 0
     await writer.close()
 
 
@@ -180,7 +181,7 @@ async def test_replicas_that_come_back_later_stop_who_writes_another_history(
     seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were down when it started on a topic that had lost its end."""
-    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.3)
+    monkeypatch.setattr("stele.metadata_log.known_end.SHORT_LOG_S", 0.3)
     writer = Writer(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
     await writer.start()
     for n in range(5):
@@ -224,7 +225,7 @@ async def test_a_read_adds_no_record_to_a_log_whose_end_may_be_lost() -> None:
 async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.3)
+    monkeypatch.setattr("stele.metadata_log.known_end.SHORT_LOG_S", 0.3)
     partition = MemoryPartition()
     log = LossyLog(partition)
     writer = Writer(log, MetadataLogSettings(cluster="demo", found="auto"))
@@ -279,7 +280,7 @@ async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has read nothing, so only the floor tells which log is to be recovered."""
-    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.1)
+    monkeypatch.setattr("stele.metadata_log.known_end.SHORT_LOG_S", 0.1)
     monkeypatch.setattr("stele.metadata_log.writer.RETRY_START_S", 0.05)
     lost = bytes([7] * 16)
     floor = Floor(90, bytes([9] * 16), "a catch-up replica holds", lost.hex())

@@ -23,8 +23,9 @@ from stele.log.flows import flow_topic
 from stele.log.framing import SchemaIds, schema_ids, unframed
 from stele.log.loops import call_in
 from stele.metadata_log import metrics
+from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.metadata_log.writer import BusyError, Writer
 from stele.runtime.group import Membership
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError

@@ -19,6 +19,7 @@ from stele.domain.view import diff, epoch_view
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError
 from stele.metadata_log.api import CommandRequest, outcome_answer
+from stele.metadata_log.callers import ReaderStoppedError, Result, Tell
 from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import Pages
 from stele.metadata_log.questions import (
@@ -36,7 +37,7 @@ from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.state import dump_of, state_parts
 from stele.metadata_log.streams import Streams
-from stele.metadata_log.writer import BusyError, ReaderStoppedError, Result, Tell, Writer
+from stele.metadata_log.writer import BusyError, Writer
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.http import (
     Answer,

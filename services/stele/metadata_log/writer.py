@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Set
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from typing import Final
 
 import msgspec
@@ -18,7 +17,7 @@ from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Outcome, RevertState
-from stele.domain.image import NO_LOG, Image
+from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.apart import Made
 from stele.log.errors import LogError, LostWinnersError
@@ -26,12 +25,12 @@ from stele.log.flight import Reply, outcome_of
 from stele.log.fold import Fold
 from stele.log.follower import Floor
 from stele.log.history import History, Older
-from stele.log.lasting import Lasting
 from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.port import Log
-from stele.log.reader import SHORT_LOG_S, LogReader
+from stele.log.reader import LogReader
 from stele.log.start import BEGINNING, Start
 from stele.metadata_log import metrics
+from stele.metadata_log.callers import Callers, ReaderStoppedError, Tell
 from stele.metadata_log.founding import (
     OlderCluster,
     founding,
@@ -41,6 +40,7 @@ from stele.metadata_log.founding import (
 )
 from stele.metadata_log.giving_way import GivingWay
 from stele.metadata_log.ids import make_ids
+from stele.metadata_log.known_end import TICK_S, KnownEnd
 from stele.metadata_log.past import Past
 from stele.metadata_log.reverts import Reverts
 from stele.metadata_log.settings import MetadataLogSettings
@@ -49,23 +49,13 @@ from stele.runtime.metrics import foreign_messages
 
 log: BoundLogger = get_logger(__name__)
 
-TICK_S: Final = 0.25
 FOUND_TIMEOUT_S: Final = 60.0
 RETRY_START_S: Final = 1.0
 READ_ON_S: Final = 10.0
-RECOVER: Final = "`stele recover` brings back what is left."
 
 
 class BusyError(Exception):
     """Too much is in flight; nothing was done with the command."""
-
-
-class ReaderStoppedError(Exception):
-    """The log cannot be read any further, so nothing can be decided. The text says why."""
-
-
-Result = Outcome | Exception
-Tell = Callable[[Result], None]
 
 
 class Writer:
@@ -90,8 +80,6 @@ class Writer:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         """Set once there is a failure."""
-        self._floor = floor
-        self._short = Lasting()
         self._logs = [kafka_log] if past is None else [past, kafka_log]
         self.history = History(self._logs[0], start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
@@ -102,6 +90,7 @@ class Writer:
         self._reader = LogReader(
             kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
         )
+        self._known_end = KnownEnd(self._reader, self._fold, floor)
         self._older_cluster = older_cluster
         self._past = Past(self.history)
         self._reverts = Reverts(self.history)
@@ -116,9 +105,7 @@ class Writer:
         )
         self._loop = asyncio.get_running_loop()
         self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)
-        self._waiting: dict[Tell, float] = {}
-        """Who waits, and until when by the monotonic clock."""
-        self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
+        self._callers = Callers(self._loop)
         self._flush_is_due = False
         self._progress_s = time.monotonic()
         """When an epoch was won last, or the first of what is in flight was appended."""
@@ -142,9 +129,7 @@ class Writer:
     @property
     def log_id(self) -> bytes:
         """The log that is written; of one who has read nothing yet, the one that it should have found."""
-        if self.image.log_id == NO_LOG and self._floor is not None:
-            return bytes.fromhex(self._floor.log_id)
-        return self.image.log_id
+        return self._known_end.log_id
 
     @property
     def ready(self) -> bool:
@@ -197,62 +182,25 @@ class Writer:
             while not self._ready.is_set():
                 try:
                     await self._wait_for_offset((await self._reader.look()).end)
-                    self._check_end()
+                    self._known_end.check_end()
                     if not self.image.cluster and self._settings.found == "auto":
                         await self.commit(founding(self._settings), FOUND_TIMEOUT_S)
                     self._ready.set()
+                except LostWinnersError as error:
+                    self._fail(error)
+                    return
                 except (KafkaException, TimeoutError, BusyError) as error:
                     log.warning("still reading the log", epoch=self.image.epoch, why=str(error))
                     await asyncio.sleep(RETRY_START_S)
             log.info("the log is read", epoch=self.image.epoch, cluster_id=self.image.cluster_id)
 
-    def _check_end(self) -> None:
-        """A log that ends before what others have of it may be shown by a leader that was replaced; when it
-        stays so, winners are lost. Raises TimeoutError in between.
-        """
-        short = (
-            "" if self._floor is None else self._floor.below(self.image.log_id, self.image.epoch)
-        )
-        if not short:
-            return
-        if self._short.seen(time.monotonic()) > SHORT_LOG_S:
-            offset = self._fold.next_offset
-            self._fail(LostWinnersError(offset, f"{short} {RECOVER}"))
-            self.raise_failure()
-        raise TimeoutError(short)
-
     async def compare(self, ask: Callable[[], Awaitable[Floor | None]]) -> None:
-        """Stop when the log that is written here is not the one of which others have a floor, or is shorter.
-
-        While nobody tells where it ends it is not known to be shorter.
-        """
+        """Stop when the log that is written here is not the one of which others have a floor, or is shorter."""
         await self._ready.wait()
-        floor = await ask()
-        self._floor = floor or self._floor
-        lasting = Lasting()
-        while floor is not None and self.failure is None:
-            offset, short = self._fold.next_offset, floor.below(self.image.log_id, self.image.epoch)
-            known = self._fold.chain.state_id_of(floor.epoch)
-            try:
-                if not short and known is not None:
-                    floor.check(offset, self.image.log_id, floor.epoch, known)
-                if not short:
-                    return
-                is_end = await self._is_at_end()
-                if is_end and lasting.seen(time.monotonic()) > SHORT_LOG_S:
-                    raise LostWinnersError(offset, f"{short} {RECOVER}")
-            except LogError as error:
-                self._fail(error)
-                return
-            await asyncio.sleep(TICK_S)
-
-    async def _is_at_end(self) -> bool:
-        """All that the brokers show now was read. Raises LogError."""
         try:
-            end = (await self._reader.look()).end
-        except (KafkaException, TimeoutError):
-            return False
-        return self._fold.next_offset >= end and not self._reader.in_doubt
+            await self._known_end.compare(ask, lambda: self.failure is not None)
+        except LogError as error:
+            self._fail(error)
 
     async def close(self) -> None:
         self._reader.stop()
@@ -310,13 +258,13 @@ class Writer:
 
         Raises BusyError, ReaderStoppedError: then nothing was done, and nothing is told.
         """
-        self._asked(lambda reply: self._decide(envelope, reply), tell, timeout_s)
+        self._callers.ask(lambda reply: self._decide(envelope, reply), tell, timeout_s)
 
     async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
         """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
         await self._certain(timeout_s)
         async with asyncio.timeout(timeout_s):
-            return await self._outcome(lambda reply: self._decide(envelope, reply))
+            return await self._callers.outcome(lambda reply: self._decide(envelope, reply))
 
     async def linearizable(self, timeout_s: float) -> Image:
         """The image, no older than any commit before the call: a NOOP is appended and read back. A log that was
@@ -329,7 +277,7 @@ class Writer:
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
         async with asyncio.timeout(timeout_s):
-            await self._outcome(self._read_barrier)
+            await self._callers.outcome(self._read_barrier)
         return self.image
 
     async def barrier(self, timeout_s: float) -> Image:
@@ -407,51 +355,9 @@ class Writer:
         self._pipeline.read_barrier(reply)
         self._flush_soon()
 
-    def _asked(self, ask: Callable[[Reply], None], tell: Tell, timeout_s: float) -> None:
-        waiting = self._waiting
-
-        def reply(outcome: Outcome) -> None:
-            if waiting.pop(tell, None) is not None:
-                tell(outcome)
-
-        assert tell not in waiting, "one for each call"
-        waiting[tell] = time.monotonic() + timeout_s
-        try:
-            ask(reply)
-        except BaseException:
-            waiting.pop(tell, None)
-            raise
-
-    async def _outcome(self, ask: Callable[[Reply], None]) -> Outcome:
-        future: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def tell(result: Result) -> None:
-            if future.done():
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self._asked(ask, tell, inf)  # whoever awaits it sets the limit
-        try:
-            return await future
-        finally:
-            self._waiting.pop(tell, None)
-
-    def _tell_all(self, result: Exception, until_s: float = inf) -> None:
-        """Those whose time is over by then; they have no outcome."""
-        for tell in [tell for tell, end_s in self._waiting.items() if end_s <= until_s]:
-            del self._waiting[tell]
-            tell(result)
-
     async def _wait_for_offset(self, offset: int) -> None:
         self.raise_failure()
-        if self._fold.next_offset >= offset:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._at_offset.append((offset, future))
-        await future
+        await self._callers.reached(offset, self._fold.next_offset)
 
     def _check(self) -> None:
         self.raise_failure()
@@ -517,18 +423,12 @@ class Writer:
         if self._fold.image is before:
             return  # a loser is no progress: it may stand behind a record that was lost
         self._progress_s = time.monotonic()
-        self._check_floor(offset)
+        self._known_end.check_read(offset)
         self.history.add(offset, value, self._fold.image)
         if foreign is None:
             metrics.commits.inc()
         else:
             metrics.foreign_epochs.inc()
-
-    def _check_floor(self, offset: int) -> None:
-        """Raises OtherHistoryError."""
-        image, floor = self.image, self._floor
-        if floor is not None and image.epoch == floor.epoch:
-            floor.check(offset, image.log_id, image.epoch, image.state_id)
 
     def _after_records(self) -> None:
         self._flush_soon()
@@ -539,29 +439,16 @@ class Writer:
             log.info("decided again", records=self._pipeline.redecided - self._redecided)
             self._redecided = self._pipeline.redecided
             metrics.redecided.set(self._redecided)
-        self._wake()
-
-    def _wake(self) -> None:
         self.moved.set()
         self.moved = asyncio.Event()
-        if self._at_offset:
-            now = self._fold.next_offset
-            for offset, future in self._at_offset:
-                if offset <= now and not future.done():
-                    future.set_result(None)
-            self._at_offset = [(o, f) for o, f in self._at_offset if not f.done()]
+        self._callers.read_to(self._fold.next_offset)
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
         self.failed.set()
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
-        stopped = ReaderStoppedError(str(error))
-        self._tell_all(stopped)
-        for _, reached in self._at_offset:
-            if not reached.done():
-                reached.set_exception(stopped)
-        self._at_offset = []
+        self._callers.stop(ReaderStoppedError(str(error)))
         self.moved.set()
         self._ready.set()
 
@@ -573,9 +460,8 @@ class Writer:
         """Force what is silent for too long to an outcome."""
         while self.failure is None:
             await asyncio.sleep(TICK_S)
-            now_s = time.monotonic()
-            self._tell_all(TimeoutError(), now_s)
-            silent_s = now_s - self._progress_s
+            self._callers.look_at_clock()
+            silent_s = time.monotonic() - self._progress_s
             if self._reader.in_doubt:
                 continue  # nothing is read until the doubt ends
             if self.lag_records is not None:

@@ -33,11 +33,12 @@ from stele.domain.names import NodeState
 from stele.log.archive.archive import Archive
 from stele.log.commander import Commander
 from stele.log.follower import Floor
+from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.http import Api as MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
-from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.metadata_log.writer import BusyError, Writer
 from stele.metadata_log.writing import recent_records
 from stele.node.__main__ import node_app
 from stele.node.binding import bind_store
