@@ -24,8 +24,9 @@ from stele.domain.requests.ids import named, uuid7
 from stele.domain.requests.not_taken import horizon_of
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
+from stele.log.maker import Ids
 from stele.log.memory import MemoryPartition
-from stele.log.pipeline import CommitPipeline, Decisions, Ids
+from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline

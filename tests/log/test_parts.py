@@ -50,7 +50,7 @@ FREEZE = RestrictCommits(mode=CommitMode.FROZEN)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.log.pipeline.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("stele.log.maker.PART_BYTES", PART_BYTES)
     monkeypatch.setattr("stele.domain.ring.image.ROWS_PER_FACT", 10)
     monkeypatch.setattr("stele.domain.topology.pieces.ROWS_PER_FACT", 3)
 

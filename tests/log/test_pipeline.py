@@ -31,8 +31,9 @@ from stele.log import pipeline
 from stele.log.apart import Made, at_once
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
+from stele.log.maker import Ids
 from stele.log.memory import MemoryPartition
-from stele.log.pipeline import CommitPipeline, Decisions, Ids, Recall
+from stele.log.pipeline import CommitPipeline, Decisions, Recall
 from stele.log.state_ids import next_state_id
 
 NOW_MS = 1000
@@ -343,8 +344,8 @@ def test_a_barrier_that_is_asked_for_late_covers_what_was_committed_meanwhile() 
 
 
 def test_a_fact_that_is_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.log.pipeline.PART_BYTES", 500)
-    monkeypatch.setattr("stele.log.pipeline.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("stele.log.maker.PART_BYTES", 500)
+    monkeypatch.setattr("stele.log.maker.MAX_RECORD_BYTES", 1000)
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(setting("big", "x" * 2000))
@@ -527,7 +528,7 @@ def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
         def fill(_: AnyCommand, name: str = name) -> AnyCommand:
             return FoundCluster(f"blue/{name}")
 
-        writer.pipeline._fill = fill
+        writer.pipeline._maker._fill = fill
         writer.submit(Envelope(request_id=named("found"), command=FoundCluster()))
     two.land()
     for writer in (two, one):

@@ -33,7 +33,8 @@ from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.fold import Fold
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.log.pipeline import CommitPipeline, Decisions, Ids
+from stele.log.maker import Ids
+from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.port import Record
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id

@@ -23,7 +23,8 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.requests.ids import named
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
-from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.maker import Ids
+from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import next_state_id
 from tests.domain.history import LOG_ID, World, join, three_nodes
 

@@ -22,70 +22,45 @@ from typing import Final
 import msgspec
 
 from stele.domain.commands import (
-    AnyCommand,
     Envelope,
-    FoundCluster,
     Noop,
     Outcome,
     Rejection,
     command_digest,
-    command_name,
 )
-from stele.domain.context import Decision as Decided
-from stele.domain.context import WorkedOut
-from stele.domain.decide import decide
 from stele.domain.evolve import evolve
-from stele.domain.facts import AnyFact, Epoch
+from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
-from stele.domain.registry import required_features
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
 from stele.domain.requests.not_taken import check_id, deleted, reused, unreadable
 from stele.log.apart import Apart, Deciding, Made, at_once, is_large
-from stele.log.codec import decode_epoch, encode_epoch
+from stele.log.codec import decode_epoch
 from stele.log.flight import (
-    MAX_RECORD_BYTES,
     Barrier,
     Command,
     InFlight,
-    Records,
     Reply,
     Waiting,
     images_after,
     internal,
-    log_id_of_founding,
     outcome_of,
     size_of_refusal,
-    too_large,
     why_not_taken,
 )
 from stele.log.fold import Fold
-from stele.log.parts import PART_BYTES, in_parts
+from stele.log.maker import NO_DIGEST, Fill, Ids, RecordMaker, as_it_is
 from stele.log.turns import Turns
 
-NO_DIGEST: Final = bytes(16)
-"""Of a barrier, which is nobody's command."""
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
 """Of the refusals that share a barrier: a caller of one does not wait for megabytes of others."""
-
-FEW_FACTS: Final = 16
-"""Of more a record is only made once it is known that they fit, each by itself."""
 
 replace = msgspec.structs.replace
 
 OnBug = Callable[[Envelope, Exception], None]
-Fill = Callable[[AnyCommand], AnyCommand]
-"""Completes a command with what its caller cannot know; the caller's own words stay what is digested."""
 Decisions = Mapping[str, Decision]
 Recall = Callable[[int, Callable[[Decisions | None], None]], None]
 """Called with an epoch of the past; calls back, at once or later, with what it decided, or None when that
 cannot be read now."""
-
-
-class Ids(msgspec.Struct, frozen=True):
-    """Where a writer gets what it may not invent: state ids, its clock."""
-
-    next_state_id: Callable[[bytes], bytes]
-    now_ms: Callable[[], int]
 
 
 class CommitPipeline:
@@ -104,7 +79,7 @@ class CommitPipeline:
         ids: Ids,
         recall: Recall,
         on_bug: OnBug | None = None,
-        fill: Fill = lambda command: command,
+        fill: Fill = as_it_is,
         apart: Apart = at_once,
     ) -> None:
         self.fold = fold
@@ -117,7 +92,7 @@ class CommitPipeline:
         self._append = append
         self._ids = ids
         self._recall = recall
-        self._fill = fill
+        self._maker = RecordMaker(ids, fold.supported, fill)
         self._apart = apart
         self._newest: tuple[int, bytes] = (0, b"")
         """The last winner, which ``recall`` may not know yet."""
@@ -190,7 +165,7 @@ class CommitPipeline:
         facts = tuple(c.refused for c in opened.commands if c.refused is not None)
         noop = Envelope(request_id="", command=Noop())
         tip = self._appended_tip()
-        value, epoch = self._encode(
+        value, epoch = self._maker.encode(
             tip, self.fold.image, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
         )
         image = evolve(tip, epoch)
@@ -228,7 +203,7 @@ class CommitPipeline:
             return
         noop = Envelope(request_id="", command=Noop())
         image = self.fold.image
-        value, _ = self._encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
+        value, _ = self._maker.encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
         self.turns.appended(value)
         self._append(value)
 
@@ -285,7 +260,7 @@ class CommitPipeline:
             self._recall(epoch, answered)
 
     def _decide(self, waiting: Waiting, tip: Image) -> None:
-        envelope = self._filled(waiting.envelope)
+        envelope = self._maker.filled(waiting.envelope)
         command = Command(envelope.request_id, waiting.digest, [waiting])
         if is_large(tip, envelope.command):
             self.flush()
@@ -293,7 +268,7 @@ class CommitPipeline:
             return
         # Behind a barrier the images are made anew.
         begin = tip if self._open is None else without_memory(tip)
-        made = self._made(envelope, waiting.digest, tip, begin, self.fold.image)
+        made = self._maker.made(envelope, waiting.digest, tip, begin, self.fold.image)
         if self._open is not None and isinstance(made, tuple):
             self.flush()
             made = made[0], list(images_after(self._appended_tip(), made[0]))
@@ -313,7 +288,7 @@ class CommitPipeline:
             self._decided(command, made)
             self._go_on(deciding.held, deciding.readers)
 
-        self._apart(lambda: self._made(envelope, command.digest, tip, tip, read), decided)
+        self._apart(lambda: self._maker.made(envelope, command.digest, tip, tip, read), decided)
 
     def _decided(self, command: Command, made: Made) -> None:
         if isinstance(made, Exception):
@@ -328,49 +303,6 @@ class CommitPipeline:
         commit.commands.append(command)
         for flight in (*parts, commit):
             self._launch(flight)
-
-    def _made(
-        self, envelope: Envelope, digest: bytes, tip: Image, begin: Image, read: Image
-    ) -> Made:
-        """Decided on ``tip``, with images from ``begin`` on; changes nothing, and may run in a thread."""
-        try:
-            records = self._records(envelope, digest, tip, read)
-            if isinstance(records, Rejection):
-                return records
-            return records, list(images_after(begin, records))
-        except Exception as error:
-            return error
-
-    def _records(
-        self, envelope: Envelope, digest: bytes, tip: Image, read: Image
-    ) -> Records | Rejection:
-        """What a command becomes: one record, or parts and the record that commits them."""
-        at_ms, decided_on, worked_out = self._ids.now_ms(), tip, WorkedOut()
-
-        def decide_after(epochs: int) -> Decided:
-            after = replace(decided_on, epoch=decided_on.epoch + epochs)
-            return decide(after, envelope, at_ms, worked_out, self.fold.supported)
-
-        facts = decide_after(0)
-        if isinstance(facts, Rejection):
-            return facts
-        if len(facts) <= FEW_FACTS:
-            record = self._encode(tip, read, envelope, digest, tuple(facts), at_ms)
-            if len(record[0]) <= PART_BYTES:
-                return [record]
-        staging_id = self._ids.next_state_id(tip.state_id).hex()
-        split = in_parts(facts, staging_id, decide_after, PART_BYTES)
-        if isinstance(split, Rejection):
-            return split
-        parts, commit = split
-        records, nobodys = Records(), replace(envelope, request_id="")
-        for part in parts:
-            value, epoch = self._encode(tip, read, nobodys, NO_DIGEST, (part,), at_ms)
-            records.append((value, epoch))
-            tip = replace(tip, epoch=epoch.epoch, state_id=epoch.state_id)
-        records.append(self._encode(tip, read, envelope, digest, commit, at_ms))
-        largest = max(len(value) for value, _ in records)
-        return records if largest <= MAX_RECORD_BYTES else too_large(largest)
 
     def _refuse(self, command: Command, rejection: Rejection) -> None:
         """A refusal too must rest on the newest state, so it waits behind a barrier, which records it.
@@ -408,45 +340,6 @@ class CommitPipeline:
             self._by_request[command.request_id] = command
         self.turns.appended(flight.value)
         self._append(flight.value)
-
-    def _encode(
-        self,
-        tip: Image,
-        read: Image,
-        envelope: Envelope,
-        digest: bytes,
-        facts: tuple[AnyFact, ...],
-        at_ms: int,
-        state_id: bytes = b"",
-    ) -> tuple[bytes, Epoch]:
-        """``read`` is what this writer has seen win, ``at_ms`` the time that was decided by, so that any reader
-        can decide again and compare.
-        """
-        epoch = Epoch(
-            prev_state_id=tip.state_id,
-            state_id=state_id or self._ids.next_state_id(tip.state_id),
-            log_id=tip.log_id if tip.log_id != NO_LOG else log_id_of_founding(facts),
-            witness_state_id=read.state_id,
-            epoch=tip.epoch + 1,
-            witness_epoch=read.epoch,
-            request_id=envelope.request_id,
-            command=command_name(envelope.command),
-            command_digest=digest,
-            facts=facts,
-            actor=envelope.actor,
-            reason=envelope.reason,
-            origin=envelope.origin,
-            at_ms=at_ms,
-            required_features=required_features(facts),
-        )
-        return encode_epoch(epoch), epoch
-
-    def _filled(self, envelope: Envelope) -> Envelope:
-        """A command gets what ``fill`` knows, a founding the log's id too, time-ordered as state ids are."""
-        command = self._fill(envelope.command)
-        if isinstance(command, FoundCluster) and not command.log_id:
-            command = replace(command, log_id=self._ids.next_state_id(NO_LOG).hex())
-        return replace(envelope, command=command)
 
     def _won(self, offset: int) -> None:
         flight = self._in_flight.popleft()

@@ -3,7 +3,7 @@
 import random
 import time
 
-from stele.log.pipeline import Ids
+from stele.log.maker import Ids
 from stele.log.state_ids import ENTROPY_BITS, next_state_id
 
 

@@ -20,6 +20,7 @@ from stele.log.codec import decode_epoch
 from stele.log.flight import Command, InFlight, Reply, Waiting, outcome_of
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
+from stele.log.maker import RecordMaker
 from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
@@ -143,11 +144,11 @@ def barrier_is_shared_for_ever(patch: Patch) -> None:
 
 def loser_is_not_decided_again(patch: Patch) -> None:
     """A lost command's old facts are appended again on top of the new state."""
-    encode = CommitPipeline._encode
+    encode = RecordMaker.encode
     decided: dict[str, tuple[AnyFact, ...]] = {}
 
     def once(
-        self: CommitPipeline,
+        self: RecordMaker,
         tip: Any,
         read: Any,
         envelope: Envelope,
@@ -160,7 +161,7 @@ def loser_is_not_decided_again(patch: Patch) -> None:
             facts = decided.setdefault(envelope.request_id, facts)
         return encode(self, tip, read, envelope, digest, facts, at_ms, state_id)
 
-    patch.attribute(CommitPipeline, "_encode", once)
+    patch.attribute(RecordMaker, "encode", once)
 
 
 def what_is_decided_apart_counts(patch: Patch) -> None:
@@ -178,7 +179,7 @@ def what_is_decided_apart_counts(patch: Patch) -> None:
             self._decided(command, made)
             self._go_on(deciding.held, deciding.readers)
 
-        self._apart(lambda: self._made(envelope, command.digest, tip, tip, read), decided)
+        self._apart(lambda: self._maker.made(envelope, command.digest, tip, tip, read), decided)
 
     patch.attribute(CommitPipeline, "_decide_apart", whatever_has_won)
 

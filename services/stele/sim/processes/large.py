@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from stele.domain import commands
-from stele.log import flight, pipeline
+from stele.log import flight, maker
 from stele.log.flight import MAX_RECORD_BYTES
 from stele.log.parts import PART_BYTES
 from stele.sim.patching import Patch
@@ -31,8 +31,8 @@ class Records(msgspec.Struct, frozen=True):
 
     def limit(self, patch: Patch) -> None:
         """Production's limits, for as long as the patch lasts."""
-        patch.attribute(pipeline, "PART_BYTES", self.part_bytes)
-        for module in (flight, pipeline):
+        patch.attribute(maker, "PART_BYTES", self.part_bytes)
+        for module in (flight, maker):
             patch.attribute(module, "MAX_RECORD_BYTES", self.most_bytes)
 
 
