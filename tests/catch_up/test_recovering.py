@@ -170,6 +170,31 @@ async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     assert archive.segments.spans() == [Span(1, 6)]
 
 
+@pytest.mark.parametrize("epochs", [EPOCHS - 1, EPOCHS], ids=["too few", "another one"])
+async def test_a_replica_that_does_not_have_what_is_asked_for_stays(
+    tmp_path: Path, epochs: int, story: Story
+) -> None:
+    """It is not ended, to come back with what others hold: somebody may want what it has."""
+
+    async def make_topic() -> bool:
+        return False
+
+    done = list[str]()
+    follower = cast(
+        LogFollower,
+        SimpleNamespace(
+            image=story.image, failure=OSError("gone"), stop=lambda: done.append("stop")
+        ),
+    )
+    end = lambda: done.append("end")  # noqa: E731
+    ports = cast(Ports, SimpleNamespace(make_topic=make_topic, open_log=end, end=end))
+    keeper = replica(tmp_path, story_of(epochs))
+    question = asked(story)._replace(state_id=NEW)
+    with pytest.raises(NotRecoverable, match=f"leads to epoch {epochs} with .*, not to epoch 12"):
+        await recover_and_end(keeper, Followed(follower), ports, question, [])
+    assert not done and not keeper.is_closed
+
+
 async def test_one_recovery_waits_for_the_other(tmp_path: Path, story: Story) -> None:
     """They would write the same files."""
     running, most = 0, 0

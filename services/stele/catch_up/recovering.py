@@ -97,16 +97,32 @@ async def recover(
     )
 
 
+def check_leads_there(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> None:
+    """What can be said before anything is folded or stopped. Blocks. Raises NotRecoverable where this archive
+    and ``more`` do not lead to the state that is asked for, DamagedFileError.
+    """
+    last = archive.newest_image()
+    epoch, fresh = min(last, asked.epoch), _fresh(archive, asked, more)
+    state_id = archive.state_id_of(epoch) if epoch else None
+    if fresh and (fresh[0].epoch != last + 1 or state_id not in (None, fresh[0].links[0])):
+        raise NotRecoverable(
+            f"Epoch {fresh[0].epoch} does not follow epoch {last}, the last of this archive."
+        )
+    if fresh:
+        epoch, state_id = fresh[-1].epoch, fresh[-1].links[1]
+    _check_is_asked_for(epoch, state_id or b"", asked.epoch, asked.state_id)
+
+
+def _fresh(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> list[Archived]:
+    last = archive.newest_image()
+    return [record for record in more if last < record.epoch <= asked.epoch]
+
+
 def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
     """The image to go on from; what this archive lacks of it is kept first. In a thread."""
-    last = archive.newest_image()
-    fresh = [record for record in more if last < record.epoch <= asked.epoch]
+    check_leads_there(archive, asked, more)
+    fresh = _fresh(archive, asked, more)
     if fresh:
-        newest = archive.state_id_of(last) if last else None
-        if fresh[0].epoch != last + 1 or (newest is not None and fresh[0].links[0] != newest):
-            raise NotRecoverable(
-                f"Epoch {fresh[0].epoch} does not follow epoch {last}, the last of this archive."
-            )
         archive.segments.adopt(fresh)
     return image_at(archive, asked.epoch, asked.state_id)
 
@@ -115,12 +131,16 @@ def image_at(archive: Archive, epoch: int, state_id: bytes) -> Start:
     """What the archive leads to at this epoch. Blocks. Raises NotRecoverable when that is another state."""
     begun, _ = archive.begin(decided=True, at_most=epoch)
     start = archive.fold_on(begun, epoch)
-    if start.image.epoch != epoch or start.image.state_id != state_id:
-        raise NotRecoverable(
-            f"This archive leads to epoch {start.image.epoch} with state id {start.image.state_id.hex()}, not"
-            f" to epoch {epoch} with {state_id.hex()}."
-        )
+    _check_is_asked_for(start.image.epoch, start.image.state_id, epoch, state_id)
     return start
+
+
+def _check_is_asked_for(epoch: int, state_id: bytes, asked: int, asked_state_id: bytes) -> None:
+    if (epoch, state_id) != (asked, asked_state_id):
+        raise NotRecoverable(
+            f"This archive leads to epoch {epoch} with state id {state_id.hex()}, not to epoch {asked} with"
+            f" {asked_state_id.hex()}."
+        )
 
 
 async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Record | None:

@@ -22,7 +22,12 @@ from stele.catch_up.finishing import Finisher
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
+from stele.catch_up.recovering import (
+    NotRecoverable,
+    RecoverQuestion,
+    check_leads_there,
+    recover,
+)
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.telling import Held, Own, Submits, tell
 from stele.catch_up.trimming import Trimmer
@@ -193,7 +198,8 @@ async def recover_and_end(
 ) -> RecoveredAnswer:
     """Recover the log, answer, and end; one after the other. Raises as ``recover`` does.
 
-    A topic that nobody made anew is made here: until then readers wait for it, and no reader fails.
+    A topic that nobody made anew is made here: until then readers wait for it, and no reader fails. Who does
+    not have what is asked for stays as it is: what it has may be what another one asks for.
     """
     async with keeper.recovering:
         return await _recover_and_end(keeper, followed.follower, ports, asked, more)
@@ -212,6 +218,7 @@ async def _recover_and_end(
             f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
             " recover. Where a working log is to be given up, use force."
         )
+    await asyncio.to_thread(check_leads_there, keeper.archive, asked, more)
     follower.stop()
     await keeper.close()
     topic = ports.open_log()

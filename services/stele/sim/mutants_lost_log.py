@@ -184,6 +184,11 @@ def recovery_is_finished_whatever_others_hold(patch: Patch) -> None:
     patch.attribute(Finisher, "_is_longer", never)
 
 
+def whoever_is_asked_to_recover_ends(patch: Patch) -> None:
+    """A replica that does not have what the log is to go on from is stopped before it says so."""
+    patch.function(recovering.check_leads_there, lambda archive, asked, more: None)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -204,5 +209,6 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     backups_take_what_was_given_up,
     recovery_is_left_to_who_wrote_it,
     recovery_is_finished_whatever_others_hold,
+    whoever_is_asked_to_recover_ends,
 )
 """Runs come upon these, but too seldom."""
