@@ -11,6 +11,7 @@ from stele.catch_up.holdings import Holdings
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
+from stele.catch_up.replica import Ports, recover_and_end
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.recovery.histories import Choice, Source, choose
@@ -23,6 +24,7 @@ from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.follow import Followed
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 
@@ -166,6 +168,52 @@ async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     answer = await recovered(keeper, MemoryPartition(), shorter)
     assert (answer.last_epoch, answer.epoch) == (5, 6)
     assert archive.segments.spans() == [Span(1, 6)]
+
+
+@pytest.mark.parametrize("epochs", [EPOCHS - 1, EPOCHS], ids=["too few", "another one"])
+async def test_a_replica_that_does_not_have_what_is_asked_for_stays(
+    tmp_path: Path, epochs: int, story: Story
+) -> None:
+    """It is not ended, to come back with what others hold: somebody may want what it has."""
+
+    async def make_topic() -> bool:
+        return False
+
+    done = list[str]()
+    follower = cast(
+        LogFollower,
+        SimpleNamespace(
+            image=story.image, failure=OSError("gone"), stop=lambda: done.append("stop")
+        ),
+    )
+    end = lambda: done.append("end")  # noqa: E731
+    ports = cast(Ports, SimpleNamespace(make_topic=make_topic, open_log=end, end=end))
+    keeper = replica(tmp_path, story_of(epochs))
+    question = asked(story)._replace(state_id=NEW)
+    with pytest.raises(NotRecoverable, match=f"leads to epoch {epochs} with .*, not to epoch 12"):
+        await recover_and_end(keeper, Followed(follower), ports, question, [])
+    assert not done and not keeper.is_closed
+
+
+async def test_one_recovery_waits_for_the_other(tmp_path: Path, story: Story) -> None:
+    """They would write the same files."""
+    running, most = 0, 0
+
+    async def make_topic() -> bool:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        raise NotRecoverable("there is no topic")
+
+    follower = cast(LogFollower, SimpleNamespace(image=story.image, failure=None))
+    ports = cast(Ports, SimpleNamespace(make_topic=make_topic))
+    keeper, followed = replica(tmp_path, story), Followed(follower)
+    recoveries = (recover_and_end(keeper, followed, ports, asked(story), []) for _ in range(3))
+    found = await asyncio.gather(*recoveries, return_exceptions=True)
+    assert [str(each) for each in found] == ["there is no topic"] * 3
+    assert most == 1
 
 
 async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story) -> None:

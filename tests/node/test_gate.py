@@ -107,6 +107,19 @@ async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
     assert identity.acknowledged == noted(world.image)
 
 
+async def test_what_is_acknowledged_since_it_is_open_is_not_overwritten(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was a member before looks for its row twice: at once, and when what has changed of it is announced.
+    Meanwhile the agent notes newer versions, in a thread of its own.
+    """
+    start, saved = Start(directory, everything(world), world), list[dict[str, object]]()
+    await start.admit()
+    monkeypatch.setattr(directory, "save", lambda **changes: saved.append(changes))
+    await start.gate.recognise(start.stop)
+    assert not saved
+
+
 async def test_who_was_admitted_is_not_said_to_wait_for_that_while_it_notes_it(
     world: World, directory: DataDirectory
 ) -> None:

@@ -148,6 +148,8 @@ class Gate:
             if row is not None:
                 self.check_host(image)
             if row is not None and row.host_id == identity.host_id:
+                if self._open:
+                    return  # all is noted, and since then the agent notes what it acknowledges
                 losses = identity.accepted_losses
                 if self._loss is not None:
                     log.warning("lost epochs are accepted", loss=msgspec.to_builtins(self._loss))

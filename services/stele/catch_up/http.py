@@ -61,7 +61,6 @@ class Api:
         self._recover = recover
         self._reading = asyncio.Semaphore(READERS)
         self._sending = Sending()
-        self._recovering = asyncio.Lock()
 
     def app(self, name: str, health: Callable[[], Health], *more: Route) -> Starlette:
         """All that the service answers."""
@@ -163,8 +162,7 @@ class Api:
         body = await request.body()
         try:
             records = await asyncio.to_thread(from_container, body) if body else []
-            async with self._recovering:
-                return JsonResponse(await self._recover(asked, records))
+            return JsonResponse(await self._recover(asked, records))
         except TimeoutError as error:
             raise HttpError(
                 504,

@@ -68,6 +68,8 @@ class Keeper:
         """The newest epoch that is on the disk."""
         self.needed: frozenset[int] = frozenset()
         """Epochs whose snapshots stay in any case."""
+        self.recovering = asyncio.Lock()
+        """Held by whoever has the log go on as another one here, and ends this process."""
         self._snapshots_kept = snapshots_kept
         self._sync_interval_s = sync_interval_s
         self._on_snapshot = on_snapshot

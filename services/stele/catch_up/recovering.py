@@ -19,7 +19,7 @@ from stele.log.archive.records import Archived
 from stele.log.archive.snapshots import head_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.errors import RecoveredError
-from stele.log.port import Log, Record
+from stele.log.port import Log, LogPast, Record
 from stele.log.recovery import first_recovery, start_after
 from stele.log.start import Start
 from stele.log.state_ids import next_state_id
@@ -65,7 +65,7 @@ async def recover(
     """
     start = await asyncio.to_thread(_image, keeper.archive, asked, more)
     begin, end = await ends()
-    there = await _recovery_in(topic, start, begin, end)
+    there = await recovery_in(topic, start.image.log_id, begin, end)
     was_there = there is not None
     if there is None:
         there, was_there = await _write(topic, ends, end, start, asked)
@@ -78,7 +78,7 @@ async def recover(
             " delete the topic and recover again: it goes on from here then. The dry run shows who has what of"
             " which log."
         ) from error
-    await asyncio.to_thread(_keep, keeper.archive, start, after, there)
+    await asyncio.to_thread(keep, keeper.archive, start, after, there)
     log.warning(
         "the log is recovered",
         log_id=after.image.log_id.hex(),
@@ -97,35 +97,60 @@ async def recover(
     )
 
 
+def check_leads_there(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> None:
+    """What can be said before anything is folded or stopped. Blocks. Raises NotRecoverable where this archive
+    and ``more`` do not lead to the state that is asked for, DamagedFileError.
+    """
+    last = archive.newest_image()
+    epoch, fresh = min(last, asked.epoch), _fresh(archive, asked, more)
+    state_id = archive.state_id_of(epoch) if epoch else None
+    if fresh and (fresh[0].epoch != last + 1 or state_id not in (None, fresh[0].links[0])):
+        raise NotRecoverable(
+            f"Epoch {fresh[0].epoch} does not follow epoch {last}, the last of this archive."
+        )
+    if fresh:
+        epoch, state_id = fresh[-1].epoch, fresh[-1].links[1]
+    _check_is_asked_for(epoch, state_id or b"", asked.epoch, asked.state_id)
+
+
+def _fresh(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> list[Archived]:
+    last = archive.newest_image()
+    return [record for record in more if last < record.epoch <= asked.epoch]
+
+
 def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
     """The image to go on from; what this archive lacks of it is kept first. In a thread."""
-    last = archive.newest_image()
-    fresh = [record for record in more if last < record.epoch <= asked.epoch]
+    check_leads_there(archive, asked, more)
+    fresh = _fresh(archive, asked, more)
     if fresh:
-        newest = archive.state_id_of(last) if last else None
-        if fresh[0].epoch != last + 1 or (newest is not None and fresh[0].links[0] != newest):
-            raise NotRecoverable(
-                f"Epoch {fresh[0].epoch} does not follow epoch {last}, the last of this archive."
-            )
         archive.segments.adopt(fresh)
-    begun, _ = archive.begin(decided=True, at_most=asked.epoch)
-    start = archive.fold_on(begun, asked.epoch)
-    if start.image.epoch != asked.epoch or start.image.state_id != asked.state_id:
-        raise NotRecoverable(
-            f"This archive leads to epoch {start.image.epoch} with state id {start.image.state_id.hex()}, not"
-            f" to epoch {asked.epoch} with {asked.state_id.hex()}."
-        )
+    return image_at(archive, asked.epoch, asked.state_id)
+
+
+def image_at(archive: Archive, epoch: int, state_id: bytes) -> Start:
+    """What the archive leads to at this epoch. Blocks. Raises NotRecoverable when that is another state."""
+    begun, _ = archive.begin(decided=True, at_most=epoch)
+    start = archive.fold_on(begun, epoch)
+    _check_is_asked_for(start.image.epoch, start.image.state_id, epoch, state_id)
     return start
 
 
-async def _recovery_in(topic: Log, start: Start, begin: int, end: int) -> Record | None:
-    """The first recovery of this log, or of one that came from it, that the topic holds."""
+def _check_is_asked_for(epoch: int, state_id: bytes, asked: int, asked_state_id: bytes) -> None:
+    if (epoch, state_id) != (asked, asked_state_id):
+        raise NotRecoverable(
+            f"This archive leads to epoch {epoch} with state id {state_id.hex()}, not to epoch {asked} with"
+            f" {asked_state_id.hex()}."
+        )
+
+
+async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Record | None:
+    """The first recovery of this log, or of one that came from it, that the topic holds. Raises LogError."""
     offset = begin
     while offset < end:
         records = await topic.read(offset, min(READ_RECORDS, end - offset))
         if not records:
             return None
-        found = first_recovery(records, start.image.log_id)
+        found = first_recovery(records, log_id)
         if found is not None:
             return found
         offset = records[-1].offset + 1
@@ -159,14 +184,16 @@ async def _write(
     async with asyncio.timeout(WRITE_S):
         while True:
             _, end = await ends()
-            found = await _recovery_in(topic, start, before, end)
+            found = await recovery_in(topic, start.image.log_id, before, end)
             if found is not None:
                 return found, found.value != value
             await asyncio.sleep(LOOK_S)
 
 
-def _keep(archive: Archive, start: Start, after: Start, there: Record) -> None:
-    """The first epoch of the new log, and a snapshot of it; what came after the old one's end is set aside."""
+def keep(archive: Archive, start: Start, after: Start, there: Record) -> None:
+    """The first epoch of the new log, and a snapshot of it; what came after the old one's end is set aside.
+    Blocks.
+    """
     lost = archive.set_aside_after(start.image.epoch, start.image.log_id.hex())
     if lost:
         log.error("epochs were lost by the recovery, and set aside", epochs=lost)

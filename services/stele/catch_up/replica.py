@@ -18,10 +18,16 @@ from stele.catch_up.filling import (
     keep_beginning,
     reachable,
 )
+from stele.catch_up.finishing import Finisher
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
+from stele.catch_up.recovering import (
+    NotRecoverable,
+    RecoverQuestion,
+    check_leads_there,
+    recover,
+)
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.telling import Held, Own, Submits, tell
 from stele.catch_up.trimming import Trimmer
@@ -91,7 +97,8 @@ async def archiving(
         supported=keeper.archive.supported,
     )
     if out_of_reach is None:
-        reads = reading(follower, epochs, givers.others, ports.end)
+        finisher = Finisher(keeper, follower, epochs, givers.others)
+        reads = reading(follower, epochs, givers.others, ports.end, finisher.finish)
     else:
         reads = _waiting(follower, epochs, out_of_reach, reach, keeper, ports.end)
     async with reads as followed:
@@ -189,16 +196,29 @@ async def recover_and_end(
     asked: RecoverQuestion,
     more: list[Archived],
 ) -> RecoveredAnswer:
-    """Recover the log, answer, and end. Raises as ``recover`` does.
+    """Recover the log, answer, and end; one after the other. Raises as ``recover`` does.
 
-    A topic that nobody made anew is made here: until then readers wait for it, and no reader fails.
+    A topic that nobody made anew is made here: until then readers wait for it, and no reader fails. Who does
+    not have what is asked for stays as it is: what it has may be what another one asks for.
     """
-    follower, was_missing = followed.follower, await ports.make_topic()
+    async with keeper.recovering:
+        return await _recover_and_end(keeper, followed.follower, ports, asked, more)
+
+
+async def _recover_and_end(
+    keeper: Keeper,
+    follower: LogFollower,
+    ports: Ports,
+    asked: RecoverQuestion,
+    more: list[Archived],
+) -> RecoveredAnswer:
+    was_missing = await ports.make_topic()
     if follower.failure is None and not (was_missing or asked.force):
         raise NotRecoverable(
             f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
             " recover. Where a working log is to be given up, use force."
         )
+    await asyncio.to_thread(check_leads_there, keeper.archive, asked, more)
     follower.stop()
     await keeper.close()
     topic = ports.open_log()

@@ -3,12 +3,12 @@
 A reader that was left behind by a truncation ends at once; so does one that stands behind the topic's end
 although its last winner is there: what was lost there was no winner. One that stopped because its log is gone,
 or is another one by now, stays: it says why, and what it has read last may be all that is left. It ends once
-the log was recovered, which a catch-up replica tells.
+the log was recovered, which a catch-up replica tells; a replica that can finishes a recovery itself.
 """
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from stele.log.errors import NoBeginningError, OffsetGoneError, RecoveredError
@@ -16,6 +16,9 @@ from stele.runtime.catch_up import CatchUp
 from stele.runtime.logs import get_logger
 
 LOOK_S: Final = 2.0
+
+Finish = Callable[[], Awaitable[bool]]
+"""Has the log go on from what this process holds, if it can; whether it does."""
 
 log = get_logger(__name__)
 
@@ -25,28 +28,38 @@ def end_in_order() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+async def cannot() -> bool:
+    """Of those that are no replica."""
+    return False
+
+
 async def begin_anew(
     failed: asyncio.Event,
     failure: Callable[[], Exception | None],
     log_id: Callable[[], bytes],
     catch_up: CatchUp,
     end: Callable[[], None] = end_in_order,
+    finish: Finish = cannot,
 ) -> None:
     """Wait for such a failure, and end the process in order."""
     await failed.wait()
     why = failure()
     if not isinstance(why, OffsetGoneError | RecoveredError | NoBeginningError):
-        await recovered(log_id().hex(), catch_up)
+        await recovered(log_id().hex(), catch_up, finish)
+    elif isinstance(why, RecoveredError):
+        await finish()
     log.error(
         "the log goes on elsewhere: this process ends, and begins with a snapshot", why=str(why)
     )
     end()
 
 
-async def recovered(log_id: str, catch_up: CatchUp) -> None:
-    """Return once a replica follows a log that was recovered from this one."""
+async def recovered(log_id: str, catch_up: CatchUp, finish: Finish) -> None:
+    """Return once a replica follows a log that was recovered from this one, or this process will."""
     while True:
         for _, answer in await catch_up.archives():
             if any(before.log_id == log_id for before in answer.incarnations):
                 return
+        if await finish():
+            return
         await asyncio.sleep(LOOK_S)

@@ -17,7 +17,7 @@ from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import EpochsLog, Log
-from stele.runtime.anew import begin_anew, end_in_order
+from stele.runtime.anew import Finish, begin_anew, cannot, end_in_order
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health
@@ -128,6 +128,7 @@ async def reading(
     epochs: Log,
     catch_up: CatchUp,
     end: Callable[[], None] = end_in_order,
+    finish: Finish = cannot,
 ) -> AsyncIterator[Followed]:
     """Have the follower read inside the block, and close its log after it."""
     followed = Followed(follower)
@@ -135,7 +136,12 @@ async def reading(
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
     beginning_anew = asyncio.create_task(
         begin_anew(
-            follower.failed, lambda: follower.failure, lambda: follower.log_id, catch_up, end
+            follower.failed,
+            lambda: follower.failure,
+            lambda: follower.log_id,
+            catch_up,
+            end,
+            finish,
         ),
         name="begin-anew",
     )

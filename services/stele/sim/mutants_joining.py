@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stele.agent.gate import Gate
 from stele.agent.standing import join_ended
 from stele.domain.base import Rejection
 from stele.domain.image import Image
@@ -9,6 +10,7 @@ from stele.domain.topology.operations import join
 from stele.domain.topology.operations import replace as replacing
 from stele.domain.topology.operations.base import check_dead
 from stele.domain.topology.operations.commands import Replace
+from stele.runtime.service import Stop
 from stele.sim.patching import Patch
 
 
@@ -32,8 +34,20 @@ def ended_join_is_not_told(patch: Patch) -> None:
     patch.function(join_ended, lambda image, identity: "")
 
 
+def open_gate_notes_what_was_before(patch: Patch) -> None:
+    """A member notes what it had acknowledged before its start once more, over what its agent notes by then."""
+    plain = Gate.recognise
+
+    async def again(self: Gate, stop: Stop) -> None:
+        self._open = False
+        await plain(self, stop)
+
+    patch.attribute(Gate, "recognise", again)
+
+
 JOINING_MUTANTS: Final = (
     data_directory_joins_again,
     dead_node_is_looked_for_first,
     ended_join_is_not_told,
+    open_gate_notes_what_was_before,
 )

@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from stele.catch_up import filling, keeper, recovering
+from stele.catch_up.finishing import Finisher
 from stele.domain.archive import majority
+from stele.domain.cluster.facts import LogRecovered
 from stele.domain.image import Image
 from stele.log import follower
 from stele.log.archive import segments, snapshot_folder, snapshots
@@ -18,7 +20,7 @@ from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
-from stele.log.port import Log, Look, Record
+from stele.log.port import LogPast, Look, Record
 from stele.log.reader import LogReader
 from stele.log.start import Start
 from stele.metadata_log.writer import Writer
@@ -31,15 +33,15 @@ from stele.sim.patching import Patch
 def recovery_looks_for_no_other(patch: Patch) -> None:
     """Who recovers the log takes its own record for the first, whoever did it before."""
 
-    plain = recovering._recovery_in  # noqa: SLF001
+    plain = recovering.recovery_in
     asked = 0
 
-    async def own(topic: Log, start: Start, begin: int, end: int) -> Record | None:
+    async def own(topic: LogPast, log_id: bytes, begin: int, end: int) -> Record | None:
         nonlocal asked
         asked += 1
-        return None if asked % 2 else await plain(topic, start, begin, end)
+        return None if asked % 2 else await plain(topic, log_id, begin, end)
 
-    patch.attribute(recovering, "_recovery_in", own)
+    patch.attribute(recovering, "recovery_in", own)
 
 
 def anchor_is_not_looked_for(patch: Patch) -> None:
@@ -54,7 +56,7 @@ def anchor_is_not_looked_for(patch: Patch) -> None:
 def lost_log_ends_the_process(patch: Patch) -> None:
     """Whoever notices that its log is lost ends, and with it what it alone had read."""
 
-    async def at_once(log_id: str, catch_up: CatchUp) -> None:
+    async def at_once(log_id: str, catch_up: CatchUp, finish: anew.Finish) -> None:
         await asyncio.sleep(0)
 
     patch.function(anew.recovered, at_once)
@@ -164,6 +166,29 @@ def backups_take_what_was_given_up(patch: Patch) -> None:
     patch.attribute(CatchUp, "records", of_anybody)
 
 
+def recovery_is_left_to_who_wrote_it(patch: Patch) -> None:
+    """A replica whose archive has what the log goes on from waits for a snapshot of whoever recovered it."""
+
+    async def nothing(self: Finisher) -> bool:
+        return False
+
+    patch.attribute(Finisher, "finish", nothing)
+
+
+def recovery_is_finished_whatever_others_hold(patch: Patch) -> None:
+    """A recovery that nobody has begun behind is finished though it gives up what somebody holds."""
+
+    async def never(self: Finisher, fact: LogRecovered) -> bool:
+        return False
+
+    patch.attribute(Finisher, "_is_longer", never)
+
+
+def whoever_is_asked_to_recover_ends(patch: Patch) -> None:
+    """A replica that does not have what the log is to go on from is stopped before it says so."""
+    patch.function(recovering.check_leads_there, lambda archive, asked, more: None)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -182,5 +207,8 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     half_a_snapshot_is_one,
     deleted_files_are_answered_for,
     backups_take_what_was_given_up,
+    recovery_is_left_to_who_wrote_it,
+    recovery_is_finished_whatever_others_hold,
+    whoever_is_asked_to_recover_ends,
 )
 """Runs come upon these, but too seldom."""

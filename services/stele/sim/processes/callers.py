@@ -206,6 +206,9 @@ class Mover(Caller):
             elif row is not None and row.excluded_since and not node.is_off and node.is_up:
                 self.world.trace(f"{node.node_id} is declared dead: its folder is thrown away")
                 node.renew()
+            elif row is None and node.waits and node.alive and _has_left(image, node.replaces):
+                self.world.trace(f"{node.node_id} waits for the place of who has left: it joins")
+                node.renew()
         await self.world.freezer.thaw()
         names = {node.node_id for node in self.world.nodes}
         excluded = {
@@ -262,6 +265,11 @@ class Mover(Caller):
         ):
             return None
         return commands.Leave(node_id=self.chance.choice(members))
+
+
+def _has_left(image: Image, node_id: str) -> bool:
+    row = image.node(node_id)
+    return row is not None and row.state is NodeState.LEFT
 
 
 def _nobody_can_take(image: Image, dead: str) -> bool:

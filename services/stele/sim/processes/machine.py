@@ -67,6 +67,8 @@ class Machine(Owner):
         """Nobody starts it."""
         self.ended_by = ""
         """Why the last process ended, when it did so itself."""
+        self.ended_at = b""
+        """The newest state of the log that the topic held then."""
         self.is_refused = False
         """It ended as badly configured, and is not started until somebody has looked."""
         self.kills = 0
@@ -203,6 +205,7 @@ class Machine(Owner):
             return
         error = None if task.cancelled() else task.exception()
         self.ended_by = "" if error is None else repr(error)
+        self.ended_at = self.world.witness.head
         self.world.trace(f"{self.name} ends {self.ended_by}")
         for each in error.exceptions if isinstance(error, BaseExceptionGroup) else (error,):
             if isinstance(each, BUGS):

@@ -260,7 +260,7 @@ def _damaged(replica: ReplicaMachine) -> str:
 
 def _accept_losses(world: "World") -> None:
     """The operator looks at nodes that refuse to serve: lost epochs are accepted where they are lost, and who
-    gave up before the log was recovered is started again.
+    gave up before the log was recovered, with all that it had acknowledged, is started again.
     """
     line, image = world.witness.line(world.witness.head), world.witness.image
     world.mover.spawn(world.mover.look_after())
@@ -279,8 +279,9 @@ def _accept_losses(world: "World") -> None:
             continue
         identity = node.disk_identity()
         state_id = bytes.fromhex(identity.acknowledged.state_id)
+        was_lost = state_id not in world.witness.line(node.ended_at)
         world.demand(
-            state_id not in line or GAVE_UP in node.ended_by,
+            state_id not in line or was_lost or GAVE_UP in node.ended_by,
             EQUAL,
             f"{node.name} serves, since epoch {identity.acknowledged.epoch}, which it acknowledged, is there",
             f"it does not: {node.ended_by}",

@@ -1,0 +1,218 @@
+"""A recovery whose writer is gone is finished by who has what the log goes on from, if nobody loses by it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stele.catch_up.filling import Givers
+from stele.catch_up.finishing import Finisher
+from stele.catch_up.keeper import Keeper
+from stele.catch_up.replica import Ports, archiving
+from stele.domain.commands import FoundCluster, SetSetting
+from stele.domain.image import EMPTY
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.archive.spans import Span
+from stele.log.codec import encode_epoch
+from stele.log.follower import LogFollower
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Ends, Record
+from stele.log.start import Start
+from stele.runtime.answers.catch_up import ArchiveAnswer, SpanAnswer
+from stele.runtime.catch_up import CatchUp
+from tests.domain.epochs import LOG_ID
+from tests.domain.epochs import History as Story
+
+KEPT, EPOCHS = 12, 15
+NEW = bytes([0xC0] * 16)
+ENDS_S = 20.0
+
+
+def story_of(epochs: int = EPOCHS) -> Story:
+    story = Story(empty=EMPTY)
+    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
+    while story.image.epoch < epochs:
+        assert story.apply(SetSetting("s", str(story.image.epoch))) is None
+    return story
+
+
+def recovered_story() -> Story:
+    """It goes on after epoch KEPT, with one more epoch behind the recovery."""
+    story = story_of()
+    story.recover(NEW, KEPT)
+    assert story.apply(SetSetting("after", "1")) is None
+    return story
+
+
+RECOVERY, AFTER = (encode_epoch(epoch) for epoch in recovered_story().epochs[KEPT:])
+
+
+def archive_of(folder: Path, epochs: int) -> Archive:
+    archive = Archive(folder)
+    archive.segments.adopt(
+        Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story_of(epochs).epochs
+    )
+    return archive
+
+
+class Topic(MemoryLog):
+    """Counts how often it is read."""
+
+    def __init__(self, *values: bytes) -> None:
+        partition = MemoryPartition()
+        for value in values:
+            partition.append(value)
+        super().__init__(partition)
+        self.reads, self.was_read = 0, asyncio.Event()
+
+    async def ends(self) -> Ends:
+        return Ends(0, await self.end_offset())
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        self.reads += 1
+        self.was_read.set()
+        return await super().read(offset, limit)
+
+
+class Others:
+    """One more replica, which holds so many epochs of the old log; of another log with ``log_id``."""
+
+    replicas = 1
+
+    def __init__(self, epochs: int = 0, log_id: str = LOG_ID.hex()) -> None:
+        self._epochs = epochs
+        self._log_id = log_id
+
+    async def archives(self) -> list[Any]:
+        answer = ArchiveAnswer(
+            replica_id="",
+            cluster="demo",
+            cluster_id="",
+            log_id=self._log_id,
+            incarnations=(),
+            epoch=0,
+            trouble="",
+            spans=(SpanAnswer(1, self._epochs),),
+            size_bytes=0,
+            snapshots=(),
+            damaged=(),
+        )
+        return [("http://other", answer)] if self._epochs else []
+
+    async def starts(self, **_: object) -> list[Any]:
+        return []
+
+
+def finisher(archive: Archive, topic: Topic, others: Others, epochs: int = KEPT) -> Finisher:
+    """Of a reader that has stopped at an epoch of the old log."""
+    stopped = SimpleNamespace(image=story_of(epochs).image, stop=lambda: None)
+    keeper = Keeper(archive, 3, 0.01)
+    return Finisher(keeper, cast(LogFollower, stopped), topic, cast(CatchUp, others))
+
+
+def next_start(folder: Path) -> Start:
+    return Keeper(Archive(folder), 3, 0.01).begin()
+
+
+async def test_the_log_goes_on_from_what_is_here_without_who_recovered_it(tmp_path: Path) -> None:
+    archive = archive_of(tmp_path, KEPT)
+    assert await finisher(archive, Topic(RECOVERY), Others()).finish()
+    start = next_start(tmp_path)
+    assert start.image.state_id == recovered_story().images[KEPT + 1].state_id
+    assert start.anchor is not None and start.anchor.offset == 0
+    assert [kept.head.epoch for kept in archive.snapshots.all()] == [KEPT + 1]
+
+
+async def test_who_holds_more_leaves_to_people_which_log_counts_until_one_is_relied_on(
+    tmp_path: Path,
+) -> None:
+    archive = archive_of(tmp_path, EPOCHS)
+    assert not await finisher(archive, Topic(RECOVERY), Others(), EPOCHS).finish()
+    assert archive.segments.spans() == [Span(1, EPOCHS)]
+    assert await finisher(archive, Topic(RECOVERY, AFTER), Others(), EPOCHS).finish()
+    assert archive.segments.spans() == [Span(1, KEPT + 1)]
+    assert next_start(tmp_path).image.log_id == NEW
+
+
+@pytest.mark.parametrize(
+    ("others", "behind", "finishes"),
+    [
+        (Others(EPOCHS), (), False),
+        (Others(EPOCHS), (AFTER,), True),
+        (Others(KEPT), (), True),
+        (Others(EPOCHS, "0a" * 16), (), True),
+    ],
+    ids=["more, not relied on", "more, relied on", "no more", "of another log"],
+)
+async def test_what_another_replica_holds_counts_while_nobody_has_begun_behind_the_recovery(
+    tmp_path: Path, others: Others, behind: tuple[bytes, ...], finishes: bool
+) -> None:
+    archive = archive_of(tmp_path, KEPT)
+    assert await finisher(archive, Topic(RECOVERY, *behind), others).finish() is finishes
+    assert (archive.segments.last == KEPT + 1) is finishes
+
+
+async def test_an_archive_that_ends_before_the_recovery_has_nothing_to_go_on_from(
+    tmp_path: Path,
+) -> None:
+    archive = archive_of(tmp_path, KEPT - 1)
+    assert not await finisher(archive, Topic(RECOVERY, AFTER), Others(), KEPT - 1).finish()
+    assert archive.segments.spans() == [Span(1, KEPT - 1)]
+
+
+async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(tmp_path: Path) -> None:
+    """Its first recovery is gone: one that is found behind may be another."""
+    archive = archive_of(tmp_path, KEPT)
+    assert not await finisher(archive, Topic(AFTER, RECOVERY), Others()).finish()
+    assert archive.segments.spans() == [Span(1, KEPT)]
+
+
+async def test_a_topic_without_a_recovery_is_looked_through_seldom(tmp_path: Path) -> None:
+    topic = Topic(*(encode_epoch(epoch) for epoch in story_of(3).epochs))
+    finishing = finisher(archive_of(tmp_path, KEPT), topic, Others())
+    assert not await finishing.finish()
+    reads = topic.reads
+    assert reads
+    assert not await finishing.finish()
+    assert topic.reads == reads
+
+
+async def test_whoever_recovers_the_log_from_here_is_not_disturbed(tmp_path: Path) -> None:
+    topic, keeper = Topic(RECOVERY), Keeper(archive_of(tmp_path, KEPT), 3, 0.01)
+    stopped = SimpleNamespace(image=story_of(KEPT).image, stop=lambda: None)
+    finishing = Finisher(keeper, cast(LogFollower, stopped), topic, cast(CatchUp, Others()))
+    async with keeper.recovering:
+        task = asyncio.create_task(finishing.finish())
+        await topic.was_read.wait()
+        await keeper.close()
+    assert not await task
+    assert keeper.archive.segments.last == KEPT
+
+
+@pytest.mark.parametrize(
+    "kept_before", [KEPT, 0], ids=["at its next offset", "where its last winner was"]
+)
+async def test_a_replica_that_stops_reading_begins_anew_in_the_recovered_log(
+    tmp_path: Path, kept_before: int
+) -> None:
+    old = [encode_epoch(epoch) for epoch in story_of(KEPT).epochs]
+    fill = [RECOVERY, AFTER] if kept_before else [*old[: KEPT - 1], RECOVERY, AFTER]
+    topic = Topic(*old[:kept_before], *fill)
+    archive, ended = archive_of(tmp_path, KEPT), asyncio.Event()
+    keeper = Keeper(archive, 3, 0.01)
+    ports = Ports(
+        open_log=lambda: topic,
+        make_topic=cast(Callable[[], Awaitable[bool]], None),
+        delete=lambda offset: None,
+        commander=cast(Any, None),
+        end=ended.set,
+    )
+    givers = Givers(cast(CatchUp, Others()), None, "demo")
+    async with archiving(keeper, givers, ports):
+        await asyncio.wait_for(ended.wait(), ENDS_S)
+    await keeper.close()
+    assert next_start(tmp_path).image.log_id == NEW
