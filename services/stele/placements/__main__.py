@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import time
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,7 @@ from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import choose_java, is_submitted, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
 from stele.placements.topic import framing_of
-from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer, announcement, own_service
+from stele.runtime.announce import LOOK_S, Telling, own_service
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
 from stele.runtime.java import SPARK
@@ -86,21 +88,18 @@ def _reached(runner: Runner) -> dict[str, int]:
 
 
 async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
-    """Tell each cluster of this process once it is read; who is forgotten later is told of by a restart."""
+    """Tell each cluster of this process once it is read, and where its log says something else of it."""
     own = own_service(NAME, settings.instance_id)
-    announcers, told, pause_s = dict[str, Announcer](), set[str](), LOOK_S
+    tellings, due_s = dict[str, Telling](), dict[str, float]()
     while True:
-        read = set() if runner.job is None else {*runner.job.reached}
-        waiting = sorted(read - told)
-        pause_s = min(2 * pause_s, LAST_PAUSE_S) if waiting else LOOK_S
-        for cluster in waiting:
-            if cluster not in announcers:
-                announcers[cluster] = Announcer(
-                    partial(announcement, own), settings.kafka_bootstrap, cluster
-                )
-            if await announcers[cluster].say() is not None:
-                told.add(cluster)
-        await asyncio.sleep(pause_s)
+        images = {} if runner.job is None else runner.job.images()
+        for cluster, image in sorted(images.items(), key=itemgetter(0)):
+            if cluster not in tellings:
+                tellings[cluster] = Telling(own, settings.kafka_bootstrap, cluster)
+            if due_s.get(cluster, 0.0) <= time.monotonic():
+                pause_s = await tellings[cluster].look(image, is_read=True)
+                due_s[cluster] = time.monotonic() + pause_s
+        await asyncio.sleep(LOOK_S)
 
 
 def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:

@@ -105,6 +105,11 @@ class Deriver:
         """Why the topics of placements of clusters stay as they are, and what to do."""
         return self._publishing.stopped
 
+    def images(self) -> dict[str, Image]:
+        """The newest of each cluster that was reached; other threads may ask."""
+        found = ((cluster, self._folds.get(cluster)) for cluster in self.reached)
+        return {cluster: fold.image for cluster, fold in found if fold is not None}
+
     def start(self) -> None:
         """Bring topic and tables up to what the events hold, then go on with what is offered."""
         self._new.append({cluster: NewRows() for cluster in sorted(self._events.heads)})

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 
+from stele.domain.image import Image
 from stele.log.flows import flow_topic
 from stele.placements.chain import FRESH
 from stele.placements.derive import Deriver
@@ -140,6 +141,10 @@ class Job:
     @property
     def reached(self) -> dict[str, Reached]:
         return self._deriver.reached
+
+    def images(self) -> dict[str, Image]:
+        """The newest that is known of each cluster whose tables are there."""
+        return self._deriver.images()
 
     @property
     def lags(self) -> dict[str, Lag]:

@@ -34,6 +34,10 @@ make 1,440 records a day each in the end.
 """
 SUBMIT_TIMEOUT_S: Final = 10.0
 
+ANOTHER: Final = (
+    "If this goes on, another process runs under this id: give each a STELE_INSTANCE_ID of its own."
+)
+
 log = get_logger(__name__)
 
 
@@ -51,8 +55,8 @@ async def announced(
     Nothing waits for it: a reader that lacks a feature stops where that is enabled, announced or not.
     """
     own = own_service(name, settings.instance_id, build)
-    announcer = Announcer(partial(announcement, own), settings.kafka_bootstrap, settings.cluster)
-    task = asyncio.create_task(_keep_announced(own, announcer, image, is_read), name="announce")
+    telling = Telling(own, settings.kafka_bootstrap, settings.cluster)
+    task = asyncio.create_task(_keep_announced(telling, image, is_read), name="announce")
     try:
         yield
     finally:
@@ -152,42 +156,58 @@ def growing_pauses() -> Iterator[float]:
         pause_s = min(2 * pause_s, LAST_AGAIN_S)
 
 
-async def _keep_announced(
-    own: Service, announcer: Announcer, image: Callable[[], Image], is_read: Callable[[], bool]
-) -> None:
-    said: int | None = None  # the epoch in which the log told of this process
-    pause_s, pauses = LOOK_S, growing_pauses()
-    while True:
-        now = image()
+class Telling:
+    """One process tells one cluster what it is: once, and again where the log has forgotten it or says
+    something else of it.
+    """
+
+    def __init__(self, own: Service, bootstrap: str, cluster: str) -> None:
+        self._own = own
+        self._announcer = Announcer(partial(announcement, own), bootstrap, cluster)
+        self._said: int | None = None
+        """The epoch in which the log told of this process."""
+        self._pause_s = LOOK_S
+        self._pauses = growing_pauses()
+
+    async def look(self, now: Image, *, is_read: bool) -> float:
+        """Say it if need be; the seconds until the next look."""
+        own, said = self._own, self._said
         known = now.services.services.get(own.service_id)
         if known == own:
-            announcer.is_known()
-            said, pause_s = now.epoch, LOOK_S
+            self._announcer.is_known()
+            self._said, self._pause_s = now.epoch, LOOK_S
         elif not takes_from(now.commits, actor_of(own)):
-            pause_s = LOOK_S  # it says so once the log is thawed
-        elif not is_read() or not now.cluster or (said is not None and now.epoch < said):
+            self._pause_s = LOOK_S  # it says so once the log is thawed
+        elif not is_read or not now.cluster or (said is not None and now.epoch < said):
             pass
         elif said is None or known is None:
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
-            said = await announcer.say(now.state_id) or said
+            self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
+            await self._say(now.state_id)
         else:
-            pause_s = next(pauses)
-            said = await _contradict(known, own, announcer, now.state_id) or said
+            self._pause_s = next(self._pauses)
+            await self._contradict(known, now.state_id)
+        return self._pause_s
+
+    async def _say(self, state_id: bytes) -> None:
+        self._said = await self._announcer.say(state_id) or self._said
+
+    async def _contradict(self, known: Service, state_id: bytes) -> None:
+        """What an earlier process of the service said came to the log late, or another runs under its id."""
+        own = self._own
+        log.warning(
+            "the log says something else of this service, which announces itself again",
+            service=own.service_id,
+            release=own.release_version,
+            said_release=known.release_version,
+            said_features=known.supported_features,
+            hint=ANOTHER,
+        )
+        await self._say(state_id)
+
+
+async def _keep_announced(
+    telling: Telling, image: Callable[[], Image], is_read: Callable[[], bool]
+) -> None:
+    while True:
+        pause_s = await telling.look(image(), is_read=is_read())
         await asyncio.sleep(pause_s)
-
-
-async def _contradict(
-    known: Service, own: Service, announcer: Announcer, state_id: bytes
-) -> int | None:
-    """What an earlier process of the service said came to the log late, or another runs under its id. The epoch
-    that took what is said against it; None: it is to be said again.
-    """
-    log.warning(
-        "the log says something else of this service, which announces itself again",
-        service=own.service_id,
-        release=own.release_version,
-        said_release=known.release_version,
-        said_features=known.supported_features,
-        hint="If this goes on, another process runs under this id: give each a STELE_INSTANCE_ID of its own.",
-    )
-    return await announcer.say(state_id)

@@ -13,8 +13,7 @@ from stele.domain.registry import FEATURES_ENABLED_BY, KNOWN_FEATURES, required_
 from stele.domain.services.facts import Service
 from stele.domain.topology import decide
 from stele.log import fold
-from stele.runtime import announce
-from stele.runtime.announce import Announcer
+from stele.runtime.announce import Telling
 from stele.sim.patching import Patch
 
 
@@ -67,12 +66,10 @@ def late_node_is_believed(patch: Patch) -> None:
 def late_service_is_believed(patch: Patch) -> None:
     """A service that runs says nothing when its row is what an earlier process of it was."""
 
-    async def nothing(
-        known: Service, own: Service, announcer: Announcer, state_id: bytes
-    ) -> int | None:
-        return None
+    async def nothing(self: Telling, known: Service, state_id: bytes) -> None:
+        pass
 
-    patch.attribute(announce, "_contradict", nothing)
+    patch.attribute(Telling, "_contradict", nothing)
 
 
 RELEASE_MUTANTS: Final = (

@@ -1,0 +1,76 @@
+"""The job tells each cluster that it has read what it is, and says it again where a log says something else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from immutables import Map
+from msgspec.structs import replace
+
+from stele.domain.commands import AnnounceService, Envelope
+from stele.domain.image import Image
+from stele.domain.services.facts import Service, ServicesImage
+from stele.placements import __main__ as placements
+from stele.placements.settings import PlacementsSettings
+from stele.runtime import announce as module
+from stele.runtime.announce import own_service
+from tests.domain.history import three_nodes
+from tests.services.world import until
+
+OWN = own_service("placements", "p-1")
+EARLIER = replace(OWN, release_version="earlier", supported_features=())
+
+
+class Clusters:
+    """What the job has read of each, and what it was told."""
+
+    def __init__(self) -> None:
+        self.images: dict[str, Image] = {}
+        self.said: list[str] = []
+
+    def tells(self, cluster: str, row: Service | None) -> None:
+        before = self.images.get(cluster, three_nodes()[0].image)
+        rows = Map[str, Service]() if row is None else Map({row.service_id: row})
+        self.images[cluster] = replace(
+            before, epoch=before.epoch + 1, services=ServicesImage(services=rows)
+        )
+
+    async def announce(self, envelope: Envelope, bootstrap: str, cluster: str) -> int | None:
+        assert isinstance(envelope.command, AnnounceService)
+        assert envelope.command.release_version == OWN.release_version
+        self.said.append(cluster)
+        self.tells(cluster, OWN)
+        return self.images[cluster].epoch
+
+
+async def test_each_cluster_is_told_once_and_again_where_its_log_is_wrong_or_has_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clusters = Clusters()
+    for each in (module, placements):
+        monkeypatch.setattr(each, "LOOK_S", 0.001)
+    monkeypatch.setattr(module, "growing_pauses", lambda: itertools.repeat(0.001))
+    monkeypatch.setattr(module, "announce", clusters.announce)
+    runner: Any = SimpleNamespace(job=None)
+    settings = PlacementsSettings(cluster="blue", instance_id="p-1")
+    telling = asyncio.create_task(placements._announce(settings, cast("Any", runner)))
+    try:
+        runner.job = SimpleNamespace(images=lambda: {**clusters.images})
+        clusters.tells("blue", None)
+        clusters.tells("green", None)
+        await until(lambda: sorted(clusters.said) == ["blue", "green"], "both are told")
+        await asyncio.sleep(0.05)
+        assert len(clusters.said) == 2
+        clusters.tells("green", EARLIER)
+        await until(lambda: clusters.said[2:] == ["green"], "what is wrong is said anew")
+        clusters.tells("blue", None)
+        await until(lambda: clusters.said[3:] == ["blue"], "who is forgotten says it anew")
+        await asyncio.sleep(0.05)
+        assert len(clusters.said) == 4
+    finally:
+        telling.cancel()
+        await asyncio.wait([telling])
