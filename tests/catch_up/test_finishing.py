@@ -142,11 +142,18 @@ async def test_who_holds_more_leaves_to_people_which_log_counts_until_one_is_rel
     ("others", "behind", "finishes"),
     [
         (Others(EPOCHS), (), False),
+        (Others(EPOCHS), (RECOVERY,), False),
         (Others(EPOCHS), (AFTER,), True),
         (Others(KEPT), (), True),
         (Others(EPOCHS, "0a" * 16), (), True),
     ],
-    ids=["more, not relied on", "more, relied on", "no more", "of another log"],
+    ids=[
+        "more, not relied on",
+        "more, and it landed twice",
+        "more, relied on",
+        "no more",
+        "of another log",
+    ],
 )
 async def test_what_another_replica_holds_counts_while_nobody_has_begun_behind_the_recovery(
     tmp_path: Path, others: Others, behind: tuple[bytes, ...], finishes: bool

@@ -17,7 +17,7 @@ from stele.catch_up.recovering import READ_RECORDS, NotRecoverable, image_at, ke
 from stele.domain.cluster.facts import LogRecovered
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import NotArchivedError
-from stele.log.chain import LOG_ID
+from stele.log.chain import FROZEN
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.log.incarnations import recovered_from
@@ -75,11 +75,15 @@ class Finisher:
         return await self._keep(fact, there)
 
     async def _is_followed(self, fact: LogRecovered, begin: int, end: int) -> bool:
-        """Somebody has begun behind it, and may have relied on it."""
+        """Somebody has begun behind it, and may have relied on it. That it landed twice says nothing."""
         if begin >= end:
             return False
         found = await self._epochs.read(begin, min(READ_RECORDS, end - begin))
-        return any(value[LOG_ID].hex() == fact.log_id for _, value in found)
+        heads = (FROZEN.unpack_from(value) for _, value in found)
+        first = fact.last_epoch + 1
+        return any(
+            log_id.hex() == fact.log_id and epoch > first for _, _, log_id, _, epoch, _ in heads
+        )
 
     async def _is_longer(self, fact: LogRecovered) -> bool:
         """This replica or another one that answers holds epochs that the recovery gives up."""
