@@ -178,6 +178,12 @@ async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(tmp_path: Path
     assert archive.segments.spans() == [Span(1, KEPT)]
 
 
+async def test_what_is_no_record_holds_nobody_up(tmp_path: Path) -> None:
+    archive = archive_of(tmp_path, KEPT)
+    assert not await finisher(archive, Topic(b"garbage", RECOVERY), Others()).finish()
+    assert archive.segments.spans() == [Span(1, KEPT)]
+
+
 async def test_a_topic_without_a_recovery_is_looked_through_seldom(tmp_path: Path) -> None:
     topic = Topic(*(encode_epoch(epoch) for epoch in story_of(3).epochs))
     finishing = finisher(archive_of(tmp_path, KEPT), topic, Others())
