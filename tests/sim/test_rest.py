@@ -10,6 +10,7 @@ import pytest
 from stele.domain import commands
 from stele.domain.base import Rejection
 from stele.domain.evolve import evolve
+from stele.domain.fencing import Hold
 from stele.domain.names import NodeState
 from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.schema.switches import all_off
@@ -20,6 +21,7 @@ from stele.sim.processes.making import Disaster
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.records import ZERO
 from stele.sim.processes.world import World
+from stele.sim.ranges_in_use import data_ids
 from stele.sim.result import Result
 
 QUIET = Disaster(seed=3)
@@ -235,6 +237,28 @@ def test_a_refusal_to_serve_is_judged_by_the_log_of_then(
     failure = played(QUIET, play).failure
     assert failure is not None and failure.expected.startswith("n1 serves, since epoch")
     assert started == [ZERO]
+
+
+def test_requests_end_with_a_process_that_ends_by_itself(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """The next one is not blamed for them."""
+
+    def play(world: World) -> None:
+        world.callers_work = False
+        world.run_until(us(10.0))
+        node = world.nodes[1]
+        number, image = node.incarnation, node.image
+        assert image is not None and image.topology.version in world.witness.log.by_version
+        hold = Hold(image.topology.version, data_ids(image)[0], 0)
+        world.holds.begins(node, hold, image.topology.version)
+        assert world.holds._of(node)
+        node.end()
+        _until(world, lambda: node.is_up and node.incarnation > number, "it runs again")
+        assert not world.holds._of(node)
+
+    result = played(QUIET, play)
+    assert result.passed, result.failure
 
 
 def test_a_recovery_goes_on_from_what_a_process_read_before_it_noticed_that_the_topic_went_back(
