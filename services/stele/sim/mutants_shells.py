@@ -208,6 +208,19 @@ def report_counts_after_reading_has_ended(patch: Patch) -> None:
     patch.attribute(Delivered, "end", lambda self: None)
 
 
+def turn_ends_after_reading_has(patch: Patch) -> None:
+    """A metadata-log that cannot read its log any more appends what it held for another's turn, after it has
+    said that there will be no outcome.
+    """
+
+    def append(self: Writer, value: bytes) -> None:
+        if self._pipeline.in_flight <= 1:
+            self._progress_s = self._loop.time()
+        self._log.append(value)
+
+    patch.attribute(Writer, "_append", append)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -224,4 +237,5 @@ SHELL_MUTANTS: Final = (
     record_that_was_reported_is_not_compared,
     topic_made_anew_is_not_noticed,
     report_counts_after_reading_has_ended,
+    turn_ends_after_reading_has,
 )
