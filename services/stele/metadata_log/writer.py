@@ -290,7 +290,7 @@ class Writer:
             try:
                 end = (await self._reader.look()).end
             except LogError as error:
-                raise ReaderStoppedError(str(error)) from error
+                raise ReaderStoppedError(error) from error
             await self._wait_for_offset(end)
             await self._reader.certain()
         self.raise_failure()
@@ -376,7 +376,7 @@ class Writer:
     def raise_failure(self) -> None:
         """Raises ReaderStoppedError where the log cannot be read any further."""
         if self.failure is not None:
-            raise ReaderStoppedError(str(self.failure)) from self.failure
+            raise ReaderStoppedError(self.failure) from self.failure
 
     def _append(self, value: bytes) -> None:
         if self._pipeline.in_flight <= 1:
@@ -448,7 +448,7 @@ class Writer:
         self.failed.set()
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
-        self._callers.stop(ReaderStoppedError(str(error)))
+        self._callers.stop(ReaderStoppedError(error))
         self.moved.set()
         self._ready.set()
 
