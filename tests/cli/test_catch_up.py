@@ -125,6 +125,53 @@ def test_show_does_without_a_coordinator_and_as_json(server: Server, stele: Stel
     assert shown["catch_up"]["archive"]["truncated"]["epoch"] == 50 and shown["replicas"] == {}
 
 
+STANDS = {
+    "replica_id": "c-1",
+    "log_id": "0a" * 16,
+    "epoch": 196_627,
+    "trouble": "The log cannot be read any further: run `stele recover`.",
+}
+
+
+def test_a_replica_that_reads_no_further_says_why(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log cannot: it is what the replica does not read."""
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", server.url)
+    archive(server, replicas=[], agreed=[])
+    server.answer("GET", "/v1/archive", STANDS)
+    ran = stele("catch-up", "show")
+    assert ran.exit_code == 0, ran.err
+    assert f"c-1 ({server.url}): {STANDS['trouble']}" in ran.out
+    shown = msgspec.json.decode(stele("catch-up", "show", "--json").out)
+    assert shown["troubles"] == {server.url: STANDS["trouble"]}
+
+
+def test_status_of_an_empty_log_tells_of_the_older_one_that_a_replica_holds(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", server.url)
+    monkeypatch.delenv("STELE_COORDINATOR_URLS")
+    cluster(server, nodes=[], keyspaces=[])
+    (topology,) = server.answers["GET", "/v1/topology"]
+    empty = {**msgspec.json.decode(topology.body), "cluster": "", "cluster_id": ""}
+    server.answers["GET", "/v1/topology"].clear()
+    server.answer("GET", "/v1/topology", empty)
+    server.answer("GET", "/v1/archive", {**STANDS, "epoch": 0, "log_id": "00" * 16})
+    server.answer("GET", "/v1/archive", STANDS)
+    new = stele("status")
+    assert (new.exit_code, new.out) == (
+        0,
+        "The log is empty: there is no cluster yet. `stele found` makes it.\n",
+    )
+    lost = stele("status")
+    assert lost.exit_code == 1
+    assert lost.out == (
+        f"The log is empty, but catch-up replica c-1 holds epoch 196627 of log {'0a' * 16}: `stele recover`"
+        " goes on from there.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "replication"),
     [((), ""), (("3",), "3"), (("dc1=2", "dc2=1"), "dc1=2,dc2=1"), (("dc1=2,dc2=1",),) * 2],

@@ -105,6 +105,46 @@ def test_something_else_at_the_address_ends_at_once_and_is_named(
     assert len(server.asked) == 1
 
 
+STOPPED = {
+    "code": "reader_stopped",
+    "message": "This process cannot read the log any further: run `stele recover`.",
+    "hint": "Ask another instance.",
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"), [(["status"], "/v1/topology"), (["found"], "/v1/commands")]
+)
+def test_what_waiting_does_not_mend_is_said_once_and_ends(
+    arguments: list[str], path: str, server: Server, stele: Stele
+) -> None:
+    method = "POST" if path == "/v1/commands" else "GET"
+    server.answer(method, path, {**STOPPED, "details": {"lasting": True}}, 503)
+    ran = stele(*arguments)
+    assert ran.exit_code == 3
+    assert one_line(ran.err).count(STOPPED["message"]) == 1
+    assert len(server.asked_for(path)) == 1
+
+
+def test_what_mends_itself_is_tried_again(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", {**STOPPED, "details": {"lasting": False}}, 503)
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("found")
+    assert ran.exit_code == 0, ran.err
+    assert len(server.asked_for("/v1/commands")) == 2
+
+
+def test_an_instance_that_may_come_back_is_waited_for(server: Server) -> None:
+    """Another one says that it does not read any further: the one that is away may."""
+    server.answer("GET", "/v1/topology", {**STOPPED, "details": {"lasting": True}}, 503)
+    places = Places({"metadata-log": (server.url, DEAD)}, "")
+    client = Client(places, retry_for_s=1.0)
+    with pytest.raises(UnreachableError, match=r"did not answer in 1 s"):
+        client.get_raw("metadata-log", "/v1/topology")
+    assert len(server.asked_for("/v1/topology")) > 1
+    client.close()
+
+
 def test_a_terminal_gets_one_line_that_counts() -> None:
     out = Terminal()
     notice = RetryNotice(out)

@@ -23,7 +23,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.view import diff, view
-from stele.log.errors import LostWinnersError
+from stele.log.errors import LostWinnersError, OffsetGoneError
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.questions import Cursor
 from stele.runtime.answers import metadata_log as answers
@@ -321,6 +321,14 @@ async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> 
     site.writer._fail(LostWinnersError(7, "they are gone"))
     refused = await site.http.get("/v1/epochs", params=params, headers=accept)
     assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
+    assert refused.json()["details"]["lasting"] is True
+
+
+async def test_a_reader_that_begins_anew_by_itself_is_worth_waiting_for(site: Site) -> None:
+    site.writer._fail(OffsetGoneError(7, "the topic begins at 9"))
+    refused = await site.http.post("/v1/commands", json={"command": {"type": "noop"}})
+    assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
+    assert refused.json()["details"]["lasting"] is False
 
 
 async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:

@@ -18,7 +18,7 @@ from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
 from stele.domain.commands import Envelope
 from stele.metadata_log.api import OutcomeAnswer
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.errors import LASTING, ErrorBody
 
 T = TypeVar("T")
 
@@ -40,11 +40,12 @@ _NOBODYS_PATH = ("", "not_found")
 
 
 class _TryAgainError(Exception):
-    """Nobody could answer now; holds what the last one said."""
+    """Nobody could answer now; holds what the last one said, and where waiting mends nothing the refusal."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, lasting: CliError | None = None) -> None:
         super().__init__(why)
         self.why = why
+        self.lasting = lasting
 
 
 class Deadline:
@@ -227,6 +228,9 @@ class Client:
             try:
                 answer = self._any_instance(service, method, path, params, content, deadline)
             except _TryAgainError as error:
+                if error.lasting is not None:
+                    self._notice.end()
+                    raise error.lasting from error
                 left_s = deadline.left_s()
                 if left_s <= LEAST_S:
                     self._notice.end()
@@ -258,7 +262,7 @@ class Client:
         """One round over all addresses, the one that answered last time first."""
         urls = self.places.of(service)
         first = self._first.get(service, 0)
-        why = ""
+        why, stopped = "", list[CliError]()
         for step in range(len(urls)):
             index = (first + step) % len(urls)
             limit_s = min(self.timeout_s, deadline.left_s() / (len(urls) - step))
@@ -276,11 +280,14 @@ class Client:
                 why = f"{urls[index]} cannot be reached: {_short(error)}"
                 continue
             if answer.status_code in _TRY_AGAIN:
-                why = f"{urls[index]}: {refusal_of(answer).message}"
+                refused = refusal_of(answer)
+                why = f"{urls[index]}: {refused.message}"
+                if _is_lasting(answer):
+                    stopped.append(UnreachableError(refused.message, refused.hint, refused.code))
                 continue
             self._first[service] = index
             return answer
-        raise _TryAgainError(why)
+        raise _TryAgainError(why, stopped[0] if len(stopped) == len(urls) else None)
 
 
 def _timeout(limit_s: float) -> httpx.Timeout:
@@ -306,6 +313,14 @@ def refusal_of(answer: httpx.Response) -> CliError:
     if answer.status_code == httpx.codes.GATEWAY_TIMEOUT:
         return UnreachableError(body.message, body.hint, body.code)
     return RefusedError(body.message, body.hint, body.code)
+
+
+def _is_lasting(answer: httpx.Response) -> bool:
+    """Whether a service says that somebody has to mend it, and waiting does not."""
+    try:
+        return bool(msgspec.json.decode(answer.content, type=ErrorBody).details.get(LASTING))
+    except msgspec.MsgspecError:
+        return False
 
 
 def decode(content: bytes, kind: type[T]) -> T:

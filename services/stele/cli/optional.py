@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TypeVar
 
 from stele.cli.client import Client
@@ -23,6 +24,15 @@ def ask(client: Client, service: str, path: str, kind: type[T], **params: object
         except CliError:
             continue
     return None
+
+
+def ask_each(client: Client, service: str, path: str, kind: type[T]) -> dict[str, T]:
+    """What each address of a service answers, asked once; those are left out that do not."""
+    found = dict[str, T]()
+    for url in client.places.urls.get(service, ()):
+        with contextlib.suppress(CliError):
+            found[url] = client.get_one(f"{url}{path}", kind)
+    return found
 
 
 def is_known(client: Client, service: str) -> bool:

@@ -13,7 +13,13 @@ Tell = Callable[[Result], None]
 
 
 class ReaderStoppedError(Exception):
-    """The log cannot be read any further, so nothing can be decided. The text says why."""
+    """The log cannot be read any further, so nothing can be decided. The text says why; ``failure`` is what the
+    reader met.
+    """
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 class Callers:

@@ -1,6 +1,7 @@
 """Whether an empty log had a cluster before: then it is not founded anew (docs/decisions/006).
 
-Cheap and sound, not complete: what is found proves an older cluster; finding nothing proves nothing.
+Cheap and sound, not complete: what is found proves an older cluster; finding nothing proves nothing. What
+catch-up replicas hold is asked for in ``founding``.
 """
 
 import asyncio

@@ -1,12 +1,19 @@
 """Founding: who asks for it, and what it is refused for. An empty topic alone is no new cluster."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome, Rejection
 from stele.domain.image import ZERO_STATE, Image
 from stele.domain.requests.ids import named
 from stele.domain.requests.not_taken import OLDER_CLUSTER, OTHER_LOG
 from stele.metadata_log.settings import MetadataLogSettings
+from stele.runtime.catch_up import CatchUp
+
+WHAT_TO_DO: Final = (
+    "`stele recover` goes on from what a catch-up replica holds; or look for the right topic, or restore it."
+    " For a new cluster take another name, or delete what is left of the old one."
+)
 
 OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
 """What tells of an older cluster, in words; see ``evidence``."""
@@ -14,6 +21,21 @@ OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
 
 async def nothing_older(_: MetadataLogSettings) -> str:
     return ""
+
+
+async def older_in_replicas(catch_up: CatchUp, cluster: str) -> str:
+    """What a replica holds of this cluster, in words. It may have come since this process was started, as the
+    folder of a backup. One that does not answer is no reason to wait; neither is one of another cluster.
+    """
+    held = [
+        (answer.log_id, answer.epoch, answer.replica_id, url)
+        for url, answer in await catch_up.archives()
+        if answer.epoch and answer.cluster in ("", cluster)
+    ]
+    if not held:
+        return ""
+    log_id, epoch, replica_id, url = max(held)
+    return f"catch-up replica {replica_id} ({url}) holds epoch {epoch} of log {log_id}"
 
 
 def founding(settings: MetadataLogSettings) -> Envelope:
@@ -31,8 +53,7 @@ def refused_for(envelope: Envelope, older: str) -> Outcome:
     rejection = Rejection(
         OLDER_CLUSTER,
         f"The log is empty, but {older}: this may be a lost log and no new cluster. Nothing was decided.",
-        "Look for the right topic, or restore it. For a new cluster take another name, or delete"
-        " what is left of the old one.",
+        WHAT_TO_DO,
         {"evidence": older},
     )
     return Outcome(

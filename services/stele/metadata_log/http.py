@@ -38,7 +38,8 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.state import dump_of, state_parts
 from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, Writer
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.anew import is_lasting
+from stele.runtime.answers.errors import LASTING, ErrorBody
 from stele.runtime.http import (
     Answer,
     Direct,
@@ -316,5 +317,5 @@ def _stopped(error: ReaderStoppedError, details: dict[str, str]) -> HttpError:
         "reader_stopped",
         f"This process cannot read the log any further: {error}",
         hint="Ask another instance. A command that was under way keeps its request id.",
-        details=details,
+        details={**details, LASTING: is_lasting(error.failure)},
     )

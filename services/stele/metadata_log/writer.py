@@ -32,6 +32,7 @@ from stele.log.start import BEGINNING, Start
 from stele.metadata_log import metrics
 from stele.metadata_log.callers import Callers, ReaderStoppedError, Tell
 from stele.metadata_log.founding import (
+    WHAT_TO_DO,
     OlderCluster,
     founding,
     meant_for_another,
@@ -157,11 +158,10 @@ class Writer:
         """Why nothing is acknowledged at present, in words; empty when commands are taken."""
         if self._reader.trouble or not self.ready or self.image.cluster:
             return self._reader.trouble
-        refused = f" {self._refused_founding}" if self._refused_founding else ""
-        return (
-            f"There is no cluster in the log of '{self._settings.cluster}'.{refused} Run `stele found` once;"
-            " if there was a cluster, look whether the right topic is there."
-        )
+        none = f"There is no cluster in the log of '{self._settings.cluster}'."
+        if self._refused_founding:
+            return f"{none} {self._refused_founding} {WHAT_TO_DO}"
+        return f"{none} Run `stele found` once; if there was a cluster, look whether the right topic is there."
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Raises BusyError: nothing was done."""
@@ -290,7 +290,7 @@ class Writer:
             try:
                 end = (await self._reader.look()).end
             except LogError as error:
-                raise ReaderStoppedError(str(error)) from error
+                raise ReaderStoppedError(error) from error
             await self._wait_for_offset(end)
             await self._reader.certain()
         self.raise_failure()
@@ -376,7 +376,7 @@ class Writer:
     def raise_failure(self) -> None:
         """Raises ReaderStoppedError where the log cannot be read any further."""
         if self.failure is not None:
-            raise ReaderStoppedError(str(self.failure)) from self.failure
+            raise ReaderStoppedError(self.failure) from self.failure
 
     def _append(self, value: bytes) -> None:
         if self.failure is not None:
@@ -450,7 +450,7 @@ class Writer:
         self.failed.set()
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
-        self._callers.stop(ReaderStoppedError(str(error)))
+        self._callers.stop(ReaderStoppedError(error))
         self.moved.set()
         self._ready.set()
 

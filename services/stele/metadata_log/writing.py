@@ -10,7 +10,7 @@ from stele.log.archive.archive import archived
 from stele.log.archive.records import Archived
 from stele.log.follower import Floor
 from stele.log.port import EpochsLog, Log
-from stele.metadata_log.founding import OlderCluster
+from stele.metadata_log.founding import OlderCluster, older_in_replicas
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.anew import begin_anew, end_in_order
@@ -50,8 +50,11 @@ async def writing(
     def log_id() -> str:
         return writer.image.log_id.hex()
 
+    async def older_anywhere(asked: MetadataLogSettings) -> str:
+        return await older_in_replicas(catch_up, asked.cluster) or await older_cluster(asked)
+
     older = RemoteArchive(catch_up, log_id) if settings.catch_up_urls else None
-    writer = Writer(epochs, settings, older_cluster, where, older, floor, supported, past)
+    writer = Writer(epochs, settings, older_anywhere, where, older, floor, supported, past)
 
     async def read_on() -> None:
         await writer.start()

@@ -33,6 +33,11 @@ async def cannot() -> bool:
     return False
 
 
+def is_lasting(failure: Exception | None) -> bool:
+    """Whether a reader that stopped so stays stopped until somebody recovers the log."""
+    return not isinstance(failure, OffsetGoneError | RecoveredError | NoBeginningError)
+
+
 async def begin_anew(
     failed: asyncio.Event,
     failure: Callable[[], Exception | None],
@@ -44,7 +49,8 @@ async def begin_anew(
     """Wait for such a failure, and end the process in order."""
     await failed.wait()
     why = failure()
-    if not isinstance(why, OffsetGoneError | RecoveredError | NoBeginningError):
+    if is_lasting(why):
+        log.error("the log cannot be read any further, until it is recovered", why=str(why))
         await recovered(log_id().hex(), catch_up, finish)
     elif isinstance(why, RecoveredError):
         await finish()

@@ -24,6 +24,7 @@ from stele.cli.output import (
     styled,
     table,
 )
+from stele.cli.replicas import replicas_of
 from stele.domain.archive.heads import ReplicaSummary
 from stele.domain.commands import Cancel, ForgetReplica, ReconfigureCatchUp
 from stele.domain.names import ReplicaState
@@ -46,11 +47,16 @@ def show(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
     with where.client() as client:
         found = read.of(client).catch_up()
         progress = ask(client, "coordinator", "/v1/progress", Progress)
+        replicas = replicas_of(client)
+    troubles = {url: each.trouble for url, each in replicas.items() if each.trouble}
     if read.as_json:
         heard = {} if progress is None else progress.replicas
-        print_value_as_json({"catch_up": found, "replicas": heard})
+        print_value_as_json({"catch_up": found, "replicas": heard, "troubles": troubles})
         return
     print_fields(_fields(found))
+    for url, trouble in troubles.items():
+        told = f"{replicas[url].replica_id} ({url}): {trouble}"
+        console().print(Text(told, style="red"), soft_wrap=True)
     for line in _warnings(found, progress):
         console().print(Text(line, style="yellow"), soft_wrap=True)
     console().print(_replicas(found, {} if progress is None else progress.replicas))

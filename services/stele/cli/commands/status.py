@@ -17,6 +17,7 @@ from stele.cli.output import (
     styled,
     table,
 )
+from stele.cli.replicas import older_log
 from stele.domain.commits.restricted import restricted_text
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, RequestStatus
@@ -33,7 +34,8 @@ from stele.words.why import NO_COORDINATOR
 def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
     """The cluster at a glance: epoch, members, what is under way.
 
-    Exit status 0 when every member is up and a coordinator answers, else 1.
+    Exit status 0 when every member is up and a coordinator answers, else 1; of an empty log 0, unless a
+    catch-up replica holds an older one.
     """
     with where.client() as client:
         newest = read.epoch is None
@@ -45,6 +47,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
         progress = ask(client, "coordinator", "/v1/progress", Progress) if newest else None
         is_alone = newest and progress is None and is_known(client, "coordinator")
+        older = None if topology.cluster else older_log(client)
     if read.as_json:
         print_value_as_json(
             {
@@ -54,7 +57,16 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
                 "unfinished": waiting,
                 "liveness": liveness,
                 "progress": progress,
+                "older_log": older,
             }
+        )
+    elif older is not None:
+        console().print(
+            f"The log is empty, but catch-up replica {older.replica_id} holds epoch {older.epoch} of log"
+            f" {older.log_id}: `stele recover` goes on from there.",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
     elif not topology.cluster:
         console().print(
@@ -66,7 +78,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         alone = [Text(f"{NO_COORDINATOR} `stele why`", "red")] if is_alone else []
         console().print(Group(*head, *alone, *under_way, members(nodes, liveness)))
     is_down = any(row.liveness is not Liveness.UP for row in liveness or [])
-    return 1 if is_down or is_alone else 0
+    return 1 if is_down or is_alone or older is not None else 0
 
 
 def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableType]:

@@ -1,8 +1,12 @@
 """The one shape of every HTTP error."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
+
+LASTING: Final = "lasting"
+"""The detail of a 503 that says whether somebody has to mend it: asking again later does not."""
 
 Detail = str | int | float | bool | None | Sequence[str | int]
 

@@ -1,0 +1,146 @@
+"""A founding asks the catch-up replicas what they hold: one may have got the folder of a backup by then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from stele.domain.commands import Envelope, FoundCluster, Outcome
+from stele.domain.requests.ids import named
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Ends, EpochsLog, Record
+from stele.metadata_log.founding import nothing_older
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import Writer
+from stele.metadata_log.writing import writing
+from stele.runtime.answers.catch_up import ArchiveAnswer
+from stele.runtime.catch_up import CatchUp
+
+WAIT_S = 30.0
+LATE_S = 0.3
+OLD = "0a" * 16
+
+
+class EpochsInMemory(MemoryLog):
+    """Records come so late."""
+
+    late_s = 0.0
+
+    def follow(
+        self, offset: int, on_records: Callable[[list[Record]], None], *more: Any, **named: Any
+    ) -> None:
+        def later(records: list[Record]) -> None:
+            self._loop.call_later(self.late_s, on_records, records)
+
+        super().follow(offset, later, *more, **named)
+
+    async def ends(self) -> Ends:
+        return Ends(0, await self.end_offset())
+
+
+def holds(epoch: int, cluster: str = "demo", log_id: str = OLD) -> ArchiveAnswer:
+    return ArchiveAnswer(
+        replica_id="cu-1",
+        cluster=cluster,
+        cluster_id=f"{cluster}/1",
+        log_id=log_id,
+        incarnations=(),
+        epoch=epoch,
+        trouble="",
+        spans=(),
+        size_bytes=0,
+        snapshots=(),
+        damaged=(),
+    )
+
+
+class Replicas:
+    """They have nothing at the start of a process, and tell a founding what they have by then."""
+
+    replicas = 1
+
+    def __init__(self, answer: Callable[[], list[ArchiveAnswer]]) -> None:
+        self._answer = answer
+
+    async def starts(self, grace_s: float = 0.0, **question: object) -> list[Any]:
+        return []
+
+    async def archives(self) -> list[Any]:
+        return [(f"http://{each.replica_id}", each) for each in self._answer()]
+
+    async def close(self) -> None:
+        """There is no connection."""
+
+
+@asynccontextmanager
+async def writer_beside(
+    answer: Callable[[], list[ArchiveAnswer]],
+    partition: MemoryPartition | None = None,
+    found: Any = "no",
+    late_s: float = 0.0,
+) -> AsyncIterator[Writer]:
+    """Once it has read the log."""
+    settings = MetadataLogSettings(cluster="demo", found=found, replicas_patience_s=0)
+    log = EpochsInMemory(partition or MemoryPartition())
+    log.late_s = late_s
+    replicas = cast(CatchUp, Replicas(answer))
+    async with writing(
+        settings, cast(EpochsLog, log), replicas, nothing_older, lambda _: None
+    ) as writer:
+        await writer.wait_ready(WAIT_S)
+        yield writer
+
+
+async def found(writer: Writer) -> Outcome:
+    return await writer.commit(Envelope(request_id=named("f"), command=FoundCluster()), WAIT_S)
+
+
+async def test_nothing_is_founded_over_what_a_replica_holds() -> None:
+    async with writer_beside(lambda: [holds(0, "", ""), holds(196_627)]) as writer:
+        outcome = await found(writer)
+        assert outcome.rejection is not None and outcome.rejection.code == "older_cluster"
+        assert f"holds epoch 196627 of log {OLD}" in outcome.rejection.message
+        assert "`stele recover`" in outcome.rejection.hint
+        assert writer.image.epoch == 0
+        assert "`stele recover`" in writer.trouble and "`stele found`" not in writer.trouble
+
+
+async def test_auto_founds_nothing_over_what_a_replica_holds_either() -> None:
+    async with writer_beside(lambda: [holds(7)], found="auto") as writer:
+        assert (writer.image.epoch, writer.failure) == (0, None)
+        assert f"holds epoch 7 of log {OLD}" in writer.trouble
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[], [holds(0, "", "")], [holds(9, "another")]],
+    ids=["nobody answers", "it is empty", "it is of another cluster"],
+)
+async def test_a_founding_goes_on_where_no_replica_tells_of_an_older_log(
+    answers: list[ArchiveAnswer],
+) -> None:
+    async with writer_beside(lambda: answers) as writer:
+        assert (await found(writer)).applied
+
+
+async def test_what_a_replica_has_of_a_founding_of_another_instance_is_not_older() -> None:
+    """A replica has read what this instance has not yet: both instances have the one cluster."""
+    partition, known = MemoryPartition(), list[int]()
+
+    def has_read_it() -> list[ArchiveAnswer]:
+        known.append(two.image.epoch)
+        return [holds(len(partition.records), log_id="0b" * 16)]
+
+    async with (
+        writer_beside(list, partition) as one,
+        writer_beside(has_read_it, partition, late_s=LATE_S) as two,
+    ):
+        first = await found(one)
+        second = await found(two)
+        assert known == [0], "it had not read of it"
+        assert first.applied and second.applied
+        assert first.log_id == second.log_id
+        assert one.image.cluster_id == two.image.cluster_id
