@@ -20,7 +20,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
-from stele.words.explain import after_failure, moved_line, waiting_line
+from stele.words.explain import after_failure, left, moved_line, waiting_line
 from stele.words.facts import EpochRow
 from stele.words.why import NO_COORDINATOR
 
@@ -256,12 +256,11 @@ def _draw(
     bar: Progress, task: TaskID, step: str, progress: answers.TransitionProgress | None
 ) -> None:
     total = 0 if progress is None else progress.bytes_total
-    eta = None if progress is None else progress.eta_s
     bar.update(
         task,
         description=step,
         total=total or None,
         completed=0 if progress is None else progress.bytes_done,
         visible=total > 0,
-        eta="" if eta is None else f"{duration(eta)} to go",
+        eta="" if progress is None or progress.eta_s is None else left(progress),
     )

@@ -22,6 +22,7 @@ from stele.domain.messages import Ack
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
+from stele.domain.topology.limits import stream_limit_bytes_per_s
 from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
 from stele.runtime.answers.coordinator import ASIDE, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
@@ -129,8 +130,12 @@ def with_sizes(
 ) -> PlanAnswer:
     """The answer with estimates of what is to be streamed, and of how long that takes.
 
-    ``held_bytes`` are by node, over all keyspaces; ``bytes_per_s`` is what one node receives.
+    ``held_bytes`` are by node, over all keyspaces; ``bytes_per_s`` is what one node receives, as far as the
+    log's own limit lets it. Where it is not known that limit says how long it takes at least.
     """
+    limit = stream_limit_bytes_per_s(image.features.settings)
+    at_least = bytes_per_s is None and limit is not None
+    bytes_per_s = min((rate for rate in (bytes_per_s, limit) if rate is not None), default=None)
     copies = _copies_held(image)
     density = {n: size / copies[n] for n, size in held_bytes.items() if copies[n]}
     by_node = defaultdict[str, list[Gain]](list)
@@ -150,6 +155,8 @@ def with_sizes(
         found,
         held_bytes=dict(sorted(held_bytes.items())),
         bytes_per_s=bytes_per_s,
+        limit_bytes_per_s=limit,
+        at_least=at_least,
         streams=streams,
         size_bytes=sum(sizes) if known else None,
         duration_s=max(times, default=0.0) if timed else None,
