@@ -17,7 +17,7 @@ from stele.cli.follow import Seen
 from stele.cli.steps import History
 from stele.domain.commands import AnyCommand
 from stele.domain.names import RequestKind
-from stele.runtime.answers.coordinator import TransitionProgress
+from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.answers.errors import ErrorBody
 from tests.cli.conftest import (
     KEYSPACE,
@@ -389,7 +389,10 @@ def test_a_follower_says_once_that_no_coordinator_answers() -> None:
 
 
 def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
+    """As soon as data moves, every ten seconds, and once all of it is there, however soon that is."""
+
     def work(done: int) -> TransitionProgress:
+        status = "success" if done == 4_000_000 else "running"
         return TransitionProgress(
             transition_id="t",
             request_ids=("mine",),
@@ -399,7 +402,7 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
             going_back="",
             waiting_for="stream by n3",
             blockers=(),
-            nodes={},
+            nodes={"n3": NodeProgress("stream", status, done, 4_000_000, 1, "")},
             bytes_done=done,
             bytes_total=4_000_000,
             bytes_per_s=100_000.0,
@@ -412,10 +415,11 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
         seen.began = time.monotonic() - after_s
         return seen.moved(work(done))
 
-    said = [told(11, 0), told(11, 1_000_000), told(20, 2_000_000), told(22, 3_000_000)]
+    said = [told(1, 0), told(2, 1_000_000), told(11, 2_000_000), told(12.1, 3_000_000)]
     line = "         {} MB of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
     assert said == [[], [line.format("1.0")], [], [line.format("3.0")]]
-    assert told(40, 4_000_000) == []
+    assert told(30, 3_000_000) == [], "nothing has moved"
+    assert [told(31, 4_000_000), told(50, 4_000_000)] == [["         4.0 MB streamed"], []]
 
 
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:

@@ -149,4 +149,4 @@ def test_the_command_prints_rows_and_json_and_says_what_is_wrong(
     assert stele(["sql", "SELECT nothing FROM nodes", "--tables", str(tables)]) == 2
     assert "nothing" in capsys.readouterr().err
     assert stele(["sql", query, "--tables", str(tmp_path)]) == 1
-    assert "Start the service placements" in capsys.readouterr().err
+    assert "`stele stack up` without `--without placements`" in capsys.readouterr().err

@@ -115,7 +115,9 @@ def explain(
 
 
 def moved_line(work: TransitionProgress) -> str:
-    """How much of how much, and how long the rest takes."""
+    """How much of how much, and how long the rest takes; how much alone where that is all, or nobody knows."""
+    if work.bytes_done >= work.bytes_total:
+        return f"{size(work.bytes_done)} streamed"
     rest = "" if work.eta_s is None else f", {_to_go(work)}"
     return f"{size(work.bytes_done)} of {size(work.bytes_total)} streamed{rest}"
 

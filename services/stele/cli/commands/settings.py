@@ -67,7 +67,7 @@ def set_(
     if not setting.accepts(value):
         raise UsageError(
             f"{name} cannot be '{value}': it is {setting.wanted()}.",
-            f"`stele settings set {name} {setting.default}` sets its default.",
+            f"`stele settings reset {name}` gives it its default again, {setting.default}.",
         )
     _submit(SetSetting(name, value, force), change, where)
 
