@@ -107,7 +107,7 @@ class Seen:
         return [_line((row.at_ms - self.asked_ms) / 1000, row.epoch, step)]
 
     def moved(self, work: answers.TransitionProgress | None) -> list[str]:
-        """How much was streamed and how long the rest takes: when it begins, now and then, and all in the end."""
+        """How much was streamed and how long the rest takes: at its beginning, now and then, and at its end."""
         if (
             work is None
             or (work.session, work.bytes_done) == self.moved_told
