@@ -109,7 +109,7 @@ async def check(
 
 
 def _after(start: Start, there: Record) -> Start:
-    """Where readers begin behind the recovery that is there. Raises NotRecoverable where it is of another epoch."""
+    """Where readers begin behind the recovery that is there. Raises NotRecoverable if that is not from here."""
     try:
         return start_after(start.image, there)
     except RecoveredError as error:
