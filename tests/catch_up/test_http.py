@@ -18,7 +18,7 @@ from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived, as_container
 from stele.log.chain import FROZEN
 from stele.log.follower import LogFollower
-from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.recent import BYTES, Recent
 
 RECORD_BYTES = 1 << 20
@@ -35,6 +35,9 @@ class Recoveries:
         self.begun += 1
         raise self.ends_with
 
+    async def check(self, asked: RecoverQuestion, more: list[Archived]) -> RecoverableAnswer:
+        raise self.ends_with
+
 
 @pytest.fixture
 def recoveries() -> Recoveries:
@@ -49,7 +52,13 @@ def follower() -> SimpleNamespace:
 @pytest.fixture
 def client(tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace) -> httpx.AsyncClient:
     identity = ReplicaIdentity("cu-1", "demo", "folder")
-    api = Api(identity, Archive(tmp_path), cast(LogFollower, follower), recoveries.recover)
+    api = Api(
+        identity,
+        Archive(tmp_path),
+        cast(LogFollower, follower),
+        recoveries.recover,
+        recoveries.check,
+    )
     app: Any = api.app("catch-up", lambda: None)  # type: ignore[arg-type,return-value]
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://replica")
 
@@ -81,6 +90,17 @@ async def test_garbage_is_no_epochs_to_recover_from(
         answer = await client.post("/v1/recover", content=body)
         assert answer.status_code == 409
     assert recoveries.begun == 0
+
+
+async def test_what_a_recovery_would_be_refused_for_is_told_in_the_same_words(
+    client: httpx.AsyncClient, recoveries: Recoveries
+) -> None:
+    recoveries.ends_with = NotRecoverable("another log is written here")
+    checked = await client.post("/v1/recover/check")
+    assert recoveries.begun == 0, "it only looks"
+    refused = await client.post("/v1/recover")
+    assert checked.status_code == refused.status_code == 409
+    assert checked.json() == refused.json()
 
 
 async def test_a_topic_that_does_not_show_the_record_leaves_the_outcome_unknown(

@@ -11,7 +11,7 @@ from stele.catch_up.holdings import Holdings
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
-from stele.catch_up.replica import Ports, recover_and_end
+from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.recovery.histories import Choice, Source, choose
@@ -19,17 +19,18 @@ from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import Span
 from stele.log.codec import encode_epoch
-from stele.log.errors import LaterLogError
+from stele.log.errors import AnchorLostError, LaterLogError
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.port import Record
-from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.log.port import Ends, Record
+from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.follow import Followed
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 
 EPOCHS = 12
 NEW = bytes([0xC0] * 16)
+GONE = AnchorLostError(3, "it is gone")
 
 
 def story_of(epochs: int = EPOCHS) -> Story:
@@ -48,10 +49,12 @@ def story() -> Story:
 def replica(folder: Path, story: Story) -> Keeper:
     """It has all of the story on its disk."""
     archive = Archive(folder)
-    archive.segments.adopt(
-        Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs
-    )
+    archive.segments.adopt(archive_records(story))
     return Keeper(archive, 3, 0.01)
+
+
+def archive_records(story: Story) -> list[Archived]:
+    return [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
 
 
 def asked(story: Story) -> RecoverQuestion:
@@ -143,11 +146,88 @@ async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(
     assert len(partition.records) == 1
 
 
+class EpochsInMemory(MemoryLog):
+    leaderless = False
+
+    async def ends(self) -> Ends:
+        if self.leaderless:
+            raise TimeoutError("no leader")
+        return Ends(0, await self.end_offset())
+
+
+class Reader(SimpleNamespace):
+    """A follower that nothing may stop."""
+
+    def stop(self) -> None:
+        raise AssertionError("it is stopped")
+
+
+async def checked(
+    keeper: Keeper,
+    topic: EpochsInMemory,
+    question: RecoverQuestion,
+    more: list[Archived],
+    failure: Exception | None,
+) -> RecoverableAnswer:
+    """As the replica checks it, whose reader has this failure."""
+    follower = cast(LogFollower, Reader(image=EMPTY, failure=failure))
+    ports = cast(Ports, SimpleNamespace(open_log=lambda: topic))
+    return await check_recoverable(keeper, Followed(follower), ports, question, more)
+
+
+async def test_what_a_recovery_would_be_refused_for_is_found_without_one(
+    tmp_path: Path, story: Story
+) -> None:
+    keeper, partition = replica(tmp_path, story), MemoryPartition()
+    topic, question = EpochsInMemory(partition), asked(story)
+    with pytest.raises(NotRecoverable, match="reads the log without trouble"):
+        await checked(keeper, topic, question, [], None)
+    await checked(keeper, topic, question._replace(force=True), [], None)
+    assert (await checked(keeper, topic, question, [], GONE)).not_looked_at == ""
+    with pytest.raises(NotRecoverable, match=r"leads to epoch 12 with .*, not to epoch 13"):
+        await checked(keeper, topic, question._replace(epoch=13), [], GONE)
+    topic.leaderless = True
+    assert "no leader" in (await checked(keeper, topic, question, [], GONE)).not_looked_at
+    assert not partition.records and not keeper.is_closed
+
+
+async def test_a_later_log_in_the_topic_is_told_before_a_recovery_in_the_same_words(
+    tmp_path: Path, story: Story
+) -> None:
+    later = story_of()
+    later.recover(NEW, EPOCHS)
+    assert later.apply(SetSetting("after", "1")) is None
+    partition = MemoryPartition()
+    partition.append(encode_epoch(later.epochs[-1]))
+    keeper = replica(tmp_path, story)
+    with pytest.raises(LaterLogError) as told:
+        await checked(keeper, EpochsInMemory(partition), asked(story), [], GONE)
+    with pytest.raises(LaterLogError) as refused:
+        await recovered(keeper, partition, story)
+    assert str(told.value) == str(refused.value)
+    assert f"log {NEW.hex()} is written here, which is later" in str(told.value)
+
+
+async def test_a_recovery_from_elsewhere_is_told_before_another_one(
+    tmp_path: Path, story: Story
+) -> None:
+    """Also where a process has what follows the archive, which a look does not keep."""
+    partition, more = MemoryPartition(), archive_records(story)[9:]
+    await recovered(
+        replica(tmp_path / "first", story_of(EPOCHS - 1)), partition, story_of(EPOCHS - 1)
+    )
+    keeper = replica(tmp_path / "second", story_of(9))
+    with pytest.raises(NotRecoverable, match="The log was recovered before, from another epoch"):
+        await checked(keeper, EpochsInMemory(partition), asked(story), more, GONE)
+    assert keeper.archive.segments.last == 9
+    assert len(partition.records) == 1
+
+
 async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     tmp_path: Path, story: Story
 ) -> None:
     """A damaged file was set aside, and nobody else has its epochs: the log goes on before them."""
-    records = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    records = archive_records(story)
     archive = Archive(tmp_path)
     archive.segments.adopt(records[:5])
     archive.segments.adopt(records[8:])
@@ -217,7 +297,7 @@ async def test_one_recovery_waits_for_the_other(tmp_path: Path, story: Story) ->
 
 
 async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story) -> None:
-    records = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    records = archive_records(story)
     archive = Archive(tmp_path)
     archive.segments.adopt(records[:5])
     archive.segments.adopt(records[8:])

@@ -192,6 +192,7 @@ def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None
     sources = (archive("a", 1, 2, 3), fork, teller("n1", 3))
     refused = choose(sources)
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
+    assert "--take" in refused.hint
     assert refused.details == {
         "epoch": "3",
         states(3)[3].hex(): "a, n1",
@@ -219,6 +220,7 @@ def test_a_log_of_another_cluster_is_never_chosen_because_it_is_longer() -> None
     rejected = choose([ours, ours_too, theirs])
     assert isinstance(rejected, Rejection)
     assert rejected.code == "two_logs"
+    assert "--take" in rejected.hint
     assert chosen(ours, ours_too, theirs, take="ours").epoch == 3
     before = Incarnation(ours.log_id, "topic", 100, "00" * 16, 100, 1)
     assert chosen(ours, replace(theirs, incarnations=(before,))).source == "theirs"

@@ -40,13 +40,16 @@ class Site:
         self._start = start
         self._folder = folder
 
-    async def metadata_log(self, instance: str = "ml-1", **more: object) -> Service:
-        """It waits for no replicas, which tests start later."""
+    async def metadata_log(
+        self, instance: str = "ml-1", *, waits: bool = True, **more: object
+    ) -> Service:
+        """Once it is well, unless nobody waits. It waits for no replicas, which tests start later."""
         settings = {"replicas_patience_s": 0, **more}
         log = await self._start(
             "metadata_log", instance, catch_up_urls=self.urls, http_port=self.ports[3], **settings
         )
-        await log.until("/healthz", lambda answer: answer["ok"], "metadata-log is well")
+        if waits:
+            await log.until("/healthz", lambda answer: answer["ok"], "metadata-log is well")
         self.running.append(log)
         return log
 

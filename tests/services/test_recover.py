@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,16 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from stele.domain.commands import FoundCluster, SetSetting
+from stele.domain.image import EMPTY
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.runtime.kafka import ensure_topics
+from tests.domain.epochs import LOG_ID
+from tests.domain.epochs import History as Story
 from tests.services.archive_site import Site, change, command, fill, is_well, newest, spans
 from tests.services.processes import Service, services
 
@@ -167,3 +175,39 @@ async def test_a_lost_log_goes_on(site: Site, left: int | None) -> None:
         assert found["log_id"] == answer["log_id"]
         text = await site.stele("recover", "--reason", "again", fails=True)
         assert "without trouble" in text
+
+
+async def test_a_backup_that_comes_while_the_log_is_empty_is_recovered_and_not_founded_over(
+    site: Site,
+) -> None:
+    log, replica = await site.metadata_log(waits=False, found="no"), await site.catch_up(1)
+    await log.until("/healthz", lambda a: "stele found" in a["reason"], "there is no cluster")
+    assert "there is no cluster yet" in await site.stele("status")
+    await replica.stop()
+    folder = site.folder_of(1)
+    await asyncio.to_thread(shutil.rmtree, folder)
+    story = Story(empty=EMPTY)
+    assert story.apply(FoundCluster(f"{site.cluster}/1", LOG_ID.hex())) is None
+    for number in range(40):
+        assert story.apply(SetSetting("s", str(number))) is None
+    records = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    await asyncio.to_thread(Archive(folder).segments.adopt, records)
+    last = story.image.epoch
+
+    await replica.start()
+    refused = await site.stele("found", "--reason", "there is none", fails=True)
+    assert f"holds epoch {last} of log {LOG_ID.hex()}" in refused
+    assert "`stele recover`" in refused
+    assert (await log.get("/v1/state"))["epoch"] == 0
+    reason = (await log.get("/healthz"))["reason"]
+    assert f"holds epoch {last}" in reason and "`stele recover`" in reason
+    await replica.until(
+        "/healthz", lambda a: "cannot be read any further" in a["reason"], "it stands still"
+    )
+    assert "cannot be read any further" in replica.process.tail()
+    async with site.supervised():
+        answer = await site.stele("recover", "--reason", "from a backup", "--json")
+        assert answer["last_epoch"] == last
+        await is_well(log)
+        assert await change(log, "after", "1") > last + 1
+    assert (await log.get("/v1/topology"))["cluster_id"] == f"{site.cluster}/1"

@@ -16,6 +16,7 @@ from stele.catch_up.replica import (
     Jobs,
     Ports,
     archiving,
+    check_recoverable,
     no_mirror,
     own_of,
     recover_and_end,
@@ -73,7 +74,8 @@ async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop)
         await wait_for_topics(settings)
         async with archiving(keeper, givers, ports) as (followed, ends):
             recovering = partial(recover_and_end, keeper, followed, ports)
-            api = Api(identity, archive, followed.follower, recovering)
+            checking = partial(check_recoverable, keeper, followed, ports)
+            api = Api(identity, archive, followed.follower, recovering, checking)
             api.checks = Checks(archive, settings.data_dir / FILE)
             api.checks.repeat(settings.check_every_days)
             follower = followed.follower

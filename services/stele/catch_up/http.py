@@ -27,7 +27,7 @@ from stele.log.archive.records import Archived, from_container
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.runtime import recent
-from stele.runtime.answers.catch_up import RecoveredAnswer, StoreAnswer
+from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer, StoreAnswer
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
 from stele.runtime.http_sent import Sending
 
@@ -50,6 +50,9 @@ class Api:
         archive: Archive,
         follower: LogFollower,
         recover: Callable[[RecoverQuestion, list[Archived]], Awaitable[RecoveredAnswer]],
+        check_recoverable: Callable[
+            [RecoverQuestion, list[Archived]], Awaitable[RecoverableAnswer]
+        ],
     ) -> None:
         self.filling = ""
         """What is being got from others, in words."""
@@ -59,6 +62,7 @@ class Api:
         self._follower = follower
         self._held = Holdings(identity, archive, follower)
         self._recover = recover
+        self._check_recoverable = check_recoverable
         self._reading = asyncio.Semaphore(READERS)
         self._sending = Sending()
 
@@ -76,6 +80,7 @@ class Api:
             Route("/v1/check", self.get_check, methods=["GET"]),
             Route("/v1/check", self.post_check, methods=["POST"]),
             Route("/v1/recover", self.post_recover, methods=["POST"]),
+            Route("/v1/recover/check", self.post_recover_check, methods=["POST"]),
         ]
 
     async def get_archive(self, _: Request) -> Response:
@@ -150,19 +155,8 @@ class Api:
 
     async def post_recover(self, request: Request) -> Response:
         """Recover the log from this archive and the epochs in the body, which follow it; see ``recovering``."""
-        asked = RecoverQuestion(
-            epoch=number(request, "epoch", 0, LARGEST),
-            state_id=state_id_in(request, "state_id"),
-            known_epoch=number(request, "known_epoch", 0, LARGEST),
-            known_log_id=state_id_in(request, "known_log_id"),
-            actor=request.query_params.get("actor", "")[:MOST_CHARS],
-            reason=request.query_params.get("reason", "")[:MOST_CHARS],
-            force=flag(request, "force", "0"),
-        )
-        body = await request.body()
         try:
-            records = await asyncio.to_thread(from_container, body) if body else []
-            return JsonResponse(await self._recover(asked, records))
+            return JsonResponse(await self._recover(_question(request), await _epochs(request)))
         except TimeoutError as error:
             raise HttpError(
                 504,
@@ -172,12 +166,15 @@ class Api:
                 hint="Look at Kafka, and at the settings of the topic; then recover again: it is done once.",
             ) from error
         except (NotRecoverable, DamagedFileError, LogError) as error:
-            raise HttpError(
-                409,
-                "not_recovered",
-                f"{error}",
-                hint="Look at what the replicas hold: `stele recover --dry-run`.",
-            ) from error
+            raise _not_recovered(error) from error
+
+    async def post_recover_check(self, request: Request) -> Response:
+        """Whether ``post_recover`` would be refused with the same question and body. Nothing is done."""
+        try:
+            asked, more = _question(request), await _epochs(request)
+            return JsonResponse(await self._check_recoverable(asked, more))
+        except (NotRecoverable, DamagedFileError, LogError) as error:
+            raise _not_recovered(error) from error
 
     def _check_log(self, log_id: str) -> None:
         """Raises HttpError."""
@@ -192,3 +189,30 @@ class Api:
             hint="Ask another replica.",
             details={"log_id": own},
         )
+
+
+def _question(request: Request) -> RecoverQuestion:
+    return RecoverQuestion(
+        epoch=number(request, "epoch", 0, LARGEST),
+        state_id=state_id_in(request, "state_id"),
+        known_epoch=number(request, "known_epoch", 0, LARGEST),
+        known_log_id=state_id_in(request, "known_log_id"),
+        actor=request.query_params.get("actor", "")[:MOST_CHARS],
+        reason=request.query_params.get("reason", "")[:MOST_CHARS],
+        force=flag(request, "force", "0"),
+    )
+
+
+async def _epochs(request: Request) -> list[Archived]:
+    """Those in the body. Raises DamagedFileError, LogError."""
+    body = await request.body()
+    return await asyncio.to_thread(from_container, body) if body else []
+
+
+def _not_recovered(error: Exception) -> HttpError:
+    return HttpError(
+        409,
+        "not_recovered",
+        f"{error}",
+        hint="Look at what the replicas hold: `stele recover --dry-run`.",
+    )

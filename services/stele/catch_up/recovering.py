@@ -14,7 +14,7 @@ from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
 from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.requests.decided import to_facts
-from stele.log.archive.archive import Archive
+from stele.log.archive.archive import Archive, folded
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshots import head_of
 from stele.log.codec import decode_epoch, encode_epoch
@@ -23,7 +23,7 @@ from stele.log.port import Log, LogPast, Record
 from stele.log.recovery import first_recovery, start_after
 from stele.log.start import Start
 from stele.log.state_ids import next_state_id
-from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.logs import get_logger
 
 READ_RECORDS: Final = 2000
@@ -69,15 +69,7 @@ async def recover(
     was_there = there is not None
     if there is None:
         there, was_there = await _write(topic, ends, end, start, asked)
-    try:
-        after = start_after(start.image, there)
-    except RecoveredError as error:
-        raise NotRecoverable(
-            f"The log was recovered before, from another epoch: {error} Start this replica again: it takes"
-            f" over what the others hold. If nobody has anything of log {error.recovered.log_id} any more,"
-            " delete the topic and recover again: it goes on from here then. The dry run shows who has what of"
-            " which log."
-        ) from error
+    after = _after(start, there)
     await asyncio.to_thread(keep, keeper.archive, start, after, there)
     log.warning(
         "the log is recovered",
@@ -95,6 +87,38 @@ async def recover(
         known_epoch=max(asked.known_epoch, start.image.epoch),
         was_there=was_there,
     )
+
+
+async def check(
+    keeper: Keeper, topic: LogPast, ends: Ends, asked: RecoverQuestion, more: list[Archived]
+) -> RecoverableAnswer:
+    """What ``recover`` would be refused for by what the archive and the topic hold now; nothing is written.
+
+    A topic that is missing, or whose brokers do not answer, is not looked at. Raises NotRecoverable, LogError,
+    DamagedFileError.
+    """
+    start = await asyncio.to_thread(_image_beside, keeper.archive, asked, more)
+    try:
+        begin, end = await ends()
+    except TimeoutError as error:
+        return RecoverableAnswer(not_looked_at=str(error))
+    there = await recovery_in(topic, start.image.log_id, begin, end)
+    if there is not None:
+        _after(start, there)
+    return RecoverableAnswer()
+
+
+def _after(start: Start, there: Record) -> Start:
+    """Where readers begin behind the recovery that is there. Raises NotRecoverable if that is not from here."""
+    try:
+        return start_after(start.image, there)
+    except RecoveredError as error:
+        raise NotRecoverable(
+            f"The log was recovered before, from another epoch: {error} Start this replica again: it takes"
+            f" over what the others hold. If nobody has anything of log {error.recovered.log_id} any more,"
+            " delete the topic and recover again: it goes on from here then. The dry run shows who has what of"
+            " which log."
+        ) from error
 
 
 def check_leads_there(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> None:
@@ -125,6 +149,20 @@ def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> St
     if fresh:
         archive.segments.adopt(fresh)
     return image_at(archive, asked.epoch, asked.state_id)
+
+
+def _image_beside(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
+    """The same, and nothing is kept."""
+    check_leads_there(archive, asked, more)
+    fresh = _fresh(archive, asked, more)
+    if not fresh:
+        return image_at(archive, asked.epoch, asked.state_id)
+    last = archive.newest_image()
+    return folded(
+        image_at(archive, last, archive.state_id_of(last) or b""),
+        fresh,
+        supported=archive.supported,
+    )
 
 
 def image_at(archive: Archive, epoch: int, state_id: bytes) -> Start:

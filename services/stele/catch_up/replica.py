@@ -25,6 +25,7 @@ from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import (
     NotRecoverable,
     RecoverQuestion,
+    check,
     check_leads_there,
     recover,
 )
@@ -42,7 +43,7 @@ from stele.log.errors import TruncatedError
 from stele.log.follower import LogFollower
 from stele.log.port import EpochsLog
 from stele.log.start import Start
-from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.follow import Followed, on_stray, reading
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
@@ -205,6 +206,32 @@ async def recover_and_end(
         return await _recover_and_end(keeper, followed.follower, ports, asked, more)
 
 
+async def check_recoverable(
+    keeper: Keeper,
+    followed: Followed,
+    ports: Ports,
+    asked: RecoverQuestion,
+    more: list[Archived],
+) -> RecoverableAnswer:
+    """What ``recover_and_end`` would be refused for: nothing is made, written or ended. Raises as it does."""
+    async with keeper.recovering:
+        _check_is_needed(followed.follower, asked)
+        topic = ports.open_log()
+        try:
+            return await check(keeper, topic, topic.ends, asked, more)
+        finally:
+            await topic.close()
+
+
+def _check_is_needed(follower: LogFollower, asked: RecoverQuestion) -> None:
+    """Raises NotRecoverable."""
+    if follower.failure is None and not asked.force:
+        raise NotRecoverable(
+            f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
+            " recover. Where a working log is to be given up, use force."
+        )
+
+
 async def _recover_and_end(
     keeper: Keeper,
     follower: LogFollower,
@@ -213,11 +240,8 @@ async def _recover_and_end(
     more: list[Archived],
 ) -> RecoveredAnswer:
     was_missing = await ports.make_topic()
-    if follower.failure is None and not (was_missing or asked.force):
-        raise NotRecoverable(
-            f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
-            " recover. Where a working log is to be given up, use force."
-        )
+    if not was_missing:
+        _check_is_needed(follower, asked)
     await asyncio.to_thread(check_leads_there, keeper.archive, asked, more)
     follower.stop()
     await keeper.close()

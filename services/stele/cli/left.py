@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 
 from stele.cli.client import Client, decode
-from stele.cli.errors import CliError
+from stele.cli.errors import CliError, UsageError
 from stele.domain.recovery.histories import Source
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived, from_container
@@ -38,13 +38,29 @@ class Left(msgspec.Struct, frozen=True):
         found = (_following(records, source) for records in self.recent.values())
         return max(found, key=len, default=[])
 
+    def named(self, name: str) -> str:
+        """The source of this name, which a replica's id or address alone will do for. Raises UsageError where
+        several replicas have the id; a name that nobody has is left to who chooses.
+        """
+        found = [
+            full for full, url in self.urls.items() if name in (full.removesuffix(f" ({url})"), url)
+        ]
+        if len(found) > 1:
+            raise UsageError(
+                f"{len(found)} sources are called '{name}'.",
+                f"Name one of: {', '.join(sorted(found))}.",
+            )
+        return found[0] if found else name
+
     def extended(self) -> tuple[Source, ...]:
         """The sources, each with what a process can add to it."""
         return tuple(_extended(source, self.more_than(source)) for source in self.sources)
 
 
-def ask(client: Client, replicas: Iterable[str]) -> Left:
-    """Ask all of them once. Raises nothing: who does not answer is told of in ``silent``."""
+def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -> Left:
+    """Ask all of them once, and the processes and nodes that are known; with ``only`` nobody but these
+    addresses. Raises nothing: who does not answer is told of in ``silent``.
+    """
     sources, urls, recent, silent = (
         list[Source](),
         dict[str, str](),
@@ -52,7 +68,11 @@ def ask(client: Client, replicas: Iterable[str]) -> Left:
         {},
     )
     others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
+    if only:
+        others = dict.fromkeys(url for url in only if url not in replicas)
     for url in replicas:
+        if only and url not in only:
+            continue
         try:
             told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
         except CliError as error:
@@ -61,7 +81,8 @@ def ask(client: Client, replicas: Iterable[str]) -> Left:
         name = f"{told.replica_id} ({url})"
         urls[name] = url
         sources.append(_source(name, told))
-        others |= dict.fromkeys(address for address in told.nodes.values() if address)
+        if not only:
+            others |= dict.fromkeys(address for address in told.nodes.values() if address)
     for url in others:
         try:
             records = from_container(client.get_bytes(f"{url}{RECENT}"))

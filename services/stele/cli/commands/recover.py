@@ -14,10 +14,11 @@ from stele.cli.errors import CliError, UsageError
 from stele.cli.left import Left, ask
 from stele.cli.options import Json, Where, user_name
 from stele.cli.output import console, print_value_as_json
+from stele.cli.places import address_of
 from stele.domain.base import Rejection
 from stele.domain.recovery.histories import Choice, choose
 from stele.log.archive.records import as_container
-from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 
 LOOK_S = 0.5
 
@@ -26,6 +27,7 @@ def recover(
     *,
     reason: Annotated[str, Parameter(name="--reason")] = "",
     take: Annotated[str, Parameter(name="--take")] = "",
+    only: Annotated[tuple[str, ...], Parameter(name="--only")] = (),
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
     force: Annotated[bool, Parameter(name="--force", negative="")] = False,
     wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
@@ -39,14 +41,16 @@ def recover(
 
     Args:
         reason: Why; becomes part of the history.
-        take: The source whose history counts, where two of them differ.
-        dry_run: Say what would be done, and what would be lost.
+        take: The source whose history counts, where two of them differ: its name, or a replica's id or address.
+        only: Ask nobody else: an address, or a service such as catch-up, which stands for all of its addresses.
+            Nodes are asked at the addresses that the log has of them: a backup has those of where it was made.
+        dry_run: Say what would be done, what would be lost, and whether it would be refused.
         force: Also where a replica reads the log without trouble: its later epochs are given up.
         wait: Until a metadata-log takes commands again.
     """
     with where.client() as client:
-        left = ask(client, client.places.of("catch-up"))
-        chosen = choose(left.extended(), take)
+        left = ask(client, client.places.of("catch-up"), _addresses(client, only))
+        chosen = choose(left.extended(), left.named(take))
         if not json.as_json:
             _show(left)
         if isinstance(chosen, Rejection):
@@ -54,8 +58,22 @@ def recover(
         if not json.as_json:
             _show_choice(chosen, len(left.silent))
         if dry_run:
+            checked = _check(client, left, chosen, force=force)
             if json.as_json:
-                print_value_as_json({"choice": chosen, "silent": left.silent})
+                print_value_as_json(
+                    {
+                        "choice": chosen,
+                        "silent": left.silent,
+                        "not_looked_at": checked.not_looked_at,
+                    }
+                )
+            elif checked.not_looked_at:
+                console().print(
+                    f"the topic was not looked at, which may hold what a recovery is refused for:"
+                    f" {checked.not_looked_at}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
             return
         if not reason:
             raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
@@ -72,6 +90,13 @@ def recover(
             took_s = _wait(client, answer, where.timeout_s)
             if not json.as_json:
                 console().print(f"commands are taken again after {took_s:.1f} s")
+
+
+def _addresses(client: Client, only: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises UsageError for what is neither a service here nor an address."""
+    return tuple(
+        url for name in only for url in client.places.urls.get(name) or (address_of(name),)
+    )
 
 
 def _show(left: Left) -> None:
@@ -107,6 +132,12 @@ def _show_choice(chosen: Choice, silent: int) -> None:
         out.print(f"another history: {name}", soft_wrap=True)
     for name in chosen.unproven:
         out.print(f"nothing in common, so nobody can tell: {name}", soft_wrap=True)
+
+
+def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> RecoverableAnswer:
+    """Raises CliError where the recovery would be refused."""
+    url, body, params = question(left, chosen, "", "", force=force)
+    return decode(client.post_bytes(f"{url}/v1/recover/check", body, **params), RecoverableAnswer)
 
 
 def _recover(

@@ -106,8 +106,8 @@ def _two_histories(sources: Iterable[Source]) -> Rejection | None:
     return Rejection(
         "two_histories",
         f"Epoch {epoch} is not the same one everywhere ({told}): these are different histories.",
-        "Find out which of them nodes and callers have relied on, and name a source that has it. What the"
-        f" others hold from epoch {epoch} on is lost then.",
+        "Find out which of them nodes and callers have relied on, and name a source that has it with --take."
+        f" What the others hold from epoch {epoch} on is lost then.",
         {"epoch": str(epoch), **sides},
     )
 
@@ -128,7 +128,7 @@ def _two_logs(chosen: Source, strangers: Sequence[Source]) -> Rejection:
         f"{chosen.name} goes on the furthest, in log {chosen.log_id}, and has nothing in common with other logs"
         f" that were read here ({told}).",
         "One of them may be another cluster's, such as a backup that was restored here. Name a source that"
-        " nodes and callers have relied on. What the others hold is lost then.",
+        " nodes and callers have relied on with --take. What the others hold is lost then.",
         {each.name: each.log_id for each in (chosen, *strangers)},
     )
 

@@ -144,3 +144,11 @@ class RecoveredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     known_epoch: int
     was_there: bool
     """Somebody else had recovered it before."""
+
+
+class RecoverableAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing that is known by now speaks against a recovery. ``not_looked_at``: why the topic, which may hold
+    what does, was not read.
+    """
+
+    not_looked_at: str = ""

@@ -21,7 +21,15 @@ from stele.catch_up.filling import Givers
 from stele.catch_up.http import Api
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.replica import Jobs, Ports, archiving, no_mirror, own_of, recover_and_end
+from stele.catch_up.replica import (
+    Jobs,
+    Ports,
+    archiving,
+    check_recoverable,
+    no_mirror,
+    own_of,
+    recover_and_end,
+)
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Trimmer
 from stele.coordinator.driver import Driver, driving
@@ -390,7 +398,8 @@ class ReplicaMachine(Machine):
             async with archiving(keeper, givers, ports) as (followed, ends):
                 self.followed = followed
                 recovering = partial(recover_and_end, keeper, followed, ports)
-                api = Api(identity, archive, followed.follower, recovering)
+                checking = partial(check_recoverable, keeper, followed, ports)
+                api = Api(identity, archive, followed.follower, recovering, checking)
                 follower = followed.follower
                 trimmer = Trimmer(keeper, lambda: follower.image, identity, None)
                 held = partial(own_of, identity, settings, self.url, archive, trimmer)

@@ -1,0 +1,135 @@
+"""``stele recover``: whom it asks, which source it takes, and what the dry run says before it is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.runtime.answers.catch_up import HistoryAnswer
+from tests.cli.conftest import Server, Stele
+
+LOG = "0a" * 16
+STATES = {3: "03" * 16}
+CHECK = "/v1/recover/check"
+REFUSED = {
+    "code": "not_recovered",
+    "message": f"At offset 0 of the log: log {'0b' * 16} is written here, which is later than {LOG}.",
+    "hint": "Look at what the replicas hold.",
+}
+
+
+def history(replica_id: str, node: str, states: dict[int, str] = STATES) -> HistoryAnswer:
+    return HistoryAnswer(
+        replica_id=replica_id,
+        log_id=LOG,
+        states=states,
+        first_image=1,
+        last_image=max(states),
+        incarnations=(),
+        nodes={"n1": node},
+        trouble="it is gone",
+    )
+
+
+@pytest.fixture
+def replicas(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two replicas of one history; their nodes are elsewhere."""
+    urls = [f"{server.url}/one", f"{server.url}/two"]
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join(urls))
+    monkeypatch.setenv("STELE_URL", f"{server.url}/log")
+    for name in ("one", "two"):
+        told = history(f"cu-{name}", f"{server.url}/node")
+        server.answer("GET", f"/{name}/v1/history", told)
+        server.answer("POST", f"/{name}{CHECK}", {})
+    return urls
+
+
+def asked_of(server: Server) -> set[str]:
+    return {asked.path.split("/v1/")[0] for asked in server.asked}
+
+
+def test_a_dry_run_is_refused_in_the_words_of_the_recovery(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    server.answers["POST", f"/one{CHECK}"].clear()
+    server.answer("POST", f"/one{CHECK}", REFUSED, 409)
+    server.answer("POST", "/one/v1/recover", REFUSED, 409)
+    dry, done = stele("recover", "--dry-run"), stele("recover", "--reason", "it is lost")
+    assert dry.exit_code == done.exit_code == 1
+    assert REFUSED["message"] in dry.err
+    assert dry.err == done.err
+    (checked,) = server.asked_for(f"/one{CHECK}")
+    (recovered,) = server.asked_for("/one/v1/recover")
+    for name in ("epoch", "state_id", "known_epoch", "known_log_id", "force"):
+        assert checked.query[name] == recovered.query[name]
+
+
+def test_a_dry_run_says_what_it_could_not_look_at(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    assert "not looked at" not in stele("recover", "--dry-run").out
+    server.answers["POST", f"/one{CHECK}"].clear()
+    server.answer("POST", f"/one{CHECK}", {"not_looked_at": "No leader answers"})
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 3" in ran.out
+    assert "the topic was not looked at" in ran.out and "No leader answers" in ran.out
+    shown: dict[str, Any] = msgspec.json.decode(stele("recover", "--dry-run", "--json").out)
+    assert shown["not_looked_at"] == "No leader answers"
+
+
+@pytest.mark.parametrize("take", ["cu-two", "{url}/two", "cu-two ({url}/two)"])
+def test_a_source_is_taken_by_its_name_its_id_or_its_address(
+    server: Server, stele: Stele, replicas: list[str], take: str
+) -> None:
+    ran = stele("recover", "--dry-run", "--take", take.format(url=server.url))
+    assert ran.exit_code == 0, ran.err
+    assert f"from cu-two ({replicas[1]})" in ran.out
+    assert len(server.asked_for(f"/two{CHECK}")) == 1
+
+
+def test_an_id_of_two_replicas_names_none_and_so_does_one_of_nobody(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    server.answers["GET", "/two/v1/history"].clear()
+    server.answer("GET", "/two/v1/history", history("cu-one", ""))
+    ran = stele("recover", "--dry-run", "--take", "cu-one")
+    assert ran.exit_code == 2
+    assert "2 sources are called 'cu-one'. Name one of: cu-one (" in ran.err
+    ran = stele("recover", "--dry-run", "--take", "cu-three")
+    assert ran.exit_code == 1
+    assert "No source is called 'cu-three'" in ran.err
+
+
+def test_two_histories_are_told_with_the_option_that_decides(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    server.answers["GET", "/two/v1/history"].clear()
+    server.answer("GET", "/two/v1/history", history("cu-two", "", {3: "04" * 16}))
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert "name a source that has it with --take" in ran.err
+
+
+def test_nobody_is_asked_but_the_named(server: Server, stele: Stele, replicas: list[str]) -> None:
+    """The nodes of a backup that is restored elsewhere are those of the cluster that lives."""
+    assert stele("recover", "--dry-run").exit_code == 0
+    assert asked_of(server) >= {"/one", "/two", "/log", "/node"}
+    for only, asked in (
+        (["catch-up"], {"/one", "/two"}),
+        ([replicas[1]], {"/two"}),
+        (["catch-up", f"{server.url}/node"], {"/one", "/two", "/node"}),
+        ([replicas[0], "metadata-log"], {"/one", "/log"}),
+    ):
+        server.asked.clear()
+        ran = stele("recover", "--dry-run", *(f"--only={name}" for name in only))
+        assert ran.exit_code == 0, ran.err
+        assert asked_of(server) == asked
+
+
+def test_only_is_an_address_or_a_service(stele: Stele, replicas: list[str]) -> None:
+    ran = stele("recover", "--dry-run", "--only", "http://")
+    assert ran.exit_code == 2
+    assert "is no address of a service" in ran.err
