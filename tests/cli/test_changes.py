@@ -17,8 +17,10 @@ from stele.cli.follow import Seen
 from stele.cli.steps import History
 from stele.domain.commands import AnyCommand
 from stele.domain.names import RequestKind
+from stele.domain.requests.ids import time_ms
 from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -94,6 +96,22 @@ def follows(server: Server, request_id: str, *steps: tuple[int, str, str]) -> No
         moving = transition(state, request_id) if state else None
         answer = {**at(epoch), "request": row, "transition": moving}
         server.answer("GET", f"/v1/requests/{request_id}", answer)
+
+
+def test_a_request_under_an_id_that_was_drawn_anew_is_followed_under_that_one(
+    server: Server, stele: Stele
+) -> None:
+    horizon_ms = time_ms(new_request_id()) + 240_000
+    refused = {"code": "request_id_expired", "message": "too old", "hint": ""}
+    server.answer(
+        "POST", "/v1/commands", {**refused, "details": {"horizon_ms": str(horizon_ms)}}, 410
+    )
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("decommission", "n3", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    _, again = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
+    assert time_ms(again["request_id"]) > horizon_ms
+    assert f"follow it with: stele request follow {again['request_id']}" in ran.out
 
 
 def test_a_change_says_its_request_id_first_and_follows_to_the_end(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from stele.domain.requests import not_taken
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas
+from tests.docs.pages import REPOSITORY
 from tests.docs.topics_page import PAGE, SAMPLES, Sample, page_with, pieces
 
 
@@ -19,3 +23,13 @@ def test_the_sample_is_a_record_and_its_pieces_are_all_of_it(sample: Sample) -> 
     assert sample.decode(encoded) == sample.message
     assert b"".join(piece.content for piece in pieces(sample)) == encoded[HEADER_BYTES:]
     assert encoded[:HEADER_BYTES] in {header_of(s) for _, s in load_schemas().by_header.values()}
+
+
+def test_the_page_of_the_log_has_every_code_of_an_answer_that_decides_nothing() -> None:
+    page = (REPOSITORY / "docs" / "services" / "log.md").read_text()
+    table = page.split("Some answers decide nothing")[1].split("\n\n")[1]
+    cells = [line.split("|")[1] for line in table.splitlines()]
+    told = {code for cell in cells for code in re.findall(r"`(\w+)`", cell)}
+    known = {value for name, value in vars(not_taken).items() if name.isupper()}
+    codes = {value for value in known if isinstance(value, str)} - {not_taken.HORIZON_MS}
+    assert told == codes | {"malformed_command", "unknown_schema"}

@@ -105,6 +105,6 @@ def _submit(command: SetSetting, change: Change, where: Where) -> None:
     envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
     shown = f"is {command.value}" if command.value else "has its default"
     console().print(f"{command.name} {shown} since epoch {epoch}", soft_wrap=True)
