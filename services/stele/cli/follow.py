@@ -107,12 +107,10 @@ class Seen:
         return [_line((row.at_ms - self.asked_ms) / 1000, row.epoch, step)]
 
     def moved(self, work: answers.TransitionProgress | None) -> list[str]:
-        """How much was streamed and how long the rest takes: when it begins, now and then, and all in the end."""
-        if (
-            work is None
-            or (work.session, work.bytes_done) == self.moved_told
-            or not work.bytes_done
-        ):
+        """How much was streamed and how long the rest takes: when it begins, now and then, and in the end."""
+        if work is None or not (work.bytes_done or work.bytes_total):
+            return []
+        if (work.session, work.bytes_done) == self.moved_told:
             return []
         session, _ = self.moved_told
         all_there = all(node.status == ReportStatus.SUCCESS for node in work.nodes.values())
