@@ -433,11 +433,13 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
         seen.began = time.monotonic() - after_s
         return seen.moved(work(done))
 
-    said = [told(1, 0), told(2, 1_000_000), told(11, 2_000_000), told(12.1, 3_000_000)]
-    line = "         {} MB of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
-    assert said == [[], [line.format("1.0")], [], [line.format("3.0")]]
-    assert told(30, 3_000_000) == [], "nothing has moved"
-    assert [told(31, 4_000_000), told(50, 4_000_000)] == [["         4.0 MB streamed"], []]
+    said = [told(1, 0), told(2, 1_000_000), told(11.1, 2_000_000), told(12, 3_000_000)]
+    line = "         {} of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
+    assert said == [[line.format("0 B")], [], [line.format("2.0 MB")], []]
+    assert [told(30, 3_000_000), told(50, 3_000_000)] == [[line.format("3.0 MB")], []], (
+        "nothing has moved"
+    )
+    assert [told(51, 4_000_000), told(70, 4_000_000)] == [["         4.0 MB streamed"], []]
 
 
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:

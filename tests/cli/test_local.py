@@ -190,7 +190,7 @@ def test_stack_status_says_why_a_process_is_not_started_again_and_what_to_do(
         with hold(directory):
             assert run(["stack", "status", "--dir", str(directory)]) == 1
         said[exit_code] = capsys.readouterr().out.splitlines()[-1]
-    do = "`stele stack start n1` tries again once the reason is mended, `stele stack remove n1` does without"
+    do = "`stele stack remove n1` does without it if it is no member, `stele stack add-node` starts another."
     for line in said.values():
         assert f": Not admitted: its join was cancelled. {do}" in line
     assert "as it is it cannot (exit status 78)" in said[78]
@@ -220,7 +220,7 @@ def test_a_node_that_ends_as_it_may_not_join_is_not_said_to_run(
     given_up(directory, 78)
     ran = starting(directory, stele, *command)
     assert (ran.exit_code, ran.out) == (1, "")
-    assert "Not admitted: its join was cancelled. `stele stack start n1`" in ran.err
+    assert "Not admitted: its join was cancelled. `stele stack remove n1`" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
-from stele.words.explain import after_failure, left, moved_line, waiting_line
+from stele.words.explain import after_failure, moved_line, waiting_line
 from stele.words.facts import EpochRow
 from stele.words.why import NO_COORDINATOR
 
@@ -107,12 +107,10 @@ class Seen:
         return [_line((row.at_ms - self.asked_ms) / 1000, row.epoch, step)]
 
     def moved(self, work: answers.TransitionProgress | None) -> list[str]:
-        """How much was streamed and how long the rest takes: at its beginning, now and then, and at its end."""
-        if (
-            work is None
-            or (work.session, work.bytes_done) == self.moved_told
-            or not work.bytes_done
-        ):
+        """How much was streamed and how long the rest takes: when it begins, now and then, and in the end."""
+        if work is None or not (work.bytes_done or work.bytes_total):
+            return []
+        if (work.session, work.bytes_done) == self.moved_told:
             return []
         session, _ = self.moved_told
         all_there = all(node.status == ReportStatus.SUCCESS for node in work.nodes.values())
@@ -265,11 +263,12 @@ def _draw(
     bar: Progress, task: TaskID, step: str, progress: answers.TransitionProgress | None
 ) -> None:
     total = 0 if progress is None else progress.bytes_total
+    eta = None if progress is None else progress.eta_s
     bar.update(
         task,
         description=step,
         total=total or None,
         completed=0 if progress is None else progress.bytes_done,
         visible=total > 0,
-        eta="" if progress is None or progress.eta_s is None else left(progress),
+        eta="" if eta is None else f"{duration(eta)} to go",
     )
