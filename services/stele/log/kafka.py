@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from stele.log.ends import Prober
-from stele.log.errors import AnchorLostError, OffsetGoneError
+from stele.log.errors import OffsetGoneError
 from stele.log.hand_over import HandOver
 from stele.log.loops import call_in
 from stele.log.notices import DEBUG, Notices
@@ -328,7 +328,7 @@ class KafkaLog:
                     while not has_room() and not self._stop.wait(ROOM_POLL_S):
                         pass
                     pulse.beat()  # waiting for whoever takes them is no pause
-        except (KafkaException, OffsetGoneError, AnchorLostError) as error:
+        except Exception as error:  # whatever ends reading must be told
             hand_over.end()
             call_in(self._loop, on_error, error)
         finally:

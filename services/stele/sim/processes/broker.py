@@ -29,7 +29,7 @@ ANSWER_S: Final = 3.0
 RETRY_S: Final = 0.2
 MAX_BATCH: Final = 16
 MAX_REPORT_AGE_S: Final = 0.2
-"""A record takes ten times as long here as within a datacentre."""
+"""Production's few milliseconds would leave none: a record alone takes longer here."""
 
 OnReport = Callable[[int], None]
 """Told the offset at which an own record stands."""
