@@ -34,6 +34,10 @@ public class SendCommand {
     static final Duration GIVE_UP_AFTER = Duration.ofSeconds(30);
 
     public static void main(String[] args) throws Exception {
+        if (args.length < 5 || args.length > 6) {
+            System.err.println("SendCommand BOOTSTRAP CLUSTER SCHEMAS NAME VALUE [REQUEST_ID]");
+            System.exit(2);
+        }
         String bootstrap = args[0], cluster = args[1], name = args[3], value = args[4];
         String requestId = args.length > 5 ? args[5] : uuid7().toString();
         Schema commands = new Schema.Parser().parse(new File(args[2], "command.avsc"));

@@ -20,7 +20,7 @@ from fastavro.schema import fingerprint, load_schema, to_parsing_canonical_form
 
 SEND_AGAIN_AFTER_S = 2.0
 GIVE_UP_AFTER_S = 30.0
-APPLIED, REFUSED, UNKNOWN = 0, 1, 3
+APPLIED, REFUSED, USAGE, UNKNOWN = 0, 1, 2, 3
 HEADER_BYTES = 10
 
 
@@ -93,7 +93,11 @@ def uuid7() -> str:
     return str(uuid.UUID(int=high << 64 | 1 << 63 | chance & (1 << 62) - 1))
 
 
-def main(bootstrap: str, cluster: str, schemas: str, name: str, value: str, *given: str) -> int:
+def main(arguments: list[str]) -> int:
+    if len(arguments) not in (5, 6):
+        print(__doc__, file=sys.stderr)
+        return USAGE
+    bootstrap, cluster, schemas, name, value, *given = arguments
     request_id = given[0] if given else uuid7()
     command = ("stele.set_setting", {"name": name, "value": value})
     outcome = send(bootstrap, cluster, Path(schemas), command, request_id)
@@ -107,4 +111,4 @@ def main(bootstrap: str, cluster: str, schemas: str, name: str, value: str, *giv
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -142,11 +142,18 @@ async def test_who_holds_more_leaves_to_people_which_log_counts_until_one_is_rel
     ("others", "behind", "finishes"),
     [
         (Others(EPOCHS), (), False),
+        (Others(EPOCHS), (RECOVERY,), False),
         (Others(EPOCHS), (AFTER,), True),
         (Others(KEPT), (), True),
         (Others(EPOCHS, "0a" * 16), (), True),
     ],
-    ids=["more, not relied on", "more, relied on", "no more", "of another log"],
+    ids=[
+        "more, not relied on",
+        "more, and it landed twice",
+        "more, relied on",
+        "no more",
+        "of another log",
+    ],
 )
 async def test_what_another_replica_holds_counts_while_nobody_has_begun_behind_the_recovery(
     tmp_path: Path, others: Others, behind: tuple[bytes, ...], finishes: bool
@@ -168,6 +175,12 @@ async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(tmp_path: Path
     """Its first recovery is gone: one that is found behind may be another."""
     archive = archive_of(tmp_path, KEPT)
     assert not await finisher(archive, Topic(AFTER, RECOVERY), Others()).finish()
+    assert archive.segments.spans() == [Span(1, KEPT)]
+
+
+async def test_what_is_no_record_holds_nobody_up(tmp_path: Path) -> None:
+    archive = archive_of(tmp_path, KEPT)
+    assert not await finisher(archive, Topic(b"garbage", RECOVERY), Others()).finish()
     assert archive.segments.spans() == [Span(1, KEPT)]
 
 

@@ -17,8 +17,10 @@ from stele.cli.follow import Seen
 from stele.cli.steps import History
 from stele.domain.commands import AnyCommand
 from stele.domain.names import RequestKind
-from stele.runtime.answers.coordinator import TransitionProgress
+from stele.domain.requests.ids import time_ms
+from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -94,6 +96,22 @@ def follows(server: Server, request_id: str, *steps: tuple[int, str, str]) -> No
         moving = transition(state, request_id) if state else None
         answer = {**at(epoch), "request": row, "transition": moving}
         server.answer("GET", f"/v1/requests/{request_id}", answer)
+
+
+def test_a_request_under_an_id_that_was_drawn_anew_is_followed_under_that_one(
+    server: Server, stele: Stele
+) -> None:
+    horizon_ms = time_ms(new_request_id()) + 240_000
+    refused = {"code": "request_id_expired", "message": "too old", "hint": ""}
+    server.answer(
+        "POST", "/v1/commands", {**refused, "details": {"horizon_ms": str(horizon_ms)}}, 410
+    )
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("decommission", "n3", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    _, again = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
+    assert time_ms(again["request_id"]) > horizon_ms
+    assert f"follow it with: stele request follow {again['request_id']}" in ran.out
 
 
 def test_a_change_says_its_request_id_first_and_follows_to_the_end(
@@ -389,7 +407,10 @@ def test_a_follower_says_once_that_no_coordinator_answers() -> None:
 
 
 def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
+    """As soon as data moves, every ten seconds, and once all of it is there, however soon that is."""
+
     def work(done: int) -> TransitionProgress:
+        status = "success" if done == 4_000_000 else "running"
         return TransitionProgress(
             transition_id="t",
             request_ids=("mine",),
@@ -399,7 +420,7 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
             going_back="",
             waiting_for="stream by n3",
             blockers=(),
-            nodes={},
+            nodes={"n3": NodeProgress("stream", status, done, 4_000_000, 1, "")},
             bytes_done=done,
             bytes_total=4_000_000,
             bytes_per_s=100_000.0,
@@ -412,10 +433,13 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
         seen.began = time.monotonic() - after_s
         return seen.moved(work(done))
 
-    said = [told(11, 0), told(11, 1_000_000), told(20, 2_000_000), told(22, 3_000_000)]
-    line = "         {} MB of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
-    assert said == [[], [line.format("1.0")], [], [line.format("3.0")]]
-    assert told(40, 4_000_000) == []
+    said = [told(1, 0), told(2, 1_000_000), told(11.1, 2_000_000), told(12, 3_000_000)]
+    line = "         {} of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
+    assert said == [[line.format("0 B")], [], [line.format("2.0 MB")], []]
+    assert [told(30, 3_000_000), told(50, 3_000_000)] == [[line.format("3.0 MB")], []], (
+        "nothing has moved"
+    )
+    assert [told(51, 4_000_000), told(70, 4_000_000)] == [["         4.0 MB streamed"], []]
 
 
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from stele.runtime.answers.tablet_balancer import BalanceState
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_tables import balance
+from tests.docs.pages import REPOSITORY, pages
 
 COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
 
@@ -71,6 +72,11 @@ def test_all_commands_are_listed_with_a_line_each(stele: Stele) -> None:
     texts = {name: text.strip() for name, _, text in listed if name}
     assert all(texts[name] for name in COMMANDS)
     assert texts["status"] == "The cluster at a glance."
+
+
+def test_every_command_is_named_on_a_page() -> None:
+    text = "".join((REPOSITORY / page).read_text() for page in pages())
+    assert not [name for name in COMMANDS if not re.search(rf"\bstele {name}\b", text)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -171,6 +171,73 @@ def test_stack_status_tells_dead_servers_from_those_that_live(
     assert "down" in capsys.readouterr().out
 
 
+def given_up(directory: Path, exit_code: int, **environment: str) -> None:
+    """A stack over the directory whose n1 ended with these words."""
+    n1 = {"name": "n1", "url": "http://127.0.0.1:8", "state": "given_up", "exit_code": exit_code}
+    content = {**STACK, "pid": os.getpid(), "services": [n1], "environment": environment}
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+    (directory / "services" / "n1").mkdir(parents=True, exist_ok=True)
+    log = directory / "services" / "n1" / "stderr.log"
+    log.write_text("starting\nNot admitted: its join was cancelled.\n")
+
+
+def test_stack_status_says_why_a_process_is_not_started_again_and_what_to_do(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = dict[int, str]()
+    for exit_code in (78, -9):
+        given_up(directory, exit_code)
+        with hold(directory):
+            assert run(["stack", "status", "--dir", str(directory)]) == 1
+        said[exit_code] = capsys.readouterr().out.splitlines()[-1]
+    do = "`stele stack remove n1` does without it if it is no member, `stele stack add-node` starts another."
+    for line in said.values():
+        assert f": Not admitted: its join was cancelled. {do}" in line
+    assert "as it is it cannot (exit status 78)" in said[78]
+    assert "more than 10 times within a minute, the last time with exit status -9" in said[-9]
+
+
+def starting(directory: Path, stele: Stele, *arguments: str) -> Ran:
+    """What a command says once the stack has answered that n1 was started."""
+    found: list[Ran] = []
+    command = ["stack", *arguments, "--dir", str(directory)]
+    with hold(directory):
+        thread = threading.Thread(target=lambda: found.append(stele(*command)))
+        thread.start()
+        questions = directory / CONTROL_DIRECTORY
+        wait_until(lambda: list(questions.glob("*.question.json")), "the question")
+        answer_questions(directory, lambda _: Answer(name="n1", url="http://127.0.0.1:8"))
+        thread.join(30)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "command", [("start", "n1"), ("restart", "n1"), ("add-node", "--replace", "n2", "--rack", "r3")]
+)
+def test_a_node_that_ends_as_it_may_not_join_is_not_said_to_run(
+    directory: Path, stele: Stele, command: tuple[str, ...]
+) -> None:
+    given_up(directory, 78)
+    ran = starting(directory, stele, *command)
+    assert (ran.exit_code, ran.out) == (1, "")
+    assert "Not admitted: its join was cancelled. `stele stack remove n1`" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("state", "joins"), [("replacing", True), ("none", True), ("normal", False)]
+)
+def test_who_starts_a_node_is_told_how_its_join_is_followed(
+    directory: Path, server: Server, stele: Stele, state: str, joins: bool
+) -> None:
+    cluster(server, nodes=[{**NODES[0], "state": state, "request_id": "join-n1"}])
+    stack = {**STACK, "pid": os.getpid(), "environment": {"STELE_METADATA_LOG_URLS": server.url}}
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
+    ran = starting(directory, stele, "add-node")
+    assert ran.exit_code == 0, ran.err
+    follow = "`stele request follow join-n1` shows how it joins."
+    assert ran.out.splitlines() == ["n1 runs at http://127.0.0.1:8", *([follow] if joins else [])]
+
+
 def test_what_the_stack_tells_a_shell_is_safe_there(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,7 +321,20 @@ def test_a_node_that_does_not_start_is_told_to_the_one_who_asked(tmp_path: Path)
     thread.join(10)
     (error,) = found
     assert isinstance(error, CliError)
-    assert "no port left" in error.line()
+    assert error.line().startswith("The new node was not started: no port left")
+
+
+def test_what_the_stack_refuses_is_said_in_its_own_words(tmp_path: Path) -> None:
+    def refuse(_: Control) -> Answer:
+        raise CliError("There is no node 'n9'.", "Known: n1.")
+
+    found: list[Answer | Exception] = []
+    thread = asking(tmp_path, found)
+    answer_questions(tmp_path, refuse)
+    thread.join(10)
+    (error,) = found
+    assert isinstance(error, CliError)
+    assert error.line() == "There is no node 'n9'. Known: n1."
 
 
 def test_an_unanswered_question_is_withdrawn(tmp_path: Path) -> None:
@@ -356,8 +436,9 @@ def test_a_stack_that_is_down_hides_no_address_that_was_given(directory: Path) -
 
 
 def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
-    with hold(directory), pytest.raises(CliError, match="runs over"):
+    with hold(directory), pytest.raises(CliError, match="runs over") as raised:
         forget_dead(directory)
+    assert "To have what was left out (`--without`): `stele stack down`" in raised.value.hint
     assert (directory / STACK_FILE).exists()
 
 

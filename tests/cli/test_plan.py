@@ -8,7 +8,8 @@ import pytest
 from stele.cli.commands.plan import COMMANDS
 from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.knowledge import Observed
-from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove
+from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSetting
+from stele.domain.topology.limits import MIB
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.table import OPERATIONS, Operation
 from stele.domain.view import section
@@ -69,6 +70,31 @@ def test_a_plan_shows_steps_ranges_copies_bytes_and_time(server: Server, stele: 
     (stream,) = (line for line in lines if line.startswith(f"a2 {changing} "))
     assert stream.startswith(f"a2 {changing} {share} a1 about ")
     assert lines[-1].startswith("to move: about ") and "1.0 MB/s a node" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("rate", "takes"),
+    [
+        (77_000_000.0, "it takes about 4.0 s (1.0 MB/s a node by stream_mib_per_s);"),
+        (
+            None,
+            "it takes at least 4.0 s (1.0 MB/s a node by stream_mib_per_s, no rate was measured yet);",
+        ),
+    ],
+)
+def test_a_plan_takes_as_long_as_the_limit_makes_it(
+    server: Server, stele: Stele, rate: float | None, takes: str
+) -> None:
+    server.answer("GET", "/v1/node", {**IDENTITY, "num_tokens": 2})
+    world = three_nodes(rf=3)
+    assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
+    share = (
+        answer_of(world, join_of("a2", "a"), {"a1": 1}, None).plan.placements[0].nodes["a2"].after
+    )
+    found = answer_of(world, join_of("a2", "a"), {"a1": round(4 * MIB / share)}, rate)
+    server.answer("POST", "/v1/plan", found)
+    ran = stele("plan", "join", server.url)
+    assert takes in ran.out, ran.out
 
 
 def test_a_plan_of_a_tablet_names_its_table(server: Server, stele: Stele) -> None:

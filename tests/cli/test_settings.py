@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from stele.domain.features.known import KNOWN
+from stele.domain.requests.ids import time_ms
+from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import Server, Stele, at
 
 SET = {"stream_mib_per_s": "50", "colour": "blue"}
@@ -45,6 +47,53 @@ def test_set_and_reset_send_their_commands(server: Server, stele: Stele) -> None
     assert sent[0]["reason"] == "the disks are slow"
 
 
+EXPIRED = {
+    "code": "request_id_expired",
+    "message": "The request id is older than what the log remembers.",
+    "hint": "Send it under a new id.",
+}
+
+
+def test_an_id_that_is_too_old_for_the_log_is_drawn_anew_behind_what_it_remembers(
+    server: Server, stele: Stele
+) -> None:
+    """As after ids of a clock that was ahead, once they are forgotten."""
+    horizon_ms = time_ms(new_request_id()) + 240_000
+    refused = {**EXPIRED, "details": {"horizon_ms": str(horizon_ms), "request_id": "x"}}
+    server.answer("POST", "/v1/commands", refused, 410)
+    settings(server)
+    ran = stele("settings", "set", "stream_mib_per_s", "20")
+    assert "stream_mib_per_s is 20 since epoch 8" in ran.out, ran.err
+    first, again = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
+    assert time_ms(first["request_id"]) < horizon_ms < time_ms(again["request_id"])
+    assert again == {**first, "request_id": again["request_id"]}
+    assert f"request {again['request_id']} in its place" in ran.out
+    assert ran.out.index(first["request_id"]) < ran.out.index(again["request_id"])
+
+
+def test_an_id_that_was_given_is_never_changed(server: Server, stele: Stele) -> None:
+    request_id = new_request_id()
+    refused = {**EXPIRED, "details": {"horizon_ms": str(time_ms(request_id) + 1)}}
+    server.answer("POST", "/v1/commands", refused, 410)
+    ran = stele("settings", "set", "stream_mib_per_s", "20", "--request-id", request_id)
+    assert ran.exit_code == 1
+    assert "older than what the log remembers" in ran.err
+    assert len(server.asked_for("/v1/commands")) == 1
+
+
+def test_what_may_have_been_decided_before_is_not_sent_under_another_id(
+    server: Server, stele: Stele
+) -> None:
+    busy = {"code": "unavailable", "message": "No answer in time.", "hint": ""}
+    server.answer("POST", "/v1/commands", busy, 503)
+    refused = {**EXPIRED, "details": {"horizon_ms": str(time_ms(new_request_id()) + 1)}}
+    server.answer("POST", "/v1/commands", refused, 410)
+    ran = stele("settings", "set", "stream_mib_per_s", "20")
+    assert ran.exit_code == 1
+    assert "older than what the log remembers" in ran.err
+    assert len({*(asked.body for asked in server.asked_for("/v1/commands"))}) == 1
+
+
 def test_what_nobody_reads_or_makes_no_sense_is_not_sent(server: Server, stele: Stele) -> None:
     unknown = stele("settings", "set", "stream_mb", "20")
     assert unknown.exit_code == 2
@@ -52,7 +101,12 @@ def test_what_nobody_reads_or_makes_no_sense_is_not_sent(server: Server, stele: 
     none = stele("settings", "set", "stream_concurrency", "0")
     assert none.exit_code == 2
     assert "stream_concurrency cannot be '0': it is a whole number from 1 to 64." in none.err
-    assert "`stele settings set stream_concurrency 3`" in none.err
+    for value in ("", "default"):
+        reset = stele("settings", "set", "stream_concurrency", value)
+        assert (reset.exit_code, "`stele settings reset stream_concurrency`" in reset.err) == (
+            2,
+            True,
+        )
     settings(server)
     reset = stele("settings", "reset", "stream_mib_per_sec")
     assert reset.exit_code == 2

@@ -58,6 +58,22 @@ def test_why_names_the_hung_source_since_when_until_when_and_what_to_do(
     assert sentences[JOIN][0].startswith("waits for 9.0 s for stream by n3; the cause is n2")
 
 
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        ({"eta_s": None}, "how long it will take is unknown: no data has moved yet"),
+        ({"eta_s": 4.0, "eta_at_least": True}, "at least 4.0 s to go, by stream_mib_per_s"),
+    ],
+)
+def test_why_of_a_stream_that_has_just_begun_says_what_the_limit_says(
+    server: Server, stele: Stele, known: dict[str, object], line: str
+) -> None:
+    work = PROGRESS["transitions"][0]  # type: ignore[index]
+    begun = {**work, "bytes_done": 0, "bytes_per_s": None, **known}
+    under_way(server, {**PROGRESS, "transitions": [begun]})
+    assert line in stele("why").out
+
+
 def test_why_shows_how_fast_it_goes(server: Server, stele: Stele) -> None:
     under_way(server)
     ran = stele("why")

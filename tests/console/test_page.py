@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
+from stele.domain.requests.ids import time_ms
 from stele.runtime.request_ids import new_request_id
 from stele.stack.stack import SERVICES, Stack
 from tests.console.browser import PICTURES, Watched, chromium, serious_faults
@@ -607,6 +608,34 @@ def test_what_may_have_been_taken_is_sent_again_under_its_id_and_what_was_refuse
     wait_until(lambda: page.evaluate("1") and len(sent) == 4, "the fourth try")
     assert sent[0] == sent[1]
     assert len({*sent}) == 3
+
+
+def test_an_id_that_is_too_old_for_the_log_is_drawn_anew_behind_what_it_remembers(
+    stack: Stack, watched: Watched
+) -> None:
+    """As after ids of a clock that was ahead: the time of the page's own clock is not taken for a while."""
+    page = watched.open("#/requests")
+    sent, horizon_ms = list[str](), time_ms(new_request_id()) + 240_000
+
+    def refuse_the_first(route: Route) -> None:
+        sent.append(json.loads(route.request.post_data or "")["request_id"])
+        if len(sent) == 1:
+            body = {"code": "request_id_expired", "message": "too old", "hint": ""}
+            details = {"horizon_ms": str(horizon_ms), "request_id": sent[0]}
+            route.fulfill(status=410, json={**body, "details": details})
+        else:
+            route.continue_()
+
+    page.route("**/api/commands", refuse_the_first)
+    page.locator("select[name=operation]").select_option("create-keyspace")
+    page.get_by_role("button", name="go on").click()
+    page.locator("dialog [name=name]").fill("behind")
+    page.locator("dialog [name=replication]").fill("dc1=1")
+    page.locator("[data-deed=plan]").click()
+    page.locator("dialog [name=reason]").fill("a clock was ahead")
+    page.get_by_role("button", name="do it").click()
+    expect(page.locator("[data-outcome=done]")).to_be_visible()
+    assert [time_ms(each) > horizon_ms for each in sent] == [False, True]
 
 
 def test_who_drags_the_line_of_time_has_the_state_read_where_it_rests(

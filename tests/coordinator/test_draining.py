@@ -1,10 +1,13 @@
 """Nodes whose tablets cannot go anywhere: their requests end, and say why."""
 
-from stele.domain.commands import CreateKeyspace, CreateTable, MoveTablets, Remove
+from stele.domain.commands import CreateKeyspace, CreateTable, Leave, MoveTablets, Remove
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.topology.operations.commands import TabletMove
+from stele.runtime.answers.coordinator import WaitKind
+from stele.runtime.answers.plans import Verdict
 from tests.coordinator.operations import DOWN_S
 from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.test_dry_run import planned
 from tests.coordinator.world import World, empty_cluster
 
 
@@ -27,6 +30,63 @@ def test_a_node_that_cannot_be_drained_is_told_so() -> None:
     assert world.apply(Remove(node_id="b1"), "remove") is None
     world.until(lambda: status_of(world, "remove") is RequestStatus.CANCELLED, "it is told", 30)
     assert "no other node can take 4 tablets of 'b1'" in error_of(world, "remove")
+
+
+def _cluster_with_a_rack_of_one_node() -> World:
+    """c1 is alone in its rack, and a replica of each tablet is in each rack; others came and went."""
+    world = empty_cluster()
+    world.add("a1 a2 a3 b1 c1 d1")
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=4)
+    world.balances = True
+    assert world.apply(Leave("d1"), "leave-d1") is None
+    world.run()
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable("music.songs")) is None
+    assert world.apply(Leave("a3"), "leave-a3") is None
+    world.run()
+    assert status_of(world, "leave-a3") is RequestStatus.DONE
+    world.pass_s(1)
+    return world
+
+
+def test_a_node_alone_in_its_rack_is_told_which_nodes_are_in_the_way_and_what_to_do() -> None:
+    world = _cluster_with_a_rack_of_one_node()
+    assert world.apply(Leave("c1"), "leave") is None
+    world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
+    error = error_of(world, "leave")
+    assert "no other node can take 4 tablets of 'c1', such as tablet 0 of music.songs: " in error
+    assert "rack a of a" in error and "would have too many of its replicas" in error
+    assert "b1 has a replica of this tablet already" in error
+    assert not {"a3", "d1", "c1 has"} & {part for part in ("a3", "d1", "c1 has") if part in error}
+    assert "Add a node in rack c of dc1" in error
+
+
+def test_a_plan_says_that_a_node_whose_tablets_nobody_can_take_does_not_leave() -> None:
+    world = _cluster_with_a_rack_of_one_node()
+    found = planned(world, Leave("c1"))
+    assert found.verdict is Verdict.FAILS and found.wait is None
+    assert found.failure is not None and found.failure.code == "no_place_for_tablets"
+    assert world.apply(Leave("c1"), "leave") is None
+    world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
+    why = found.failure.message
+    assert f"{why[0].lower()}{why[1:-1]}" in error_of(world, "leave")
+
+
+def test_a_plan_of_a_node_whose_tablets_others_can_take_waits_for_them() -> None:
+    world = _cluster_with_a_rack_of_one_node()
+    found = planned(world, Leave("a2"))
+    assert found.verdict is Verdict.WAITS
+    assert found.wait is not None and found.wait.kind is WaitKind.ROOM
+
+
+def test_a_plan_to_remove_the_dead_node_of_a_rack_says_that_nobody_can_take_its_tablets() -> None:
+    world = _cluster_with_a_dead_rack()
+    world.balances = True
+    found = planned(world, Remove(node_id="b1"))
+    assert found.verdict is Verdict.FAILS
+    assert found.failure is not None and "4 tablets of 'b1'" in found.failure.message
+    assert "or replace the node" not in found.failure.message
 
 
 def test_a_node_that_cannot_be_drained_is_told_so_while_other_tablets_move() -> None:

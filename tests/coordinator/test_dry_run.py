@@ -9,9 +9,10 @@ from stele.coordinator.dry_run import dry_run, largest_sources, with_sizes
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates
 from stele.domain.base import Rejection
-from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove
+from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove, SetSetting
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
+from stele.domain.topology.limits import MIB
 from stele.runtime.answers.coordinator import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, Verdict
 from tests.coordinator.stories import joining
@@ -172,6 +173,21 @@ def test_sizes_are_unknown_where_no_source_has_told() -> None:
     assert (found.size_bytes, found.duration_s) == (None, None)
     found = with_sizes(planned(world, join_of("a2", "a")), world.image, {"a1": 9_000}, None)
     assert found.size_bytes and found.duration_s is None
+
+
+def test_no_node_receives_more_than_the_limit_of_the_log_lets_it() -> None:
+    world = three_nodes(rf=3)
+    plan, held = planned(world, join_of("a2", "a")), {"a1": 30 * MIB}
+    assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
+    share = plan.plan.placements[0].nodes["a2"].after
+    found = with_sizes(plan, world.image, held, 77.0 * MIB)
+    assert (found.bytes_per_s, found.at_least) == (MIB, False)
+    assert found.duration_s == pytest.approx(30 * share)
+    slow = with_sizes(plan, world.image, held, MIB / 2)
+    assert slow.bytes_per_s == MIB / 2
+    unknown = with_sizes(plan, world.image, held, None)
+    assert (unknown.bytes_per_s, unknown.at_least) == (MIB, True)
+    assert unknown.duration_s == found.duration_s
 
 
 def test_those_who_need_two_sources_receive_both() -> None:

@@ -1,9 +1,16 @@
 """How progress is shown: sums, rate over a window, time left, and what each transition waits for."""
 
+from itertools import pairwise
+
+import msgspec
+import pytest
+
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import WINDOW_S, Rate, Rates, progress_of
+from stele.domain.commands import SetSetting
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
 from stele.domain.reports import ReportTable
+from stele.domain.topology.limits import MIB
 from stele.runtime.answers.coordinator import Progress
 from tests.coordinator.stories import joining
 from tests.coordinator.world import World, report_of
@@ -33,6 +40,65 @@ def test_a_rate_is_unknown_at_first_and_when_nothing_moves() -> None:
     rate = Rate().with_sample(0.0, 0)
     assert rate.bytes_per_s() is None
     assert rate.with_sample(5.0, 0).bytes_per_s() is None
+
+
+def test_the_time_left_never_grows_while_pages_come_at_a_steady_rate() -> None:
+    """Between two pages no byte is seen to come, which is not slow."""
+    rate, page, left = Rate(), 500, list[float]()
+    for look in range(120):
+        now_s = look / 4
+        done = page * int(now_s / 3)  # a page every 3 s
+        rate = rate.with_sample(now_s, done)
+        bytes_per_s = rate.bytes_per_s()
+        if bytes_per_s is not None:
+            left.append((10_000 - done) / bytes_per_s - rate.since_s())
+    assert len(left) > 100
+    assert all(later <= before + 1e-6 for before, later in pairwise(left))
+
+
+def test_a_page_that_is_late_is_slow_and_one_that_does_not_come_is_unknown() -> None:
+    rate = Rate().with_sample(0.0, 0).with_sample(2.0, 200)
+    assert rate.with_sample(4.0, 200).bytes_per_s() == 100
+    assert rate.with_sample(6.0, 200).bytes_per_s() == 50
+    assert rate.with_sample(2.0 + WINDOW_S, 200).bytes_per_s() is None
+
+
+def test_before_any_data_has_come_the_limit_says_how_long_it_takes_at_least() -> None:
+    world = _streaming()
+    order = world.orders("a2")[-1]
+    report = msgspec.structs.replace(
+        report_of(order, ReportStatus.RUNNING), bytes_total=3 * MIB, bytes_done=0
+    )
+    reports = ReportTable().with_report(report, 0.0)
+    rates = Rates().with_samples(world.image, reports, 0.0).with_samples(world.image, reports, 3.0)
+    (shown,) = _shown(world, reports, rates).transitions
+    assert (shown.eta_s, shown.eta_at_least) == (None, False)
+    assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
+    (shown,) = _shown(world, reports, rates).transitions
+    assert (shown.eta_s, shown.eta_at_least) == (3, True)
+    fast = msgspec.structs.replace(report, bytes_done=MIB)
+    reports = ReportTable().with_report(fast, 0.0)
+    (shown,) = _shown(world, reports, rates.with_samples(world.image, reports, 3.1)).transitions
+    assert shown.eta_s == pytest.approx(6.2)
+    assert not shown.eta_at_least
+    still = rates.with_samples(world.image, ReportTable().with_report(report, 0.0), WINDOW_S + 1)
+    (shown,) = _shown(world, ReportTable().with_report(report, 0.0), still).transitions
+    assert shown.eta_s is None
+
+
+def test_what_is_left_takes_no_less_than_the_limit_lets_it() -> None:
+    """Data that came before the limit was set came faster."""
+    world = _streaming()
+    order = world.orders("a2")[-1]
+    report = msgspec.structs.replace(
+        report_of(order, ReportStatus.RUNNING), bytes_total=30 * MIB, bytes_done=20 * MIB
+    )
+    reports = ReportTable().with_report(report, 0.0)
+    rates = Rates().with_samples(world.image, ReportTable(), 0.0)
+    rates = rates.with_samples(world.image, reports, 1.0)
+    assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
+    (shown,) = _shown(world, reports, rates).transitions
+    assert (shown.eta_s, shown.eta_at_least) == (10, False)
 
 
 def test_a_session_that_is_closed_takes_its_rate_with_it() -> None:

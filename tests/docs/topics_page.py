@@ -6,12 +6,12 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import fastavro
 import msgspec
 
-from stele.domain.commands import CreateKeyspace, Envelope, Outcome, Rejection
+from stele.domain.commands import AnyCommand, Command, CreateKeyspace, Envelope, Outcome, Rejection
 from stele.domain.messages import Ack, Load, Order, Report, StreamedFrom, TabletSizes
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import (
@@ -32,6 +32,7 @@ from stele.log.schemas import HEADER_BYTES, schema_folder
 from stele.runtime.kafka import topic_specs
 from tests.docs.pages import REPOSITORY
 
+COMMANDS: tuple[type[Command], ...] = get_args(AnyCommand)
 PAGE = REPOSITORY / "docs" / "topics.md"
 REPLICATION_FACTOR = 3
 SHOWN_BYTES = 20
@@ -60,7 +61,7 @@ SAMPLES = (
     Sample(
         "commands",
         "command",
-        "any producer, command line, coordinator, balancer, nodes",
+        "services, nodes, programs of yours",
         "request id",
         Envelope(
             request_id=REQUEST,
@@ -227,6 +228,21 @@ def sections() -> Iterator[str]:
         for piece in pieces(sample):
             yield f"| `{piece.name}` | {piece.kind} | `{_hex(piece.content)}` | {piece.doc} |\n"
         yield "\n"
+        if sample.topic == "commands":
+            yield from _commands()
+
+
+def _commands() -> Iterator[str]:
+    """Whose each command is, as its class says."""
+    for whose, of_services in (
+        ("People, and programs of theirs, send", False),
+        ("Of services and nodes alone, which send them by what they know,", True),
+    ):
+        names = sorted(
+            str(each.__struct_config__.tag) for each in COMMANDS if each.of_services is of_services
+        )
+        are = " are" if of_services else ""
+        yield f"{whose}{are} {', '.join(f'`{name}`' for name in names)}.\n\n"
 
 
 def _topics() -> Iterator[str]:

@@ -105,6 +105,15 @@ def test_the_oldest_generation_is_forgotten_and_the_horizon_rises_to_its_newest_
 
 
 @pytest.mark.usefixtures("small")
+def test_the_generation_that_is_being_filled_comes_on_top_of_those_that_are_kept() -> None:
+    assert filled(3 * memory.GENERATION - 1, limit=2).candidates(request(0)) == (1,)
+    full = filled(3 * memory.GENERATION, limit=2)
+    assert full.candidates(request(0)) == ()
+    assert full.horizon_ms == time_ms(request(memory.GENERATION - 1))
+    assert filled(3 * memory.GENERATION - 1, limit=2).horizon_ms == -1, "an id of any time is taken"
+
+
+@pytest.mark.usefixtures("small")
 def test_a_lower_limit_forgets_at_once_and_a_higher_one_brings_nothing_back() -> None:
     found = filled(40).limited(2)
     assert (found.horizon_ms, len(found.generations)) == (time_ms(request(31)), 2)

@@ -40,8 +40,11 @@ async def test_a_java_program_sends_a_command_and_hears_its_one_outcome(
     )
     assert compiled.returncode == 0, compiled.stderr
 
+    words = [str(find_java().program), "-cp", f"{jars}{os.pathsep}{tmp_path}", "SendCommand"]
+    without = await run(*words)
+    assert (without.returncode, "BOOTSTRAP CLUSTER SCHEMAS" in without.stderr) == (2, True)
+
     async def send(*arguments: str) -> tuple[int, list[str]]:
-        words = [str(find_java().program), "-cp", f"{jars}{os.pathsep}{tmp_path}", "SendCommand"]
         done = await run(*words, kafka, topics, str(schema_folder()), *arguments)
         lines = done.stdout.splitlines()
         assert lines, done.stderr[-2000:]

@@ -34,6 +34,14 @@ def test_its_headers_and_ids_are_those_of_the_contract() -> None:
     assert len({*ids}) == len(ids)
 
 
+def test_without_its_arguments_it_says_which_it_wants() -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 2
+    assert "BOOTSTRAP CLUSTER SCHEMAS NAME VALUE" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.broker
 async def test_a_python_program_sends_a_command_and_hears_its_one_outcome(
     kafka: str, topics: str, tmp_path: Path

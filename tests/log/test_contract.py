@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from stele.log.delivered import Delivered
 from stele.log.errors import OffsetGoneError
@@ -302,6 +303,38 @@ async def test_a_topic_that_has_grown_anew_to_the_very_offset_is_doubted_before_
     finally:
         await log.close()
         await other.close()
+
+
+@pytest.mark.broker
+async def test_nothing_of_a_topic_made_anew_at_once_is_given_before_a_doubt(
+    kafka: str, topics: str
+) -> None:
+    """The consumer finds the new topic without an error, and reads on at the offset that it had."""
+    topic, read, doubts, early = flow_topic(topics, "epochs"), list[Record](), list[str](), [b""]
+    log, admin = KafkaLog(kafka, topic), AdminClient({"bootstrap.servers": kafka})
+    others = Producer({"bootstrap.servers": kafka})
+
+    def on_records(records: list[Record]) -> None:
+        read.extend(records)
+        if not doubts:
+            early.extend(record.value for record in records)
+
+    try:
+        log.follow(0, on_records, lambda error: doubts.append(str(error)), doubts.append)
+        for n in range(20):
+            log.append(b"%d" % n)
+            await asyncio.to_thread(wait_until, partial(lambda n: len(read) > n, n), f"record {n}")
+        assert doubts == []
+        await asyncio.to_thread(admin.delete_topics([topic])[topic].result, DEADLINE_S)
+        made = admin.create_topics([NewTopic(topic, 1, 1)])
+        await asyncio.to_thread(made[topic].result, DEADLINE_S)
+        others.produce_batch(topic, [{"value": b"another"}] * 20, partition=0)
+        await asyncio.to_thread(others.flush, DEADLINE_S)
+        log.append(b"to the new topic")
+        await asyncio.to_thread(wait_until, lambda: doubts or len(read) > 20, "a doubt")
+        assert early == [b"", *(b"%d" % n for n in range(20))]
+    finally:
+        await log.close()
 
 
 async def _is_there(log: Log) -> bool:

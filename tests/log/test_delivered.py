@@ -99,6 +99,14 @@ def test_a_record_that_was_read_by_its_report_and_is_not_there_when_it_is_fetche
         delivered.fetched(fetched)
 
 
+def test_no_report_counts_after_reading_has_ended() -> None:
+    delivered = proven()
+    assert delivered.reported(*record(1), Moment.now())
+    with pytest.raises(AnchorLostError):
+        delivered.fetched([Record(1, b"another")])
+    assert not delivered.reported(*record(2), Moment.now())
+
+
 def test_a_report_that_was_not_read_and_is_not_there_when_it_is_fetched_is_forgotten() -> None:
     delivered = proven()
     assert not delivered.reported(*record(2), Moment.now())

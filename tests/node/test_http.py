@@ -25,6 +25,7 @@ from stele.node.wire import (
     encode,
 )
 from stele.runtime.http import Health, build_app
+from tests.docs.pages import REPOSITORY
 from tests.domain.history import three_nodes
 
 DATA = "/v1/data/library/k"
@@ -118,3 +119,13 @@ async def test_what_is_no_message_between_nodes_is_refused(path: str, body: byte
         answer = await client.post(path, content=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
     assert "nodes of the same release" in answer.json()["hint"]
+
+
+async def test_a_trial_node_has_no_path_of_the_stores_of_sixty_lines_as_the_routers_page_says() -> (
+    None
+):
+    page = (REPOSITORY / "docs" / "router.md").read_text()
+    assert "take `/v1/values/KEY`" in page and "theirs is `/v1/data/KEYSPACE/KEY`" in page
+    async with node_behind(ShutGate("catching_up")) as client:
+        found = [(await client.get(path)).status_code for path in ("/v1/values/k", DATA)]
+    assert found == [404, 503], "503: it is there, and not served yet"

@@ -22,13 +22,14 @@ from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.sessions import SessionClosedError
+from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
 from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.store import Into, Permit, Store
-from stele.node.streaming import Streamer
+from stele.node.streaming import PAGE_S, Streamer
 from stele.node.wire import Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
 
@@ -220,6 +221,17 @@ async def test_the_rate_that_the_log_says_holds_for_all_portions_together(
     began_s = time.monotonic()
     progress = await cluster.stream()
     assert time.monotonic() - began_s > progress.bytes_done / 2**20 - BURST_S - 0.01
+
+
+async def test_under_a_low_limit_data_is_seen_to_move_every_half_second(cluster: Cluster) -> None:
+    for key in gained(cluster.world, 32):
+        for node_id in ("n1", "n2", "n3"):
+            await cluster.put(node_id, key, Cell(5, False, b"x" * 64 * 1024))
+    cluster.world.apply(SetSetting("stream_mib_per_s", "1"))
+    progress = await cluster.stream()
+    assert progress.bytes_done > 2 * MIB
+    pages = {scan.limit_bytes for _, scan in cluster.scans if scan.limit_bytes}
+    assert pages == {int(PAGE_S * MIB)}
 
 
 async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> None:

@@ -65,6 +65,13 @@ async def test_a_key_has_the_replicas_of_its_row_before_while_and_after_a_join()
     assert {moves for _, moves in seen} == {True, False}
 
 
+async def test_what_was_looked_up_is_shown_in_one_line_without_the_image() -> None:
+    world = World()
+    found = router_at(world.image).lookup(KEYSPACE, b"book.txt")
+    shown = f"Replicas(name={KEYSPACE!r}, key=b'book.txt', reads={found.reads!r}, writes={found.writes!r},"
+    assert repr(found) == f"{shown} version={world.version}, epoch={world.image.epoch})"
+
+
 def _moves(world: World) -> bool:
     placement = world.image.placement_of(KEYSPACE)
     assert placement is not None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import named
@@ -142,6 +143,36 @@ def test_a_process_that_slept_through_a_topic_made_anew_acknowledges_nothing(
     assert old.get("/v1/state")["epoch"] == epoch
     assert "important" not in new.get("/v1/state", level="linearizable")["settings"]
     assert new.set("after", "1")["applied"]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_process_whose_topic_was_made_anew_within_a_moment_acknowledges_nothing(
+    start: Start, kafka: str, cluster: str, is_stopped: bool
+) -> None:
+    """It has grown to the very offset that is read next, in less time than any pause that is noticed."""
+    service, topic = start().wait_healthy(), flow_topic(cluster, "epochs")
+    service.wait_known()
+    admin, others = (
+        AdminClient({"bootstrap.servers": kafka}),
+        Producer({"bootstrap.servers": kafka}),
+    )
+    others.list_topics(topic, timeout=DEADLINE_S)
+    epoch = service.set("a", "1")["epoch"]
+    assert service._process is not None
+    pid = service._process.pid
+    if is_stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        admin.delete_topics([topic])[topic].result(DEADLINE_S)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
+        others.produce_batch(topic, [{"value": b"another"}] * epoch, partition=0)
+        assert others.flush(DEADLINE_S) == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    answer = service.command("LOST", type="set_setting", name="important", value="yes")
+    assert answer.status_code == 503, answer.text
+    wait_until(lambda: "the topic is another one" in reason_of(service), "health to say why")
+    assert service.get("/v1/state")["epoch"] == epoch
 
 
 def test_a_topic_that_is_gone_is_told_by_health_within_ten_seconds(

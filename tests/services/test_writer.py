@@ -10,12 +10,13 @@ import pytest
 
 from stele.domain.commands import Envelope, Outcome, SetSetting
 from stele.domain.requests.ids import named
+from stele.log.chain import STATE_ID
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.metadata_log.callers import ReaderStoppedError, Result
-from stele.metadata_log.giving_way import FIRST_PAUSE_S
+from stele.metadata_log.giving_way import FIRST_PAUSE_S, FIRST_WINDOW_S
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
 from tests.services.world import until
@@ -83,6 +84,26 @@ async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the
     assert all(isinstance(result, Outcome) and result.applied for result in told)
     await writer.close()
     await second.close()
+
+
+async def test_a_writer_that_gives_way_appends_nothing_once_the_log_cannot_be_read_any_more() -> (
+    None
+):
+    """What waits for the end of another's turn was told that there will be no outcome."""
+    partition, told = MemoryPartition(), list[Result]()
+    writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo", found="auto"))
+    other = MemoryLog(partition)
+    await writer.start()
+    won = partition.records[-1].value
+    other.append(won[: STATE_ID.start] + bytes(16) + won[STATE_ID.stop :])
+    await until(lambda: writer.losers == 1, "the other's record to lose")
+    writer.begin(setting("held"), told.append, TIMEOUT_S)
+    other.append(b"no record")
+    await until(lambda: told, "the end")
+    assert [type(each) for each in told] == [ReaderStoppedError]
+    await asyncio.sleep(2 * FIRST_WINDOW_S)
+    assert partition.records[-1].value == b"no record"
+    await writer.close()
 
 
 class SlowLog(MemoryLog):

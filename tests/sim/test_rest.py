@@ -10,6 +10,7 @@ import pytest
 from stele.domain import commands
 from stele.domain.base import Rejection
 from stele.domain.evolve import evolve
+from stele.domain.fencing import Hold
 from stele.domain.names import NodeState
 from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.schema.switches import all_off
@@ -18,7 +19,9 @@ from stele.sim.kernel import us
 from stele.sim.processes import rest, run
 from stele.sim.processes.making import Disaster
 from stele.sim.processes.operator import Operator
+from stele.sim.processes.records import ZERO
 from stele.sim.processes.world import World
+from stele.sim.ranges_in_use import data_ids
 from stele.sim.result import Result
 
 QUIET = Disaster(seed=3)
@@ -154,6 +157,105 @@ def test_a_recovery_that_died_with_its_log_is_given_up_for_what_others_hold(
             if not operator.recover():
                 break
         assert world.witness.image.epoch > held
+
+    result = played(QUIET, play)
+    assert result.passed, result.failure
+
+
+def test_a_recovery_goes_on_without_the_disk_of_who_wrote_it(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """The others have what the log goes on from, and were away when the only snapshot behind it was there."""
+
+    def play(world: World) -> None:
+        operator, (writer, *others) = Operator(world), world.replicas
+        world.run_until(us(10.0))
+        world.callers_work = False
+        world.run_until(us(20.0))
+        for other in others:
+            other.is_off = True
+            other.crash()
+        world.lose_topic(silent=False)
+        world.run_until(us(40.0))
+        assert not operator.recover()
+        writer.is_off = True
+        writer.crash()
+        writer.disk.wipe()
+        writer.lost_its_disk = True
+        for replica in world.replicas:
+            replica.is_off = False
+            replica.boot()
+        rest._until(world, operator, rest._unwell, "everybody reads the recovered log")
+        assert len(world.witness.recoveries.asked) == 1, "nobody has recovered it once more"
+
+    result = played(QUIET, play)
+    assert result.passed, result.failure
+
+
+def test_who_waits_for_the_place_of_one_that_was_removed_joins(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    def play(world: World) -> None:
+        node, witness = world.nodes[2], world.witness
+        world.run_until(us(5.0))
+        node.is_off = True
+        node.crash(power=True)
+        _ask(world, commands.Exclude((node.name,)))
+        _until(world, lambda: bool(witness.image.membership.excluded()), "it is excluded")
+        node.is_off = False
+        node.renew(replaces=node.name, waits=True)
+        _until(
+            world,
+            lambda: node.node_id in witness.image.membership.normal(),
+            "another node is a member",
+        )
+        gone = witness.image.node(node.name)
+        assert gone is not None and gone.state is NodeState.LEFT
+
+    cluster = msgspec.structs.replace(QUIET, nodes=5, members=5, copies=3, least_copies=2)
+    result = played(cluster, play)
+    assert result.passed, result.failure
+
+
+def test_a_refusal_to_serve_is_judged_by_the_log_of_then(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """What was lost then may have come back with a recovery."""
+    started = list[bytes]()
+
+    def play(world: World) -> None:
+        world.callers_work = False
+        world.run_until(us(10.0))
+        node = world.nodes[0]
+        for ended_at in (ZERO, world.witness.head):
+            node.crash()
+            node.is_refused, node.ended_at = True, ended_at
+            rest._accept_losses(world)
+            assert node.alive and not node.accept
+            started.append(ended_at)
+
+    failure = played(QUIET, play).failure
+    assert failure is not None and failure.expected.startswith("n1 serves, since epoch")
+    assert started == [ZERO]
+
+
+def test_requests_end_with_a_process_that_ends_by_itself(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """The next one is not blamed for them."""
+
+    def play(world: World) -> None:
+        world.callers_work = False
+        world.run_until(us(10.0))
+        node = world.nodes[1]
+        number, image = node.incarnation, node.image
+        assert image is not None and image.topology.version in world.witness.log.by_version
+        hold = Hold(image.topology.version, data_ids(image)[0], 0)
+        world.holds.begins(node, hold, image.topology.version)
+        assert world.holds._of(node)
+        node.end()
+        _until(world, lambda: node.is_up and node.incarnation > number, "it runs again")
+        assert not world.holds._of(node)
 
     result = played(QUIET, play)
     assert result.passed, result.failure

@@ -120,6 +120,19 @@ def test_the_audit_has_what_was_refused_with_its_code(tables: Path) -> None:
     assert all(row["command"] and row["request_id"] for row in found)
 
 
+def test_the_audit_says_accepted_of_what_may_have_been_cancelled_since(tables: Path) -> None:
+    """How it ended says the table of requests."""
+    sql = """
+        SELECT a.outcome, r.request_status FROM audit a
+        JOIN requests r ON r.cluster = a.cluster AND r.request_id = a.request_id
+    """
+    found = {(row["outcome"], row["request_status"]) for row in run(str(tables), sql).to_pylist()}
+    assert {outcome for outcome, _ in found} == {"accepted"}
+    assert len(found) > 1
+    outcomes = run(str(tables), "SELECT DISTINCT outcome FROM audit").to_pylist()
+    assert {row["outcome"] for row in outcomes} == {"accepted", "refused"}
+
+
 @pytest.mark.parametrize("sql", ["INSERT INTO nodes VALUES (1)", "DROP TABLE nodes", "", "selec"])
 def test_what_is_no_query_is_refused(sql: str, tables: Path) -> None:
     with pytest.raises(QueryError, match="begins with SELECT"):
@@ -149,4 +162,4 @@ def test_the_command_prints_rows_and_json_and_says_what_is_wrong(
     assert stele(["sql", "SELECT nothing FROM nodes", "--tables", str(tables)]) == 2
     assert "nothing" in capsys.readouterr().err
     assert stele(["sql", query, "--tables", str(tmp_path)]) == 1
-    assert "Start the service placements" in capsys.readouterr().err
+    assert "`stele stack up` without `--without placements`" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,11 +16,13 @@ from stele.cli.local import deeds
 from stele.cli.local.control import Control, Deed
 from stele.cli.local.deeds import do, note_who_left
 from stele.cli.local.lifecycle import empty
+from stele.cli.local.settling import settle
+from stele.cli.local.table import tail_log
 from stele.cli.main import run
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.stack.stack import ServiceSpec, Stack
-from stele.stack.supervisor import State
+from stele.stack.supervisor import ChildFailed, State
 
 ANNOUNCING = """
 import json, os, pathlib, signal
@@ -29,6 +32,12 @@ if folder:
     (pathlib.Path(folder) / "node.json").write_text("{}")
 print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
 signal.sigwait([signal.SIGTERM])
+"""
+
+REFUSED = """
+import json, sys
+print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
+sys.exit(print("Not admitted: n1 stands in the wrong rack.", file=sys.stderr) or 78)
 """
 
 FakeModule = Callable[[str, str], Path]
@@ -144,6 +153,17 @@ def test_a_removed_node_leaves_nothing_but_its_name(stack: Stack) -> None:
     assert [path.name for path in folder.iterdir()] == ["stays_down"]
     assert stack.node_names() == ["n1"]
     assert names(stack) == ["fake", "n1"]
+    with pytest.raises(CliError, match="n2 was removed, and its name is not used again"):
+        do(stack, Control(deed=Deed.START, name="n2"))
+    with pytest.raises(CliError, match="no process 'n9'") as raised:
+        do(stack, Control(deed=Deed.REMOVE, name="n9"))
+    assert raised.value.hint == "Known: fake, n1."
+    with pytest.raises(CliError, match="no node 'n2' in this stack") as raised:
+        do(stack, Control(replace="n2"))
+    assert raised.value.hint == "Known: n1."
+    with pytest.raises(CliError) as raised:
+        tail_log(stack.directory, "n2", 1)
+    assert raised.value.hint == "Known: fake, n1, broker-1, redis, stack."
     started = list[ServiceSpec]()
     stack.start_services = started.extend  # type: ignore[method-assign, assignment]
     stack.url = lambda name: name  # type: ignore[method-assign]
@@ -156,6 +176,31 @@ def test_an_unknown_process_is_answered_with_the_known_ones(stack: Stack, deed: 
         do(stack, Control(deed=deed, name="n9"))
     processes = "fake, n1, n2" if deed is Deed.REMOVE else "broker-1, fake, n1, n2, redis"
     assert raised.value.hint == f"Known: {processes}."
+
+
+@pytest.mark.parametrize("deed", [Deed.START, Deed.RESTART, Deed.STOP])
+def test_what_was_left_out_is_started_by_the_next_stack(stack: Stack, deed: Deed) -> None:
+    with pytest.raises(CliError, match="placements was left out") as raised:
+        do(stack, Control(deed=deed, name="placements"))
+    assert "`stele stack up` without `--without placements`" in raised.value.hint
+
+
+def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    """Its address is announced before anybody can say whether it may join."""
+    path = os.pathsep.join([str(fake_module("refused", REFUSED)), os.environ.get("PYTHONPATH", "")])
+    spec = ServiceSpec("n1", "refused")
+    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    with contextlib.suppress(ChildFailed):  # as when it ends before its address was read
+        stack.start_services([spec])
+    try:
+        with pytest.raises(CliError) as raised:
+            settle(stack.directory, "n1")
+    finally:
+        stack.supervisor.stop_all()
+    assert "exit status 78): Not admitted: n1 stands in the wrong rack." in raised.value.message
+    assert "`stele stack remove n1`" in raised.value.hint
 
 
 def test_nodes_that_have_left_do_not_come_back(

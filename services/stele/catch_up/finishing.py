@@ -7,6 +7,7 @@ the old log then, people say which of them the log goes on with.
 """
 
 import asyncio
+import struct
 import time
 from typing import Final
 
@@ -16,8 +17,9 @@ from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import READ_RECORDS, NotRecoverable, image_at, keep, recovery_in
 from stele.domain.cluster.facts import LogRecovered
 from stele.log.archive.container import DamagedFileError
+from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.archive.spans import NotArchivedError
-from stele.log.chain import LOG_ID
+from stele.log.chain import FROZEN
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.log.incarnations import recovered_from
@@ -29,6 +31,14 @@ from stele.runtime.logs import get_logger
 FIRST_PAUSE_S: Final = 1.0
 LAST_PAUSE_S: Final = 30.0
 """A look reads the topic up to the recovery, or all of it."""
+UNKNOWN: Final = (
+    KafkaException,
+    TimeoutError,
+    OSError,
+    DamagedFileError,
+    UnreadableSnapshotError,
+    struct.error,  # something in the topic is no record
+)
 
 log = get_logger(__name__)
 
@@ -57,7 +67,7 @@ class Finisher:
                 return True
         except (LogError, NotRecoverable, NotArchivedError) as error:
             log.warning("the log is not gone on with from here", why=str(error))
-        except (KafkaException, TimeoutError, DamagedFileError) as error:
+        except UNKNOWN as error:
             log.warning("whether the log goes on from here is unknown", why=str(error))
         self._next_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
@@ -75,11 +85,15 @@ class Finisher:
         return await self._keep(fact, there)
 
     async def _is_followed(self, fact: LogRecovered, begin: int, end: int) -> bool:
-        """Somebody has begun behind it, and may have relied on it."""
+        """Somebody has begun behind it, and may have relied on it. That it landed twice says nothing."""
         if begin >= end:
             return False
         found = await self._epochs.read(begin, min(READ_RECORDS, end - begin))
-        return any(value[LOG_ID].hex() == fact.log_id for _, value in found)
+        heads = (FROZEN.unpack_from(value) for _, value in found)
+        first = fact.last_epoch + 1
+        return any(
+            log_id.hex() == fact.log_id and epoch > first for _, _, log_id, _, epoch, _ in heads
+        )
 
     async def _is_longer(self, fact: LogRecovered) -> bool:
         """This replica or another one that answers holds epochs that the recovery gives up."""

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.cli.errors import CliError, RefusedError, UnreachableError
+from stele.cli.errors import CliError, RefusedError, TooOldError, UnreachableError
 from stele.cli.lean import httpx
 from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
 from stele.domain.commands import Envelope
+from stele.domain.requests.not_taken import EXPIRED, HORIZON_MS
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.errors import LASTING, ErrorBody
 
@@ -74,6 +75,8 @@ class Client:
         self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
         self._first: dict[str, int] = {}
+        self._arrived = 0
+        """How many requests may have come to a service, answered or not."""
         self._by_kind = dict[tuple[bool, bool], httpx.Client]()
 
     def get(self, service: str, path: str, kind: type[T], **params: object) -> T:
@@ -148,9 +151,11 @@ class Client:
     def submit(self, envelope: Envelope) -> OutcomeAnswer:
         """Send a command until an instance answers, always under the same request id.
 
-        Raises RefusedError for a rejection, UnreachableError when the outcome stays unknown.
+        Raises RefusedError for a rejection, UnreachableError when the outcome stays unknown; TooOldError where
+        the log takes no id of that time. That is said of a command that was sent once only: what no answer came
+        to before may have been decided, and forgotten.
         """
-        body = msgspec.json.encode(envelope)
+        body, before = msgspec.json.encode(envelope), self._arrived
         try:
             answer = self._retrying("metadata-log", "POST", "/v1/commands", content=body)
         except UnreachableError as error:
@@ -164,7 +169,10 @@ class Client:
                 refused = outcome.rejection
                 raise RefusedError(f"Refused: {refused.message}", refused.hint, refused.code)
             return outcome
-        raise refusal_of(answer)
+        refusal, horizon_ms = refusal_of(answer), _horizon_ms(answer)
+        if isinstance(refusal, RefusedError) and horizon_ms >= 0 and self._arrived == before + 1:
+            raise TooOldError(refusal, horizon_ms)
+        raise refusal
 
     @contextmanager
     def stream(
@@ -277,8 +285,10 @@ class Client:
                         timeout=_timeout(limit_s),
                     )
             except httpx.TransportError as error:
+                self._arrived += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 why = f"{urls[index]} cannot be reached: {_short(error)}"
                 continue
+            self._arrived += 1
             if answer.status_code in _TRY_AGAIN:
                 refused = refusal_of(answer)
                 why = f"{urls[index]}: {refused.message}"
@@ -321,6 +331,16 @@ def _is_lasting(answer: httpx.Response) -> bool:
         return bool(msgspec.json.decode(answer.content, type=ErrorBody).details.get(LASTING))
     except msgspec.MsgspecError:
         return False
+
+
+def _horizon_ms(answer: httpx.Response) -> int:
+    """What an id must be newer than; -1 where the answer is not that one is too old."""
+    try:
+        body = msgspec.json.decode(answer.content, type=ErrorBody)
+    except msgspec.MsgspecError:
+        return -1
+    found = str(body.details.get(HORIZON_MS, ""))
+    return int(found) if body.code == EXPIRED and found.isdecimal() else -1
 
 
 def decode(content: bytes, kind: type[T]) -> T:

@@ -36,6 +36,16 @@ class RefusedError(CliError):
     """A service said no: ``code`` is its reason."""
 
 
+class TooOldError(RefusedError):
+    """Nothing was decided, nor can have been: the request id is not newer than ``horizon_ms``, what the log
+    remembers.
+    """
+
+    def __init__(self, refused: RefusedError, horizon_ms: int) -> None:
+        super().__init__(refused.message, refused.hint, refused.code)
+        self.horizon_ms = horizon_ms
+
+
 class UsageError(CliError):
     """The command line itself is wrong."""
 

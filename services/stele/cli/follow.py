@@ -15,7 +15,7 @@ from stele.cli.optional import ask, is_known
 from stele.cli.output import console, duration
 from stele.cli.reading import Reading, read_epochs
 from stele.cli.steps import History
-from stele.domain.names import UNFINISHED, RequestStatus
+from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers import coordinator as answers
@@ -33,7 +33,7 @@ PATIENT_S = 2.0
 APPEARS_WITHIN_S = 30.0
 """An accepted request is in the state at once; an instance that restarts may lag a little."""
 MOVED_EVERY_S = 10.0
-"""Where no bar can be drawn, a line says so often how much was streamed."""
+"""Where no bar can be drawn, such as in a file, a line says so often how much was streamed."""
 UNKNOWN = "unknown_request"
 MOST_EPOCHS = 1000
 """So many epochs are looked through for steps; of an older request only what follows is told."""
@@ -47,6 +47,8 @@ class Seen:
     step: str = ""
     waiting: str = ""
     moved_at_s: float = 0.0
+    moved_told: tuple[str, int] = ("", 0)
+    """The session and its bytes that were told last."""
     epoch: int = 0
     asked_ms: int = 0
     found_at_s: float = 0.0
@@ -105,12 +107,17 @@ class Seen:
         return [_line((row.at_ms - self.asked_ms) / 1000, row.epoch, step)]
 
     def moved(self, work: answers.TransitionProgress | None) -> list[str]:
-        """How much was streamed and how long the rest takes, now and then."""
-        if work is None or not 0 < work.bytes_done < work.bytes_total:
+        """How much was streamed and how long the rest takes: when it begins, now and then, and in the end."""
+        if work is None or not (work.bytes_done or work.bytes_total):
             return []
-        if self.passed_s() - self.moved_at_s < MOVED_EVERY_S:
+        if (work.session, work.bytes_done) == self.moved_told:
             return []
-        self.moved_at_s = self.passed_s()
+        session, _ = self.moved_told
+        all_there = all(node.status == ReportStatus.SUCCESS for node in work.nodes.values())
+        is_soon = self.passed_s() - self.moved_at_s < MOVED_EVERY_S
+        if session == work.session and is_soon and not all_there:
+            return []
+        self.moved_at_s, self.moved_told = self.passed_s(), (work.session, work.bytes_done)
         return [f"         {moved_line(work)}"]
 
     def passed_s(self) -> float:

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 from cyclopts import Parameter, validators
 
 from stele.cli.client import Client
+from stele.cli.errors import TooOldError
 from stele.cli.notice import RetryNotice
+from stele.cli.output import console
 from stele.cli.places import find_places, stack_directory, told_by_shell
 from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
+from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 
 TypedDirectory = Annotated[Path | None, Parameter(name="--dir")]
@@ -141,6 +145,27 @@ class Change:
             reason=self.reason,
             origin="cli",
         )
+
+    def submit(self, client: Client, envelope: Envelope) -> OutcomeAnswer:
+        """Send it; under a newer id of ours where the log takes none of this one's time, as after ids from a
+        clock that was ahead. The answer has the id that counts. Raises CliError.
+
+        An id that was given stays: what it stands for may have been decided long ago.
+        """
+        try:
+            outcome = client.submit(envelope)
+        except TooOldError as error:
+            if self.request_id:
+                raise
+            request_id = new_request_id(horizon_ms=error.horizon_ms)
+            envelope = msgspec.structs.replace(envelope, request_id=request_id)
+            console().print(
+                f"request {request_id} in its place: the log has forgotten ids that are newer than the clock",
+                soft_wrap=True,
+                highlight=False,
+            )
+            outcome = client.submit(envelope)
+        return msgspec.structs.replace(outcome, request_id=envelope.request_id)
 
 
 @Parameter(name="*")

@@ -29,6 +29,8 @@ class Service(msgspec.Struct, frozen=True):
     pid: int | None = None
     state: str = ""
     restarts: int = 0
+    exit_code: int | None = None
+    """Of the run before; negative: the signal that ended it."""
 
 
 class BrokerProcess(msgspec.Struct, frozen=True):

@@ -17,11 +17,16 @@ from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
 from stele.domain.base import Rejection
 from stele.domain.commands import ChooseMembers, Envelope, command_name
+from stele.domain.decide import decide
+from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.ring.tokens import RING_SIZE
+from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.proposals import never_drained
 from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
+from stele.domain.topology.limits import stream_limit_bytes_per_s
 from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
 from stele.runtime.answers.coordinator import ASIDE, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
@@ -58,7 +63,33 @@ def dry_run(
         _with_newcomers(seen, pending.image), pending, seen.now_s - limits.down_after_s
     )
     looked_at = msgspec.structs.replace(seen, image=pending.image, acks=acks, term=term)
-    return _judged(found, next_steps(memory, looked_at, limits), looked_at, limits)
+    judged = _judged(found, next_steps(memory, looked_at, limits), looked_at, limits)
+    waits_for = None if judged.wait is None else judged.wait.kind
+    if judged.verdict is Verdict.FAILS or waits_for not in (None, WaitKind.ROOM, WaitKind.SILENCE):
+        return judged
+    why = _never_drained(looked_at, plan, limits)
+    if not why:
+        return judged
+    failure = Rejection("no_place_for_tablets", f"{why[0].upper()}{why[1:]}.")
+    return msgspec.structs.replace(judged, verdict=Verdict.FAILS, wait=None, failure=failure)
+
+
+def _never_drained(seen: Observed, plan: Preflight, limits: Limits) -> str:
+    """Why the balancer would end one of the requests, whose tablets nobody can take; empty when it would not.
+    That is by the log and by who is up: what fills disks only the balancer knows, and goes on waiting for.
+    """
+    image = seen.image
+    ids = {request.request_id for request in plan.requests() if request.removes_node}
+    if not ids or not image.schema.with_tablets():
+        return ""
+    for request_id in sorted(ids) if plan.excludes else ():
+        exclude = Envelope(request_id=request_id, command=ExcludeDead(seen.term, request_id))
+        decision = decide(image, exclude, seen.wall_ms)
+        image = image if isinstance(decision, Rejection) else apply_facts(image, decision)
+    silent_s = {n: seen.acks.silent_for_s(n, seen.now_s) for n in image.membership.taking_part()}
+    down = frozenset(n for n, for_s in silent_s.items() if for_s > limits.down_after_s)
+    stuck = never_drained(image, Conditions(down=down, now_ms=seen.wall_ms))
+    return next((each.why for each in stuck if each.request_id in ids), "")
 
 
 def _with_newcomers(seen: Observed, image: Image) -> AckTable:
@@ -129,8 +160,12 @@ def with_sizes(
 ) -> PlanAnswer:
     """The answer with estimates of what is to be streamed, and of how long that takes.
 
-    ``held_bytes`` are by node, over all keyspaces; ``bytes_per_s`` is what one node receives.
+    ``held_bytes`` are by node, over all keyspaces; ``bytes_per_s`` is what one node receives, as far as the
+    log's own limit lets it. Where it is not known that limit says how long it takes at least.
     """
+    limit = stream_limit_bytes_per_s(image.features.settings)
+    at_least = bytes_per_s is None and limit is not None
+    bytes_per_s = min((rate for rate in (bytes_per_s, limit) if rate is not None), default=None)
     copies = _copies_held(image)
     density = {n: size / copies[n] for n, size in held_bytes.items() if copies[n]}
     by_node = defaultdict[str, list[Gain]](list)
@@ -150,6 +185,8 @@ def with_sizes(
         found,
         held_bytes=dict(sorted(held_bytes.items())),
         bytes_per_s=bytes_per_s,
+        limit_bytes_per_s=limit,
+        at_least=at_least,
         streams=streams,
         size_bytes=sum(sizes) if known else None,
         duration_s=max(times, default=0.0) if timed else None,

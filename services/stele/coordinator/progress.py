@@ -12,6 +12,7 @@ from stele.domain.image import Image
 from stele.domain.reports import ReceivedReport, ReportTable
 from stele.domain.topology.barriers import level_in_force, lowered_level
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.limits import stream_limit_bytes_per_s
 from stele.runtime.answers.coordinator import (
     ASIDE,
     BlockerAnswer,
@@ -28,28 +29,54 @@ WINDOW_S: Final = 10.0
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Sums of bytes done at different times of one session, as (seconds, bytes), oldest first."""
+    """Sums of bytes done in one session when they had changed, as (seconds, bytes), oldest first; and when it
+    was looked at last.
+
+    Bytes come in pages, and are seen when a node reports: between two changes nothing is known of how many have
+    come. So that time counts as slow only once it is longer than it was between the changes before.
+    """
 
     samples: tuple[tuple[float, int], ...] = ()
+    now_s: float = 0.0
 
     def with_sample(self, now_s: float, bytes_done: int) -> "Rate":
-        """One more sample. Those older than the window go, but for the newest of them."""
+        """One more look. Changes older than the window go, but for the newest of them."""
         begin_s = now_s - WINDOW_S
         old = [sample for sample in self.samples if sample[0] <= begin_s]
-        kept = [sample for sample in self.samples if sample[0] > begin_s]
-        return Rate((*old[-1:], *kept, (now_s, bytes_done)))
+        kept = [*old[-1:], *(sample for sample in self.samples if sample[0] > begin_s)]
+        if not kept or kept[-1][1] != bytes_done:
+            kept.append((now_s, bytes_done))
+        return Rate(tuple(kept), now_s)
 
     def moved(self) -> bool:
-        """Whether the last two samples differ."""
-        return len(self.samples) > 1 and self.samples[-1][1] > self.samples[-2][1]
+        """Whether the last look saw a change."""
+        return len(self.samples) > 1 and self.samples[-1][0] == self.now_s
+
+    def still_s(self) -> float:
+        """Since when no change was seen."""
+        return self.now_s - self.samples[-1][0] if self.samples else 0.0
+
+    def lately(self) -> bool:
+        """Whether bytes have come in the last window, or the session is as young as that."""
+        return self.still_s() < WINDOW_S
 
     def bytes_per_s(self) -> float | None:
-        """None until two samples at different times are there, and when nothing moved."""
-        if len(self.samples) < 2:
+        """None until two samples at different times are there, and when nothing moved in the last window."""
+        if len(self.samples) < 2 or not self.lately():
             return None
         (first_s, first), (last_s, last) = self.samples[0], self.samples[-1]
-        moved = last - first
-        return moved / (last_s - first_s) if moved > 0 and last_s > first_s else None
+        took_s = last_s - first_s + max(0.0, self.still_s() - self._apart_s())
+        return (last - first) / took_s if last > first and took_s > 0 else None
+
+    def since_s(self) -> float:
+        """How much of the time that the next bytes take has passed."""
+        return min(self.still_s(), self._apart_s())
+
+    def _apart_s(self) -> float:
+        """The time between two changes, on an average."""
+        if len(self.samples) < 2:
+            return 0.0
+        return (self.samples[-1][0] - self.samples[0][0]) / (len(self.samples) - 1)
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -148,7 +175,9 @@ def _transition(
     received = reports_of(seen.reports, transition.session)
     total = sum(r.report.bytes_total for r in received.values())
     done = sum(r.report.bytes_done for r in received.values())
-    bytes_per_s = rates.of(transition.session).bytes_per_s()
+    rate = rates.of(transition.session)
+    limit = stream_limit_bytes_per_s(seen.image.features.settings)
+    eta_s, at_least = _eta_s(received, rate, limit) if received else (None, False)
     ids = transition.request_ids()
     wait = next((w for w in waits if {*ids} & {*w.request_ids}), None)
     common = (w for w in waits if not w.request_ids and w.kind not in ASIDE)
@@ -165,8 +194,9 @@ def _transition(
         nodes={node_id: _node_progress(r, seen.now_s) for node_id, r in received.items()},
         bytes_done=done,
         bytes_total=total,
-        bytes_per_s=bytes_per_s,
-        eta_s=_eta_s(total - done, bytes_per_s) if received else None,
+        bytes_per_s=rate.bytes_per_s(),
+        eta_s=eta_s,
+        eta_at_least=at_least,
     )
 
 
@@ -180,10 +210,21 @@ def _blocker(blocker: Blocker, limits: Limits) -> BlockerAnswer:
     )
 
 
-def _eta_s(missing_bytes: int, bytes_per_s: float | None) -> float | None:
-    if missing_bytes <= 0:
-        return 0.0
-    return None if bytes_per_s is None else missing_bytes / bytes_per_s
+def _eta_s(
+    received: dict[str, ReceivedReport], rate: Rate, limit: int | None
+) -> tuple[float | None, bool]:
+    """When all has come as fast as lately, and no node's faster than ``limit`` lets it, in bytes a second; and
+    whether that is only the least, since no rate is known.
+    """
+    missing = [r.report.bytes_total - r.report.bytes_done for r in received.values()]
+    if sum(missing) <= 0:
+        return 0.0, False
+    bytes_per_s, since_s = rate.bytes_per_s(), rate.since_s()
+    if bytes_per_s is None and (limit is None or not rate.lately()):
+        return None, False
+    found_s = 0.0 if bytes_per_s is None else sum(missing) / bytes_per_s
+    least_s = 0.0 if limit is None else max(missing) / limit
+    return max(0.0, max(found_s, least_s) - since_s), bytes_per_s is None
 
 
 def _node_progress(received: ReceivedReport, now_s: float) -> NodeProgress:

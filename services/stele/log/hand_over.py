@@ -38,12 +38,15 @@ class HandOver:
         while not self._in_hand.acquire(timeout=0.2):
             if self._stop.is_set():
                 return
-        with self._in_order:
-            records = self._delivered.fetched(batch)
-            if records:
-                call_in(self._loop, self._run, records)
-                return
-        self._in_hand.release()
+        records = list[Record]()
+        try:
+            with self._in_order:
+                records = self._delivered.fetched(batch)
+                if records:
+                    call_in(self._loop, self._run, records)
+        finally:
+            if not records:
+                self._in_hand.release()
 
     def reported(self, offset: int, value: bytes, sent: Moment) -> None:
         """Of an own record. Waits for nothing: what cannot be taken now is taken once it is fetched."""
@@ -56,6 +59,11 @@ class HandOver:
                 call_in(self._loop, self._run, [Record(offset, value)])
                 return
         self._in_hand.release()
+
+    def end(self) -> None:
+        """Following is over: nothing is given after that is told."""
+        with self._in_order:
+            self._delivered.end()
 
     def _run(self, batch: list[Record]) -> None:
         try:

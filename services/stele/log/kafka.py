@@ -26,6 +26,7 @@ from stele.log.ends import Prober
 from stele.log.errors import AnchorLostError, OffsetGoneError
 from stele.log.hand_over import HandOver
 from stele.log.loops import call_in
+from stele.log.notices import DEBUG, Notices
 from stele.log.port import (
     ROOM_POLL_S,
     Ends,
@@ -307,7 +308,9 @@ class KafkaLog:
                 unreachable_s = time.monotonic()
             call_in(self._loop, on_doubt, f"the consumer says: {error.str()}")
 
-        consumer, pulse = self._consumer(error_cb=on_trouble), Pulse()
+        notices = Notices(partial(call_in, self._loop, on_doubt))
+        consumer = self._consumer(error_cb=on_trouble, debug=DEBUG, logger=notices)
+        pulse = Pulse()
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not self._stop.is_set():
@@ -326,7 +329,7 @@ class KafkaLog:
                         pass
                     pulse.beat()  # waiting for whoever takes them is no pause
         except (KafkaException, OffsetGoneError, AnchorLostError) as error:
-            self._hand_over = None
+            hand_over.end()
             call_in(self._loop, on_error, error)
         finally:
             consumer.close()

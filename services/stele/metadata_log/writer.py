@@ -379,6 +379,8 @@ class Writer:
             raise ReaderStoppedError(self.failure) from self.failure
 
     def _append(self, value: bytes) -> None:
+        if self.failure is not None:
+            return  # whoever waits was told
         if self._pipeline.in_flight <= 1:
             self._progress_s = time.monotonic()
         self._log.append(value)

@@ -25,7 +25,7 @@ from stele.domain.ring.ranges import Range, contains
 from stele.domain.sessions import SessionGuard
 from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
 from stele.domain.table_snapshots.image import TableRestore
-from stele.domain.topology.limits import STREAM_MIB_PER_S
+from stele.domain.topology.limits import MIB, STREAM_MIB_PER_S
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.backups import Backups, decode_rows
@@ -33,7 +33,7 @@ from stele.node.cells import Row
 from stele.node.clock import HybridClock
 from stele.node.manifests import MANIFEST, Manifest, SnapshotFile, decode_manifest, files_of
 from stele.node.store import Store
-from stele.node.streaming import MIB, PAGE_BYTES
+from stele.node.streaming import PAGE_BYTES
 from stele.node.wire import Fetch, Fetched
 
 PIECE_BYTES: Final = 4 * MIB

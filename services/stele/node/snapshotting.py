@@ -18,7 +18,7 @@ from stele.domain.messages import Order
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.sessions import SessionGuard
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import STREAM_MIB_PER_S
+from stele.domain.topology.limits import MIB, STREAM_MIB_PER_S
 from stele.log.follower import LogFollower
 from stele.node.backups import Backups
 from stele.node.cells import Row
@@ -31,7 +31,7 @@ from stele.node.manifests import (
     encode_manifest,
 )
 from stele.node.store import Cursor, Store
-from stele.node.streaming import MIB, PAGE_BYTES
+from stele.node.streaming import PAGE_BYTES
 
 FILE_BYTES: Final = 16 * MIB
 """A file is held in memory once, to be hashed; a row may be larger."""

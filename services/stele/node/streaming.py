@@ -14,7 +14,7 @@ from stele.agent.partitions import placed, write_partitions
 from stele.agent.pulling import Puller, Reading, Sessions
 from stele.agent.spans import Span
 from stele.domain.messages import Order
-from stele.domain.topology.limits import STREAM_MIB_PER_S
+from stele.domain.topology.limits import MIB, STREAM_MIB_PER_S
 from stele.log.follower import LogFollower
 from stele.node.cells import Row
 from stele.node.clock import HybridClock
@@ -23,8 +23,9 @@ from stele.node.digests import Digest
 from stele.node.store import Cursor, Store
 from stele.node.wire import Compare, Compared, Scan, Scanned
 
-PAGE_BYTES: Final = 2 * 1024 * 1024
-MIB: Final = 1024 * 1024
+PAGE_BYTES: Final = 2 * MIB
+PAGE_S: Final = 0.5
+"""Under a low limit a page is what may come in this time: else nothing would be seen to move for seconds."""
 
 
 class Source(Protocol):
@@ -54,7 +55,7 @@ class Streamer:
         self._peers = peers
         self._on_bytes = on_bytes
         self._puller = Puller(node_id, follower, sessions, self)
-        self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(follower.image.features.settings))
+        self._pace = Pace(self._limit_bytes_per_s)
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
@@ -94,7 +95,8 @@ class Streamer:
         """Read one source's rows through to the end; False when it stopped giving them."""
         cursor: Cursor | None = None
         while True:
-            page = await self._scan(reading, source, spans, cursor, PAGE_BYTES)
+            most = min(PAGE_BYTES, int(PAGE_S * self._limit_bytes_per_s()))
+            page = await self._scan(reading, source, spans, cursor, most)
             if page is None:
                 return False
             reading.guard.check()
@@ -112,6 +114,9 @@ class Streamer:
             cursor = page.cursor
             if cursor is None:
                 return True
+
+    def _limit_bytes_per_s(self) -> float:
+        return MIB * STREAM_MIB_PER_S.of(self._follower.image.features.settings)
 
     async def _own_digests(self, spans: Sequence[Span]) -> list[Digest | None]:
         return await self._store.digests(placed(self._follower.image, self._node_id, spans))

@@ -15,8 +15,8 @@ from stele.placements.tables import CURRENT, SCHEMAS
 
 VIEWS: Final = {
     "audit": """
-        SELECT cluster, epoch, decided_at, actor, command, 'done' AS outcome, '' AS refused_as, reason, origin,
-            request_id, fact_number
+        SELECT cluster, epoch, decided_at, actor, command, 'accepted' AS outcome, '' AS refused_as, reason,
+            origin, request_id, fact_number
         FROM events WHERE row_kind = 'epoch' AND command <> 'noop'
         UNION ALL
         SELECT cluster, epoch, decided_at, {actor}, {command}, 'refused', {code}, {reason}, {origin},

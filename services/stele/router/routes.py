@@ -27,11 +27,19 @@ class Replicas(msgspec.Struct, frozen=True, gc=False):
     itself, so that what was dropped or truncated away is not met under the same name.
     """
 
+    name: str
     data_id: str
     token: int
     key: bytes
     row: RangeReplicas
     image: Image
+
+    def __repr__(self) -> str:
+        """Without the image, which is all of the cluster."""
+        return (
+            f"Replicas(name={self.name!r}, key={self.key!r}, reads={self.reads!r},"
+            f" writes={self.writes!r}, version={self.version}, epoch={self.epoch})"
+        )
 
     @property
     def version(self) -> int:
@@ -87,6 +95,7 @@ class Replicas(msgspec.Struct, frozen=True, gc=False):
 class Named(msgspec.Struct, frozen=True):
     """What serves requests under a name."""
 
+    name: str
     data_id: str
     placement: Placement
 
@@ -97,12 +106,13 @@ def named(image: Image, name: str) -> Named:
     placement = None if serving is None else image.ring.placements.get(serving.placement)
     if serving is None or placement is None:
         raise UnknownName(_why_unknown(image, name))
-    return Named(serving.data_id, placement)
+    return Named(name, serving.data_id, placement)
 
 
 def replicas_of(image: Image, found: Named, key: bytes) -> Replicas:
     token = token_of(key)
-    return Replicas(found.data_id, token, key, found.placement.row_for(token), image)
+    row = found.placement.row_for(token)
+    return Replicas(found.name, found.data_id, token, key, row, image)
 
 
 def _why_unknown(image: Image, name: str) -> str:

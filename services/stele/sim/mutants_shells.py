@@ -21,6 +21,7 @@ from stele.log import avro
 from stele.log.avro import Reader, read_long
 from stele.log.codec import encode_outcome
 from stele.log.delivered import Delivered
+from stele.log.notices import Notices
 from stele.log.port import Record
 from stele.log.pulse import Moment
 from stele.log.reader import LogReader
@@ -191,6 +192,35 @@ def record_that_was_reported_is_not_compared(patch: Patch) -> None:
     patch.attribute(Delivered, "_was_read", believed)
 
 
+def topic_made_anew_is_not_noticed(patch: Patch) -> None:
+    """That a consumer goes on in another topic of the name is left in its log: one which was made anew and has
+    grown to the very offset that is read next is read on, and acknowledged, until the next look.
+    """
+
+    def log(self: Notices, level: int, text: str, *values: object) -> None:
+        pass
+
+    patch.attribute(Notices, "log", log)
+
+
+def report_counts_after_reading_has_ended(patch: Patch) -> None:
+    """An own record counts as read by its delivery report although another one was lost that had counted."""
+    patch.attribute(Delivered, "end", lambda self: None)
+
+
+def turn_ends_after_reading_has(patch: Patch) -> None:
+    """A metadata-log that cannot read its log any more appends what it held for another's turn, after it has
+    said that there will be no outcome.
+    """
+
+    def append(self: Writer, value: bytes) -> None:
+        if self._pipeline.in_flight <= 1:
+            self._progress_s = self._loop.time()
+        self._log.append(value)
+
+    patch.attribute(Writer, "_append", append)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -205,4 +235,7 @@ SHELL_MUTANTS: Final = (
     report_counts_at_any_age,
     record_behind_anothers_counts_by_its_report,
     record_that_was_reported_is_not_compared,
+    topic_made_anew_is_not_noticed,
+    report_counts_after_reading_has_ended,
+    turn_ends_after_reading_has,
 )

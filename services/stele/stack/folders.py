@@ -11,6 +11,11 @@ DOWN_FILE = "stays_down"
 """Why the node is not started again; `stele stack start` removes it."""
 
 
+def is_node(name: str) -> bool:
+    """Whether a process of a stack is a data node, by its name."""
+    return name[:1] == "n" and name[1:].isdigit()
+
+
 def node_numbers(services: Path) -> list[int]:
     """Of all nodes that ever had a folder here, those that were removed too: no other gets their names."""
     names = (path.name for path in services.glob("n[0-9]*"))
@@ -20,6 +25,11 @@ def node_numbers(services: Path) -> list[int]:
 def earlier(services: Path) -> set[str]:
     """Processes with a node's data."""
     return {path.parent.name for path in services.glob(f"*/{NODE_FILE}")}
+
+
+def was_removed(folder: Path) -> bool:
+    """Whether ``clear`` was here: of a node nothing is left but its name."""
+    return folder.is_dir() and [path.name for path in folder.iterdir()] == [DOWN_FILE]
 
 
 def stays_down(folder: Path) -> str:

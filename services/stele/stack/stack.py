@@ -135,6 +135,10 @@ class Stack:
         """Why a node is not started with the others; empty if it is."""
         return folders.stays_down(self._folder() / name)
 
+    def was_removed(self, name: str) -> bool:
+        """Whether it was a node of which only the name is left."""
+        return folders.was_removed(self._folder() / name)
+
     def start_servers(self) -> None:
         """Brokers and Redis at once, then the project's topics."""
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -242,7 +246,7 @@ class Stack:
     def node_names(self) -> list[str]:
         """The data nodes that were started."""
         names = (status.name for status in self.supervisor.status())
-        return sorted(name for name in names if name[0] == "n" and name[1:].isdigit())
+        return sorted(name for name in names if folders.is_node(name))
 
     def stop(self) -> None:
         """Services last to first, then Redis, then the brokers."""
@@ -318,6 +322,7 @@ class Stack:
                 "pid": child.pid,
                 "state": child.state,
                 "restarts": child.restarts,
+                "exit_code": child.exit_code,
             }
             for child in self.supervisor.status()
         ]

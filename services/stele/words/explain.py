@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 STILL_S: Final = 5.0
 """Streams that have got no data for longer are shown as such."""
 UNKNOWN: Final = "unknown"
+BY_LIMIT: Final = "by stream_mib_per_s"
+"""How an estimate is made while only the limit is known."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -113,14 +115,23 @@ def explain(
 
 
 def moved_line(work: TransitionProgress) -> str:
-    """How much of how much, and how long the rest takes."""
+    """How much of how much, and how long the rest takes; how much alone where that is all, or nobody knows."""
+    if work.bytes_done >= work.bytes_total:
+        return f"{size(work.bytes_done)} streamed"
     rest = "" if work.eta_s is None else f", {_to_go(work)}"
     return f"{size(work.bytes_done)} of {size(work.bytes_total)} streamed{rest}"
 
 
+def left(work: TransitionProgress) -> str:
+    """How long the rest takes, in few words. It is known."""
+    return f"{'at least ' if work.eta_at_least else ''}{duration(work.eta_s)} to go"
+
+
 def _to_go(work: TransitionProgress) -> str:
+    if work.eta_at_least:
+        return f"{left(work)}, {BY_LIMIT}"
     rate = "" if work.bytes_per_s is None else f" at {size(work.bytes_per_s)}/s"
-    return f"about {duration(work.eta_s)} to go{rate}"
+    return f"about {left(work)}{rate}"
 
 
 def moved(work: TransitionProgress) -> Iterator[str]:
@@ -137,7 +148,8 @@ def moved(work: TransitionProgress) -> Iterator[str]:
     if not work.nodes:
         yield "how much is to be streamed is unknown: nobody has reported yet"
     elif work.eta_s is None:
-        yield "how long it will take is unknown: no data has moved lately"
+        when = "lately" if work.bytes_done else "yet"
+        yield f"how long it will take is unknown: no data has moved {when}"
     elif work.bytes_total > work.bytes_done:
         yield _to_go(work)
 

@@ -11,13 +11,11 @@ from rich.text import Text
 from stele.domain.commands import Rejection
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology.preflight import PlannedPlacement, PlannedStep, Preflight
-from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
-from stele.words.explain import waiting_line
+from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.words.explain import BY_LIMIT, UNKNOWN, waiting_line
 from stele.words.requests import what
 from stele.words.tables import table
 from stele.words.units import counted, duration, joined, percent, size
-
-UNKNOWN = "unknown"
 
 
 def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[RenderableType]:
@@ -42,7 +40,7 @@ def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[Renderab
     if plan.placements:
         yield _shares(plan)
     if found.streams:
-        yield _streams(found.streams, plan)
+        yield _streams(found)
         yield Text(_total(found))
 
 
@@ -111,11 +109,11 @@ def _copies(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _streams(streams: tuple[PlannedStream, ...], plan: Preflight) -> Table:
+def _streams(found: PlanAnswer) -> Table:
     columns = ("node", "ranges", "of the ring", "from", "bytes", "takes")
     shown = table("streams", *columns, right=("ranges", "of the ring", "bytes", "takes"))
-    for stream in streams:
-        gains = [gain for gain in plan.gains if gain.node_id == stream.node_id]
+    for stream in found.streams:
+        gains = [gain for gain in found.plan.gains if gain.node_id == stream.node_id]
         sources = {
             f"{gain.needed} of {joined(gain.sources)}" if gain.needed < len(gain.sources)
             else joined(gain.sources)
@@ -127,23 +125,31 @@ def _streams(streams: tuple[PlannedStream, ...], plan: Preflight) -> Table:
             _copies(stream.share),
             "; ".join(sorted(sources)),
             _bytes(stream.size_bytes),
-            _time(stream.duration_s),
+            _time(stream.duration_s, found),
         )
     return shown
 
 
 def _total(found: PlanAnswer) -> str:
-    rate = found.bytes_per_s
-    by = "no rate was measured yet" if rate is None else f"{size(rate)}/s a node"
     return (
-        f"to move: {_bytes(found.size_bytes)}; it takes {_time(found.duration_s)} ({by});"
+        f"to move: {_bytes(found.size_bytes)}; it takes {_time(found.duration_s, found)} ({_rate(found)});"
         f" estimated from what {counted(len(found.held_bytes), 'node holds', 'nodes hold')}"
     )
+
+
+def _rate(found: PlanAnswer) -> str:
+    rate = found.bytes_per_s
+    if rate is None:
+        return "no rate was measured yet"
+    by = f" {BY_LIMIT}" if rate == found.limit_bytes_per_s else ""
+    return f"{size(rate)}/s a node{by}{', no rate was measured yet' if found.at_least else ''}"
 
 
 def _bytes(size_bytes: int | None) -> str:
     return UNKNOWN if size_bytes is None else f"about {size(size_bytes)}"
 
 
-def _time(duration_s: float | None) -> str:
-    return UNKNOWN if duration_s is None else f"about {duration(duration_s)}"
+def _time(duration_s: float | None, found: PlanAnswer) -> str:
+    if duration_s is None:
+        return UNKNOWN
+    return f"{'at least' if found.at_least else 'about'} {duration(duration_s)}"

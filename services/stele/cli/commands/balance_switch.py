@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from stele.cli.client import Client
@@ -48,11 +48,11 @@ def off(
         until_ms=asked_ms + span_ms(lasting, "--for") if lasting else 0,
         abort_at_ms=asked_ms + span_ms(abort_after, "--abort-after") if abort_after else 0,
     )
-    envelope = replace(change, request_id=request_id).envelope(command)
+    envelope = msgspec.structs.replace(change.envelope(command), request_id=request_id)
     out = console()
     with where.client() as client:
         out.print(f"request {request_id}", soft_wrap=True)
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
         until = f", until {clock(command.until_ms)}" if command.until_ms else ""
         out.print(f"{_words(name)} off since epoch {epoch}{until}", soft_wrap=True)
         going = _under_way(client, name)
@@ -88,7 +88,7 @@ def on(
     out = console()
     with where.client() as client:
         out.print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
         out.print(f"{_words(name)} on since epoch {epoch}", soft_wrap=True)
         for line in _still_off(client, name):
             out.print(f"still: {line}", soft_wrap=True, markup=False)

@@ -172,7 +172,7 @@ def reconfigure(
         if not under_way:
             raise CliError("No change of the members is under way.", "`stele requests` shows all.")
         envelope = change.envelope(Cancel(under_way[0].request_id))
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
         console().print(
             f"{under_way[0].request_id} is cancelled since epoch {epoch}", soft_wrap=True
         )
@@ -198,5 +198,5 @@ def forget(
         for replica_id in replica_ids:
             envelope = change.envelope(ForgetReplica(replica_id=replica_id, force=force))
             console().print(f"request {envelope.request_id}", soft_wrap=True)
-            epoch = client.submit(envelope).epoch
+            epoch = change.submit(client, envelope).epoch
             console().print(f"{replica_id} is forgotten since epoch {epoch}", soft_wrap=True)

@@ -74,5 +74,5 @@ def forget(
         for service_id in service_ids:
             envelope = change.envelope(ForgetService(service_id))
             console().print(f"request {envelope.request_id}", soft_wrap=True)
-            epoch = client.submit(envelope).epoch
+            epoch = change.submit(client, envelope).epoch
             console().print(f"{service_id} is forgotten since epoch {epoch}", soft_wrap=True)

@@ -47,7 +47,7 @@ def found(
     envelope = change.envelope(FoundCluster())
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = client.submit(envelope)
+        outcome = change.submit(client, envelope)
     console().print(
         f"log {outcome.log_id} holds the cluster; epoch {outcome.epoch}", soft_wrap=True
     )
@@ -69,7 +69,7 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
         if not _waits(client):
             envelope = change.envelope(FoundCluster(begin_frozen=True))
             out.print(f"request {envelope.request_id}", soft_wrap=True)
-            client.submit(envelope)
+            change.submit(client, envelope)
             if not _waits(client):
                 raise CliError(
                     "The log is not empty: the cluster is there already, and waits for no dump.",
@@ -78,7 +78,7 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
                 )
         envelope = change.envelope(_load(dump))
         out.print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = client.submit(envelope)
+        outcome = change.submit(client, envelope)
     assert dump.image is not None
     members = sorted(dump.image.membership.nodes)
     out.print(

@@ -7,11 +7,12 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from stele.cli.output import console
+from stele.domain.requests.ids import NEWEST_MS
 from stele.runtime.request_ids import new_request_id
 
 
 def make_id(
-    *, after: Annotated[int, Parameter(validator=validators.Number(gte=-1, lt=1 << 48))] = -1
+    *, after: Annotated[int, Parameter(validator=validators.Number(gte=-1, lt=NEWEST_MS))] = -1
 ) -> None:
     """Print a new request id: a UUID of version 7. It has one outcome, however often it is sent.
 

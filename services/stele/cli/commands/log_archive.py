@@ -34,7 +34,7 @@ def snapshot(
     envelope = change.envelope(AskSnapshot())
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
         console().print(f"asked for of epoch {epoch}", soft_wrap=True)
         return 0 if not change.wait or _has_majority(client, epoch, where.timeout_s) else 1
 

@@ -57,7 +57,7 @@ def _restrict(command: RestrictCommits, change: Change, where: Where) -> None:
     with where.client() as client:
         before = restricted_text(Reading(client).topology().commits)
         out.print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
         now = Reading(client).topology()
     if before:
         out.print(f"before: {before}", soft_wrap=True, markup=False)

@@ -67,7 +67,7 @@ def set_(
     if not setting.accepts(value):
         raise UsageError(
             f"{name} cannot be '{value}': it is {setting.wanted()}.",
-            f"`stele settings set {name} {setting.default}` sets its default.",
+            f"`stele settings reset {name}` gives it its default again, {setting.default}.",
         )
     _submit(SetSetting(name, value, force), change, where)
 
@@ -105,6 +105,6 @@ def _submit(command: SetSetting, change: Change, where: Where) -> None:
     envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = client.submit(envelope).epoch
+        epoch = change.submit(client, envelope).epoch
     shown = f"is {command.value}" if command.value else "has its default"
     console().print(f"{command.name} {shown} since epoch {epoch}", soft_wrap=True)

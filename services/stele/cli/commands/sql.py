@@ -57,7 +57,11 @@ def sql(
     try:
         found = run(tables.found(), query).to_pylist()
     except TableMissing as error:
-        hint = "Start the service placements, or name its STELE_DELTA_DIR with --tables."
+        hint = (
+            "The service placements writes them. In a local stack that was started without it:"
+            " `stele stack down`, which keeps the data, then `stele stack up` without"
+            " `--without placements`. Tables elsewhere: --tables, or STELE_DELTA_DIR."
+        )
         raise CliError(str(error), hint) from error
     except (QueryError, ValueError) as error:
         raise UsageError(str(error)) from error

@@ -15,12 +15,15 @@ from stele.cli.local.foreground import StackOptions, run_in_foreground, start_de
 from stele.cli.local.lifecycle import bring_down, empty, require_stack
 from stele.cli.local.lock import is_held
 from stele.cli.local.servers import all_run, with_servers
+from stele.cli.local.settling import settle, why_given_up
 from stele.cli.local.table import stack_table, tail_log
 from stele.cli.options import Force, Here, Json
 from stele.cli.output import console, print_value_as_json
 from stele.cli.places import find_places, says_where
 from stele.cli.reading import Reading
 from stele.domain.names import NodeState
+from stele.stack.folders import is_node
+from stele.stack.supervisor import State
 
 app = App(name="stack", help="Broker, Redis, services and nodes as processes of this machine.")
 
@@ -68,6 +71,10 @@ def status(json: Json = Json(), where: Here = Here()) -> int:  # noqa: B008
         print_value_as_json(stack)
     else:
         console().print(stack_table(stack))
+        for service in stack.services:
+            if service.state == State.GIVEN_UP:
+                error = CliError(*why_given_up(where.directory, service))
+                console().print(error.line(), markup=False, soft_wrap=True)
     return 0 if all_run(stack) else 1
 
 
@@ -150,7 +157,7 @@ def add_node(
         dc=dc, rack=rack, num_tokens=num_tokens, shards=shards, join=join, replace=replace
     )
     answer = ask_stack(where.directory, control, ADD_NODE_DEADLINE_S)
-    console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
+    _tell_started(where, answer, joins=join)
 
 
 @app.command
@@ -173,8 +180,7 @@ def start(name: str, where: Here = Here()) -> None:  # noqa: B008
     Args:
         name: metadata-log, coordinator, n1 ... broker-1, redis
     """
-    answer = _do(where, Deed.START, name)
-    console().print(f"{name} runs at {answer.url}", soft_wrap=True)
+    _tell_started(where, _do(where, Deed.START, name))
 
 
 @app.command
@@ -184,8 +190,7 @@ def restart(name: str, where: Here = Here()) -> None:  # noqa: B008
     Args:
         name: metadata-log, coordinator, n1 ... broker-1, redis
     """
-    answer = _do(where, Deed.RESTART, name)
-    console().print(f"{name} runs at {answer.url}", soft_wrap=True)
+    _tell_started(where, _do(where, Deed.RESTART, name))
 
 
 @app.command
@@ -226,7 +231,7 @@ def remove(
                 "it is dead; --force deletes its data as it is.",
             )
     _do(where, Deed.REMOVE, name)
-    console().print(f"{name} and its data are gone.", soft_wrap=True)
+    console().print(f"{name} and its data are gone; its name is not used again.", soft_wrap=True)
 
 
 def _do(where: Here, deed: Deed, name: str) -> Answer:
@@ -234,8 +239,17 @@ def _do(where: Here, deed: Deed, name: str) -> Answer:
     return ask_stack(where.directory, Control(deed=deed, name=name), ADD_NODE_DEADLINE_S)
 
 
+def _tell_started(where: Here, answer: Answer, *, joins: bool = True) -> None:
+    """Where it runs, and how its join is followed. Raises CliError for a node that ends as it cannot run so."""
+    request_id = settle(where.directory, answer.name) if joins and is_node(answer.name) else ""
+    console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
+    if request_id:
+        follow = f"`stele request follow {request_id}` shows how it joins."
+        console().print(follow, markup=False, soft_wrap=True)
+
+
 def _dead(name: str) -> str:
-    if name[0] == "n" and name[1:].isdigit():
+    if is_node(name):
         return (
             f"{name} is dead. `stele remove {name}` does without it, `stele stack add-node"
             f" --replace {name}` puts a new node in its place. `stele stack start {name}` brings it back."

@@ -10,7 +10,6 @@ from stele.cli.options import Read, Where
 from stele.cli.output import (
     ago,
     console,
-    duration,
     joined,
     print_value_as_json,
     size,
@@ -27,6 +26,7 @@ from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from stele.words.explain import left
 from stele.words.requests import what
 from stele.words.why import NO_COORDINATOR
 
@@ -134,7 +134,7 @@ def _how_far(transition: TransitionSummary, progress: Progress | None) -> str:
     if not found.bytes_total:
         return waits
     done = f": {size(found.bytes_done)} of {size(found.bytes_total)}"
-    eta = "" if found.eta_s is None else f", {duration(found.eta_s)} to go"
+    eta = "" if found.eta_s is None else f", {left(found)}"
     return f"{waits}{done}{eta}"
 
 

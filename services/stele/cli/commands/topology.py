@@ -215,7 +215,7 @@ def cancel(
     with where.client() as client:
         asked = Reading(client).find(request)
         target = asked.request_id
-        outcome = client.submit(change.envelope(Cancel(target)))
+        outcome = change.submit(client, change.envelope(Cancel(target)))
         console().print(
             f"cancelled at epoch {outcome.epoch}; request {target} is being undone",
             soft_wrap=True,
@@ -235,7 +235,7 @@ def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str
     envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = client.submit(envelope)
+        outcome = change.submit(client, envelope)
     console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
 
 
@@ -249,16 +249,18 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
 
         return show_plan(client, change, *commands)
     out = console()
-    envelopes = [change.envelope(command) for command in commands]
-    for envelope in envelopes:
+    request_ids = list[str]()
+    for command in commands:
+        envelope = change.envelope(command)
         out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
-        outcome = client.submit(envelope)
+        outcome = change.submit(client, envelope)
+        request_ids.append(outcome.request_id)
         out.print(f"accepted at epoch {outcome.epoch}", soft_wrap=True)
     if not change.wait:
-        for envelope in envelopes:
-            out.print(f"follow it with: stele request follow {envelope.request_id}", soft_wrap=True)
+        for request_id in request_ids:
+            out.print(f"follow it with: stele request follow {request_id}", soft_wrap=True)
         return Exit.OK
-    done = [follow(client, envelope.request_id) for envelope in envelopes]
+    done = [follow(client, request_id) for request_id in request_ids]
     return Exit.OK if all(done) else Exit.FAILED
 
 

@@ -124,7 +124,7 @@ def _override(
     if not confirmed:
         raise UsageError("Nothing was done.", f"Say {CONFIRM} if this is what you want.")
     out.print(f"request {envelope.request_id}", soft_wrap=True)
-    epoch = client.submit(envelope).epoch
+    epoch = change.submit(client, envelope).epoch
     from stele.cli import dumps  # noqa: PLC0415
 
     now = dumps.of_cluster(client, epoch).image

@@ -23,6 +23,7 @@ from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
 from stele.runtime.answers.coordinator import Progress, TransitionProgress
 from stele.runtime.answers.metadata_log import RequestAnswer
+from stele.words.explain import left
 from stele.words.facts import EpochRow
 
 TICK_S = 0.05
@@ -128,7 +129,7 @@ def _tell(
         by = f"  (version {answer.transition.entered_version})" if answer.transition else ""
         scene.timeline.note(f"epoch {answer.epoch:>4}  {step}{by}", "cyan")
     if progress is not None:
-        eta = "" if progress.eta_s is None else f"{duration(progress.eta_s)} to go"
+        eta = "" if progress.eta_s is None else left(progress)
         bar.show(progress.bytes_done, progress.bytes_total, step, eta)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,16 @@ class Deed(StrEnum):
     RESTART = "restart"
     KILL = "kill"
     REMOVE = "remove"
+
+
+_FAILED: Final[Mapping[Deed, str]] = {
+    Deed.ADD_NODE: "The new node was not started",
+    Deed.STOP: "{} was not stopped",
+    Deed.START: "{} was not started",
+    Deed.RESTART: "{} was not started again",
+    Deed.KILL: "{} was not killed",
+    Deed.REMOVE: "{} was not removed",
+}
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +85,7 @@ def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
     found = msgspec.json.decode(answer.read_bytes(), type=Answer)
     answer.unlink(missing_ok=True)
     if found.error:
-        what = control.name or "a node"
-        raise CliError(f"{control.deed} of {what} failed: {found.error}", found.hint)
+        raise CliError(found.error, found.hint)
     return found
 
 
@@ -90,7 +100,10 @@ def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> No
             answer = Answer(error=error.message, hint=error.hint)
         except Exception as error:  # whatever went wrong, the one who asked is to be told
             text = " ".join(str(error).split()) or repr(error)
-            answer = Answer(error=text, hint="See `stele stack logs`.")
+            log = f"`stele stack logs {control.name or 'stack'}`"
+            answer = Answer(
+                error=f"{_FAILED[control.deed].format(control.name)}: {text}", hint=f"See {log}."
+            )
         name = question.name.removesuffix(QUESTION)
         _write(question.with_name(f"{name}{ANSWER}"), msgspec.json.encode(answer))
 

@@ -10,7 +10,7 @@ from stele.cli.reading import Reading
 from stele.domain.names import NodeState
 from stele.stack.folders import node_numbers
 from stele.stack.servers import Server
-from stele.stack.stack import Stack, node_specs
+from stele.stack.stack import SERVICES, Stack, node_specs
 from stele.stack.supervisor import State
 
 LOOK_TIMEOUT_S = 1.0
@@ -23,14 +23,14 @@ def do(stack: Stack, control: Control) -> Answer:
         return add_node(stack, control)
     name = control.name
     states = {status.name: status.state for status in stack.supervisor.status()}
-    down = sorted(folder_names(stack) - states.keys())
+    down = nodes_there(stack) - states.keys()
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
     server = stack.servers.get(name)
     if server is not None:
         return _do_to_server(stack, server, control)
     if name not in may:
         known = may if control.deed is Deed.REMOVE else may | stack.servers.names()
-        raise CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(known))}.")
+        raise _unknown(stack, name, known)
     match control.deed:
         case Deed.STOP:
             stack.stop_one(name)
@@ -46,6 +46,21 @@ def do(stack: Stack, control: Control) -> Answer:
             stack.stop_one(name)
             stack.start_one(name)
     return Answer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
+
+
+def _unknown(stack: Stack, name: str, known: set[str]) -> CliError:
+    """What to say of a process that is not there."""
+    if stack.was_removed(name):
+        return CliError(
+            f"{name} was removed, and its name is not used again.",
+            "`stele stack add-node` starts a new node.",
+        )
+    if name in {spec.name for spec in SERVICES}:
+        return CliError(
+            f"{name} was left out when this stack was started.",
+            f"`stele stack down` keeps the data; then `stele stack up` without `--without {name}`.",
+        )
+    return CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(known))}.")
 
 
 def _do_to_server(stack: Stack, server: Server, control: Control) -> Answer:
@@ -73,9 +88,10 @@ def add_node(stack: Stack, control: Control) -> Answer:
     spec = node_specs(number)[-1]
     dc, rack = control.dc, control.rack
     if control.replace:
-        if control.replace not in taken:
-            known = ", ".join(sorted(taken))
-            raise CliError(f"There is no node '{control.replace}'.", f"Known: {known}.")
+        known = nodes_there(stack) | {*stack.node_names()}
+        if control.replace not in known:
+            text = f"There is no node '{control.replace}' in this stack, so nothing was started."
+            raise CliError(text, f"Known: {', '.join(sorted(known))}.")
         dead = stack.node_spec(int(control.replace[1:])).env
         dc, rack = dc or dead["STELE_DC"], rack or dead["STELE_RACK"]
     more = {
@@ -94,6 +110,11 @@ def add_node(stack: Stack, control: Control) -> Answer:
 def folder_names(stack: Stack) -> set[str]:
     """The nodes that ever had a folder in this stack."""
     return {f"n{number}" for number in node_numbers(stack.directory / "services")}
+
+
+def nodes_there(stack: Stack) -> set[str]:
+    """Those of which there is more than the name."""
+    return {name for name in folder_names(stack) if not stack.was_removed(name)}
 
 
 def note_who_left(stack: Stack) -> None:

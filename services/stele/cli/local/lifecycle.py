@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stele.cli.errors import CliError, UnreachableError
-from stele.cli.local.lock import is_held
+from stele.cli.local.lock import RUNS_ALREADY, is_held
 from stele.cli.places import STACK_FILE, StackFile, read_stack_file
 
 READY_FILE = "stack.ready"
@@ -60,7 +60,7 @@ def forget_dead(directory: Path) -> None:
     Raises CliError when a stack runs.
     """
     if is_held(directory):
-        raise CliError(f"A stack runs over {directory} already.", "`stele stack status` shows it.")
+        raise CliError(f"A stack runs over {directory} already.", RUNS_ALREADY)
     forget(directory)
 
 

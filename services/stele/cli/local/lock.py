@@ -10,6 +10,10 @@ from pathlib import Path
 from stele.cli.errors import CliError
 
 LOCK_FILE = "stack.lock"
+RUNS_ALREADY = (
+    "`stele stack status` shows it. To have what was left out (`--without`): `stele stack down`, which keeps"
+    " the data, then `stele stack up`. --dir chooses another."
+)
 
 
 @contextmanager
@@ -22,7 +26,7 @@ def hold(directory: Path) -> Iterator[None]:
         except OSError as error:
             raise CliError(
                 f"A stack runs over {directory} already.",
-                "`stele stack status` shows it, `stele stack down` stops it, --dir chooses another.",
+                RUNS_ALREADY,
             ) from error
         yield
 

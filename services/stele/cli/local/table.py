@@ -11,6 +11,7 @@ from stele.cli.errors import UsageError
 from stele.cli.local.servers import with_servers
 from stele.cli.output import styled, table
 from stele.cli.places import BrokerProcess, RedisProcess, Service, StackFile
+from stele.stack.folders import was_removed
 from stele.stack.process import tail
 
 
@@ -42,7 +43,8 @@ def tail_log(directory: Path, name: str, lines: int) -> list[str]:
     """The last lines of a process's log. Raises UsageError when there is no such process."""
     found = [path for path in _log_files(directory, name) if path.exists()]
     if not found:
-        known = sorted(p.name for p in (directory / "services").glob("*") if p.is_dir())
+        folders = (directory / "services").glob("*")
+        known = sorted(p.name for p in folders if p.is_dir() and not was_removed(p))
         raise UsageError(
             f"There is no log of '{name}' in {directory}.",
             f"Known: {', '.join([*known, 'broker-1', 'redis', 'stack']) or 'none'}.",

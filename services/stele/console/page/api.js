@@ -3,12 +3,13 @@
 import { token } from "./address.js";
 
 export class Refused extends Error {
-  /** @param {number} status @param {{code?: string, message?: string, hint?: string}} body */
+  /** @param {number} status @param {{code?: string, message?: string, hint?: string, details?: Record<string, any>}} body */
   constructor(status, body) {
     super(body.message ?? `The console answered ${status}.`);
     this.status = status;
     this.code = body.code ?? "";
     this.hint = body.hint ?? "";
+    this.details = body.details ?? {};
   }
 }
 

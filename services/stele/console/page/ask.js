@@ -10,6 +10,9 @@ const WHO = "stele-console-who";
 /** The answer of the console where the plan is not any more what was shown. */
 const PLAN_CHANGED = "plan_changed";
 
+/** The answer of the log where it may have forgotten what was decided under ids of that time. */
+const TOO_OLD = "request_id_expired";
+
 /** By what was asked for, the id of a request of which nobody knows yet whether it was taken. @type {Map<string, string>} */
 const unknown = new Map();
 
@@ -88,10 +91,19 @@ export function AskDialog({ asked }) {
     localStorage.setItem(WHO, who);
     // the same thing is the same request until its outcome is known; after that it is another one
     const thing = `${asked.name} ${key}`;
-    const id = unknown.get(thing) ?? newRequestId();
+    const before = unknown.get(thing);
+    let id = before ?? newRequestId();
     unknown.set(thing, id);
+    const send = () => post("/api/commands", { operation: asked.name, fields, reason, actor: who, request_id: id, planned: plan.mark ?? "" });
     try {
-      const found = await post("/api/commands", { operation: asked.name, fields, reason, actor: who, request_id: id, planned: plan.mark ?? "" });
+      const found = await send().catch((error) => {
+        const horizon = error instanceof Refused && error.code === TOO_OLD ? Number(error.details.horizon_ms ?? -1) : -1;
+        if (before || horizon < 0) throw error;
+        // the log takes no id of this clock's time, and has decided nothing under this one
+        id = newRequestId(horizon);
+        unknown.set(thing, id);
+        return send();
+      });
       unknown.delete(thing);
       setOutcome({ text: `Accepted at epoch ${found.epoch}.`, done: true, id });
     } catch (error) {
@@ -136,10 +148,13 @@ function Plan({ plan }) {
     <p class="note">On the command line: <code>${plan.command_line}</code></p>`;
 }
 
-/** A UUID of version 7: one for each thing that is asked for, however often it is sent. */
-function newRequestId() {
+/**
+ * A UUID of version 7: one for each thing that is asked for, however often it is sent.
+ * @param {number} [horizon] milliseconds since 1970 that its time comes after
+ */
+function newRequestId(horizon = -1) {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
-  const now = Date.now();
+  const now = Math.max(Date.now(), horizon + 1);
   for (let at = 0; at < 6; at++) bytes[at] = Math.floor(now / 2 ** (8 * (5 - at))) & 255;
   bytes[6] = 0x70 | (bytes[6] & 15);
   bytes[8] = 0x80 | (bytes[8] & 63);

@@ -2,11 +2,15 @@
 an operation.
 """
 
+from typing import ClassVar
+
 from stele.domain.base import Command
 
 
 class AnnounceReplica(Command, frozen=True, tag="announce_replica", kw_only=True):
     """A catch-up replica that started tells where it is, and with which folder: see ``Replica``."""
+
+    of_services: ClassVar = True
 
     replica_id: str
     dc: str
@@ -28,6 +32,8 @@ class AnnounceSnapshot(Command, frozen=True, tag="announce_snapshot", kw_only=Tr
     See ``AnnouncedSnapshot`` for the fields, ``Replica`` for ``folder_id``.
     """
 
+    of_services: ClassVar = True
+
     replica_id: str
     epoch: int
     state_id: str
@@ -41,6 +47,8 @@ class AnnounceSnapshot(Command, frozen=True, tag="announce_snapshot", kw_only=Tr
 
 class WithdrawSnapshot(Command, frozen=True, tag="withdraw_snapshot"):
     """A replica has lost a snapshot that it announced, or found it damaged."""
+
+    of_services: ClassVar = True
 
     replica_id: str
     epoch: int
@@ -60,6 +68,8 @@ class TruncateLog(Command, frozen=True, tag="truncate_log"):
 class AdmitDivergence(Command, frozen=True, tag="admit_divergence", kw_only=True):
     """A replica sees that its snapshot of this epoch is not the members', and sets aside the folder."""
 
+    of_services: ClassVar = True
+
     replica_id: str
     epoch: int
     folder_id: str
@@ -68,6 +78,8 @@ class AdmitDivergence(Command, frozen=True, tag="admit_divergence", kw_only=True
 class ProposeTrim(Command, frozen=True, tag="propose_trim", kw_only=True):
     """A member proposes that the archive begins at this epoch, which has ``state_id`` (32 hex digits)."""
 
+    of_services: ClassVar = True
+
     replica_id: str
     epoch: int
     state_id: str
@@ -75,6 +87,8 @@ class ProposeTrim(Command, frozen=True, tag="propose_trim", kw_only=True):
 
 class AgreeToTrim(Command, frozen=True, tag="agree_to_trim", kw_only=True):
     """A replica has checked the snapshot of the epoch that is proposed: see ``TrimAgreed``."""
+
+    of_services: ClassVar = True
 
     replica_id: str
     epoch: int
@@ -85,6 +99,8 @@ class AgreeToTrim(Command, frozen=True, tag="agree_to_trim", kw_only=True):
 
 class TrimArchive(Command, frozen=True, tag="trim_archive"):
     """Let what is before this epoch be deleted from the archive: a majority of the members has agreed."""
+
+    of_services: ClassVar = True
 
     epoch: int
 
@@ -109,6 +125,8 @@ class ChooseMembers(Command, frozen=True, tag="choose_members"):
     coordinator of ``term``, which knows who is alive, has chosen them. ``as_of_epoch`` is when a replica had
     come into its state last then.
     """
+
+    of_services: ClassVar = True
 
     term: int
     target: str

@@ -40,8 +40,9 @@ def verdicts_from(state: State, names: list[str], unit: int, source: int) -> lis
 
 
 def summed_up(found: Iterable[Verdict]) -> str:
-    """Why a replica cannot go anywhere, in one sentence."""
-    reasons = Counter(verdict.reason for verdict in found if verdict.rule is not Rule.OTHER_DC)
+    """Why a replica cannot go anywhere, in one sentence: what is in the way of each other node of its dc."""
+    others = (each for each in found if each.target != each.source)
+    reasons = Counter(each.reason for each in others if each.rule is not Rule.OTHER_DC)
     return "; ".join(reasons) or "there is no other node in its dc"
 
 

@@ -1,6 +1,6 @@
 """The founding of a cluster's log, its names, and how it went on under another id when it was recovered."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -62,6 +62,8 @@ class FoundCluster(Command, frozen=True, tag="found"):
 
 class Noop(Command, frozen=True, tag="noop"):
     """Changes nothing and takes an epoch: the read barrier of a linearizable read (seed 003)."""
+
+    of_services: ClassVar = True
 
 
 class Incarnation(msgspec.Struct, frozen=True):

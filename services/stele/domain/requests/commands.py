@@ -1,5 +1,7 @@
 """What may be asked of requests that are there already."""
 
+from typing import ClassVar
+
 from stele.domain.base import Command
 
 
@@ -11,6 +13,8 @@ class Cancel(Command, frozen=True, tag="cancel"):
 
 class RejectRequest(Command, frozen=True, tag="reject_request"):
     """The coordinator of ``term`` ends a pending request that cannot be carried out."""
+
+    of_services: ClassVar = True
 
     term: int
     target: str

@@ -11,6 +11,8 @@ from typing import Final
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TIME_BITS: Final = 48
 _TIME_BYTES: Final = _TIME_BITS // 8
+NEWEST_MS: Final = (1 << _TIME_BITS) - 1
+"""No id is of a later time."""
 TIME_CHARS: Final = 13
 """The first characters of an id are its time: of two ids the one that is newer to the millisecond has the
 greater ones."""
@@ -61,7 +63,7 @@ def time_ms(request_id: str) -> int:
 
 
 def _text(ms: int, version: int, entropy: int) -> str:
-    time = ms & ((1 << _TIME_BITS) - 1)
+    time = ms & NEWEST_MS
     mid, low = (entropy >> 62) & 0xFFF, entropy & ((1 << 62) - 1)
     number = time << 80 | version << 76 | mid << 64 | 0b10 << 62 | low
     digits = f"{number:032x}"

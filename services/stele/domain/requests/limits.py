@@ -10,7 +10,9 @@ GENERATIONS: Final = Count(
     default=128,
     most=4096,
 )
-"""Sealed generations that are kept: 64 MiB when the log does not say otherwise. Part of the log's format."""
+"""Sealed generations that are kept, beside the one that is being filled: 64 MiB when the log does not say
+otherwise. Part of the log's format.
+"""
 HISTORY_S: Final = Count(
     name="request_history_s",
     counts="seconds that a finished request is kept in the state",

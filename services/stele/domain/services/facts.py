@@ -1,6 +1,6 @@
 """Services: processes that read the log and are no nodes; facts, commands and image."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from immutables import Map
@@ -35,6 +35,8 @@ ServicesFact = ServiceChanged | ServiceForgotten
 
 class AnnounceService(Command, frozen=True, tag="announce_service", kw_only=True):
     """A service that started tells its release and features."""
+
+    of_services: ClassVar = True
 
     service_id: str
     supported_features: tuple[str, ...] = ()

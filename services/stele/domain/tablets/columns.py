@@ -26,7 +26,7 @@ from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heat import heats, told_of
 from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.maps import maps_of, moving, names_tablet, row_of
+from stele.domain.tablets.maps import holders, maps_of, moving, names_tablet, row_of
 from stele.domain.tablets.measure import Measure, measure_of
 from stele.domain.tablets.participants import participants
 from stele.domain.tablets.ranges import tablet_of
@@ -94,7 +94,7 @@ def tablets_of(
     stats = told_of(image, loads)
     heat = heats(stats, loads.heat, MINIMAL_RATE.of(settings))
     measure = measure_of(image, loads, heat)
-    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, waiting, loads)
+    nodes = _nodes(image, [p for _, p in maps], down, waiting, loads)
     place = {node.id: at for at, node in enumerate(nodes)}
     afterwards, asked = _afterwards(image), _asked(image)
     parts = [
@@ -196,14 +196,14 @@ def _streams(image: Image, request: Request) -> tuple[dict[str, int], dict[str, 
 
 def _nodes(
     image: Image,
-    named: set[tuple[str, ...]],
+    maps: Iterable[Placement],
     down: Set[str],
     waiting: Set[str],
     loads: LoadTable,
 ) -> list[Node]:
-    """Those who have room, and whoever else a map names: they have to give all away."""
+    """Those who have room, and whoever else has any: they have to give all away."""
     going, members = image.requests.going(), image.membership.nodes
-    used = {node_id for names in named for node_id in names}
+    used = {node_id for placement in maps for node_id in holders(placement)}
     used |= {node_id for _, _, row in moving(image) for node_id in row.new}
     found = list[Node]()
     for node_id in sorted(members):

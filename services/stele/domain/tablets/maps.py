@@ -1,6 +1,7 @@
 """Tablet maps: a table's placement, with a row for each tablet."""
 
 from collections.abc import Iterator
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -90,10 +91,11 @@ def of_dead_alone(image: Image, placement: str) -> npt.NDArray[np.bool_]:
 
 def holders(placement: Placement) -> frozenset[str]:
     """Whoever receives writes of any tablet."""
-    names, numbers = placement.nodes.names, set[int]()
+    names = placement.nodes.names
+    found = np.zeros(len(names) + 1, np.bool_)
     for chunk in placement.table.chunks:
-        numbers |= {*np.unique(chunk.rows.values[WRITES]).tolist()}
-    return frozenset(names[number] for number in numbers if number != PAD)
+        found[chunk.rows.values[WRITES]] = True  # that of PAD is the last one
+    return frozenset(compress(names, found.tolist()))
 
 
 def names_tablet(image: Image, request: Request) -> bool:

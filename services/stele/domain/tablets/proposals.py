@@ -5,7 +5,7 @@ from collections.abc import Iterator, Set
 import msgspec
 
 from stele.domain.balance.moves import Limits, Move
-from stele.domain.balance.plan import plan_round
+from stele.domain.balance.plan import plan_round, plan_to_fixed_point
 from stele.domain.balance.planned import Kind
 from stele.domain.balance.state import LEAVING
 from stele.domain.commands import (
@@ -114,6 +114,20 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
         repairs=tuple(repairs(image, what, conditions, desk, resized)),
         restores=tuple(restored),
     )
+
+
+def never_drained(image: Image, conditions: Conditions) -> list[Stuck]:
+    """Requests whose nodes would keep tablets, were the balancer to move all that it can and nothing else to
+    happen: it ends them, as ``proposal`` says once it has come to that. None while some node takes nothing for
+    now, or numbers of replicas change.
+    """
+    if conditions.shut():
+        return []
+    seen, limits = look(image, conditions), Limits(reads=MAX_MOVES, writes=MAX_MOVES)
+    if recounts(image, seen.what, conditions, limits, seen.off.keys()).amiss:
+        return []
+    plan_to_fixed_point(seen.what.state, seen.what.names)
+    return cannot_be_drained(image, seen.what, seen.lost, frozenset())
 
 
 def _counted(recounted: Recounts) -> Iterator[Proposed]:

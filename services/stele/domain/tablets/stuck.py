@@ -59,7 +59,7 @@ def cannot_be_drained(image: Image, what: Tablets, lost: Lost, moving: Set[str])
         if not request.removes_node or request.node_id in moving:
             continue
         tablet = of_node.get(request.node_id)
-        why = _why_lost(image, *tablet) if tablet else _why_stuck(what, request, calm)
+        why = _why_lost(image, *tablet) if tablet else _why_stuck(image, what, request, calm)
         if why:
             found.append(Stuck(request.request_id, why))
     return found
@@ -73,7 +73,7 @@ def _why_lost(image: Image, table: str, tablet: int) -> str:
     )
 
 
-def _why_stuck(what: Tablets, request: Request, calm: bool) -> str:
+def _why_stuck(image: Image, what: Tablets, request: Request, calm: bool) -> str:
     """Empty while there is hope, or nothing left. Unless all is ``calm``, other tablets may make room."""
     state = what.state
     if request.node_id not in what.node_ids:
@@ -89,10 +89,11 @@ def _why_stuck(what: Tablets, request: Request, calm: bool) -> str:
     going = {n for at, n in enumerate(what.node_ids) if state.state[at] in LEAVING}
     if not calm and any(v.rule not in LASTING and v.target not in going for v in found):
         return ""
-    reason = summed_up(found)
+    member = image.membership.nodes[request.node_id]
     return (
         f"no other node can take {len(np.unique(held // state.width))} tablets of '{request.node_id}', such as "
-        f"tablet {tablet} of {table}: {reason}"
+        f"tablet {tablet} of {table}: {summed_up(found)}. Add a node in rack {member.rack} of {member.dc}"
+        f"{'' if member.excluded else ', or replace the node'}, or lower the replication factor; then ask again"
     )
 
 

@@ -1,5 +1,7 @@
 """The coordinator's commands, each guarded by its term."""
 
+from typing import ClassVar
+
 import msgspec
 
 from stele.domain.base import Command
@@ -9,6 +11,8 @@ from stele.domain.table_snapshots.facts import WrittenPart
 
 class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
     """Become the coordinator of ``term``, which must be one above the term that the log knows."""
+
+    of_services: ClassVar = True
 
     holder: str
     term: int
@@ -36,6 +40,8 @@ class Advance(Command, frozen=True, tag="advance", kw_only=True):
     it. ``level`` is the one at which the present version's barrier was counted; empty when everybody answered.
     """
 
+    of_services: ClassVar = True
+
     term: int
     version: int
     moves: tuple[Move, ...] = ()
@@ -50,6 +56,8 @@ class AdvanceFence(Command, frozen=True, tag="advance_fence"):
     ``level`` is the one at which its barrier was counted; empty when everybody answered.
     """
 
+    of_services: ClassVar = True
+
     term: int
     version: int
     level: str = ""
@@ -61,6 +69,8 @@ class RelaxBarrier(Command, frozen=True, tag="relax_barrier"):
     ``without`` are the replicas that the level before still waited for.
     """
 
+    of_services: ClassVar = True
+
     term: int
     version: int
     level: BarrierLevel
@@ -70,6 +80,8 @@ class RelaxBarrier(Command, frozen=True, tag="relax_barrier"):
 class Rollback(Command, frozen=True, tag="rollback"):
     """Mark a transition to go back. ``blamed`` are the requests that end with it; none blames all."""
 
+    of_services: ClassVar = True
+
     term: int
     transition_id: str
     why: str
@@ -78,6 +90,8 @@ class Rollback(Command, frozen=True, tag="rollback"):
 
 class ExcludeDead(Command, frozen=True, tag="exclude_dead"):
     """The nodes that a pending request declares dead have been silent: nobody waits for them from now on."""
+
+    of_services: ClassVar = True
 
     term: int
     target: str
@@ -89,6 +103,8 @@ class ServeRequest(Command, frozen=True, tag="serve_request"):
     ``step_epoch`` is that of its last step, where it takes several while it runs; 0: it does not.
     """
 
+    of_services: ClassVar = True
+
     term: int
     target: str
     status: RequestStatus
@@ -98,6 +114,8 @@ class ServeRequest(Command, frozen=True, tag="serve_request"):
 class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     """The node has dropped the data of ranges that it did not own when ``session`` asked for it."""
 
+    of_services: ClassVar = True
+
     term: int
     node_id: str
     session: str
@@ -105,6 +123,8 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
 
 class FinishEnabling(Command, frozen=True, tag="finish_enabling"):
     """Every member has acknowledged the epoch of this request to enable features."""
+
+    of_services: ClassVar = True
 
     term: int
     target: str

@@ -1,5 +1,6 @@
 """How much a topology operation may take: settings of the log, read anew while it runs."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from stele.domain.features.counts import Choice, Count
@@ -12,6 +13,7 @@ STREAM_MIB_PER_S: Final = Count(
     default=1_000_000,
     most=1_000_000,
 )
+MIB: Final = 1024 * 1024
 STREAM_CONCURRENCY: Final = Count(
     name="stream_concurrency",
     counts="groups of ranges that a node pulls at the same time",
@@ -53,3 +55,9 @@ LIMITS: Final = (
     LOWEST_BARRIER_LEVEL,
     RELAX_AFTER_S,
 )
+
+
+def stream_limit_bytes_per_s(settings: Mapping[str, str]) -> int | None:
+    """What a node receives in a second at most; None while nobody has set a limit."""
+    limit = STREAM_MIB_PER_S.of(settings)
+    return None if limit == STREAM_MIB_PER_S.default else limit * MIB

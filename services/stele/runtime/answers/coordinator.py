@@ -77,8 +77,8 @@ class NodeProgress(msgspec.Struct, frozen=True):
 
 
 class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One open transition. ``eta_s`` is None while the rate is unknown; sums are over the nodes that have
-    reported.
+    """One open transition. ``eta_s`` is None while the rate is unknown; with ``eta_at_least`` it is by the
+    limit ``stream_mib_per_s`` alone. Sums are over the nodes that have reported.
     """
 
     transition_id: str
@@ -94,6 +94,7 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_total: int
     bytes_per_s: float | None
     eta_s: float | None
+    eta_at_least: bool = False
 
 
 class WaitLimit(msgspec.Struct, frozen=True):

@@ -50,7 +50,9 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wait`` is the first thing that it waits for, ``failure`` what the coordinator would end it with.
     ``held_bytes`` are of the nodes that were asked; sizes are estimates from them, as if all ranges of all
-    keyspaces held the same.
+    keyspaces held the same. ``bytes_per_s`` is what a node receives: the rate that was measured last or that
+    was asked with, and not more than the log's ``limit_bytes_per_s``, none while no limit is set. ``at_least``:
+    no rate is known, so it is that limit, and it takes no less.
     """
 
     epoch: int
@@ -61,6 +63,8 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     failure: Rejection | None = None
     held_bytes: dict[str, int] = {}
     bytes_per_s: float | None = None
+    limit_bytes_per_s: int | None = None
+    at_least: bool = False
     streams: tuple[PlannedStream, ...] = ()
     size_bytes: int | None = None
     duration_s: float | None = None

@@ -40,7 +40,7 @@ class HoldWitness:
         self.checks = 0
         self._world = world
         self._held: dict[str, dict[Hold, Held]] = {}
-        self._kills: dict[str, int] = {}
+        self._lives: dict[str, int] = {}
 
     def begins(self, node: NodeMachine, hold: Hold, version: int) -> None:
         """It chose its replicas by this version."""
@@ -108,9 +108,9 @@ class HoldWitness:
             held.same_until = later
 
     def _of(self, node: NodeMachine) -> dict[Hold, Held]:
-        """Requests end with the process."""
-        if self._kills.get(node.name) != node.kills:
-            self._kills[node.name] = node.kills
+        """Requests end with the process, also when that ends by itself."""
+        if self._lives.get(node.name) != node.incarnation:
+            self._lives[node.name] = node.incarnation
             self._held[node.name] = {}
         return self._held[node.name]
 
