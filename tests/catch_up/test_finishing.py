@@ -219,6 +219,7 @@ async def test_a_replica_that_stops_reading_begins_anew_in_the_recovered_log(
     keeper = Keeper(archive, 3, 0.01)
     ports = Ports(
         open_log=lambda: topic,
+        is_topic_missing=cast(Callable[[], Awaitable[bool]], None),
         make_topic=cast(Callable[[], Awaitable[bool]], None),
         delete=lambda offset: None,
         commander=cast(Any, None),

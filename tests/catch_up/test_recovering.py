@@ -168,10 +168,16 @@ async def checked(
     question: RecoverQuestion,
     more: list[Archived],
     failure: Exception | None,
+    *,
+    missing: bool = False,
 ) -> RecoverableAnswer:
     """As the replica checks it, whose reader has this failure."""
+
+    async def is_topic_missing() -> bool:
+        return missing
+
     follower = cast(LogFollower, Reader(image=EMPTY, failure=failure))
-    ports = cast(Ports, SimpleNamespace(open_log=lambda: topic))
+    ports = cast(Ports, SimpleNamespace(open_log=lambda: topic, is_topic_missing=is_topic_missing))
     return await check_recoverable(keeper, Followed(follower), ports, question, more)
 
 
@@ -186,6 +192,9 @@ async def test_what_a_recovery_would_be_refused_for_is_found_without_one(
     assert (await checked(keeper, topic, question, [], GONE)).not_looked_at == ""
     with pytest.raises(NotRecoverable, match=r"leads to epoch 12 with .*, not to epoch 13"):
         await checked(keeper, topic, question._replace(epoch=13), [], GONE)
+    assert (await checked(keeper, topic, question, [], None, missing=True)).not_looked_at == ""
+    with pytest.raises(NotRecoverable, match=r"leads to epoch 12 with .*, not to epoch 13"):
+        await checked(keeper, topic, question._replace(epoch=13), [], None, missing=True)
     topic.leaderless = True
     assert "no leader" in (await checked(keeper, topic, question, [], GONE)).not_looked_at
     assert not partition.records and not keeper.is_closed

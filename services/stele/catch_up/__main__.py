@@ -38,7 +38,7 @@ from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import run_beside
 from stele.runtime.http import bind, serve
 from stele.runtime.http_server import url_of
-from stele.runtime.kafka import Topic, TopicsUnavailable, make_topic
+from stele.runtime.kafka import Topic, TopicsUnavailable, is_missing, make_topic
 from stele.runtime.locked import locked
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
@@ -117,8 +117,17 @@ def _on_kafka(settings: CatchUpSettings) -> Ports:
         except TopicsUnavailable as error:
             raise NotRecoverable(str(error)) from error
 
+    async def is_it_missing() -> bool:
+        try:
+            return await asyncio.to_thread(
+                is_missing, servers, settings.cluster, Topic.EPOCHS, deadline_s=MAKE_S
+            )
+        except TopicsUnavailable as error:
+            raise NotRecoverable(str(error)) from error
+
     return Ports(
         open_log=lambda: KafkaLog(servers, topic),
+        is_topic_missing=is_it_missing,
         make_topic=make_it,
         delete=lambda offset: delete_records(servers, topic, offset),
         commander=lambda: Commander(servers, settings.cluster),

@@ -94,7 +94,7 @@ async def check(
 ) -> RecoverableAnswer:
     """What ``recover`` would be refused for by what the archive and the topic hold now; nothing is written.
 
-    A topic that is missing, or whose brokers do not answer, is not looked at. Raises NotRecoverable, LogError,
+    A topic whose leader does not answer is not looked at. Raises NotRecoverable, LogError,
     DamagedFileError.
     """
     start = await asyncio.to_thread(_image_beside, keeper.archive, asked, more)

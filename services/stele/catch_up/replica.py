@@ -59,6 +59,8 @@ class Ports(NamedTuple):
     """What a replica has to do with outside of its folder and the other replicas. ``end`` ends the process."""
 
     open_log: Callable[[], EpochsLog]
+    is_topic_missing: Callable[[], Awaitable[bool]]
+    """Raises NotRecoverable where nobody tells."""
     make_topic: Callable[[], Awaitable[bool]]
     """Make the topic of the log if there is none; whether it was missing. Raises NotRecoverable."""
     delete: Delete
@@ -215,6 +217,9 @@ async def check_recoverable(
 ) -> RecoverableAnswer:
     """What ``recover_and_end`` would be refused for: nothing is made, written or ended. Raises as it does."""
     async with keeper.recovering:
+        if await ports.is_topic_missing():
+            await asyncio.to_thread(check_leads_there, keeper.archive, asked, more)
+            return RecoverableAnswer()
         _check_is_needed(followed.follower, asked)
         topic = ports.open_log()
         try:

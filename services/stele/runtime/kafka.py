@@ -136,6 +136,16 @@ def make_topic(
     return bool(made)
 
 
+def is_missing(
+    bootstrap: str, cluster: str, topic: Topic, *, deadline_s: float = DEFAULT_DEADLINE_S
+) -> bool:
+    """Whether the brokers do not have a topic. Raises TopicsUnavailable."""
+    end = time.monotonic() + deadline_s
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    specs = {topic_name(cluster, topic): topic_specs(1)[topic]}
+    return bool(_until(end, "list the topics", lambda t: _missing(admin, specs, t)))
+
+
 def _make_missing(
     admin: AdminClient, specs: Mapping[str, TopicSpec], replication_factor: int, end: float
 ) -> Sequence[str]:

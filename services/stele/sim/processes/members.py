@@ -389,6 +389,7 @@ class ReplicaMachine(Machine):
         givers = Givers(others, None, CLUSTER)
         ports = Ports(
             open_log=lambda: TopicLog(world.topic, self),
+            is_topic_missing=_it_is_there,
             make_topic=_it_is_there,
             delete=partial(self._delete, archive),
             commander=lambda: Commander(BROKERS, CLUSTER),
