@@ -277,7 +277,7 @@ def test_a_recovery_goes_on_from_what_a_process_read_before_it_noticed_that_the_
             command="noop",
             facts=(),
         )
-        witness.hurt(len(witness._heads) - 1, anew=False)
+        witness.hurt(witness._heads.index(witness.head), anew=False)
         witness.durable(world.topic.high, encode_epoch(unseen))
         assert witness.image.epoch < head.epoch
         read = evolve(head, unseen)
