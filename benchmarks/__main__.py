@@ -34,6 +34,11 @@ REPLAY_CLUSTER = "replay"
 REPLAY_EPOCHS = 200_000
 """A log long enough that the reader's start, a third of a second, is a small part of its time."""
 OUTPUT = Path("build/bench")
+AS_IN_PRODUCTION = (
+    *("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+)
+"""How Kafka's own scripts start a broker's JVM; a broker of the local stack is started to be there soon."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -107,7 +112,7 @@ def run(seconds: float, directory: Path) -> Report:
     before = os.getloadavg()[0]
     core, record_bytes = rates()
     measured = list[Measured]()
-    brokers = BrokerCluster(directory / "kafka")
+    brokers = BrokerCluster(directory / "kafka", java_options=AS_IN_PRODUCTION)
     brokers.start()
     try:
         brokers.wait_ready()
