@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from stele.agent.embedded import STORE_FILE, open_bound, working
 from stele.agent.gate import Gate
@@ -441,6 +441,8 @@ class ReplicaMachine(Machine):
         world = self.world
         if not world.network.reaches(self.name, "log"):
             raise TimeoutError("no broker answers")
+        if offset > world.topic.high:  # of a topic that was made anew
+            raise KafkaException(KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
         check_truncation(world, self, offset)
         world.topic.delete_before(offset)
         world.trace(f"{self.name} deletes the records before offset {offset}")

@@ -180,7 +180,7 @@ class ReleaseWitness:
         image = self._world.witness.image_at(ack.state_id)
         row = None if image is None else image.node(ack.node_id)
         self.demand(
-            row is None or FEATURE not in row.supported_features,
+            row is None or row.state is NodeState.LEFT or FEATURE not in row.supported_features,
             f"{ack.node_id}, which is of the older release, is heard once the log says so",
             f"at epoch {ack.epoch} it says that {ack.node_id} supports {FEATURE}",
         )
