@@ -14,19 +14,24 @@ from stele.domain.fencing import Hold
 from stele.domain.names import NodeState
 from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.schema.switches import all_off
+from stele.domain.tablets.maps import row_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.sim.kernel import us
 from stele.sim.processes import rest, run
-from stele.sim.processes.making import Disaster
+from stele.sim.processes.data import TABLE
+from stele.sim.processes.making import DEAD, Disaster
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.records import ZERO
 from stele.sim.processes.world import World
 from stele.sim.ranges_in_use import data_ids
 from stele.sim.result import Result
+from stele.sim.scenario import Action
 
 QUIET = Disaster(seed=3)
 """Processes that nothing happens to."""
 LIMIT_S = 120.0
+DEAD_AT_SOME_TIME = (Action(at_s=10_000.0, kind=DEAD),)
+"""So late that nobody is; but the operator may use force."""
 
 Play = Callable[[World], None]
 
@@ -100,6 +105,41 @@ def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
 
     cluster = msgspec.structs.replace(
         QUIET, nodes=5, members=5, racks=3, copies=3, least_copies=2, tablets=4
+    )
+    result = played(cluster, play)
+    assert result.passed, result.failure
+
+
+def test_the_dead_are_removed_while_a_restore_waits_for_tablets_that_they_alone_have(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """Nobody else can end it: it neither goes on nor fails before."""
+
+    def play(world: World) -> None:
+        witness = world.witness
+        world.run_until(us(5.0))
+        world.callers_work = False
+        _ask(world, commands.SnapshotTable(name=TABLE, snapshot="before"))
+        _until(world, lambda: bool(witness.image.table_snapshots.snapshots), "there is a snapshot")
+        table = witness.image.schema.table_named(TABLE)
+        assert table is not None
+        holders = row_of(witness.image.ring.placements[table.placement], 0).reads
+        dead = [node for node in world.nodes if node.node_id in holders]
+        for node in dead:
+            node.is_off = True
+            node.crash(power=True)
+        _ask(world, commands.Exclude(holders))
+        _until(world, lambda: len(witness.image.membership.excluded()) == 2, "they are excluded")
+        _ask(world, commands.RestoreTable(name=TABLE, snapshot="before"))
+        _until(world, lambda: bool(witness.image.requests.unfinished()), "a restore waits")
+        for node in dead:
+            node.is_off = False
+            node.boot()
+        rest._until(world, Operator(world), rest._unfinished, "others are in their places")
+        assert not {*holders} & witness.image.membership.normal().keys()
+
+    cluster = msgspec.structs.replace(
+        QUIET, nodes=4, members=4, tablets=4, requests=DEAD_AT_SOME_TIME
     )
     result = played(cluster, play)
     assert result.passed, result.failure

@@ -179,6 +179,8 @@ class Freezer(Caller):
 
 TOO_FEW: Final = "too_few_nodes"
 NO_OTHER: Final = "no other node can take"
+WAIT_FOR_IT: Final = frozenset({RequestKind.TABLE_RESTORE})
+"""Of tablets that dead nodes alone have: they go on when these have been removed or replaced."""
 
 
 class Mover(Caller):
@@ -217,7 +219,7 @@ class Mover(Caller):
             if image.membership.nodes[name].state is NodeState.NORMAL
         }
         gone = sorted(excluded.union(image.membership.normal()) - names)
-        if gone and not image.requests.unfinished():
+        if gone and all(r.kind in WAIT_FOR_IT for r in image.requests.unfinished()):
             force = self.world.scenario.declares and bool(excluded)
             if force:
                 self.world.ages_end()
