@@ -170,7 +170,7 @@ def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change
         WHERE command = 'create_keyspace' AND actor = '{OUTSIDE}' ORDER BY node_id
     """
     found = json.loads(deployment.analytics("stele", "sql", "--json", sql))
-    told = {"actor": OUTSIDE, "outcome": "done", "is_in_lag": True, "node_state": "normal"}
+    told = {"actor": OUTSIDE, "outcome": "accepted", "is_in_lag": True, "node_state": "normal"}
     assert found == [told | {"node_id": node} for node in NODES]
     with pytest.raises(CommandFailed, match="Read-only file system"):
         deployment.analytics("touch", "/var/lib/stele/delta/nodes/written")

@@ -235,7 +235,8 @@ async def test_a_disk_that_is_slower_than_the_rounds_does_not_silence_the_node(
     world.start_join()
     await until(lambda: acks[-1].version == world.version and rounds == 5, "the last ack")
     assert silent == 1, "the first round came before anything could be told"
-    assert [ack.epoch for ack in acks] == sorted({ack.epoch for ack in acks})
+    epochs = [ack.epoch for ack in acks]  # the same once more is a heartbeat
+    assert epochs == sorted(epochs)
     known = {image.epoch: image for image in world.history.images}
     for ack in acks:
         image = known[ack.epoch]

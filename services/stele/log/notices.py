@@ -20,14 +20,16 @@ _log: Final = logging.getLogger("librdkafka")
 
 
 class Notices:
-    """Takes the lines of one client, as its ``logger``. More than debugging goes to the process's log."""
+    """Takes the lines of one client, as its ``logger``. More than debugging goes to the process's log: as
+    warnings, since a client goes on by itself, and says what it cannot mend to ``error_cb`` too.
+    """
 
     def __init__(self, on_another_topic: Callable[[str], None]) -> None:
         self._on_another_topic = on_another_topic
 
     def log(self, level: int, text: str, *values: object) -> None:
         if level > logging.DEBUG:
-            _log.log(level, text, *values)
+            _log.log(min(level, logging.WARNING), text, *values)
             return
         changed = _CHANGED.search(text % values)
         if changed is not None and changed[1] != _NO_ID:
