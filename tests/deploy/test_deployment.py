@@ -181,7 +181,7 @@ def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change
         *("exec", "-T", "analytics", *beeline), timeout_s=UP_TIMEOUT_S, profiles="nodes,analytics"
     )
     assert [line for line in answer.splitlines() if OUTSIDE in line] == [
-        f"{OUTSIDE},done,true,{node},normal" for node in NODES
+        f"{OUTSIDE},accepted,true,{node},normal" for node in NODES
     ]
 
 
