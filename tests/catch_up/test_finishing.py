@@ -12,8 +12,6 @@ from stele.catch_up.filling import Givers
 from stele.catch_up.finishing import Finisher
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.replica import Ports, archiving
-from stele.domain.commands import FoundCluster, SetSetting
-from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import Span
@@ -24,31 +22,14 @@ from stele.log.port import Ends, Record
 from stele.log.start import Start
 from stele.runtime.answers.catch_up import ArchiveAnswer, SpanAnswer
 from stele.runtime.catch_up import CatchUp
+from tests.catch_up.stories import NEW, recovered_story, story_of
 from tests.domain.epochs import LOG_ID
-from tests.domain.epochs import History as Story
 
 KEPT, EPOCHS = 12, 15
-NEW = bytes([0xC0] * 16)
 ENDS_S = 20.0
 
 
-def story_of(epochs: int = EPOCHS) -> Story:
-    story = Story(empty=EMPTY)
-    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
-    while story.image.epoch < epochs:
-        assert story.apply(SetSetting("s", str(story.image.epoch))) is None
-    return story
-
-
-def recovered_story() -> Story:
-    """It goes on after epoch KEPT, with one more epoch behind the recovery."""
-    story = story_of()
-    story.recover(NEW, KEPT)
-    assert story.apply(SetSetting("after", "1")) is None
-    return story
-
-
-RECOVERY, AFTER = (encode_epoch(epoch) for epoch in recovered_story().epochs[KEPT:])
+RECOVERY, AFTER = (encode_epoch(epoch) for epoch in recovered_story(EPOCHS, KEPT).epochs[KEPT:])
 
 
 def archive_of(folder: Path, epochs: int) -> Archive:
@@ -122,7 +103,7 @@ async def test_the_log_goes_on_from_what_is_here_without_who_recovered_it(tmp_pa
     archive = archive_of(tmp_path, KEPT)
     assert await finisher(archive, Topic(RECOVERY), Others()).finish()
     start = next_start(tmp_path)
-    assert start.image.state_id == recovered_story().images[KEPT + 1].state_id
+    assert start.image.state_id == recovered_story(EPOCHS, KEPT).images[KEPT + 1].state_id
     assert start.anchor is not None and start.anchor.offset == 0
     assert [kept.head.epoch for kept in archive.snapshots.all()] == [KEPT + 1]
 

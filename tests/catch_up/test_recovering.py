@@ -12,7 +12,6 @@ from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
 from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
-from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.recovery.histories import Choice, Source, choose
 from stele.log.archive.archive import Archive
@@ -25,25 +24,16 @@ from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, Record
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.follow import Followed
-from tests.domain.epochs import LOG_ID
+from tests.catch_up.stories import NEW, recovered_story, story_of
 from tests.domain.epochs import History as Story
 
 EPOCHS = 12
-NEW = bytes([0xC0] * 16)
 GONE = AnchorLostError(3, "it is gone")
-
-
-def story_of(epochs: int = EPOCHS) -> Story:
-    story = Story(empty=EMPTY)
-    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
-    while story.image.epoch < epochs:
-        assert story.apply(SetSetting("s", str(story.image.epoch))) is None
-    return story
 
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    return story_of()
+    return story_of(EPOCHS)
 
 
 def replica(folder: Path, story: Story) -> Keeper:
@@ -132,15 +122,18 @@ async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
     assert other.archive.snapshots.all()[0].head.log_id == found.log_id
 
 
+def later_log() -> MemoryPartition:
+    """A topic in which the log goes on as another one, whose first record is truncated."""
+    partition = MemoryPartition()
+    partition.append(encode_epoch(recovered_story(EPOCHS, EPOCHS).epochs[-1]))
+    return partition
+
+
 async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(
     tmp_path: Path, story: Story
 ) -> None:
     """Its recovery may be truncated by now: who writes one of his own makes a second history."""
-    later = story_of()
-    later.recover(NEW, EPOCHS)
-    assert later.apply(SetSetting("after", "1")) is None
-    partition = MemoryPartition()
-    partition.append(encode_epoch(later.epochs[-1]))
+    partition = later_log()
     with pytest.raises(LaterLogError, match=NEW.hex()):
         await recovered(replica(tmp_path, story), partition, story)
     assert len(partition.records) == 1
@@ -203,11 +196,7 @@ async def test_what_a_recovery_would_be_refused_for_is_found_without_one(
 async def test_a_later_log_in_the_topic_is_told_before_a_recovery_in_the_same_words(
     tmp_path: Path, story: Story
 ) -> None:
-    later = story_of()
-    later.recover(NEW, EPOCHS)
-    assert later.apply(SetSetting("after", "1")) is None
-    partition = MemoryPartition()
-    partition.append(encode_epoch(later.epochs[-1]))
+    partition = later_log()
     keeper = replica(tmp_path, story)
     with pytest.raises(LaterLogError) as told:
         await checked(keeper, EpochsInMemory(partition), asked(story), [], GONE)

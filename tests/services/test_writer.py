@@ -189,7 +189,7 @@ async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_ov
         writer.begin(setting("after"), told["never"].append, TIMEOUT_S)
     kinds = {when: [type(result) for result in results] for when, results in told.items()}
     assert kinds == {"in time": [Outcome], "late": [TimeoutError], "never": [ReaderStoppedError]}
-    assert len(writer._callers) == 0
+    assert not writer._callers._waiting
     await writer.close()
 
 

@@ -23,7 +23,7 @@ from stele.agent.truncation import Truncator
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.routed import LOG
-from stele.domain.topology.limits import STREAM_MIB_PER_S
+from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
@@ -32,7 +32,6 @@ NODE_HEADER: Final = "x-stele-replica"
 """Names the node that a call is meant for: another one may have come to its address."""
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 2 * 1024 * 1024
-MIB: Final = 1024 * 1024
 ANSWER_S: Final = 15.0
 HTTP_OK: Final = 200
 HTTP_NOT_FOUND: Final = 404
@@ -85,7 +84,7 @@ class Transfers:
         self._sourcing = sourcing
         self._store = store
         self._transport = transport or HttpTransport(ANSWER_S)
-        self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(agent.image.features.settings))
+        self._pace = Pace(lambda: stream_bytes_per_s(agent.image.features.settings))
 
     async def close(self) -> None:
         await self._transport.close()

@@ -121,12 +121,13 @@ def _after(start: Start, there: Record) -> Start:
         ) from error
 
 
-def check_leads_there(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> None:
-    """What can be said before anything is folded or stopped. Blocks. Raises NotRecoverable where this archive
-    and ``more`` do not lead to the state that is asked for, DamagedFileError.
+def lacking(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> list[Archived]:
+    """What this archive lacks of ``more``, as can be said before anything is folded or stopped. Blocks. Raises
+    NotRecoverable where both do not lead to the state that is asked for, DamagedFileError.
     """
     last = archive.newest_image()
-    epoch, fresh = min(last, asked.epoch), _fresh(archive, asked, more)
+    fresh = [record for record in more if last < record.epoch <= asked.epoch]
+    epoch = min(last, asked.epoch)
     state_id = archive.state_id_of(epoch) if epoch else None
     if fresh and (fresh[0].epoch != last + 1 or state_id not in (None, fresh[0].links[0])):
         raise NotRecoverable(
@@ -135,17 +136,12 @@ def check_leads_there(archive: Archive, asked: RecoverQuestion, more: list[Archi
     if fresh:
         epoch, state_id = fresh[-1].epoch, fresh[-1].links[1]
     _check_is_asked_for(epoch, state_id or b"", asked.epoch, asked.state_id)
-
-
-def _fresh(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> list[Archived]:
-    last = archive.newest_image()
-    return [record for record in more if last < record.epoch <= asked.epoch]
+    return fresh
 
 
 def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
     """The image to go on from; what this archive lacks of it is kept first. In a thread."""
-    check_leads_there(archive, asked, more)
-    fresh = _fresh(archive, asked, more)
+    fresh = lacking(archive, asked, more)
     if fresh:
         archive.segments.adopt(fresh)
     return image_at(archive, asked.epoch, asked.state_id)
@@ -153,8 +149,7 @@ def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> St
 
 def _image_beside(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
     """The same, and nothing is kept."""
-    check_leads_there(archive, asked, more)
-    fresh = _fresh(archive, asked, more)
+    fresh = lacking(archive, asked, more)
     if not fresh:
         return image_at(archive, asked.epoch, asked.state_id)
     last = archive.newest_image()

@@ -26,7 +26,7 @@ from stele.catch_up.recovering import (
     NotRecoverable,
     RecoverQuestion,
     check,
-    check_leads_there,
+    lacking,
     recover,
 )
 from stele.catch_up.settings import CatchUpSettings
@@ -218,7 +218,7 @@ async def check_recoverable(
     """What ``recover_and_end`` would be refused for: nothing is made, written or ended. Raises as it does."""
     async with keeper.recovering:
         if await ports.is_topic_missing():
-            await asyncio.to_thread(check_leads_there, keeper.archive, asked, more)
+            await asyncio.to_thread(lacking, keeper.archive, asked, more)
             return RecoverableAnswer()
         _check_is_needed(followed.follower, asked)
         topic = ports.open_log()
@@ -247,7 +247,7 @@ async def _recover_and_end(
     was_missing = await ports.make_topic()
     if not was_missing:
         _check_is_needed(follower, asked)
-    await asyncio.to_thread(check_leads_there, keeper.archive, asked, more)
+    await asyncio.to_thread(lacking, keeper.archive, asked, more)
     follower.stop()
     await keeper.close()
     topic = ports.open_log()

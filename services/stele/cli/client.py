@@ -315,9 +315,8 @@ def is_here(url: str) -> bool:
 
 def refusal_of(answer: httpx.Response) -> CliError:
     """A service's error answer as an error of ours."""
-    try:
-        body = msgspec.json.decode(answer.content, type=ErrorBody)
-    except msgspec.MsgspecError:
+    body = _body_of(answer)
+    if body is None:
         text = " ".join(answer.text.split())[:200]
         return RefusedError(f"{answer.url} answered {answer.status_code}: {text or 'nothing'}.")
     if answer.status_code == httpx.codes.GATEWAY_TIMEOUT:
@@ -327,20 +326,23 @@ def refusal_of(answer: httpx.Response) -> CliError:
 
 def _is_lasting(answer: httpx.Response) -> bool:
     """Whether a service says that somebody has to mend it, and waiting does not."""
-    try:
-        return bool(msgspec.json.decode(answer.content, type=ErrorBody).details.get(LASTING))
-    except msgspec.MsgspecError:
-        return False
+    body = _body_of(answer)
+    return body is not None and bool(body.details.get(LASTING))
 
 
 def _horizon_ms(answer: httpx.Response) -> int:
     """What an id must be newer than; -1 where the answer is not that one is too old."""
+    body = _body_of(answer)
+    found = "" if body is None or body.code != EXPIRED else str(body.details.get(HORIZON_MS, ""))
+    return int(found) if found.isdecimal() else -1
+
+
+def _body_of(answer: httpx.Response) -> ErrorBody | None:
+    """A service's error answer; None where it is of somebody else, such as a proxy."""
     try:
-        body = msgspec.json.decode(answer.content, type=ErrorBody)
+        return msgspec.json.decode(answer.content, type=ErrorBody)
     except msgspec.MsgspecError:
-        return -1
-    found = str(body.details.get(HORIZON_MS, ""))
-    return int(found) if body.code == EXPIRED and found.isdecimal() else -1
+        return None
 
 
 def decode(content: bytes, kind: type[T]) -> T:

@@ -90,11 +90,8 @@ def _sources(
     """Sources of those who get no data that are down, whoever has been silent longest first."""
     requests = (seen.image.request(request_id) for request_id in transition.request_ids())
     excluded = seen.image.membership.excluded() | declared_dead(r for r in requests if r)
-    silent_s = {
-        node_id: seen.acks.silent_for_s(node_id, seen.now_s)
-        for node_id in seen.image.membership.taking_part()
-    }
-    down = {node_id: s for node_id, s in silent_s.items() if s > limits.down_after_s}
+    nodes = seen.image.membership.taking_part()
+    down = seen.acks.silent_for_longer(nodes, limits.down_after_s, seen.now_s)
     waiting = {b.node_id for b in stalled if b.node_id not in down}
     for source in sorted(down, key=lambda node_id: -down[node_id]):
         served = sorted(_served_by(source, seen.image, transition, waiting, excluded))

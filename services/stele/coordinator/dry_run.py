@@ -86,9 +86,9 @@ def _never_drained(seen: Observed, plan: Preflight, limits: Limits) -> str:
         exclude = Envelope(request_id=request_id, command=ExcludeDead(seen.term, request_id))
         decision = decide(image, exclude, seen.wall_ms)
         image = image if isinstance(decision, Rejection) else apply_facts(image, decision)
-    silent_s = {n: seen.acks.silent_for_s(n, seen.now_s) for n in image.membership.taking_part()}
-    down = frozenset(n for n, for_s in silent_s.items() if for_s > limits.down_after_s)
-    stuck = never_drained(image, Conditions(down=down, now_ms=seen.wall_ms))
+    nodes = image.membership.taking_part()
+    down = seen.acks.silent_for_longer(nodes, limits.down_after_s, seen.now_s)
+    stuck = never_drained(image, Conditions(down=frozenset(down), now_ms=seen.wall_ms))
     return next((each.why for each in stuck if each.request_id in ids), "")
 
 

@@ -4,7 +4,7 @@ Both the coordinator and the session guard fold the same acks with these functio
 and what people are shown cannot differ.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Final
 
 import msgspec
@@ -42,6 +42,13 @@ class AckTable(msgspec.Struct, frozen=True):
         """Seconds since the node was heard; infinite when it never was."""
         seen = self.by_node.get(node_id)
         return float("inf") if seen is None else now_s - seen.at_s
+
+    def silent_for_longer(
+        self, nodes: Iterable[str], limit_s: float, now_s: float
+    ) -> dict[str, float]:
+        """Who of them was not heard for longer than the limit, and for how many seconds."""
+        silent_s = {node_id: self.silent_for_s(node_id, now_s) for node_id in nodes}
+        return {node_id: for_s for node_id, for_s in silent_s.items() if for_s > limit_s}
 
 
 class Blocker(msgspec.Struct, frozen=True):

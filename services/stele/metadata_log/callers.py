@@ -31,9 +31,6 @@ class Callers:
         """Until when, by the monotonic clock."""
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
 
-    def __len__(self) -> int:
-        return len(self._waiting) + len(self._at_offset)
-
     def ask(self, ask: Callable[[Reply], None], tell: Tell, timeout_s: float) -> None:
         """``tell`` is told what is replied to ``ask``. Raises what ``ask`` raises: then nothing is told."""
         waiting = self._waiting

@@ -25,7 +25,7 @@ from stele.domain.ring.ranges import Range, contains
 from stele.domain.sessions import SessionGuard
 from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
 from stele.domain.table_snapshots.image import TableRestore
-from stele.domain.topology.limits import MIB, STREAM_MIB_PER_S
+from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.backups import Backups, decode_rows
@@ -68,7 +68,7 @@ class Restorer:
         self._clock = clock
         self._backups = backups
         self._peers = peers
-        self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(follower.image.features.settings))
+        self._pace = Pace(lambda: stream_bytes_per_s(follower.image.features.settings))
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises RestoreFailed, Missing, SessionClosedError or StoreError; a repetition does no harm."""

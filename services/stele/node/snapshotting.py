@@ -18,7 +18,7 @@ from stele.domain.messages import Order
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.sessions import SessionGuard
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import MIB, STREAM_MIB_PER_S
+from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.node.backups import Backups
 from stele.node.cells import Row
@@ -47,7 +47,7 @@ class Snapshotter:
         self._sessions = sessions
         self._store = store
         self._backups = backups
-        self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(follower.image.features.settings))
+        self._pace = Pace(lambda: stream_bytes_per_s(follower.image.features.settings))
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises SessionClosedError or OSError. Who has written it all already says so again."""

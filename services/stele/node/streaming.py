@@ -14,7 +14,7 @@ from stele.agent.partitions import placed, write_partitions
 from stele.agent.pulling import Puller, Reading, Sessions
 from stele.agent.spans import Span
 from stele.domain.messages import Order
-from stele.domain.topology.limits import MIB, STREAM_MIB_PER_S
+from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.node.cells import Row
 from stele.node.clock import HybridClock
@@ -115,8 +115,8 @@ class Streamer:
             if cursor is None:
                 return True
 
-    def _limit_bytes_per_s(self) -> float:
-        return MIB * STREAM_MIB_PER_S.of(self._follower.image.features.settings)
+    def _limit_bytes_per_s(self) -> int:
+        return stream_bytes_per_s(self._follower.image.features.settings)
 
     async def _own_digests(self, spans: Sequence[Span]) -> list[Digest | None]:
         return await self._store.digests(placed(self._follower.image, self._node_id, spans))

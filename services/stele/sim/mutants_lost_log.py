@@ -186,7 +186,7 @@ def recovery_is_finished_whatever_others_hold(patch: Patch) -> None:
 
 def whoever_is_asked_to_recover_ends(patch: Patch) -> None:
     """A replica that does not have what the log is to go on from is stopped before it says so."""
-    patch.function(recovering.check_leads_there, lambda archive, asked, more: None)
+    patch.function(recovering.lacking, lambda archive, asked, more: [])
 
 
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (

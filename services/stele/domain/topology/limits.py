@@ -57,7 +57,12 @@ LIMITS: Final = (
 )
 
 
+def stream_bytes_per_s(settings: Mapping[str, str]) -> int:
+    """What a node receives in a second at most, whoever has set that or nobody."""
+    return STREAM_MIB_PER_S.of(settings) * MIB
+
+
 def stream_limit_bytes_per_s(settings: Mapping[str, str]) -> int | None:
-    """What a node receives in a second at most; None while nobody has set a limit."""
-    limit = STREAM_MIB_PER_S.of(settings)
-    return None if limit == STREAM_MIB_PER_S.default else limit * MIB
+    """The same; None while nobody has set a limit."""
+    is_set = STREAM_MIB_PER_S.of(settings) != STREAM_MIB_PER_S.default
+    return stream_bytes_per_s(settings) if is_set else None
