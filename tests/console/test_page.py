@@ -203,13 +203,17 @@ def test_what_a_request_waited_for_in_an_earlier_state_is_not_said_of_this_one(
 
 STATE_AFTER_THE_LOOK = """async () => {
     const { set, state } = await import("/page/store.js");
+    const { overview, looked } = state;
+    const why = { lines: [], by_request: { r: ["for ghosts"] }, streamed: {} };
+    // What comes from the console meanwhile changes nothing of the two.
+    const hold = (name, value) =>
+        Object.defineProperty(state, name, { get: () => value, set() {}, configurable: true });
     const shown = [];
-    for (const entered_epoch of [state.looked.epoch + 1, state.looked.epoch]) {
+    for (const entered_epoch of [looked.epoch + 1, looked.epoch]) {
         const request = { request_id: "r", status: "running", what: "join", submitted_epoch: 1, entered_epoch };
-        set({
-            overview: { ...state.overview, requests: [request] },
-            looked: { ...state.looked, why: { lines: [], by_request: { r: ["for ghosts"] }, streamed: {} } },
-        });
+        hold("overview", { ...overview, requests: [request] });
+        hold("looked", { ...looked, why });
+        set({});
         await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
         shown.push(document.querySelector("main").textContent.includes("ghosts"));
     }
