@@ -68,8 +68,8 @@ async def test_a_node_joins_and_leaves_and_progress_is_told(
         await until(lambda: is_streaming(writer) and nodes["n2"].orders, "n2 to stream")
         shown = await coordinator.until(
             "/v1/progress",
-            lambda p: p["transitions"] and "n2" in p["transitions"][0]["waiting_for"],
-            "the progress of n2",
+            lambda p: any("n2" in t["waiting_for"] and t["bytes_done"] for t in p["transitions"]),
+            "the progress of n2, which told what it has",
         )
         assert shown["active"] is True and shown["term"] == 1
         (transition,) = shown["transitions"]
