@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) # two at first: see tests/workers.py
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup classes demo drill test test-fast hunt mutate kills check page-types docs bench lock up down compose-test clean
+.PHONY: help setup classes demo drill test collected test-fast hunt mutate kills check page-types docs bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -43,8 +43,12 @@ drill: setup ## lose the log of a real cluster under load, and recover it
 classes: setup ## half a minute, once: then brokers and Spark start in half the time
 	$(BIN)/python -m stele.stack.classes
 
-test: check classes ## everything that must hold
+test: setup ## everything that must hold
+	@$(MAKE) --no-print-directory -j 2 check classes collected
 	$(PYTEST)
+
+collected: setup # the tests' modules are compiled once: else each worker does it; what is wrong with them the run says
+	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 || true
 
 test-fast: check ## the same without what takes minutes
 	$(PYTEST) -m "not slow and not broker and not end_to_end and not spark and not deploy and not browser"

@@ -6,12 +6,14 @@ short. Modules that do not say how long they may take stand by how many tests th
 which gets there sooner, begins with the largest.
 
 On two cores more than two workers take the processor away from what builds images or runs Spark. What comes
-after that mostly waits: the other workers begin then.
+after that mostly waits: the other workers begin then, or with something light when cores are idle.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -39,10 +41,18 @@ HEAVY: Final = (
 """What leaves no processor for a third worker."""
 FROM_THE_START: Final = 2
 """So many workers begin at once."""
+IDLE: Final = 0.25
+"""Of all cores' time; then one more worker gets something."""
+LOOKED_AT_S: Final = 5.0
+"""For how long they must have been that idle."""
 
 
 class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes without types
     """A module is not divided, because fixtures belong to it, unless it says that it may be."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self._cores = Cores()
 
     def _split_scope(self, nodeid: str) -> str:
         module = module_of(nodeid)
@@ -53,7 +63,10 @@ class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes witho
     def _assign_work_unit(self, node: WorkerController) -> None:
         place = _number_of(node)
         if place >= FROM_THE_START and self._is_heavy():
-            return
+            light = next((scope for scope in self.workqueue if not scope.startswith(HEAVY)), None)
+            if light is None or not self._cores.were_idle():
+                return
+            self.workqueue.move_to_end(light, last=False)
         if place == 1:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
@@ -62,10 +75,9 @@ class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes witho
         self, node: WorkerController, item_index: int, duration: float = 0
     ) -> None:
         super().mark_test_complete(node, item_index, duration)
-        if not self._is_heavy():
-            for other in self.nodes:
-                if _number_of(other) >= FROM_THE_START:
-                    self._reschedule(other)
+        for other in self.nodes:
+            if _number_of(other) >= FROM_THE_START:
+                self._reschedule(other)
 
     def _is_heavy(self) -> bool:
         """Whether something heavy waits or runs."""
@@ -76,6 +88,31 @@ class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes witho
             if not all(tests.values())
         )
         return any(scope.startswith(HEAVY) for scope in (*self.workqueue, *running))
+
+
+class Cores:
+    """Whether they have had little to do; where the kernel does not tell as Linux does, they never had."""
+
+    STAT: Final = Path("/proc/stat")
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self._before = self._times()
+
+    def were_idle(self) -> bool:
+        """Asked again at once it is no: what was begun because of the answer counts first."""
+        if time.monotonic() - self._since_s < LOOKED_AT_S:
+            return False
+        before, self._before, self._since_s = self._before, self._times(), time.monotonic()
+        spent = [now - then for now, then in zip(self._before, before, strict=True)]
+        return sum(spent) > 0 and spent[3] / sum(spent) >= IDLE
+
+    def _times(self) -> list[int]:
+        """Of all cores together: user, nice, system, idle and more, in the kernel's ticks."""
+        if not self.STAT.exists():
+            return []
+        first = self.STAT.read_text().partition("\n")[0]
+        return [int(ticks) for ticks in first.split()[1:9]]
 
 
 def _number_of(node: WorkerController) -> int:
