@@ -444,6 +444,54 @@ async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
     assert "a winner before it" in str(follower.failure)
 
 
+@pytest.mark.parametrize("behind", ["a winner", "a loser", "nothing"])
+async def test_a_topic_that_lost_a_loser_alone_is_not_the_log_that_was_read(
+    behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A winner may stand in its place by now, which those who had read it never read; what comes behind that
+    may win for these alone.
+    """
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
+    following = Following()
+    held = len(following.partition.records)
+    loser, other, winner = following.values[1], following.values[2], following.values[held]
+    following.log.append(loser)
+    follower = await following.begin()
+    assert follower.fold.next_offset == held + 1
+    following.partition.truncate(held)
+    following.log.append(other if behind != "nothing" else winner)
+    if behind != "nothing":
+        following.log.append(winner if behind == "a winner" else other)
+        await until(lambda: follower.fold.next_offset == held + 2, "what is behind it to be read")
+    following.log.looks = 0
+    follower._reader._spawn(follower._reader._look_in_passing())
+    await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
+    expected = AnchorLostError if behind == "a winner" else OffsetGoneError
+    assert isinstance(follower.failure, expected)
+    assert f"another record stands at offset {held}, which was not read" in str(follower.failure)
+
+
+async def test_losers_that_are_where_they_were_are_no_doubt_however_far_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
+    monkeypatch.setattr(rules, "NEAR", 2)
+    following = Following(held=6)
+    for value in (*following.values[:5] * 8, following.values[6], following.values[0]):
+        following.log.append(value)
+    follower = await following.begin()
+    await until(lambda: follower.fold.next_offset == 48, "all to be read")
+    await follower._reader._look_in_passing()
+    assert follower.failure is None and not follower.in_doubt
+    assert follower.image.epoch == 7
+
+
+def test_what_is_near_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "NEAR", 3)
+    assert rules._runs([9, 1, 4, 20, 5]) == [(1, 5), (9, 9), (20, 20)]
+    assert rules._runs([]) == []
+
+
 async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -66,12 +66,12 @@ STOPS: Final = (Verdict.HOLE, Verdict.LOST_WINNERS, Verdict.NO_BEGINNING)
 """Verdicts that a reader cannot go past."""
 
 
-RECENT_WINNERS: Final = 16
+RECENT: Final = 16
 """So many places are remembered: as many records as one writer has on their way, and more."""
 
 
 class Anchor(NamedTuple):
-    """A winner, mostly the last one: where it stands, and a digest of its bytes."""
+    """A record that was read, mostly the last winner: where it stands, and a digest of its bytes."""
 
     offset: int
     digest: bytes
@@ -79,6 +79,25 @@ class Anchor(NamedTuple):
 
 def digest_of(value: bytes) -> bytes:
     return blake2b(value, digest_size=DIGEST_BYTES).digest()
+
+
+class Places:
+    """Of the last records of a kind."""
+
+    def __init__(self, known: Sequence[Anchor] = ()) -> None:
+        self.new: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
+        """Offsets and values whose digest nobody has asked for yet; to be appended to."""
+        self._known: deque[Anchor] = deque(known, RECENT)
+
+    def clear(self) -> None:
+        self.new.clear()
+        self._known.clear()
+
+    def all(self) -> tuple[Anchor, ...]:
+        """Oldest first, as many as are known."""
+        self._known.extend(Anchor(offset, digest_of(value)) for offset, value in self.new)
+        self.new.clear()
+        return tuple(self._known)
 
 
 class Chain:
@@ -101,17 +120,20 @@ class Chain:
         self.strays = 0
         self._first_kept = epoch
         self._kept = bytearray(state_id)
-        known = () if anchor is None else (*before, anchor)
-        self._recent: deque[Anchor] = deque(known, RECENT_WINNERS)
-        self._won: deque[tuple[int, bytes]] = deque(maxlen=RECENT_WINNERS)
-        """Winners whose digest nobody has asked for yet."""
+        self._won = Places(() if anchor is None else (*before, anchor))
+        self._passed = Places()
 
     @property
     def recent(self) -> tuple[Anchor, ...]:
         """The last winners of this log, oldest first, as many as are known."""
-        self._recent.extend(Anchor(offset, digest_of(value)) for offset, value in self._won)
-        self._won.clear()
-        return tuple(self._recent)
+        return self._won.all()
+
+    @property
+    def passed(self) -> tuple[Anchor, ...]:
+        """The last losers and strays, likewise. A topic that lost one has another record there, which was not
+        read, and which may have won.
+        """
+        return self._passed.all()
 
     @property
     def anchor(self) -> Anchor | None:
@@ -152,7 +174,7 @@ class Chain:
         if verdict is Verdict.WINNER:
             self.win(offset, value)
         elif verdict in (Verdict.LOSER, Verdict.STRAY):
-            self.skip(offset, verdict)
+            self.skip(offset, value, verdict)
         return verdict
 
     def win(self, offset: int, value: bytes) -> None:
@@ -160,18 +182,19 @@ class Chain:
         log_id = value[LOG_ID]
         if log_id != self.log_id:  # where the log before it stood is nothing to this one
             self.log_id = log_id
-            self._recent.clear()
             self._won.clear()
+            self._passed.clear()
         self.epoch = epoch = self.epoch + 1
         self.state_id = state_id = value[STATE_ID]
         self.next_offset = offset + 1
-        self._won.append((offset, value))
+        self._won.new.append((offset, value))
         place = (epoch - self._first_kept) % KEPT_STATES * STATE_BYTES
         self._kept[place : place + STATE_BYTES] = state_id
 
-    def skip(self, offset: int, verdict: Verdict) -> None:
+    def skip(self, offset: int, value: bytes, verdict: Verdict) -> None:
         """Go on past a loser or a stray."""
         self.next_offset = offset + 1
+        self._passed.new.append((offset, value))
         if verdict is Verdict.STRAY:
             self.strays += 1
         else:

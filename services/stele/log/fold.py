@@ -69,7 +69,7 @@ class Fold:
                 return self._win(offset, value, epoch)
         elif verdict is Verdict.STRAY:
             check_stray(self.chain, offset, value)
-        self.chain.skip(offset, verdict)
+        self.chain.skip(offset, value, verdict)
         return None
 
     def adopt(self, offset: int, value: bytes, image: Image) -> None:

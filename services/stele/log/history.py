@@ -308,7 +308,7 @@ class History:
                 chain.win(offset, value)
                 found.append(Winner(chain.epoch, offset, value))
             else:
-                chain.skip(offset, verdict)
+                chain.skip(offset, value, verdict)
         return found, Mark(chain.epoch, chain.next_offset, chain.state_id, chain.log_id)
 
     async def _checkpoint_before(self, epoch: int) -> Checkpoint:

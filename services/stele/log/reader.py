@@ -31,6 +31,8 @@ SHORT_LOG_S: Final = 8.0
 """An end before the last winner may be told by a leader that was replaced; if it stays, winners are gone."""
 QUIET_S: Final = 1.0
 """A doubt that ends within this is no trouble to speak of."""
+NEAR: Final = 64
+"""Places with no more records between them are read at once."""
 MAX_STRAY_NAME_CHARS: Final = 200
 MOST_HELD: Final = 5000
 """Records that are held back: then nothing more is read until the doubt is settled."""
@@ -207,7 +209,7 @@ class LogReader:
             self._held.popleft()
             self._verified -= 1
             if verdict is Verdict.STRAY:
-                chain.skip(offset, verdict)
+                chain.skip(offset, value, verdict)
                 self._on_stray(offset, _writer_of(value))
             else:
                 self._take(offset, value)
@@ -253,7 +255,7 @@ class LogReader:
             try:
                 await self.look()
                 await self._compare_recent()
-            except (AnchorLostError, TruncatedError) as lost:
+            except (AnchorLostError, OffsetGoneError) as lost:
                 self._fail(lost)
                 return
             except (KafkaException, TimeoutError):
@@ -323,25 +325,39 @@ class LogReader:
         raise self._lost(anchor, "another record stands there" if look.value else "it is gone")
 
     async def _compare_recent(self) -> None:
-        """Winners before the last one are where they were read. Where the topic lost its end, a record that was
-        on its way may land once more, at the very place where it stood: then the last winner is there alone.
+        """What was read last is where it was read. Where the topic lost its end, a record that was on its way
+        may land once more, at the very place where it stood: then the last winner is there alone. Where it lost
+        no more than losers, other records stand in their places, and who had read these reads none of them.
         What is before the topic's beginning was kept elsewhere, and is not asked for.
-        Raises AnchorLostError, KafkaException, TimeoutError.
+        Raises AnchorLostError, OffsetGoneError, KafkaException, TimeoutError.
         """
-        recent = [each for each in self._fold.chain.recent if each.offset >= self._begin]
-        if len(recent) < 2:  # the last one was compared
+        chain = self._fold.chain
+        winners = [each for each in chain.recent if each.offset >= self._begin]
+        begin = winners[0].offset if winners else self._begin
+        passed = [each for each in chain.passed if each.offset >= begin]
+        if len(winners) < 2 and not passed:  # the last one was compared
             return
-        first, last = recent[0].offset, recent[-1].offset
-        try:
-            read = await self._log.read(first, last - first + 1)
-        except OffsetGoneError:
-            self._begin = max(self._begin, (await self._log.look(first)).begin)
-            raise TimeoutError(f"the topic begins at {self._begin} by now") from None
-        there = {record.offset: record.value for record in read}
-        for each in recent:
-            if each.offset in there and digest_of(there[each.offset]) != each.digest:
-                why = f"another record stands at offset {each.offset}, where a winner before it was"
-                raise self._lost(self._fold.chain.anchor, why)
+        there = dict[int, bytes]()
+        for first, last in _runs([each.offset for each in (*winners, *passed)]):
+            try:
+                read = await self._log.read(first, last - first + 1)
+            except OffsetGoneError:
+                self._begin = max(self._begin, (await self._log.look(first)).begin)
+                raise TimeoutError(f"the topic begins at {self._begin} by now") from None
+            there |= {record.offset: record.value for record in read}
+
+        def is_another(each: Anchor) -> bool:
+            return each.offset in there and digest_of(there[each.offset]) != each.digest
+
+        for each in filter(is_another, winners):
+            why = f"another record stands at offset {each.offset}, where a winner before it was"
+            raise self._lost(chain.anchor, why)
+        for each in filter(is_another, passed):
+            anchor = chain.anchor
+            why = f"another record stands at offset {each.offset}, which was not read"
+            if anchor is not None and anchor.offset > each.offset:
+                raise self._lost(anchor, f"its place is behind one that was lost: {why}")
+            raise OffsetGoneError(each.offset, f"{why}. Begin with a snapshot.")
 
     def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
         """Raises TimeoutError while the end that was told may be an old one."""
@@ -378,7 +394,7 @@ class LogReader:
             try:
                 await self.look()
                 await self._compare_recent()
-            except (AnchorLostError, TruncatedError) as error:
+            except (AnchorLostError, OffsetGoneError) as error:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -392,6 +408,17 @@ class LogReader:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _runs(offsets: list[int]) -> list[tuple[int, int]]:
+    """First and last of those that are near to one another."""
+    runs = list[tuple[int, int]]()
+    for offset in sorted(offsets):
+        if runs and offset - runs[-1][1] <= NEAR:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return runs
 
 
 def _retrieve(look: "asyncio.Task[Look]") -> None:

@@ -99,5 +99,5 @@ class Judge:
             if goes_on is not None:
                 chain.win(offset, value)
                 return goes_on
-        chain.skip(offset, verdict)
+        chain.skip(offset, value, verdict)
         return None

@@ -19,7 +19,7 @@ from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived, from_container
 from stele.log.archive.snapshots import start_of
 from stele.log.archive.spans import NotArchivedError
-from stele.log.chain import RECENT_WINNERS
+from stele.log.chain import RECENT
 from stele.log.start import Start
 from stele.runtime.answers.catch_up import (
     ArchiveAnswer,
@@ -126,7 +126,7 @@ class CatchUp:
         them. Raises CatchUpUnavailable, DamagedFileError.
         """
         epoch, log_id = start.image.epoch, start.image.log_id.hex()
-        first, last = max(1, epoch - RECENT_WINNERS + 1), epoch - 1
+        first, last = max(1, epoch - RECENT + 1), epoch - 1
         if last < first:
             return start
         asked = f"{url}/v1/records?from={first}&last={last}&log_id={log_id}"

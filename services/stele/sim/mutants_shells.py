@@ -19,6 +19,7 @@ from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
 from stele.log import avro
 from stele.log.avro import Reader, read_long
+from stele.log.chain import Chain
 from stele.log.codec import encode_outcome
 from stele.log.delivered import Delivered
 from stele.log.notices import Notices
@@ -203,6 +204,13 @@ def topic_made_anew_is_not_noticed(patch: Patch) -> None:
     patch.attribute(Notices, "log", log)
 
 
+def lost_losers_are_not_missed(patch: Patch) -> None:
+    """Of what was read last the winners alone are compared: a winner that stands by now where a loser was lost
+    is never read by those who had read that one, and they follow another history than all others.
+    """
+    patch.attribute(Chain, "passed", property(lambda self: ()))
+
+
 def report_counts_after_reading_has_ended(patch: Patch) -> None:
     """An own record counts as read by its delivery report although another one was lost that had counted."""
     patch.attribute(Delivered, "end", lambda self: None)
@@ -236,6 +244,7 @@ SHELL_MUTANTS: Final = (
     record_behind_anothers_counts_by_its_report,
     record_that_was_reported_is_not_compared,
     topic_made_anew_is_not_noticed,
+    lost_losers_are_not_missed,
     report_counts_after_reading_has_ended,
     turn_ends_after_reading_has,
 )

@@ -12,7 +12,7 @@ from stele.log.archive.records import Archived
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.spans import NotArchivedError
-from stele.log.chain import LOG_ID, RECENT_WINNERS, Anchor, digest_of
+from stele.log.chain import LOG_ID, RECENT, Anchor, digest_of
 from stele.log.errors import CorruptRecordError
 from stele.log.fold import Fold
 from stele.log.start import BEGINNING, Start
@@ -82,7 +82,7 @@ class Archive:
         """With the places of the winners before the one that ``start`` ends with, as far as they are there."""
         epoch = start.image.epoch
         try:
-            records = [*self.after(max(0, epoch - RECENT_WINNERS), epoch - 1)]
+            records = [*self.after(max(0, epoch - RECENT), epoch - 1)]
         except (NotArchivedError, DamagedFileError):
             return start
         return with_places(start, records)
