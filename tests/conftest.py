@@ -18,6 +18,7 @@ import pytest
 import xdist
 from hypothesis import HealthCheck, settings
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
 from tests.logs import same_logs
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_server
@@ -108,7 +109,7 @@ def cluster() -> str:
 @pytest.fixture
 def topics(kafka: str, cluster: str) -> str:
     """The cluster's name, once all of its topics exist on the broker."""
-    ensure_topics(kafka, cluster)
+    ensure_topics(Brokers(kafka), cluster)
     return cluster
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stele.log.brokers import Brokers
 from stele.log.flows import FlowReader
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
@@ -196,7 +197,7 @@ async def test_waiting_ends_with_the_event_or_the_limit() -> None:
 async def test_a_start_of_a_reader_that_is_cancelled_as_it_becomes_ready_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader = FlowReader("127.0.0.1:1", "nothing", lambda value: None, lambda error: None)
+    reader = FlowReader(Brokers("127.0.0.1:1"), "nothing", lambda value: None, lambda error: None)
     monkeypatch.setattr(reader._thread, "start", lambda: None)
     task = asyncio.create_task(reader.start())
     while not reader._ready._waiters:  # noqa: ASYNC110

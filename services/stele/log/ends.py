@@ -14,6 +14,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
 
+from stele.log.brokers import Brokers
 from stele.log.port import Ends
 
 TIMEOUT_S: Final = 10.0
@@ -43,9 +44,9 @@ def resolve(
 class Prober:
     """Asks the brokers; every call blocks for ``TIMEOUT_S`` at most. For one thread at a time."""
 
-    def __init__(self, bootstrap: str, stop: threading.Event | None = None) -> None:
+    def __init__(self, brokers: Brokers, stop: threading.Event | None = None) -> None:
         self._settings = {
-            "bootstrap.servers": bootstrap,
+            **brokers.client(),
             "group.id": "stele-unused",
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1000,

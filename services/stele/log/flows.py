@@ -11,6 +11,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
+from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError
 from stele.log.ends import resolve
 from stele.log.loops import call_in
@@ -40,11 +41,11 @@ class FlowWriter:
     A record has at most ``limit_bytes``; sending a larger one raises KafkaException.
     """
 
-    def __init__(self, bootstrap: str, topic: str, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, brokers: Brokers, topic: str, limit_bytes: int = LIMIT_BYTES) -> None:
         self._topic = topic
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 0,
@@ -72,7 +73,7 @@ class FlowReader:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, on_value: OnValue, on_unreadable: OnUnreadable
+        self, brokers: Brokers, topic: str, on_value: OnValue, on_unreadable: OnUnreadable
     ) -> None:
         self._topic = topic
         self._on_value = on_value
@@ -83,7 +84,7 @@ class FlowReader:
         self._ready = asyncio.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
                 "group.id": "stele-unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",

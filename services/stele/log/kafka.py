@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
 from stele.log.hand_over import HandOver
@@ -102,8 +103,8 @@ class KafkaLog:
     Make it inside the event loop that ``follow``'s callbacks are to run in.
     """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._servers = {"bootstrap.servers": bootstrap}
+    def __init__(self, brokers: Brokers, topic: str) -> None:
+        self._client = brokers.client()
         self._topic = topic
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
@@ -113,10 +114,10 @@ class KafkaLog:
         self._hand_over: HandOver | None = None
         # A thread each: a caller that has gone away leaves its question running, and no two may be.
         self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
-        self._prober = Prober(bootstrap, self._stop)
+        self._prober = Prober(brokers, self._stop)
         # What reads the past asks for itself: a look, which a barrier waits for, must not stand behind it.
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
-        self._reading_prober = Prober(bootstrap, self._stop)
+        self._reading_prober = Prober(brokers, self._stop)
         self._reader: Consumer | None = None
         self._looker: Consumer | None = None
         self._admin: AdminClient | None = None
@@ -188,7 +189,7 @@ class KafkaLog:
         thread.start()
 
     def _start_producer(self) -> Producer:
-        self._producer = Producer({**self._servers, **_PRODUCER})
+        self._producer = Producer({**self._client, **_PRODUCER})
         self._start_thread(self._serve_producer, self._producer)
         return self._producer
 
@@ -197,7 +198,7 @@ class KafkaLog:
             producer.poll(0.1)
 
     def _consumer(self, **more: object) -> Consumer:
-        return Consumer({**self._servers, **_CONSUMER, "group.id": "stele-unused", **more})
+        return Consumer({**self._client, **_CONSUMER, "group.id": "stele-unused", **more})
 
     def _close_consumers(self) -> None:
         for prober in (self._prober, self._reading_prober):
@@ -227,7 +228,7 @@ class KafkaLog:
 
     def _ask_topic_id(self) -> str:
         """Of the controller's metadata, never of what a client remembers."""
-        self._admin = self._admin or AdminClient({**self._servers})
+        self._admin = self._admin or AdminClient({**self._client})
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )

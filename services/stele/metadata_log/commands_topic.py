@@ -312,7 +312,7 @@ def _text(key: bytes | None) -> str:
 def _consumer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
     session_ms = int(settings.commands_session_timeout_s * 1000)
     return {
-        "bootstrap.servers": settings.kafka_bootstrap,
+        **settings.brokers.client(),
         "group.id": f"stele.{settings.cluster}.metadata-log",
         # A restart under the same name takes its partition back at once.
         "group.instance.id": settings.instance_id,
@@ -330,7 +330,7 @@ def _consumer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
 
 def _producer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
     return {
-        "bootstrap.servers": settings.kafka_bootstrap,
+        **settings.brokers.client(),
         "acks": "all",
         "enable.idempotence": True,
         "linger.ms": 0,

@@ -18,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.brokers import Brokers
 from stele.log.chain import digest_of
 from stele.log.ends import resolve
 from stele.log.flows import flow_topic
@@ -60,17 +61,17 @@ class TopicWatch:
     """Asks the brokers; every call blocks for some seconds at most."""
 
     def __init__(
-        self, bootstrap: str, cluster: str, pattern: str = "", flow: str = "epochs"
+        self, brokers: Brokers, cluster: str, pattern: str = "", flow: str = "epochs"
     ) -> None:
         self.names: frozenset[str] = frozenset()
         """All topics of the brokers, as last seen."""
         self._lock = threading.Lock()
         self._suffix = f".{flow}"
         self._pattern = re.compile(flow_pattern(cluster, pattern, flow))
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._admin = AdminClient({**brokers.client(), "log_level": 0})
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
                 "group.id": "stele-unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",

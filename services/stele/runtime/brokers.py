@@ -20,9 +20,7 @@ log = get_logger(__name__)
 async def wait_for_topics(settings: ServiceSettings) -> None:
     """Make the cluster's topics, or find them made. Raises TopicsUnavailable after a minute."""
     making = _beside(
-        lambda: ensure_topics(
-            settings.kafka_bootstrap, settings.cluster, settings.kafka_replication_factor
-        )
+        lambda: ensure_topics(settings.brokers, settings.cluster, settings.kafka_replication_factor)
     )
     patience_s = SAY_AFTER_S
     while not (await asyncio.wait((making,), timeout=patience_s))[0]:

@@ -16,6 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stele.log.brokers import Brokers
+
 DEFAULT_DEADLINE_S = 60.0
 CALL_TIMEOUT_S = 5.0  # one request to the brokers
 STATISTICS_INTERVAL_MS = 50
@@ -100,7 +102,7 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
 
 
 def ensure_topics(
-    bootstrap: str,
+    brokers: Brokers,
     cluster: str,
     replication_factor: int = 1,
     *,
@@ -111,15 +113,15 @@ def ensure_topics(
     Several processes may do this at once. Raises TopicsUnavailable.
     """
     end = time.monotonic() + deadline_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({**brokers.client(), "log_level": 0})
     specs = {topic_name(cluster, t): s for t, s in topic_specs(replication_factor).items()}
     _make_missing(admin, specs, replication_factor, end)
     _until(end, "see a leader of every partition", lambda t: _check_leaders(admin, specs, t))
-    _until(end, "get a producer id", lambda t: _check_producer_ids(bootstrap, t))
+    _until(end, "get a producer id", lambda t: _check_producer_ids(brokers, t))
 
 
 def make_topic(
-    bootstrap: str,
+    brokers: Brokers,
     cluster: str,
     topic: Topic,
     replication_factor: int = 1,
@@ -128,20 +130,20 @@ def make_topic(
 ) -> bool:
     """Make a topic that the brokers do not have; whether it was missing. Raises TopicsUnavailable."""
     end = time.monotonic() + deadline_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({**brokers.client(), "log_level": 0})
     spec = topic_specs(replication_factor)[topic]
     made = _make_missing(admin, {topic_name(cluster, topic): spec}, replication_factor, end)
     if made:
-        ensure_topics(bootstrap, cluster, replication_factor, deadline_s=deadline_s)
+        ensure_topics(brokers, cluster, replication_factor, deadline_s=deadline_s)
     return bool(made)
 
 
 def is_missing(
-    bootstrap: str, cluster: str, topic: Topic, *, deadline_s: float = DEFAULT_DEADLINE_S
+    brokers: Brokers, cluster: str, topic: Topic, *, deadline_s: float = DEFAULT_DEADLINE_S
 ) -> bool:
     """Whether the brokers do not have a topic. Raises TopicsUnavailable."""
     end = time.monotonic() + deadline_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({**brokers.client(), "log_level": 0})
     specs = {topic_name(cluster, topic): topic_specs(1)[topic]}
     return bool(_until(end, "list the topics", lambda t: _missing(admin, specs, t)))
 
@@ -212,7 +214,7 @@ def _check_leaders(admin: AdminClient, specs: Mapping[str, TopicSpec], timeout_s
             )
 
 
-def _check_producer_ids(bootstrap: str, timeout_s: float) -> None:
+def _check_producer_ids(brokers: Brokers, timeout_s: float) -> None:
     """On a fresh broker the first idempotent producer waits for "Coordinator load in progress".
 
     Nothing is produced: librdkafka asks for an id by itself and its statistics show the answer.
@@ -225,7 +227,7 @@ def _check_producer_ids(bootstrap: str, timeout_s: float) -> None:
 
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **brokers.client(),
             "enable.idempotence": True,
             "statistics.interval.ms": STATISTICS_INTERVAL_MS,
             "stats_cb": on_statistics,
