@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
 from tests.logs import same_logs
+from tests.secured import Secured, secured_broker
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_server
 from tests.workers import FromBothEnds, put_in_order
 
@@ -84,6 +85,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a real broker (one node, replication factor 1)."""
     with broker(tmp_path_factory.mktemp("kafka")) as bootstrap:
         yield bootstrap
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A real broker that is reached by TLS, and a password or a certificate."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

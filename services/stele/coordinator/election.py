@@ -51,6 +51,7 @@ class Election:
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
             "reconnect.backoff.max.ms": 1000,
+            "error_cb": self._membership.refused,
         }
 
     @property

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-Settings = dict[str, str | int | float | bool]
+Settings = dict[str, Any]
 """Of one of librdkafka's clients."""
 
 _LOGIN_MODULES: Final = {

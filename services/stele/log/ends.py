@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 
 from stele.log.brokers import Brokers
 from stele.log.port import Ends
+from stele.log.refusals import Refusals
 
 TIMEOUT_S: Final = 10.0
 FIRST_ATTEMPT_S: Final = 1.0
@@ -44,9 +45,16 @@ def resolve(
 class Prober:
     """Asks the brokers; every call blocks for ``TIMEOUT_S`` at most. For one thread at a time."""
 
-    def __init__(self, brokers: Brokers, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        stop: threading.Event | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self._refusals = refusals or Refusals()
         self._settings = {
             **brokers.client(),
+            "error_cb": self._refusals,
             "group.id": "stele-unused",
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1000,
@@ -79,9 +87,10 @@ class Prober:
                 )
             except (KafkaException, TimeoutError) as error:
                 if left_s <= attempt_s or self._stop.wait(PAUSE_S):
+                    why = self._why(error)
                     self.close()
                     raise TimeoutError(
-                        f"No leader tells where {topic}/{partition} ends: {error}"
+                        f"No leader tells where {topic}/{partition} ends: {why}"
                     ) from error
             self._ask_who_leads(topic, min(WHO_LEADS_S, deadline_s - time.monotonic()))
             attempt_s = min(2 * attempt_s, LONGEST_ATTEMPT_S)
@@ -92,6 +101,11 @@ class Prober:
                 self._consumer.list_topics(topic, timeout=timeout_s)
             except KafkaException:
                 self.close()  # it may hold on to a broker that is silent
+
+    def _why(self, error: Exception) -> str:
+        if self._consumer is not None:
+            self._consumer.poll(0)  # has it say what it was refused
+        return self._refusals.why(error)
 
     def _attempt(self, where: TopicPartition, timeout_s: float) -> int:
         consumer = self._consumer = self._consumer or Consumer(self._settings)

@@ -40,6 +40,7 @@ from stele.log.port import (
     ignore,
 )
 from stele.log.pulse import LONGEST_PAUSE_S, Moment, Pulse
+from stele.log.refusals import Refusals, refusal
 
 READ_BATCH: Final = 2000
 FOLLOW_BATCH: Final = 500
@@ -79,8 +80,9 @@ _CONSUMER: Final[dict[str, Any]] = {
 LOOK_TIMEOUT_S: Final = 3.0
 """For each of a look's questions. One that fails is asked anew, by new clients."""
 UNREACHABLE_EVERY_S: Final = 10.0
-"""A broker that stays away is tried again all the time, and each failure is told. It is a reason to look at the
-log once, and now and then; a new doubt before the last one is settled would never let it be."""
+"""A broker that stays away, or refuses this process, is tried again all the time, and each failure is told. It
+is a reason to look at the log once, and now and then; a new doubt before the last one is settled would never
+let it be."""
 _UNREACHABLE: Final = frozenset(
     {
         KafkaError._TRANSPORT,  # noqa: SLF001 - librdkafka's own names
@@ -114,10 +116,11 @@ class KafkaLog:
         self._hand_over: HandOver | None = None
         # A thread each: a caller that has gone away leaves its question running, and no two may be.
         self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
-        self._prober = Prober(brokers, self._stop)
+        self._refusals = Refusals()
+        self._prober = Prober(brokers, self._stop, self._refusals)
         # What reads the past asks for itself: a look, which a barrier waits for, must not stand behind it.
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
-        self._reading_prober = Prober(brokers, self._stop)
+        self._reading_prober = Prober(brokers, self._stop, self._refusals)
         self._reader: Consumer | None = None
         self._looker: Consumer | None = None
         self._admin: AdminClient | None = None
@@ -198,7 +201,15 @@ class KafkaLog:
             producer.poll(0.1)
 
     def _consumer(self, **more: object) -> Consumer:
-        return Consumer({**self._client, **_CONSUMER, "group.id": "stele-unused", **more})
+        return Consumer(
+            {
+                **self._client,
+                **_CONSUMER,
+                "error_cb": self._refusals,
+                "group.id": "stele-unused",
+                **more,
+            }
+        )
 
     def _close_consumers(self) -> None:
         for prober in (self._prober, self._reading_prober):
@@ -211,10 +222,15 @@ class KafkaLog:
         """Raises TimeoutError, KafkaException. Clients that failed may hold on to a leader that is dead."""
         try:
             return self._look_once(offset)
-        except (KafkaException, TimeoutError):
-            looker, self._looker, self._admin = self._looker, None, None
+        except (KafkaException, TimeoutError) as error:
+            looker, admin, self._looker, self._admin = self._looker, self._admin, None, None
+            if admin is not None:
+                admin.poll(0)  # has it say what it was refused
+            why = self._refusals.why(error)
             if looker is not None:
                 looker.close()
+            if self._refusals.newest:
+                raise TimeoutError(f"the brokers do not show {self._topic}: {why}") from error
             raise
 
     def _look_once(self, offset: int | None) -> Look:
@@ -228,7 +244,7 @@ class KafkaLog:
 
     def _ask_topic_id(self) -> str:
         """Of the controller's metadata, never of what a client remembers."""
-        self._admin = self._admin or AdminClient({**self._client})
+        self._admin = self._admin or AdminClient(self._client | {"error_cb": self._refusals})
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )
@@ -303,11 +319,12 @@ class KafkaLog:
 
         def on_trouble(error: KafkaError) -> None:
             nonlocal unreachable_s
-            if error.code() in _UNREACHABLE:
+            refused = refusal(error)
+            if refused or error.code() in _UNREACHABLE:
                 if time.monotonic() - unreachable_s < UNREACHABLE_EVERY_S:
                     return
                 unreachable_s = time.monotonic()
-            call_in(self._loop, on_doubt, f"the consumer says: {error.str()}")
+            call_in(self._loop, on_doubt, f"the consumer says: {refused or error.str()}")
 
         notices = Notices(partial(call_in, self._loop, on_doubt))
         consumer = self._consumer(error_cb=on_trouble, debug=DEBUG, logger=notices)

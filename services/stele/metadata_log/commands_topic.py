@@ -22,6 +22,7 @@ from stele.log.codec import DecodeError, decode_envelope, encode_outcome
 from stele.log.flows import flow_topic
 from stele.log.framing import SchemaIds, schema_ids, unframed
 from stele.log.loops import call_in
+from stele.log.refusals import Refusals
 from stele.metadata_log import metrics
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.settings import MetadataLogSettings
@@ -96,7 +97,7 @@ class CommandsTopic:
         self._settings = settings
         self._schema_ids = _schema_ids(settings)
         self._membership = Membership(self._stop)
-        self._producer = Producer(_producer_settings(settings))
+        self._producer = Producer(_producer_settings(settings) | {"error_cb": Refusals()})
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
 
     @property
@@ -121,7 +122,9 @@ class CommandsTopic:
     def _read(self) -> None:
         """The life of one consumer. Raises KafkaException; what it had not answered is read again."""
         self._progress.clear()
-        consumer = Consumer(_consumer_settings(self._settings))
+        consumer = Consumer(
+            _consumer_settings(self._settings) | {"error_cb": self._membership.refused}
+        )
         try:
             consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
             committed_s = time.monotonic()

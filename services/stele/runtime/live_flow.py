@@ -24,6 +24,7 @@ from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
+from stele.log.refusals import Refusals, refusal
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
 from stele.runtime.tail import Fetched, Tail
@@ -172,16 +173,18 @@ class LiveReader:
 
     def _why_stalled(self) -> str:
         silent = f"The records in {self._topic} are not read since {STALLED_S:g} s or more"
+        refusals = Refusals()
+        admin = AdminClient(self._brokers.client() | {"error_cb": refusals})
         try:
-            admin = AdminClient(self._brokers.client())
             topic = admin.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
         except KafkaException as error:
-            return f"{silent}: the brokers do not answer ({error})."
+            admin.poll(0)  # has it say what it was refused
+            return f"{silent}: the brokers do not answer ({refusals.why(error)})."
         if topic.error is None:
             return f"{silent}, though the topic is there."
         if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return f"{silent}: there is no such topic. Make it with python -m stele.runtime.topics."
-        return f"{silent}: {topic.error.str()}."
+        return f"{silent}: {refusal(topic.error) or topic.error.str()}."
 
     def _make_app(self, settings: ServiceSettings, datadir: str) -> Any:
         app = faust.App(

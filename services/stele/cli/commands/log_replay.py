@@ -32,6 +32,7 @@ from stele.log.flows import flow_topic
 from stele.log.fold import Fold
 from stele.log.kafka import KafkaLog
 from stele.log.port import LogPast
+from stele.log.refusals import Refusals
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.replica_source import replica_source
 
@@ -143,11 +144,15 @@ async def _with_archives(
 
 def _why_silent(brokers: Brokers, cluster: str) -> CliError:
     """No broker, or no such cluster: one question tells which."""
-    topic = flow_topic(cluster, "epochs")
+    topic, refusals = flow_topic(cluster, "epochs"), Refusals()
+    admin = AdminClient(brokers.client() | {"error_cb": refusals})
     try:
-        topics = AdminClient(brokers.client()).list_topics(timeout=ASK_S).topics
+        topics = admin.list_topics(timeout=ASK_S).topics
     except KafkaException:
         topics = None
+    admin.poll(0)  # has it say what it was refused
+    if refusals.newest:
+        return UnreachableError(f"Kafka at {brokers.servers} refuses this.", refusals.newest)
     if topics is not None and topic not in topics:
         return CliError(
             f"Kafka at {brokers.servers} has no topic {topic}.",

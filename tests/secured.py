@@ -1,0 +1,159 @@
+"""A broker that is reached by TLS with a password or a certificate, and that goes by its ACLs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+
+from stele.stack.broker import Broker, BrokerAddress
+from stele.stack.ports import LOOPBACK, free_port
+from tests.certificates import Authority
+
+HEAP_MB = 256
+WAIT_S = 30.0
+ITERATIONS = 4096
+"""The least that Kafka takes."""
+SUPER_USER = "chief"
+"""May do everything, by SCRAM and by PLAIN; so may the certificate, and whoever connects without TLS."""
+CERTIFICATE = "machine"
+USERS = {
+    SUPER_USER: "a chief's secret",
+    "stele": 'a "stele\'s" \\ secret',
+    "app": "an app's secret",
+}
+_MODULES = "org.apache.kafka.common.security"
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """Where it listens, and the files of those who connect."""
+
+    plaintext: str
+    """Of those who set it up; without TLS."""
+    sasl_ssl: str
+    ssl: str
+    """Wants a certificate of its clients."""
+    folder: Path
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.plaintext})
+
+    def by_password(
+        self, user: str = SUPER_USER, mechanism: str = "SCRAM-SHA-512", ca: str = "authority"
+    ) -> dict[str, str]:
+        """Variables of a process."""
+        return {
+            "STELE_KAFKA_BOOTSTRAP": self.sasl_ssl,
+            "STELE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+            "STELE_KAFKA_SASL_MECHANISM": mechanism,
+            "STELE_KAFKA_SASL_USERNAME": user,
+            "STELE_KAFKA_SASL_PASSWORD_FILE": str(self.folder / f"{user}.password"),
+            "STELE_KAFKA_SSL_CA_FILE": str(self.folder / f"{ca}.pem"),
+        }
+
+    def by_certificate(self) -> dict[str, str]:
+        return {
+            **self.without_certificate(),
+            "STELE_KAFKA_SSL_CERTIFICATE_FILE": str(self.folder / f"{CERTIFICATE}.crt"),
+            "STELE_KAFKA_SSL_KEY_FILE": str(self.folder / f"{CERTIFICATE}.key"),
+        }
+
+    def without_certificate(self) -> dict[str, str]:
+        """Where one is wanted."""
+        return {
+            "STELE_KAFKA_BOOTSTRAP": self.ssl,
+            "STELE_KAFKA_SECURITY_PROTOCOL": "SSL",
+            "STELE_KAFKA_SSL_CA_FILE": str(self.folder / "authority.pem"),
+        }
+
+
+class _SecuredBroker(Broker):
+    """With listeners and settings beside those that every broker of a stack has."""
+
+    def __init__(self, folder: Path, me: BrokerAddress, listeners: dict[str, int]) -> None:
+        super().__init__(folder / "broker", me, (me,), HEAP_MB)
+        self._folder = folder
+        self._listeners = listeners
+
+    def _write_configuration(self) -> Path:
+        path = super()._write_configuration()
+        lines = dict(line.split("=", 1) for line in path.read_text().splitlines())
+        for name, port in self._listeners.items():
+            lines["listeners"] += f",{name}://{LOOPBACK}:{port}"
+            lines["advertised.listeners"] += f",{name}://{LOOPBACK}:{port}"
+            lines["listener.security.protocol.map"] += f",{name}:{name}"
+        users = " ".join(f"user_{user}={_quoted(password)}" for user, password in USERS.items())
+        lines |= {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "false",
+            "super.users": f"User:ANONYMOUS;User:{SUPER_USER};User:CN={CERTIFICATE}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._folder / "broker.both"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._folder / "authority.pem"),
+            "listener.name.ssl.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+                f"{_MODULES}.plain.PlainLoginModule required {users};"
+            ),
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+                f"{_MODULES}.scram.ScramLoginModule required;"
+            ),
+        }
+        path.write_text("".join(f"{key}={_line(value)}\n" for key, value in lines.items()))
+        return path
+
+
+@contextmanager
+def secured_broker(folder: Path) -> Iterator[Secured]:
+    """One broker, whose users have passwords."""
+    authority = Authority(folder, "authority")
+    Authority(folder, "stranger")
+    authority.give(CERTIFICATE)
+    certificate, key = authority.give("broker")
+    (folder / "broker.both").write_bytes(key.read_bytes() + certificate.read_bytes())
+    for user, password in USERS.items():
+        (folder / f"{user}.password").write_text(f"{password}\n")
+    port, controller = free_port(), free_port()
+    me = BrokerAddress(1, port, controller, port, controller)
+    listeners = {"SASL_SSL": free_port(), "SSL": free_port()}
+    broker = _SecuredBroker(folder, me, listeners)
+    plaintext, sasl_ssl, ssl = (f"{LOOPBACK}:{each}" for each in (port, *listeners.values()))
+    secured = Secured(plaintext, sasl_ssl, ssl, folder)
+    try:
+        broker.start()
+        broker.wait_ready()
+        _give_passwords(secured.admin())
+        yield secured
+    finally:
+        broker.stop()
+
+
+def _give_passwords(admin: AdminClient) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS)
+    wanted: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, info, password.encode())
+        for user, password in USERS.items()
+    ]
+    for given in admin.alter_user_scram_credentials(wanted).values():
+        given.result(WAIT_S)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _line(text: str) -> str:
+    """As a file of Java's properties has it."""
+    return text.replace("\\", "\\\\")
