@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka.admin import (
@@ -34,19 +33,39 @@ USERS = {
 _MODULES = "org.apache.kafka.common.security"
 
 
-@dataclass(frozen=True, slots=True)
 class Secured:
-    """Where it listens, and the files of those who connect."""
+    """Where it listens, and the files of those who connect, which are in ``folder``."""
 
-    plaintext: str
-    """Of those who set it up; without TLS."""
-    sasl_ssl: str
-    ssl: str
-    """Wants a certificate of its clients."""
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ports = {name: free_port() for name in ("PLAINTEXT", "CONTROLLER", "SASL_SSL", "SSL")}
+        self.plaintext, _, self.sasl_ssl, self.ssl = (f"{LOOPBACK}:{p}" for p in ports.values())
+        both = [ports.pop("PLAINTEXT"), ports.pop("CONTROLLER")]
+        self._broker = _SecuredBroker(folder, BrokerAddress(1, *both, *both), ports)
+        self._admin: AdminClient | None = None
 
+    @property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.plaintext})
+        """Of those who set it up: without TLS, and allowed everything."""
+        self._admin = self._admin or AdminClient({"bootstrap.servers": self.plaintext})
+        return self._admin
+
+    def start(self) -> None:
+        self._broker.start()
+        self._broker.wait_ready()
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def give_passwords(self, users: Mapping[str, str] = USERS) -> None:
+        """For SCRAM. Who is connected goes on with the one before."""
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS)
+        wanted: list[UserScramCredentialAlteration] = [
+            UserScramCredentialUpsertion(user, info, password.encode())
+            for user, password in users.items()
+        ]
+        for given in self.admin.alter_user_scram_credentials(wanted).values():
+            given.result(WAIT_S)
 
     def by_password(
         self, user: str = SUPER_USER, mechanism: str = "SCRAM-SHA-512", ca: str = "authority"
@@ -124,29 +143,13 @@ def secured_broker(folder: Path) -> Iterator[Secured]:
     (folder / "broker.both").write_bytes(key.read_bytes() + certificate.read_bytes())
     for user, password in USERS.items():
         (folder / f"{user}.password").write_text(f"{password}\n")
-    port, controller = free_port(), free_port()
-    me = BrokerAddress(1, port, controller, port, controller)
-    listeners = {"SASL_SSL": free_port(), "SSL": free_port()}
-    broker = _SecuredBroker(folder, me, listeners)
-    plaintext, sasl_ssl, ssl = (f"{LOOPBACK}:{each}" for each in (port, *listeners.values()))
-    secured = Secured(plaintext, sasl_ssl, ssl, folder)
+    secured = Secured(folder)
     try:
-        broker.start()
-        broker.wait_ready()
-        _give_passwords(secured.admin())
+        secured.start()
+        secured.give_passwords()
         yield secured
     finally:
-        broker.stop()
-
-
-def _give_passwords(admin: AdminClient) -> None:
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS)
-    wanted: list[UserScramCredentialAlteration] = [
-        UserScramCredentialUpsertion(user, info, password.encode())
-        for user, password in USERS.items()
-    ]
-    for given in admin.alter_user_scram_credentials(wanted).values():
-        given.result(WAIT_S)
+        secured.stop()
 
 
 def _quoted(text: str) -> str:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from subprocess import CompletedProcess, run
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from stele.catch_up.truncating import delete_records
+from stele.cli.errors import Exit
 from stele.coordinator.election import Election
+from stele.domain.commands import Envelope, Noop
 from stele.log import flows
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander
@@ -21,9 +30,12 @@ from stele.placements.topic import Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime.kafka import TopicsUnavailable, ensure_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
+from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
 from tests.docs.acls_page import acls_of
-from tests.secured import USERS, Secured
+from tests.secured import USERS, WAIT_S, Secured
+from tests.services.nodes import KEYSPACE, Cluster, cluster_without_nodes
+from tests.services.processes import Service
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
@@ -44,8 +56,8 @@ def brokers_of(environment: dict[str, str]) -> Brokers:
 def allowed(secured: Secured, cluster: str) -> str:
     """The name of a cluster for which the page's users have the page's ACLs."""
     bindings = [acl for user in ("stele", "app") for acl in acls_of(user, cluster)]
-    for made in secured.admin().create_acls(bindings).values():
-        made.result(30)
+    for made in secured.admin.create_acls(bindings).values():
+        made.result(WAIT_S)
     return cluster
 
 
@@ -169,3 +181,98 @@ async def is_refused(name: str, secured: Secured) -> None:
         assert isinstance(error, TopicsUnavailable | TimeoutError), (name, what, error)
         assert hint in str(error), (name, what, error)
         assert not any(password in str(error) for password in USERS.values())
+
+
+async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(
+    secured: Secured, allowed: str, redis_url: str, tmp_path: Path
+) -> None:
+    """All services, a node that joins, writes, and a program of somebody's that sends a command."""
+    environment = secured.by_password("stele")
+    async with cluster_without_nodes(
+        secured.plaintext, allowed, redis_url, tmp_path, **environment
+    ) as cluster:
+        log = await cluster.start("metadata_log")
+        cluster.log_url = log.url
+        catch_up = await cluster.start("catch_up", metadata_log_urls=log.url)
+        guard = await cluster.start("session_guard", catch_up_urls=catch_up.url)
+        coordinator = await cluster.start("coordinator", session_guard_urls=guard.url)
+        balancer = await cluster.start("tablet_balancer", metadata_log_urls=log.url)
+        node = await cluster.start_node("n1")
+        await cluster.normal("n1")
+        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 1})
+        assert (await cluster.put("n1", "key", b"value"))[0] == 200
+        assert await cluster.get("n1", "key") == (200, b"value")
+        everyone = (log, catch_up, guard, coordinator, balancer, node)
+        for service in everyone:
+            await service.until("/healthz", lambda health: health["ok"], "health")
+        await is_sent_by_a_program(brokers_of(secured.by_password("app")), cluster)
+        replayed = await replay(allowed, environment)
+        assert json.loads(replayed.stdout)["epoch"] == (await cluster.catch_up()).epoch
+        stranger = await replay(allowed, secured.by_password("stele", ca="stranger"))
+        assert stranger.returncode == Exit.UNREACHABLE, stranger
+        assert "STELE_KAFKA_SSL_CA_FILE" in stranger.stderr
+        assert "refused by Kafka" not in all_that_was_written(tmp_path)
+        await asyncio.gather(*(each.stop() for each in (catch_up, coordinator, balancer)))
+        await are_not_well_while_they_are_refused(secured, (log, guard, node))
+    assert "refused by Kafka" in all_that_was_written(tmp_path)
+    assert not any(password in all_that_was_written(tmp_path) for password in USERS.values())
+
+
+async def replay(cluster: str, environment: dict[str, str]) -> CompletedProcess[str]:
+    command = [sys.executable, "-m", "stele.cli", "log", "replay", "--json", "--cluster", cluster]
+    env = {**os.environ, **environment}
+    return await asyncio.to_thread(
+        run, command, env=env, capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+async def are_not_well_while_they_are_refused(
+    secured: Secured, everyone: Iterable[Service]
+) -> None:
+    """The broker is started again, and has another password by then."""
+    secured.give_passwords({"stele": "another"})
+    await asyncio.to_thread(secured.stop)
+    await asyncio.to_thread(secured.start)
+    for service in everyone:
+        await service.until("/healthz", is_refused_the_password, "it says that it is refused")
+    secured.give_passwords()
+    for service in everyone:
+        await service.until("/healthz", lambda health: health["ok"], "health")
+
+
+def is_refused_the_password(health: dict[str, Any]) -> bool:
+    return not health["ok"] and "STELE_KAFKA_SASL_PASSWORD_FILE" in health["reason"]
+
+
+def all_that_was_written(folder: Path) -> str:
+    """By all processes."""
+    files = [*folder.glob("*.out"), *folder.glob("*.err")]
+    return "\n".join(file.read_text() for file in files)
+
+
+async def is_sent_by_a_program(brokers: Brokers, cluster: Cluster) -> None:
+    """It commands, and reads the log, and cannot write what is not its own."""
+    name, before = cluster.image.cluster, cluster.image.epoch
+    async with Commander(brokers, name) as commander:
+        noop = Envelope(request_id=new_request_id(), command=Noop())
+        outcome = await commander.submit(noop, 30)
+    assert outcome.applied and outcome.epoch > before
+    log = KafkaLog(brokers, flow_topic(name, "epochs"))
+    try:
+        end = await log.end_offset()
+        assert await log.read(end - 1, 1)
+    finally:
+        await log.close()
+    for flow in ("epochs", "outcomes", "orders", "acks"):
+        assert await asyncio.to_thread(written, brokers, flow_topic(name, flow)) == (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED
+        )
+
+
+def written(brokers: Brokers, topic: str) -> int | None:
+    """The code of the error of a record that is produced; None where it was taken."""
+    found = list[KafkaError | None]()
+    producer = Producer(brokers.client() | {"message.timeout.ms": 10_000})
+    producer.produce(topic, b"forged", on_delivery=lambda error, _: found.append(error))
+    producer.flush(20)
+    return None if found[0] is None else found[0].code()
