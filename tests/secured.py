@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import (
+    AclBinding,
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
@@ -56,6 +57,10 @@ class Secured:
 
     def stop(self) -> None:
         self._broker.stop()
+
+    def allow(self, acls: list[AclBinding]) -> None:
+        for made in self.admin.create_acls(acls).values():
+            made.result(WAIT_S)
 
     def give_passwords(self, users: Mapping[str, str] = USERS) -> None:
         """For SCRAM. Who is connected goes on with the one before."""

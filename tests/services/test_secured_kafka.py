@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import ResourceType
 
 from stele.catch_up.truncating import delete_records
 from stele.cli.errors import Exit
 from stele.coordinator.election import Election
 from stele.domain.commands import Envelope, Noop
-from stele.log import flows
+from stele.log import flows, refusals
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
@@ -28,12 +29,13 @@ from stele.log.port import Record
 from stele.metadata_log.topic_settings import settings_of
 from stele.placements.topic import Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
+from stele.runtime import group
 from stele.runtime.kafka import TopicsUnavailable, ensure_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
 from tests.docs.acls_page import acls_of
-from tests.secured import USERS, WAIT_S, Secured
+from tests.secured import USERS, Secured
 from tests.services.nodes import KEYSPACE, Cluster, cluster_without_nodes
 from tests.services.processes import Service
 from tests.services.world import until
@@ -55,9 +57,7 @@ def brokers_of(environment: dict[str, str]) -> Brokers:
 @pytest.fixture
 def allowed(secured: Secured, cluster: str) -> str:
     """The name of a cluster for which the page's users have the page's ACLs."""
-    bindings = [acl for user in ("stele", "app") for acl in acls_of(user, cluster)]
-    for made in secured.admin.create_acls(bindings).values():
-        made.result(WAIT_S)
+    secured.allow([acl for user in ("stele", "app") for acl in acls_of(user, cluster)])
     return cluster
 
 
@@ -181,6 +181,29 @@ async def is_refused(name: str, secured: Secured) -> None:
         assert isinstance(error, TopicsUnavailable | TimeoutError), (name, what, error)
         assert hint in str(error), (name, what, error)
         assert not any(password in str(error) for password in USERS.values())
+
+
+async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
+    secured: Secured, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "RECENT_S", 0.5)
+    monkeypatch.setattr(group, "PROVEN_S", 0.5)
+    acls = acls_of("stele", cluster)
+    of_groups = [acl for acl in acls if acl.restype is ResourceType.GROUP]
+    secured.allow([acl for acl in acls if acl not in of_groups])
+    brokers = brokers_of(secured.by_password("stele"))
+    await asyncio.to_thread(ensure_topics, brokers, cluster)
+    election = Election(brokers, cluster, "one", lambda: None)
+    election.start()
+    try:
+        await until(lambda: "docs/operations/security.md" in election.failure, "the reason")
+        member, met_s = election._membership, time.monotonic()
+        await until(lambda: time.monotonic() - met_s > 2 and not member.refused.newest, "silence")
+        assert "docs/operations/security.md" in election.failure, "the client says it once"
+        secured.allow(of_groups)
+        await until(lambda: election.elected and not election.failure, "the election")
+    finally:
+        await election.close()
 
 
 async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(

@@ -86,7 +86,7 @@ class Election:
             )
             while not self._stop.is_set():
                 message = consumer.poll(POLL_S)
-                self._membership.look_at(message.error() if message is not None else None)
+                self._membership.look_at(consumer, message.error() if message is not None else None)
         except KafkaException:
             self._tell(False)
             raise

@@ -146,19 +146,20 @@ class CommandsTopic:
             return
         first = consumer.poll(BUSY_POLL_S if outstanding else IDLE_POLL_S)
         messages = [] if first is None else [first, *consumer.consume(BATCH, 0)]
-        self._membership.look_at(None)
-        batch = [received for received in map(self._received, messages) if received is not None]
+        self._membership.look_at(consumer, None)
+        taken = (self._received(consumer, message) for message in messages)
+        batch = [received for received in taken if received is not None]
         if not batch:
             return
         for received in batch:
             self._progress.setdefault(received.partition, Progress()).take(received.offset)
         call_in(self._loop, self._submit, batch)
 
-    def _received(self, message: Message) -> Received | None:
+    def _received(self, consumer: Consumer, message: Message) -> Received | None:
         """Raises KafkaException for what ends the consumer."""
         error = message.error()
         if error is not None:
-            self._membership.look_at(error)
+            self._membership.look_at(consumer, error)
             log.warning("reading commands", why=str(error))
             return None
         return Received(

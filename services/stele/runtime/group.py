@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from stele.log.kafka import is_fatal
 from stele.log.refusals import Refusals
@@ -69,7 +69,7 @@ class Membership:
         """Another process has acted under this name. If this one is out, it stays out for a while."""
         self._displaced_s = time.monotonic()
 
-    def look_at(self, error: KafkaError | None) -> None:
+    def look_at(self, consumer: Consumer, error: KafkaError | None) -> None:
         """To be called after each poll. Raises KafkaException for what ends a consumer."""
         if error is not None:
             if is_fatal(error):
@@ -78,7 +78,7 @@ class Membership:
         if newest := self.refused.newest:
             self.failure = f"Not in the consumer group: {newest}"
             self._since_s = time.monotonic()
-        elif self.failure and time.monotonic() - self._since_s > PROVEN_S:
+        elif self.failure and time.monotonic() - self._since_s > PROVEN_S and consumer.memberid():
             self.failure = ""
 
     def _out(self, error: KafkaException) -> None:
