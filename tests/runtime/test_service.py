@@ -66,6 +66,19 @@ async def main(stop: Stop) -> None:
 raise SystemExit(run_service(main))
 """
 
+WITH_A_SECRET = """
+from stele.runtime.service import run_service
+from stele.runtime.settings import ServiceSettings
+from stele.runtime.start import started
+
+async def main(stop):
+    started("trial", ServiceSettings)
+    password = " ".join(["in", "the", "clear"])
+    raise ZeroDivisionError
+
+raise SystemExit(run_service(main))
+"""
+
 FAILING = """
 from stele.runtime.service import run_service
 
@@ -143,6 +156,16 @@ def test_an_internal_error_ends_with_70_and_a_trace(run: Run) -> None:
     process = run(FAILING)
     assert process.wait(20) == 70
     assert "ZeroDivisionError" in text_of(process)
+
+
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_a_trace_shows_no_locals_since_those_of_who_makes_a_client_have_its_password(
+    run: Run, json_lines: bool
+) -> None:
+    process = run(WITH_A_SECRET, STELE_LOG_JSON=str(json_lines).lower())
+    assert process.wait(20) == 70
+    assert "ZeroDivisionError" in text_of(process)
+    assert "in the clear" not in text_of(process)
 
 
 def test_a_bad_setting_ends_with_78_and_a_sentence_that_names_it(run: Run) -> None:
