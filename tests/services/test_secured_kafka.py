@@ -207,7 +207,11 @@ async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
 
 
 async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(
-    secured: Secured, allowed: str, redis_url: str, tmp_path: Path
+    secured: Secured,
+    allowed: str,
+    redis_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """All services, a node that joins, writes, and a program of somebody's that sends a command."""
     environment = secured.by_password("stele")
@@ -229,6 +233,7 @@ async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_
         for service in everyone:
             await service.until("/healthz", lambda health: health["ok"], "health")
         await is_sent_by_a_program(brokers_of(secured.by_password("app")), cluster)
+        assert "refused by Kafka: Broker: Topic authorization failed" in caplog.text
         replayed = await replay(allowed, environment)
         assert json.loads(replayed.stdout)["epoch"] == (await cluster.catch_up()).epoch
         stranger = await replay(allowed, secured.by_password("stele", ca="stranger"))
@@ -286,6 +291,9 @@ async def is_sent_by_a_program(brokers: Brokers, cluster: Cluster) -> None:
         assert await log.read(end - 1, 1)
     finally:
         await log.close()
+    acks = FlowWriter(brokers, flow_topic(name, "acks"))
+    acks.send("n1", b"forged")
+    await acks.close()
     for flow in ("epochs", "outcomes", "orders", "acks"):
         assert await asyncio.to_thread(written, brokers, flow_topic(name, flow)) == (
             KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -180,7 +180,9 @@ class KafkaLog:
         if self._hand_over is not None and len(batch) <= MOST_REPORTED:
             sent = Moment.now()
             for each in batch:
-                each["callback"] = partial(_reported, self._hand_over, each["value"], sent)
+                each["callback"] = partial(
+                    _reported, self._refusals, self._hand_over, each["value"], sent
+                )
         if producer.produce_batch(self._topic, batch, partition=0) < len(batch):
             refused = next(m["_error"] for m in batch if "_error" in m)
             if is_fatal(refused):
@@ -192,7 +194,7 @@ class KafkaLog:
         thread.start()
 
     def _start_producer(self) -> Producer:
-        self._producer = Producer({**self._client, **_PRODUCER})
+        self._producer = Producer({**self._client, **_PRODUCER, "error_cb": self._refusals})
         self._start_thread(self._serve_producer, self._producer)
         return self._producer
 
@@ -319,6 +321,7 @@ class KafkaLog:
 
         def on_trouble(error: KafkaError) -> None:
             nonlocal unreachable_s
+            self._refusals(error)
             refused = refusal(error)
             if refused or error.code() in _UNREACHABLE:
                 if time.monotonic() - unreachable_s < UNREACHABLE_EVERY_S:
@@ -354,11 +357,20 @@ class KafkaLog:
 
 
 def _reported(
-    hand_over: HandOver, value: bytes, sent: Moment, error: KafkaError | None, message: Message
+    refusals: Refusals,
+    hand_over: HandOver,
+    value: bytes,
+    sent: Moment,
+    error: KafkaError | None,
+    message: Message,
 ) -> None:
-    """A record that its producer gives up is no news here: what became of it is read in the log."""
+    """A record that its producer gives up is no news here, unless it was refused: what became of it is read in
+    the log.
+    """
     offset = message.offset()
-    if error is None and offset is not None and offset >= 0:
+    if error is not None:
+        refusals(error)
+    elif offset is not None and offset >= 0:
         hand_over.reported(offset, value, sent)
 
 
