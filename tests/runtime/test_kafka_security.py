@@ -58,13 +58,15 @@ def refused(environment: dict[str, str]) -> str:
 
 def test_without_variables_clients_get_the_servers_alone() -> None:
     brokers = loaded({})
-    assert brokers.client() == brokers.java() == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert brokers.java() == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert brokers.client() == {**brokers.java(), "reconnect.backoff.max.ms": 1000}
     assert _credentials(brokers) is None
 
 
 def test_librdkafka_gets_the_files_and_the_password(files: dict[str, str]) -> None:
     assert loaded(files).client() == {
         "bootstrap.servers": "broker:9093",
+        "reconnect.backoff.max.ms": 1000,
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": files["STELE_KAFKA_SSL_CA_FILE"],
         "ssl.certificate.location": files["STELE_KAFKA_SSL_CERTIFICATE_FILE"],

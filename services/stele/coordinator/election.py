@@ -50,7 +50,6 @@ class Election:
             "partition.assignment.strategy": "cooperative-sticky",  # who acts goes on acting
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
-            "reconnect.backoff.max.ms": 1000,
             "error_cb": self._membership.refused,
         }
 

@@ -14,6 +14,9 @@ from typing import Any, Final
 Settings = dict[str, Any]
 """Of one of librdkafka's clients."""
 
+RECONNECT_MS: Final = 1000
+"""The longest pause before a broker that was not reached, or refused, is tried again."""
+
 _LOGIN_MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -81,7 +84,10 @@ class Brokers:
 
     def client(self) -> Settings:
         """Settings of a client of librdkafka's."""
-        settings: Settings = {"bootstrap.servers": self.servers}
+        settings: Settings = {
+            "bootstrap.servers": self.servers,
+            "reconnect.backoff.max.ms": RECONNECT_MS,
+        }
         if self.tls is not None or self.login is not None:
             settings["security.protocol"] = self.protocol
         if self.tls is not None:

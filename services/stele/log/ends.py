@@ -57,7 +57,6 @@ class Prober:
             "error_cb": self._refusals,
             "group.id": "stele-unused",
             "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 1000,
         }
         self._stop = stop or threading.Event()
         self._consumer: Consumer | None = None

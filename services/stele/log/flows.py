@@ -108,7 +108,6 @@ class FlowReader:
                 "auto.offset.reset": "latest",
                 "error_cb": self._refusals,
                 "fetch.error.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 1000,
             }
         )
 

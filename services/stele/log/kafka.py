@@ -75,7 +75,6 @@ _CONSUMER: Final[dict[str, Any]] = {
     "fetch.queue.backoff.ms": 50,
     "enable.partition.eof": False,
     "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1000,
 }
 LOOK_TIMEOUT_S: Final = 3.0
 """For each of a look's questions. One that fails is asked anew, by new clients."""

@@ -13,8 +13,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-RECENT_S: Final = 15.0
-"""A client that is refused tries again within ten seconds, and says so each time."""
+RECENT_S: Final = 5.0
+"""A client that is refused tries again after a second, and says so each time; longer on a busy machine."""
 SAY_AGAIN_S: Final = 30.0
 
 _LOGIN: Final = (

@@ -328,7 +328,6 @@ def _consumer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
         "isolation.level": "read_uncommitted",
         "fetch.min.bytes": 1,
         "fetch.error.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1000,
     }
 
 

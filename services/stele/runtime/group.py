@@ -77,7 +77,6 @@ class Membership:
             self.refused(error)
         if newest := self.refused.newest:
             self.failure = f"Not in the consumer group: {newest}"
-            self._since_s = time.monotonic()
         elif self.failure and time.monotonic() - self._since_s > PROVEN_S and consumer.memberid():
             self.failure = ""
 

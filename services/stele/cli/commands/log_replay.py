@@ -36,7 +36,8 @@ from stele.log.refusals import Refusals
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.replica_source import replica_source
 
-ASK_S: Final = 5.0
+ASK_S: Final = 1.0
+ASKED: Final = 5
 
 
 def replay(
@@ -146,13 +147,15 @@ def _why_silent(brokers: Brokers, cluster: str) -> CliError:
     """No broker, or no such cluster: one question tells which."""
     topic, refusals = flow_topic(cluster, "epochs"), Refusals()
     admin = AdminClient(brokers.client() | {"error_cb": refusals})
-    try:
-        topics = admin.list_topics(timeout=ASK_S).topics
-    except KafkaException:
-        topics = None
-    admin.poll(0)  # has it say what it was refused
-    if refusals.newest:
-        return UnreachableError(f"Kafka at {brokers.servers} refuses this.", refusals.newest)
+    topics = None
+    for _ in range(ASKED):
+        try:
+            topics = admin.list_topics(timeout=ASK_S).topics
+            break
+        except KafkaException:
+            admin.poll(0)  # has it say what it was refused
+        if refusals.newest:
+            return UnreachableError(f"Kafka at {brokers.servers} refuses this.", refusals.newest)
     if topics is not None and topic not in topics:
         return CliError(
             f"Kafka at {brokers.servers} has no topic {topic}.",
