@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 from stele.stack.broker import Broker, BrokerAddress
 from stele.stack.ports import LOOPBACK, free_port
 from tests.certificates import Authority
+from tests.docs.acls_page import kinds
 
 HEAP_MB = 256
 WAIT_S = 30.0
@@ -30,6 +31,7 @@ USERS = {
     SUPER_USER: "a chief's secret",
     "stele": 'a "stele\'s" \\ secret',
     "app": "an app's secret",
+    **{kind: f"a {kind}'s secret" for kind in kinds()},
 }
 _MODULES = "org.apache.kafka.common.security"
 

@@ -34,7 +34,7 @@ from stele.runtime.kafka import TopicsUnavailable, ensure_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
-from tests.docs.acls_page import acls_of
+from tests.docs.acls_page import acls_of, acls_of_kind, kinds
 from tests.secured import USERS, Secured
 from tests.services.nodes import KEYSPACE, Cluster, cluster_without_nodes
 from tests.services.processes import Service
@@ -52,13 +52,6 @@ WAYS: dict[str, Way] = {
 
 def brokers_of(environment: dict[str, str]) -> Brokers:
     return load_settings(KafkaSettings, environment).brokers
-
-
-@pytest.fixture
-def allowed(secured: Secured, cluster: str) -> str:
-    """The name of a cluster for which the page's users have the page's ACLs."""
-    secured.allow([acl for user in ("stele", "app") for acl in acls_of(user, cluster)])
-    return cluster
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -208,35 +201,41 @@ async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
 
 async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(
     secured: Secured,
-    allowed: str,
+    cluster: str,
     redis_url: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All services, a node that joins, writes, and a program of somebody's that sends a command."""
-    environment = secured.by_password("stele")
+    """All services, each as a user of its own; a node that joins; writes; a program that sends a command."""
+    secured.allow([*acls_of("stele", cluster), *acls_of("app", cluster)])
+    secured.allow([acl for kind in kinds() for acl in acls_of_kind(kind, cluster)])
+    await asyncio.to_thread(ensure_topics, brokers_of(secured.by_password("stele")), cluster)
     async with cluster_without_nodes(
-        secured.plaintext, allowed, redis_url, tmp_path, **environment
-    ) as cluster:
-        log = await cluster.start("metadata_log")
-        cluster.log_url = log.url
-        catch_up = await cluster.start("catch_up", metadata_log_urls=log.url)
-        guard = await cluster.start("session_guard", catch_up_urls=catch_up.url)
-        coordinator = await cluster.start("coordinator", session_guard_urls=guard.url)
-        balancer = await cluster.start("tablet_balancer", metadata_log_urls=log.url)
-        node = await cluster.start_node("n1")
-        await cluster.normal("n1")
-        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 1})
-        assert (await cluster.put("n1", "key", b"value"))[0] == 200
-        assert await cluster.get("n1", "key") == (200, b"value")
+        secured.plaintext, cluster, redis_url, tmp_path, **secured.by_password()
+    ) as site:
+
+        async def start(kind: str, **settings: object) -> Service:
+            return await site.start(kind.replace("-", "_"), **user(secured, kind), **settings)
+
+        log = await start("metadata-log")
+        site.log_url = log.url
+        catch_up = await start("catch-up", metadata_log_urls=log.url)
+        guard = await start("session-guard", catch_up_urls=catch_up.url)
+        coordinator = await start("coordinator", session_guard_urls=guard.url)
+        balancer = await start("tablet-balancer", metadata_log_urls=log.url)
+        node = await site.start_node("n1", **user(secured, "node"))
+        await site.normal("n1")
+        await site.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 1})
+        assert (await site.put("n1", "key", b"value"))[0] == 200
+        assert await site.get("n1", "key") == (200, b"value")
         everyone = (log, catch_up, guard, coordinator, balancer, node)
         for service in everyone:
             await service.until("/healthz", lambda health: health["ok"], "health")
-        await is_sent_by_a_program(brokers_of(secured.by_password("app")), cluster)
+        await is_sent_by_a_program(brokers_of(secured.by_password("app")), site)
         assert "refused by Kafka: Broker: Topic authorization failed" in caplog.text
-        replayed = await replay(allowed, environment)
-        assert json.loads(replayed.stdout)["epoch"] == (await cluster.catch_up()).epoch
-        stranger = await replay(allowed, secured.by_password("stele", ca="stranger"))
+        replayed = await replay(cluster, secured.by_password("app"))
+        assert json.loads(replayed.stdout)["epoch"] == (await site.catch_up()).epoch
+        stranger = await replay(cluster, secured.by_password("app", ca="stranger"))
         assert stranger.returncode == Exit.UNREACHABLE, stranger
         assert "STELE_KAFKA_SSL_CA_FILE" in stranger.stderr
         assert "refused by Kafka" not in all_that_was_written(tmp_path)
@@ -244,6 +243,12 @@ async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_
         await are_not_well_while_they_are_refused(secured, (log, guard, node))
     assert "refused by Kafka" in all_that_was_written(tmp_path)
     assert not any(password in all_that_was_written(tmp_path) for password in USERS.values())
+
+
+def user(secured: Secured, kind: str) -> dict[str, object]:
+    """Settings of a process that is of a kind."""
+    file = secured.folder / f"{kind}.password"
+    return {"kafka_sasl_username": kind, "kafka_sasl_password_file": file}
 
 
 async def replay(cluster: str, environment: dict[str, str]) -> CompletedProcess[str]:
@@ -258,7 +263,7 @@ async def are_not_well_while_they_are_refused(
     secured: Secured, everyone: Iterable[Service]
 ) -> None:
     """The broker is started again, and has another password by then."""
-    secured.give_passwords({"stele": "another"})
+    secured.give_passwords(dict.fromkeys(kinds(), "another"))
     await asyncio.to_thread(secured.stop)
     await asyncio.to_thread(secured.start)
     for service in everyone:

@@ -9,10 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from msgspec.structs import replace
 
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.settings import KafkaSettings, load_settings
-from tests.docs.acls_page import acls_of
+from tests.docs.acls_page import acls_of_kind
 from tests.secured import USERS, WAIT_S, Secured
 from tests.spark.histories import random_log
 from tests.spark.test_job import make_job, make_options, reached, run_until
@@ -32,10 +33,10 @@ def test_the_job_reads_and_publishes_and_spark_shows_no_secret(
     by: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    secured.allow(acls_of("stele", cluster))
-    ways = {"password": secured.by_password("stele"), "certificate": secured.by_certificate()}
+    secured.allow(acls_of_kind("placements", cluster))
+    ways = {"password": secured.by_password("placements"), "certificate": secured.by_certificate()}
     brokers = load_settings(KafkaSettings, ways[by]).brokers
-    ensure_topics(brokers, cluster)
+    ensure_topics(Brokers(secured.plaintext), cluster)
     log = random_log(1, 10)
     producer = Producer({"bootstrap.servers": secured.plaintext})
     for value in log:
