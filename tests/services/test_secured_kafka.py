@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -34,7 +35,9 @@ from stele.runtime.kafka import TopicsUnavailable, ensure_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
+from stele.stack.process import Command, spawn
 from tests.docs.acls_page import acls_of, acls_of_kind, kinds
+from tests.polling import wait_until
 from tests.secured import USERS, Secured
 from tests.services.nodes import KEYSPACE, Cluster, cluster_without_nodes
 from tests.services.processes import Service
@@ -174,6 +177,23 @@ async def is_refused(name: str, secured: Secured) -> None:
         assert isinstance(error, TopicsUnavailable | TimeoutError), (name, what, error)
         assert hint in str(error), (name, what, error)
         assert not any(password in str(error) for password in USERS.values())
+
+
+def test_a_process_that_is_refused_at_its_start_says_so_and_ends_when_it_is_to(
+    secured: Secured, tmp_path: Path
+) -> None:
+    way, hint = REFUSED["password"]
+    out, said = tmp_path / "out", tmp_path / "err"
+    argv = [sys.executable, "-m", "stele.session_guard"]
+    process = spawn(Command("guard", argv, out, said, {**os.environ, **way(secured)}))
+    try:
+        wait_until(lambda: "refused by Kafka" in said.read_text(), "the reason")
+        assert hint in said.read_text()
+        process.signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.stop()
+    assert not any(password in said.read_text() for password in USERS.values())
 
 
 async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
