@@ -33,6 +33,7 @@ USERS = {
     "app": "an app's secret",
     **{kind: f"a {kind}'s secret" for kind in kinds()},
 }
+_LISTENERS = ("PLAINTEXT", "CONTROLLER", "SASL_PLAINTEXT", "SASL_SSL", "SSL")
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -41,8 +42,10 @@ class Secured:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ports = {name: free_port() for name in ("PLAINTEXT", "CONTROLLER", "SASL_SSL", "SSL")}
-        self.plaintext, _, self.sasl_ssl, self.ssl = (f"{LOOPBACK}:{p}" for p in ports.values())
+        ports = {name: free_port() for name in _LISTENERS}
+        at = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
+        self.plaintext, self.sasl_plaintext = at["PLAINTEXT"], at["SASL_PLAINTEXT"]
+        self.sasl_ssl, self.ssl = at["SASL_SSL"], at["SSL"]
         both = [ports.pop("PLAINTEXT"), ports.pop("CONTROLLER")]
         self._broker = _SecuredBroker(folder, BrokerAddress(1, *both, *both), ports)
         self._admin: AdminClient | None = None
@@ -85,6 +88,15 @@ class Secured:
             "STELE_KAFKA_SASL_USERNAME": user,
             "STELE_KAFKA_SASL_PASSWORD_FILE": str(self.folder / f"{user}.password"),
             "STELE_KAFKA_SSL_CA_FILE": str(self.folder / f"{ca}.pem"),
+        }
+
+    def without_tls(self) -> dict[str, str]:
+        """By a password all the same."""
+        given = {name: text for name, text in self.by_password().items() if "SSL_CA" not in name}
+        return {
+            **given,
+            "STELE_KAFKA_BOOTSTRAP": self.sasl_plaintext,
+            "STELE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
         }
 
     def by_certificate(self) -> dict[str, str]:
@@ -132,9 +144,13 @@ class _SecuredBroker(Broker):
             "listener.name.sasl_ssl.plain.sasl.jaas.config": (
                 f"{_MODULES}.plain.PlainLoginModule required {users};"
             ),
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
-                f"{_MODULES}.scram.ScramLoginModule required;"
-            ),
+            **{
+                f"listener.name.{name}.scram-sha-512.sasl.jaas.config": (
+                    f"{_MODULES}.scram.ScramLoginModule required;"
+                )
+                for name in ("sasl_ssl", "sasl_plaintext")
+            },
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "SCRAM-SHA-512",
         }
         path.write_text("".join(f"{key}={_line(value)}\n" for key, value in lines.items()))
         return path

@@ -50,6 +50,7 @@ WAYS: dict[str, Way] = {
     "scram": lambda secured: secured.by_password(),
     "plain": lambda secured: secured.by_password(mechanism="PLAIN"),
     "certificate": Secured.by_certificate,
+    "without tls": Secured.without_tls,
 }
 
 
