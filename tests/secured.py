@@ -8,6 +8,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
@@ -66,6 +67,23 @@ class Secured:
     def allow(self, acls: list[AclBinding]) -> None:
         for made in self.admin.create_acls(acls).values():
             made.result(WAIT_S)
+
+    def forbid(self, acls: list[AclBinding]) -> None:
+        """What was allowed."""
+        filters = [
+            AclBindingFilter(
+                acl.restype,
+                acl.name,
+                acl.resource_pattern_type,
+                acl.principal,
+                acl.host,
+                acl.operation,
+                acl.permission_type,
+            )
+            for acl in acls
+        ]
+        for gone in self.admin.delete_acls(filters).values():
+            gone.result(WAIT_S)
 
     def give_passwords(self, users: Mapping[str, str] = USERS) -> None:
         """For SCRAM. Who is connected goes on with the one before."""

@@ -25,6 +25,7 @@ from stele.log import flows, refusals
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.metadata_log.topic_settings import settings_of
@@ -218,6 +219,31 @@ async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
         await until(lambda: election.elected and not election.failure, "the election")
     finally:
         await election.close()
+
+
+async def test_who_may_not_go_on_says_so_and_goes_on_once_it_may(
+    secured: Secured, cluster: str
+) -> None:
+    """ACLs that are taken away from a reader of the log and a member of a group."""
+    acls = acls_of("stele", cluster)
+    secured.allow(acls)
+    brokers = brokers_of(secured.by_password("stele"))
+    await asyncio.to_thread(ensure_topics, brokers, cluster)
+    log = KafkaLog(brokers, flow_topic(cluster, "epochs"))
+    follower, election = LogFollower(log), Election(brokers, cluster, "one", lambda: None)
+    follower.start()
+    election.start()
+    try:
+        await until(lambda: election.elected and not follower.trouble, "a good beginning")
+        await asyncio.to_thread(secured.forbid, acls)
+        page = "docs/operations/security.md"
+        await until(lambda: page in follower.trouble and page in election.failure, "the reasons")
+        secured.allow(acls)
+        await until(lambda: not follower.trouble, "the log is read")
+        await until(lambda: election.elected and not election.failure, "the election")
+    finally:
+        follower.stop()
+        await asyncio.gather(log.close(), election.close())
 
 
 async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(
