@@ -21,6 +21,7 @@ from rich.table import Table
 from benchmarks.core import rates
 from benchmarks.etcd import etcd, etcd_version
 from benchmarks.numbers import Measured, Rate
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.runtime.kafka import ensure_topics
 from stele.stack.broker import BrokerCluster
@@ -123,7 +124,7 @@ def run(seconds: float, directory: Path) -> Report:
                 measured.append(inside("commit", bootstrap, clients, seconds))
                 measured.append(load("http", url, clients, seconds))
                 measured.append(load("topic", f"{bootstrap}/{CLUSTER}", clients, seconds))
-        ensure_topics(bootstrap, REPLAY_CLUSTER)
+        ensure_topics(Brokers(bootstrap), REPLAY_CLUSTER)
         topic = flow_topic(REPLAY_CLUSTER, "epochs")
         for what in ("fill", "consume", "replay"):
             core.append(rate(what, bootstrap, topic, REPLAY_EPOCHS))

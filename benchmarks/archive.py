@@ -28,6 +28,7 @@ from benchmarks.ring import Figure
 from stele.domain.archive.limits import SNAPSHOT_EPOCHS
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, SetSetting
 from stele.domain.facts import Epoch
+from stele.log.brokers import Brokers
 from stele.log.chain import FROZEN, FROZEN_BYTES
 from stele.log.codec import decode_epoch
 from stele.log.flows import flow_topic
@@ -159,7 +160,7 @@ def start_s(module: str, directory: Path, bootstrap: str, last: int, **more: obj
 
 async def missed_s(bootstrap: str, urls: tuple[str, ...], last: int, *, archived: bool) -> float:
     """A reader that has nothing: until it holds epoch ``last``."""
-    log, catch_up = KafkaLog(bootstrap, flow_topic(CLUSTER, "epochs")), CatchUp(urls)
+    log, catch_up = KafkaLog(Brokers(bootstrap), flow_topic(CLUSTER, "epochs")), CatchUp(urls)
     began_s = time.perf_counter()
     try:
         start = BEGINNING_FOR_FOLLOWERS
@@ -221,7 +222,7 @@ def figures(epochs: int, followers: int, directory: Path, *, replay: bool) -> It
         stack.callback(brokers.stop)
         brokers.wait_ready()
         bootstrap = brokers.bootstrap
-        ensure_topics(bootstrap, CLUSTER)
+        ensure_topics(Brokers(bootstrap), CLUSTER)
         began_s = time.perf_counter()
         fill(bootstrap, epochs)
         yield Figure(

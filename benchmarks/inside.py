@@ -19,6 +19,7 @@ from benchmarks import payload
 from benchmarks.core import chain
 from benchmarks.load import Clock
 from benchmarks.numbers import Measured, Rate, measured
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.log.fold import Fold
 from stele.log.kafka import KafkaLog
@@ -34,7 +35,7 @@ TIMEOUT_S = 30.0
 def raw(bootstrap: str, clients: int, seconds: float) -> Measured:
     """``clients`` records in flight on a topic like the log's."""
     cluster = f"raw{uuid.uuid4().hex[:8]}"
-    ensure_topics(bootstrap, cluster)
+    ensure_topics(Brokers(bootstrap), cluster)
     topic = flow_topic(cluster, "epochs")
     producer = Producer(
         {
@@ -75,9 +76,9 @@ def raw(bootstrap: str, clients: int, seconds: float) -> Measured:
 async def commit(bootstrap: str, clients: int, seconds: float) -> Measured:
     """Commits of the service's writer in this process."""
     cluster = f"own{uuid.uuid4().hex[:8]}"
-    await asyncio.to_thread(ensure_topics, bootstrap, cluster)
+    await asyncio.to_thread(ensure_topics, Brokers(bootstrap), cluster)
     settings = MetadataLogSettings(cluster=cluster, found="auto")
-    writer = Writer(KafkaLog(bootstrap, flow_topic(cluster, "epochs")), settings)
+    writer = Writer(KafkaLog(Brokers(bootstrap), flow_topic(cluster, "epochs")), settings)
     await writer.start()
     clock = Clock(seconds)
 
@@ -120,7 +121,7 @@ def consume(bootstrap: str, topic: str, count: int) -> Rate:
 
 async def replay(bootstrap: str, topic: str, count: int) -> Rate:
     """The same through KafkaLog and Fold: what a process does at its start."""
-    log, fold, done = KafkaLog(bootstrap, topic), Fold(), asyncio.Event()
+    log, fold, done = KafkaLog(Brokers(bootstrap), topic), Fold(), asyncio.Event()
 
     def on_records(records: list[Record]) -> None:
         for offset, value in records:

@@ -18,6 +18,7 @@ import uvloop
 
 from benchmarks import payload
 from benchmarks.numbers import Measured, measured
+from stele.log.brokers import Brokers
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 
 WARM_UP_S = 1.0
@@ -162,7 +163,7 @@ async def commits_by_topic(target: str, clients: int, seconds: float) -> Measure
     """``target`` is bootstrap/cluster."""
     bootstrap, _, cluster = target.partition("/")
     clock, template = Clock(seconds), payload.EnvelopeBytes()
-    commands = FlowWriter(bootstrap, flow_topic(cluster, "commands"))
+    commands = FlowWriter(Brokers(bootstrap), flow_topic(cluster, "commands"))
     sent_s = dict[bytes, float]()
     over = asyncio.Event()
 
@@ -184,7 +185,7 @@ async def commits_by_topic(target: str, clients: int, seconds: float) -> Measure
     def unreadable(error: Exception) -> None:
         raise error
 
-    reader = FlowReader(bootstrap, flow_topic(cluster, "outcomes"), on_outcome, unreadable)
+    reader = FlowReader(Brokers(bootstrap), flow_topic(cluster, "outcomes"), on_outcome, unreadable)
     await reader.start()
     clock = Clock(seconds)
     for _ in range(clients):

@@ -31,6 +31,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.commands import AnyCommand, CreateKeyspace, DropKeyspace, Noop
 from stele.domain.ring.facts import PlacementChanged
+from stele.log.brokers import Brokers
 from stele.log.codec import decode_epoch, decode_placements_marker, encode_epoch
 from stele.log.flows import flow_topic
 from stele.placements.session import default_jars
@@ -200,7 +201,7 @@ def marked(value: bytes) -> int:
 
 
 def one_cluster(code: Path, kafka: str, name: str, log: list[bytes]) -> dict[str, float]:
-    ensure_topics(kafka, name)
+    ensure_topics(Brokers(kafka), name)
     warm = len(log) - BACKLOG - FRESH
     send(kafka, [name], log[:warm])
     tail = Tail(kafka, name)
@@ -277,7 +278,7 @@ def fresh(
 def plain(kafka: str, log: list[bytes]) -> dict[str, float]:
     """The plain consumer on the same log, in a process of its own."""
     name = f"plain{time.monotonic_ns()}"
-    ensure_topics(kafka, name)
+    ensure_topics(Brokers(kafka), name)
     send(kafka, [name], log)
     with tempfile.TemporaryDirectory() as folder:
         argv = [

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements import events
 from stele.placements.chain import FRESH
@@ -32,7 +33,7 @@ def run(bootstrap: str, cluster: str, last: int, folder: Path) -> float:
     consumer.assign([TopicPartition(flow_topic(cluster, "epochs"), 0, 0)])
     store = Store(folder)
     table, derived = Events(store), Derived(store)
-    writer, fold = TopicWriter(bootstrap, cluster), ClusterFold()
+    writer, fold = TopicWriter(Brokers(bootstrap), cluster), ClusterFold()
     began_s = time.perf_counter()
     while fold.image.epoch < last:
         head = table.heads.get(cluster, FRESH)

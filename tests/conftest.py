@@ -18,8 +18,10 @@ import pytest
 import xdist
 from hypothesis import HealthCheck, settings
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
 from tests.logs import same_logs
+from tests.secured import Secured, secured_broker
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_server
 from tests.workers import FromBothEnds, put_in_order
 
@@ -86,6 +88,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A real broker that is reached by TLS, and a password or a certificate."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a real Redis or Valkey server. Tests share it: use keys with the cluster's name."""
     with redis(tmp_path_factory.mktemp("redis")) as url:
@@ -108,7 +117,7 @@ def cluster() -> str:
 @pytest.fixture
 def topics(kafka: str, cluster: str) -> str:
     """The cluster's name, once all of its topics exist on the broker."""
-    ensure_topics(kafka, cluster)
+    ensure_topics(Brokers(kafka), cluster)
     return cluster
 
 

@@ -17,6 +17,7 @@ from stele.conformance import company
 from stele.conformance.kit import Result, name_of, run_kit
 from stele.conformance.rules import RULES, Broken
 from stele.conformance.scenes import SCENES
+from stele.runtime.settings import KafkaSettings
 from stele.stack.process import Command, spawn
 from tests import forked
 from tests.conformance.broken import BROKEN
@@ -52,7 +53,9 @@ def test_every_broken_agent_breaks_a_rule_that_there_is() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_our_own_agents_break_no_rule(kafka: str, tmp_path: Path, agent: str) -> None:
-    result = await run_kit(kafka, tmp_path, await asyncio.to_thread(AGENTS[agent]))
+    result = await run_kit(
+        KafkaSettings(kafka_bootstrap=kafka), tmp_path, await asyncio.to_thread(AGENTS[agent])
+    )
     assert result.broken == ()
     assert result.scenes == EVERY_SCENE
     assert not result.not_asked
@@ -71,7 +74,12 @@ async def test_a_broken_agent_is_caught_by_the_rule_that_it_breaks(
 ) -> None:
     argv = (sys.executable, "-m", "tests.conformance.broken", bug)
     rule, scene = {b.__name__: found for b, found in BROKEN.items()}[bug]
-    result = await run_kit(kafka, tmp_path, argv, only=[] if scene is None else [name_of(scene)])
+    result = await run_kit(
+        KafkaSettings(kafka_bootstrap=kafka),
+        tmp_path,
+        argv,
+        only=[] if scene is None else [name_of(scene)],
+    )
     assert rule in {broken.rule for broken in result.broken}, result
 
 
@@ -84,13 +92,19 @@ async def test_a_faulty_store_is_caught_by_the_rule_that_it_breaks(
 ) -> None:
     argv = (sys.executable, "-m", "tests.conformance.broken_stores", fault)
     rule, scene = {b.__name__: found for b, found in BROKEN_STORES.items()}[fault]
-    result = await run_kit(kafka, tmp_path, argv, only=[name_of(scene)])
+    result = await run_kit(
+        KafkaSettings(kafka_bootstrap=kafka), tmp_path, argv, only=[name_of(scene)]
+    )
     assert rule in {broken.rule for broken in result.broken}, result
 
 
 @pytest.mark.broker
 async def test_what_is_no_agent_at_all_does_not_join(kafka: str, tmp_path: Path) -> None:
-    result = await run_kit(kafka, tmp_path, (sys.executable, "-c", "raise SystemExit('not me')"))
+    result = await run_kit(
+        KafkaSettings(kafka_bootstrap=kafka),
+        tmp_path,
+        (sys.executable, "-c", "raise SystemExit('not me')"),
+    )
     (broken,) = result.broken
     assert broken.rule == "joins" and "not me" in broken.what
     assert not result.scenes

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from stele.coordinator.election import Election
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.runtime.group import FENCED_PAUSE_S
 from tests.services.groups import take_the_name_away
@@ -24,7 +25,7 @@ async def candidate(kafka: str, topics: str) -> AsyncIterator[Candidate]:
     async with AsyncExitStack() as stack:
 
         async def make(name: str) -> Election:
-            election = Election(kafka, topics, name, lambda: None)
+            election = Election(Brokers(kafka), topics, name, lambda: None)
             election.start()
             stack.push_async_callback(election.close)
             return election

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics, topic_specs
 from tests.servers import container_broker
 
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 def test_the_fixtures_broker_runs_in_a_container_where_docker_answers(cluster: str) -> None:
     with container_broker() as bootstrap:
         assert bootstrap is not None, "Docker answers and has the image"
-        ensure_topics(bootstrap, cluster)
+        ensure_topics(Brokers(bootstrap), cluster)
         from confluent_kafka.admin import AdminClient
 
         topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=90).topics

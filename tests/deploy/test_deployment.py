@@ -15,6 +15,7 @@ import pytest
 from stele.domain.commands import Envelope
 from stele.domain.requests.ids import named
 from stele.domain.schema.facts import CreateKeyspace
+from stele.log.brokers import Brokers
 from stele.placements.topic import read_placements
 from tests.deploy.deployment import (
     CONTROL_PLANE,
@@ -152,7 +153,7 @@ def test_a_client_in_no_container_sends_a_command_and_reads_outcome_and_placemen
     assert outcome.applied, outcome
 
     def placed() -> bool:
-        topic = read_placements(deployment.bootstrap, CLUSTER)
+        topic = read_placements(Brokers(deployment.bootstrap), CLUSTER)
         replicas = {node for row in topic.rows.values() for node in row.read_replicas}
         return topic.marker.epoch >= outcome.epoch and replicas == set(NODES)
 

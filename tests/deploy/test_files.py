@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from stele.runtime.metrics import REGISTRY
+from stele.runtime.settings import KafkaSettings, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("stele/services:", "stele/placements:")
@@ -31,6 +32,30 @@ SERVICES_WITH_METRICS = (
 def compose() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     return found
+
+
+def test_all_of_ours_are_led_to_other_brokers_as_the_page_says(compose: dict[str, Any]) -> None:
+    page = (ROOT / "docs/operations/deploy.md").read_text()
+    (block,) = re.findall(r"```text\n(x-environment.*?)```", page, re.DOTALL)
+    said = yaml.safe_load(block)
+    text = (ROOT / "docker-compose.yml").read_text()
+    for head in ("x-environment: &environment", "x-service: &service"):
+        (lines,) = re.findall(rf"{head}\n((?:  .*\n)+)", block)
+        text = text.replace(f"{head}\n", f"{head}\n{lines}")
+    text = text.replace(f"  STELE_KAFKA_BOOTSTRAP: {_bootstrap(compose)}\n", "")
+    found = yaml.safe_load(text)["services"]
+    variables = said["x-environment"]
+    for name, service in found.items():
+        if service.get("image", "").startswith(OURS):
+            assert variables.items() <= service["environment"].items(), name
+            assert service["secrets"] == said["x-service"]["secrets"] == [*said["secrets"]], name
+    files = {variable: value for variable, value in variables.items() if variable.endswith("FILE")}
+    assert {*files.values()} == {f"/run/secrets/{name}" for name in said["secrets"]}
+    assert variables.keys() <= {variable_of(name) for name in KafkaSettings.__struct_fields__}
+
+
+def _bootstrap(compose: dict[str, Any]) -> str:
+    return str(compose["x-environment"]["STELE_KAFKA_BOOTSTRAP"])
 
 
 def test_two_ports_are_published_and_only_on_loopback(compose: dict[str, Any]) -> None:

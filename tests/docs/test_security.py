@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import stele
 from stele.domain.commands import ClaimCoordinator
+from stele.runtime.settings import KafkaSettings, variable_of
 from tests.docs.pages import REPOSITORY
 from tests.domain.history import three_nodes
 
@@ -24,9 +23,6 @@ def test_whoever_claims_the_coordinators_office_has_it_until_the_coordinator_cla
         assert history.image.topology.coordinator.holder == holder
 
 
-def test_no_setting_protects_what_services_say_to_the_brokers() -> None:
-    assert "there is no setting for either" in PAGE
-    package = Path(stele.__path__[0])
-    sources = (path for path in package.rglob("*.py") if "stack" not in path.parts)
-    protected = re.compile(r"security[._]protocol|sasl|ssl\.(ca|key|certificate)")
-    assert not [path for path in sources if protected.search(path.read_text())]
+def test_all_variables_of_how_brokers_are_reached_are_named() -> None:
+    named = re.findall(r"^\| `(STELE_KAFKA_\w+)` \|", PAGE, re.MULTILINE)
+    assert named == [variable_of(each) for each in KafkaSettings.__struct_fields__]

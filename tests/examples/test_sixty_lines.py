@@ -16,6 +16,7 @@ import pytest
 
 from examples.sixty_lines.client import Client
 from stele.domain.messages import Load
+from stele.log.brokers import Brokers
 from stele.log.codec import decode_load
 from stele.log.flows import FlowReader, flow_topic
 from stele.router import RoutingError, http_router
@@ -168,7 +169,7 @@ async def test_it_joins_takes_over_ranges_under_load_and_leaves(
         cluster.log_url = (await cluster.start("metadata_log")).url
         cluster.coordinator = await cluster.start("coordinator", resend_s=0.5)
         reader = FlowReader(
-            kafka,
+            Brokers(kafka),
             flow_topic(topics, "load"),
             lambda value: loads.append(decode_load(value)),
             lambda error: None,

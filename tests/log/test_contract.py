@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stele.log.brokers import Brokers
 from stele.log.delivered import Delivered
 from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
@@ -41,7 +42,7 @@ async def open_log(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
             topic = flow_topic(request.getfixturevalue("topics"), "epochs")
 
             def make() -> Log:
-                return KafkaLog(bootstrap, topic)
+                return KafkaLog(Brokers(bootstrap), topic)
 
         def opened() -> Log:
             log = make()
@@ -193,7 +194,7 @@ async def test_close_ends_following_and_keeps_what_was_appended(open_log: Open) 
 @pytest.mark.broker
 async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
     topic = flow_topic(topics, "epochs")
-    log = KafkaLog(kafka, topic)
+    log = KafkaLog(Brokers(kafka), topic)
     try:
         for n in range(10):
             log.append(b"%d" % n)
@@ -218,7 +219,7 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
     kafka: str, topics: str
 ) -> None:
     topic = flow_topic(topics, "epochs")
-    log = KafkaLog(kafka, topic)
+    log = KafkaLog(Brokers(kafka), topic)
     try:
         log.append(b"first")
         await Reader(log).wait_for(1)
@@ -228,7 +229,7 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
         async with asyncio.timeout(DEADLINE_S):
             while await _is_there(log):  # a broker learns of it after the controller that answered
                 pass
-        await asyncio.to_thread(ensure_topics, kafka, topics)
+        await asyncio.to_thread(ensure_topics, Brokers(kafka), topics)
         after = await log.look(0)
         assert (after.end, after.value) == (0, None)
         assert after.topic_id != before.topic_id
@@ -249,7 +250,7 @@ async def test_own_records_are_read_by_their_reports_between_those_of_others(
 
     monkeypatch.setattr(Delivered, "reported", counted)
     async with AsyncExitStack() as closing:
-        logs = [KafkaLog(kafka, topic) for _ in range(2)]
+        logs = [KafkaLog(Brokers(kafka), topic) for _ in range(2)]
         for log in logs:
             closing.push_async_callback(log.close)
         readers = [Reader(log) for log in logs]
@@ -268,7 +269,7 @@ async def test_a_topic_that_has_grown_anew_to_the_very_offset_is_doubted_before_
     kafka: str, topics: str
 ) -> None:
     topic, doubts, read = flow_topic(topics, "epochs"), list[str](), list[Record]()
-    log, other = KafkaLog(kafka, topic), KafkaLog(kafka, topic)
+    log, other = KafkaLog(Brokers(kafka), topic), KafkaLog(Brokers(kafka), topic)
     try:
         before_doubt = list[Record]()
 
@@ -286,7 +287,7 @@ async def test_a_topic_that_has_grown_anew_to_the_very_offset_is_doubted_before_
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
-                    await asyncio.to_thread(ensure_topics, kafka, topics)
+                    await asyncio.to_thread(ensure_topics, Brokers(kafka), topics)
                 except KafkaException:
                     continue
                 if (await other.end_offset()) == 0:
@@ -311,7 +312,7 @@ async def test_nothing_of_a_topic_made_anew_at_once_is_given_before_a_doubt(
 ) -> None:
     """The consumer finds the new topic without an error, and reads on at the offset that it had."""
     topic, read, doubts, early = flow_topic(topics, "epochs"), list[Record](), list[str](), [b""]
-    log, admin = KafkaLog(kafka, topic), AdminClient({"bootstrap.servers": kafka})
+    log, admin = KafkaLog(Brokers(kafka), topic), AdminClient({"bootstrap.servers": kafka})
     others = Producer({"bootstrap.servers": kafka})
 
     def on_records(records: list[Record]) -> None:
@@ -350,7 +351,7 @@ async def test_reading_again_after_a_failure_asks_the_brokers_anew_and_holds_up_
     kafka: str, topics: str
 ) -> None:
     """The client of before may hold on to a leader that is dead; a barrier waits for a look."""
-    log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+    log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
         log.append(b"first")
         await Reader(log).wait_for(1)

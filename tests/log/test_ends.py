@@ -11,6 +11,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stele.log import ends
+from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.flows import flow_topic
 from stele.log.port import Ends
@@ -20,7 +21,7 @@ from stele.stack.ports import LOOPBACK, free_port
 @pytest.mark.broker
 def test_both_ends_move(kafka: str, topics: str) -> None:
     topic = flow_topic(topics, "epochs")
-    prober = Prober(kafka)
+    prober = Prober(Brokers(kafka))
     assert prober.ends(topic) == Ends(0, 0)
 
     producer = Producer({"bootstrap.servers": kafka})
@@ -38,7 +39,7 @@ def test_both_ends_move(kafka: str, topics: str) -> None:
 
 def test_without_brokers_the_time_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "TIMEOUT_S", 0.5)
-    prober = Prober(f"{LOOPBACK}:{free_port()}")
+    prober = Prober(Brokers(f"{LOOPBACK}:{free_port()}"))
     with pytest.raises(TimeoutError, match=r"No leader tells where stele\.x\.epochs/0 ends"):
         prober.end("stele.x.epochs")
 
@@ -48,5 +49,5 @@ def test_a_stop_ends_the_question() -> None:
     stop.set()
     began_s = time.monotonic()
     with pytest.raises(TimeoutError):
-        Prober(f"{LOOPBACK}:{free_port()}", stop).end("stele.x.epochs")
+        Prober(Brokers(f"{LOOPBACK}:{free_port()}"), stop).end("stele.x.epochs")
     assert time.monotonic() - began_s < ends.TIMEOUT_S / 2

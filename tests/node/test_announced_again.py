@@ -29,6 +29,7 @@ from stele.domain.commits.facts import RestrictCommits
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import CommitMode, NodeState
+from stele.log.brokers import Brokers
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.runtime import announce
@@ -101,7 +102,7 @@ def running(world: World, heard: Heard, tmp_path: Path) -> Callable[[], Any]:
     async def run() -> AsyncIterator[LogFollower]:
         say(world, OWN)
         follower, stop = await world.follower(), Stop()
-        announcer = Announcer(partial(announcement_again, IDENTITY, OWN), "", "demo")
+        announcer = Announcer(partial(announcement_again, IDENTITY, OWN), Brokers(""), "demo")
         directory = DataDirectory(tmp_path, IDENTITY)
         keeping = asyncio.create_task(keep_announced(directory, OWN, follower, announcer, stop))
         await asyncio.sleep(0.02)

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from stele.log.brokers import Brokers
 from stele.router import UnknownName
 from stele.router.over_kafka import kafka_router
 from tests.domain.history import join
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.broker
 
 
 async def test_a_router_reads_what_is_in_the_log_and_what_comes(kafka: str, topics: str) -> None:
-    async with log_writer(kafka, topics) as writer, kafka_router(kafka, topics) as router:
+    async with log_writer(kafka, topics) as writer, kafka_router(Brokers(kafka), topics) as router:
         await router.wait_for_epoch(writer.image.epoch, 20)
         outcome = await writer.submit(msgspec.structs.replace(join(1), cluster=topics))
         assert outcome.applied, outcome

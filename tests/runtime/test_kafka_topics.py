@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import (
     Topic,
     TopicsUnavailable,
@@ -55,20 +56,20 @@ def test_three_copies_need_two_in_sync() -> None:
 
 def test_several_processes_may_make_the_topics_at_once(kafka: str, cluster: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        made = [pool.submit(ensure_topics, kafka, cluster) for _ in range(4)]
+        made = [pool.submit(ensure_topics, Brokers(kafka), cluster) for _ in range(4)]
     for each in made:
         each.result()
-    ensure_topics(kafka, cluster)
+    ensure_topics(Brokers(kafka), cluster)
 
 
 def test_no_broker_is_an_error_within_the_deadline() -> None:
     with pytest.raises(TopicsUnavailable, match="list the topics"):
-        ensure_topics(f"127.0.0.1:{free_port()}", "c", deadline_s=0.5)
+        ensure_topics(Brokers(f"127.0.0.1:{free_port()}"), "c", deadline_s=0.5)
 
 
 def test_a_topic_that_is_missing_is_made_and_said_to_have_been(kafka: str, cluster: str) -> None:
-    assert make_topic(kafka, cluster, Topic.EPOCHS)
+    assert make_topic(Brokers(kafka), cluster, Topic.EPOCHS)
     assert config_of(kafka, topic_name(cluster, Topic.EPOCHS))["retention.ms"] == "-1"
-    assert not make_topic(kafka, cluster, Topic.EPOCHS)
+    assert not make_topic(Brokers(kafka), cluster, Topic.EPOCHS)
     with pytest.raises(TopicsUnavailable, match="list the topics"):
-        make_topic(f"127.0.0.1:{free_port()}", cluster, Topic.EPOCHS, deadline_s=0.5)
+        make_topic(Brokers(f"127.0.0.1:{free_port()}"), cluster, Topic.EPOCHS, deadline_s=0.5)

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stele.log.brokers import Brokers
 from stele.log.flows import FlowReader
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
@@ -61,6 +62,19 @@ from stele.runtime.settings import ServiceSettings, load_settings
 async def main(stop: Stop) -> None:
     configure_logs(service="trial", instance="t", level="info")
     await wait_for_topics(load_settings(ServiceSettings))
+
+raise SystemExit(run_service(main))
+"""
+
+WITH_A_SECRET = """
+from stele.runtime.service import run_service
+from stele.runtime.settings import ServiceSettings
+from stele.runtime.start import started
+
+async def main(stop):
+    started("trial", ServiceSettings)
+    password = " ".join(["in", "the", "clear"])
+    raise ZeroDivisionError
 
 raise SystemExit(run_service(main))
 """
@@ -144,6 +158,16 @@ def test_an_internal_error_ends_with_70_and_a_trace(run: Run) -> None:
     assert "ZeroDivisionError" in text_of(process)
 
 
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_a_trace_shows_no_locals_since_those_of_who_makes_a_client_have_its_password(
+    run: Run, json_lines: bool
+) -> None:
+    process = run(WITH_A_SECRET, STELE_LOG_JSON=str(json_lines).lower())
+    assert process.wait(20) == 70
+    assert "ZeroDivisionError" in text_of(process)
+    assert "in the clear" not in text_of(process)
+
+
 def test_a_bad_setting_ends_with_78_and_a_sentence_that_names_it(run: Run) -> None:
     process = run(SERVICE, STELE_HTTP_PORT="many")
     assert process.wait(20) == 78
@@ -196,7 +220,7 @@ async def test_waiting_ends_with_the_event_or_the_limit() -> None:
 async def test_a_start_of_a_reader_that_is_cancelled_as_it_becomes_ready_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader = FlowReader("127.0.0.1:1", "nothing", lambda value: None, lambda error: None)
+    reader = FlowReader(Brokers("127.0.0.1:1"), "nothing", lambda value: None, lambda error: None)
     monkeypatch.setattr(reader._thread, "start", lambda: None)
     task = asyncio.create_task(reader.start())
     while not reader._ready._waiters:  # noqa: ASYNC110

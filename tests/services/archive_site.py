@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from stele.domain.requests.ids import named
+from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.flows import flow_topic
 from stele.stack.ports import free_port
@@ -102,7 +103,7 @@ class Site:
 
     async def begins_behind(self, offset: int) -> int:
         """The topic's first offset, once it is behind this one."""
-        prober, topic = Prober(self.kafka), flow_topic(self.cluster, "epochs")
+        prober, topic = Prober(Brokers(self.kafka)), flow_topic(self.cluster, "epochs")
         try:
             async with asyncio.timeout(DELETED_S):
                 while (begin := (await asyncio.to_thread(prober.ends, topic)).begin) <= offset:  # noqa: ASYNC110

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from stele.domain.image import Image
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
@@ -142,7 +143,7 @@ async def cluster_without_nodes(
         services(kafka, topics, redis_url, folder, **environment) as start,
         aiohttp.ClientSession(timeout=TIMEOUT) as http,
     ):
-        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+        log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
         cluster = Cluster(start, folder, http)
         cluster.follower = LogFollower(log)
         cluster.follower.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stele.domain.commands import Envelope, Outcome
+from stele.log.brokers import Brokers
 from stele.log.codec import decode_outcome, encode_envelope
 from stele.log.flows import flow_topic
 from stele.runtime.kafka import ensure_topics
@@ -17,7 +18,7 @@ class Kafka:
     """A plain producer of commands and a plain consumer of outcomes."""
 
     def __init__(self, bootstrap: str, cluster: str) -> None:
-        ensure_topics(bootstrap, cluster)
+        ensure_topics(Brokers(bootstrap), cluster)
         self._commands = flow_topic(cluster, "commands")
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
         self._consumer = Consumer(

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import named
+from stele.log.brokers import Brokers
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.metadata_log.evidence import GUARD_KEY
@@ -55,7 +56,7 @@ def make_anew(bootstrap: str, cluster: str) -> None:
     wait_until(
         lambda: topic not in admin.list_topics(timeout=90).topics, "the topic to go", DEADLINE_S
     )
-    ensure_topics(bootstrap, cluster)
+    ensure_topics(Brokers(bootstrap), cluster)
 
 
 def test_an_empty_topic_is_no_cluster_until_it_is_founded(start: Start) -> None:
@@ -98,7 +99,7 @@ def test_of_two_founders_one_is_adopted(start: Start) -> None:
 def test_founding_is_refused_where_orders_were_sent_before(
     start: Start, kafka: str, cluster: str
 ) -> None:
-    ensure_topics(kafka, cluster)
+    ensure_topics(Brokers(kafka), cluster)
     append(kafka, flow_topic(cluster, "orders"), b"an order of the old cluster")
     service = start(STELE_FOUND="auto")
     wait_until(lambda: "has held records" in reason_of(service), "health to say why", DEADLINE_S)

@@ -14,6 +14,7 @@ from stele.domain.commands import Advance, Envelope, Outcome, SetSetting
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import named
 from stele.domain.requests.not_taken import FROZEN
+from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flight import Reply
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of, state_of
@@ -64,7 +65,7 @@ async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
         status, told = await post(cluster, "early")
         assert (status, told["code"]) == (LOCKED, FROZEN)
         assert told["details"]["by"] == "ada" and "`stele log thaw`" in told["hint"]
-        async with Commander(kafka, topics) as commander:
+        async with Commander(Brokers(kafka), topics) as commander:
             envelope = Envelope(request_id=named("k"), command=SetSetting("k", "v"), actor="bob")
             with pytest.raises(NotTakenError, match=REASON):
                 await commander.submit(envelope, 20)

@@ -19,6 +19,7 @@ from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.switches import all_off
+from stele.log.brokers import Brokers
 from stele.log.flows import FlowWriter, flow_topic
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of
 from tests.services.processes import Service, Start
@@ -196,7 +197,7 @@ async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_repo
     for name in NAMES:
         three.nodes[name].kill()
     balancer.kill()
-    loads = FlowWriter(kafka, flow_topic(topics, "load"))
+    loads = FlowWriter(Brokers(kafka), flow_topic(topics, "load"))
     loads.send("n1", b"no load")
     await loads.close()
     await asyncio.sleep(0.1)  # so that ages differ

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from stele.cli.main import run
 from stele.domain.column import column_of
 from stele.domain.requests.ids import named
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.metadata_log.openapi import openapi
@@ -69,7 +70,7 @@ def repeat_a_record(bootstrap: str, cluster: str) -> None:
     topic = flow_topic(cluster, "epochs")
 
     async def second() -> bytes:
-        log = KafkaLog(bootstrap, topic)
+        log = KafkaLog(Brokers(bootstrap), topic)
         try:
             return (await log.read(1, 1))[0].value
         finally:

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from stele.domain.commands import ClaimCoordinator, Envelope, Leave, SetSetting
 from stele.domain.requests.ids import named, parse, uuid7
+from stele.log.brokers import Brokers
 from stele.log.codec import encode_envelope
 from stele.log.commander import Commander, OutcomeUnknownError
 from stele.log.flows import flow_topic
@@ -480,7 +481,7 @@ async def test_the_commander_gets_outcomes_and_shares_them(
     start: Start, kafka: str, cluster: str
 ) -> None:
     await asyncio.to_thread(start)
-    async with Commander(kafka, cluster) as commander:
+    async with Commander(Brokers(kafka), cluster) as commander:
         asked = [commander.submit(setting(f"c{n % 20}"), 20) for n in range(40)]
         outcomes = await asyncio.gather(*asked)
         assert all(outcome.applied for outcome in outcomes)
@@ -492,7 +493,7 @@ async def test_the_commander_gets_outcomes_and_shares_them(
 
 
 async def test_the_commander_says_that_an_outcome_is_unknown(kafka: str, topics: str) -> None:
-    async with Commander(kafka, topics, resend_s=0.1) as commander:
+    async with Commander(Brokers(kafka), topics, resend_s=0.1) as commander:
         with pytest.raises(OutcomeUnknownError, match="is unknown"):
             await commander.submit(setting("a"), 0.5)
 
@@ -500,7 +501,7 @@ async def test_the_commander_says_that_an_outcome_is_unknown(kafka: str, topics:
 async def test_the_commander_asks_again_until_somebody_answers(
     start: Start, kafka: str, topics: str
 ) -> None:
-    async with Commander(kafka, topics, resend_s=0.2) as commander:
+    async with Commander(Brokers(kafka), topics, resend_s=0.2) as commander:
         waiting = asyncio.create_task(commander.submit(setting("early"), DEADLINE_S))
         await asyncio.to_thread(start)
         outcome = await waiting

@@ -16,6 +16,7 @@ from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived
+from stele.log.brokers import Brokers
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
@@ -36,7 +37,7 @@ async def site(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> Async
 
 async def epochs_topic(site: Site) -> list[bytes]:
     """Its records."""
-    log = KafkaLog(site.kafka, flow_topic(site.cluster, "epochs"))
+    log = KafkaLog(Brokers(site.kafka), flow_topic(site.cluster, "epochs"))
     try:
         found = list[bytes]()
         ends = await log.ends()
@@ -62,7 +63,7 @@ async def remake(site: Site, records: list[bytes]) -> None:
     """The topic is another one, and holds these records alone."""
     topic = flow_topic(site.cluster, "epochs")
     await delete(site)
-    await asyncio.to_thread(ensure_topics, site.kafka, site.cluster)
+    await asyncio.to_thread(ensure_topics, Brokers(site.kafka), site.cluster)
     producer = Producer({"bootstrap.servers": site.kafka, "acks": "all"})
     for value in records:
         producer.produce(topic, value, partition=0)

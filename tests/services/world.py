@@ -19,6 +19,7 @@ from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import TAKES_PART, ReportStatus
 from stele.domain.requests.decisions import decisions_of
 from stele.domain.requests.ids import named
+from stele.log.brokers import Brokers
 from stele.log.codec import (
     DecodeError,
     decode_envelope,
@@ -65,7 +66,7 @@ class LogWriter:
     def __init__(self, bootstrap: str, cluster: str) -> None:
         self.cluster = cluster
         self.rejected: list[Outcome] = []
-        self._log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
+        self._log = KafkaLog(Brokers(bootstrap), flow_topic(cluster, "epochs"))
         ids = Ids(
             next_state_id=lambda previous: next_state_id(previous, now_ms(), secrets.randbits(74)),
             now_ms=now_ms,
@@ -73,9 +74,9 @@ class LogWriter:
         self._won: dict[int, bytes] = {}
         self.pipeline = CommitPipeline(Fold(), self._log.append, ids, self._recall)
         self._commands = FlowReader(
-            bootstrap, flow_topic(cluster, "commands"), self._on_command, _unreadable
+            Brokers(bootstrap), flow_topic(cluster, "commands"), self._on_command, _unreadable
         )
-        self._outcomes = FlowWriter(bootstrap, flow_topic(cluster, "outcomes"))
+        self._outcomes = FlowWriter(Brokers(bootstrap), flow_topic(cluster, "outcomes"))
 
     @property
     def image(self) -> Image:
@@ -125,9 +126,9 @@ class RemoteLog:
 
     def __init__(self, bootstrap: str, cluster: str) -> None:
         self.cluster = cluster
-        self._log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
+        self._log = KafkaLog(Brokers(bootstrap), flow_topic(cluster, "epochs"))
         self._follower = LogFollower(self._log)
-        self._commander = Commander(bootstrap, cluster)
+        self._commander = Commander(Brokers(bootstrap), cluster)
 
     @property
     def image(self) -> Image:
@@ -164,10 +165,10 @@ class FakeNode:
         self._sequence = 0
         self._boot_id = f"{time.time_ns():020d}"
         cluster = writer.cluster
-        self._acks = FlowWriter(bootstrap, flow_topic(cluster, "acks"))
-        self._reports = FlowWriter(bootstrap, flow_topic(cluster, "reports"))
+        self._acks = FlowWriter(Brokers(bootstrap), flow_topic(cluster, "acks"))
+        self._reports = FlowWriter(Brokers(bootstrap), flow_topic(cluster, "reports"))
         self._reader = FlowReader(
-            bootstrap, flow_topic(cluster, "orders"), self._on_order, _unreadable
+            Brokers(bootstrap), flow_topic(cluster, "orders"), self._on_order, _unreadable
         )
         self._image = writer.image
         self.acked_epoch = 0

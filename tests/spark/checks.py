@@ -8,6 +8,7 @@ from stele.domain.image import Image
 from stele.domain.messages import PlacementRow
 from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
+from stele.log.brokers import Brokers
 from stele.log.framing import Framing
 from stele.placements.read import current_placements, placements_at, reached, read_table
 from stele.placements.topic import PLAIN, Marker, TopicView, read_placements
@@ -67,7 +68,7 @@ def settled(kafka: str, cluster: str, epoch: int, framing: Framing = PLAIN) -> T
     readers a moment after they told its writer that it is committed.
     """
     for _ in range(100):
-        view = read_placements(kafka, cluster, framing)
+        view = read_placements(Brokers(kafka), cluster, framing)
         if view.marker.epoch == epoch:
             break
         time.sleep(0.05)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from stele.log.brokers import Brokers
 from stele.placements.events_table import Events
 from stele.placements.forget import forget, main
 from stele.placements.read import read_table
@@ -84,7 +85,7 @@ def test_a_cluster_that_was_founded_anew_is_materialized_once_the_one_before_is_
     old, new, good = random_log(1), random_log(2)[:60], f"{cluster}-good"
     anew = f"{cluster}-anew"
     for name in (anew, good):
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, old)
     options = make_options(kafka, cluster, folder, pattern=f"{cluster}-.*")
     job = make_job(spark, options, folder)
@@ -92,7 +93,7 @@ def test_a_cluster_that_was_founded_anew_is_materialized_once_the_one_before_is_
     admin, topic = AdminClient({"bootstrap.servers": kafka}), f"stele.{anew}.epochs"
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
-    ensure_topics(kafka, anew)
+    ensure_topics(Brokers(kafka), anew)
     append(anew, new)
     job = make_job(spark, options, folder)
     run_until(job, lambda: anew in job.stopped, "the stop")

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 from prometheus_client import generate_latest
 
 from stele.domain.image import Image
+from stele.log.brokers import Brokers
 from stele.placements.queries import run
 from stele.placements.read import Row, read_table
 from stele.placements.store import Store
@@ -77,7 +78,7 @@ def make_options(
     from stele.placements.job import JobOptions
 
     return JobOptions(
-        bootstrap=kafka,
+        brokers=Brokers(kafka),
         cluster=cluster,
         pattern=pattern,
         delta_dir=str(folder / "delta"),
@@ -95,7 +96,7 @@ def make_job(spark: SparkSession, options: JobOptions, folder: Path, name: str =
         spark,
         options,
         folder / name,
-        lambda cluster: ensure_topics(options.bootstrap, cluster),
+        lambda cluster: ensure_topics(options.brokers, cluster),
         on_took=lambda *_: moved.set(),
         on_stop=lambda _: moved.set(),
     )
@@ -282,7 +283,7 @@ def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
     }
     good = f"{cluster}-good"
     for name in (*bad, good):
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, log[:30])
     for name, value in bad.items():
         append(name, [value, *log[30:]])
@@ -320,7 +321,7 @@ def test_a_cluster_whose_summaries_cannot_be_made_is_quarantined_alone_until_the
     log, delta = random_log(1), folder / "delta"
     good, bad = f"{cluster}-good", f"{cluster}-bad"
     for name in (good, bad):
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, log[:40])
     mended, make = threading.Event(), summaries.rows_of
 
@@ -380,7 +381,7 @@ def test_a_topic_of_placements_that_takes_nothing_or_is_gone_holds_up_no_table_a
     log, delta = random_log(1), folder / "delta"
     good, bad = f"{cluster}-good", f"{cluster}-bad"
     for name in (good, bad):
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, log[:40])
     most_bytes(kafka, bad, 100)  # less than rows take; the end of a transaction needs 78
     job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
@@ -476,7 +477,7 @@ def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_clust
     log = random_log(1)[:60]
     names = [f"{cluster}-{what}" for what in ("gone", "cut", "anew", "good")]
     for name in names:
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, log[:30])
     options = make_options(kafka, cluster, folder, pattern=f"{cluster}-.*")
     job = make_job(spark, options, folder)
@@ -486,7 +487,7 @@ def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_clust
     for deleted in admin.delete_topics([gone, anew]).values():
         deleted.result(20)
     wait_until(lambda: anew not in admin.list_topics(timeout=90).topics, "the deletion")
-    ensure_topics(kafka, names[2])
+    ensure_topics(Brokers(kafka), names[2])
     append(names[2], random_log(2)[:40])
     append(names[1], log[30:])
     admin.delete_records([TopicPartition(cut, 0, 35)])[TopicPartition(cut, 0, 35)].result(20)
@@ -507,7 +508,7 @@ def test_a_topic_deleted_while_the_query_runs_is_noticed_and_a_new_cluster_is_fo
 ) -> None:
     log = random_log(1)[:40]
     first, second = f"{cluster}-a", f"{cluster}-b"
-    ensure_topics(kafka, first)
+    ensure_topics(Brokers(kafka), first)
     append(first, log)
     job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
     job.start()
@@ -517,7 +518,7 @@ def test_a_topic_deleted_while_the_query_runs_is_noticed_and_a_new_cluster_is_fo
         name = f"stele.{first}.epochs"
         admin.delete_topics([name])[name].result(20)
         wait_for(job, lambda: first in job.stopped, "the deletion to be noticed")
-        ensure_topics(kafka, second)
+        ensure_topics(Brokers(kafka), second)
         append(second, log)
         wait_for(job, reached(job, **{second: log}), "the second cluster")
     finally:
@@ -621,7 +622,7 @@ def test_a_topic_of_reports_made_anew_and_one_with_more_partitions_stop_nobody(
     reports, delta = told(log, 1), folder / "delta"
     names = [f"{cluster}-{what}" for what in ("anew", "wide")]
     for name in names:
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, log)
         append(name, reports[:60], "reports")
     admin = AdminClient({"bootstrap.servers": kafka})
@@ -641,7 +642,7 @@ def test_a_topic_of_reports_made_anew_and_one_with_more_partitions_stop_nobody(
     anew = f"stele.{names[0]}.reports"
     admin.delete_topics([anew])[anew].result(20)
     wait_until(lambda: anew not in admin.list_topics(timeout=90).topics, "the deletion")
-    ensure_topics(kafka, names[0])
+    ensure_topics(Brokers(kafka), names[0])
     for name in names:
         append(name, reports[60:], "reports")
     job = make_job(spark, options, folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
+from stele.log.brokers import Brokers
 from stele.placements import derived_tables, events_table, placing
 from stele.placements.derive import Deriver
 from stele.placements.events import NewRows
@@ -40,7 +41,7 @@ class Job:
 
     def __init__(self, store: Store, writers: FakeWriters) -> None:
         self.events = Events(store)
-        self.deriver = Deriver("", store, self.events, _unexpected, lambda *_: None)
+        self.deriver = Deriver(Brokers(""), store, self.events, _unexpected, lambda *_: None)
         self.deriver._publishing = Publishing(writers, _unexpected)
         self.placing = Placing(self.deriver._derived)
         self._derive({cluster: NewRows() for cluster in self.events.heads})

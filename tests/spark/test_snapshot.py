@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements.read import current_placements, holds_epoch, placements_at, read_table
 from stele.placements.store import Store
@@ -73,7 +74,7 @@ async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snap
     good, cut = f"{cluster}-good", f"{cluster}-cut"
     log = cluster_log(cut, 150, EVERY)
     for name in (good, cut):
-        ensure_topics(kafka, name)
+        ensure_topics(Brokers(kafka), name)
         append(name, log[:60])
     port = free_port()
     options = msgspec.structs.replace(
@@ -199,7 +200,7 @@ def make_anew(kafka: str, cluster: str) -> None:
     topic, admin = flow_topic(cluster, "epochs"), AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
-    ensure_topics(kafka, cluster)
+    ensure_topics(Brokers(kafka), cluster)
 
 
 async def recover(catch_up: Service, last: Image) -> None:

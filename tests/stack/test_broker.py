@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import Topic, ensure_topics, topic_name
 from stele.stack.broker import BrokerCluster, BrokerFailed
 from stele.stack.redis import RedisServer
@@ -65,7 +66,7 @@ def test_data_outlives_a_kill_and_a_new_set_of_ports(tmp_path: Path) -> None:
     try:
         first.start()
         first.wait_ready()
-        ensure_topics(first.bootstrap, "c")
+        ensure_topics(Brokers(first.bootstrap), "c")
         produce(first.bootstrap, topic, b"before")
     finally:
         first.brokers[0].kill()
@@ -74,7 +75,7 @@ def test_data_outlives_a_kill_and_a_new_set_of_ports(tmp_path: Path) -> None:
     try:
         second.start()
         second.wait_ready()
-        ensure_topics(second.bootstrap, "c")
+        ensure_topics(Brokers(second.bootstrap), "c")
         assert consume(second.bootstrap, topic, 1) == [b"before"]
     finally:
         second.stop()
@@ -95,7 +96,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
 def test_with_one_of_three_brokers_killed_acks_all_is_still_answered(
     three: BrokerCluster, cluster: str, victim: int
 ) -> None:
-    ensure_topics(three.bootstrap, cluster, three.replication_factor)
+    ensure_topics(Brokers(three.bootstrap), cluster, three.replication_factor)
     topic = topic_name(cluster, Topic.EPOCHS)
     produce(three.bootstrap, topic, b"before")
     three.brokers[victim].kill()

@@ -46,8 +46,9 @@ def stack_of(directory: Path, modules: Path, *specs: ServiceSpec) -> Stack:
 
 @pytest.mark.broker
 def test_a_stack_starts_restarts_and_leaves_nothing(
-    tmp_path: Path, fake_module: FakeModule
+    tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("STELE_KAFKA_SECURITY_PROTOCOL", "SSL")  # of other brokers than its own
     modules = fake_module("fake_service", FAKE)
     spec = ServiceSpec("fake", "fake_service", {"STELE_DATA_DIR": "{directory}"}, count=2)
     with stack_of(tmp_path / "run", modules, spec) as stack:
@@ -57,6 +58,7 @@ def test_a_stack_starts_restarts_and_leaves_nothing(
         assert httpx.get(f"{url}/healthz", timeout=90).json()["ok"] is True
         env = httpx.get(f"{url}/env", timeout=90).json()
         assert env["STELE_INSTANCE_ID"] == "fake-2"
+        assert "STELE_KAFKA_SECURITY_PROTOCOL" not in env
         assert env["STELE_FAKE_URLS"] == f"{stack.url('fake-1')},{url}"
         assert Path(env["STELE_DATA_DIR"]).is_dir()
 

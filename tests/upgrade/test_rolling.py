@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stele.domain.registry import KNOWN_FEATURES
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.schemas import HEADER_BYTES, load_schemas
@@ -168,7 +169,7 @@ async def the_old_build_goes_no_further(site: Site, name: str, old: Path) -> Non
 
 async def headers(kafka: str, topics: str) -> set[bytes]:
     """Of all records in the log."""
-    log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+    log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
         end, begin, found = await log.end_offset(), 0, set[bytes]()
         while begin < end:

@@ -1,6 +1,6 @@
 """The agent: what a data store embeds to be a member of a cluster. It knows nothing of how data is kept.
 
-    async with kafka_agent(bootstrap, directory, gate, follower, handlers) as agent: ...
+    async with kafka_agent(brokers, directory, gate, follower, handlers) as agent: ...
 
 It follows the log, counts the topology versions and sessions that are in use, tells both to the session
 guard (acks), carries orders out with the store's functions, and reports on them. It does neither before the
@@ -25,6 +25,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.sessions import SessionGuard, SessionManager
+from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_order, encode_ack, encode_report
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
@@ -240,7 +241,7 @@ class Agent:
 
 @contextlib.asynccontextmanager
 async def kafka_agent(
-    bootstrap: str,
+    brokers: Brokers,
     directory: DataDirectory,
     gate: Gate,
     follower: LogFollower,
@@ -252,15 +253,15 @@ async def kafka_agent(
     ``handlers`` gives the store's functions for orders, made for this agent.
     """
     cluster = directory.identity.cluster
-    acks = FlowWriter(bootstrap, flow_topic(cluster, "acks"))
-    reports = FlowWriter(bootstrap, flow_topic(cluster, "reports"))
+    acks = FlowWriter(brokers, flow_topic(cluster, "acks"))
+    reports = FlowWriter(brokers, flow_topic(cluster, "reports"))
     flows = Flows(
         send_ack=lambda ack: acks.send(ack.node_id, encode_ack(ack)),
         send_report=lambda report: reports.send(report.node_id, encode_report(report)),
     )
     agent = Agent(directory, gate, follower, flows, handlers, heartbeat_s)
     orders = FlowReader(
-        bootstrap,
+        brokers,
         flow_topic(cluster, "orders"),
         agent.on_order,
         _unreadable_order,

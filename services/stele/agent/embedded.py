@@ -173,7 +173,7 @@ async def embedded(
         disk = partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity)
         await stack.enter_async_context(
             reporting_load(
-                settings.kafka_bootstrap,
+                settings.brokers,
                 settings.cluster,
                 member.agent,
                 partial(_measured, store),
@@ -205,7 +205,7 @@ async def working(
 
         await stack.enter_async_context(
             kafka_agent(
-                settings.kafka_bootstrap,
+                settings.brokers,
                 node.directory,
                 node.gate,
                 follower,

@@ -20,6 +20,7 @@ from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.messages import Load, TabletSizes
 from stele.domain.tablets.maps import read_from
+from stele.log.brokers import Brokers
 from stele.log.codec import encode_load
 from stele.log.flows import FlowWriter, flow_topic
 from stele.runtime.kafka import LOAD_MAX_MESSAGE_BYTES
@@ -200,7 +201,7 @@ class LoadReporter:
 
 @asynccontextmanager
 async def reporting_load(
-    bootstrap: str,
+    brokers: Brokers,
     cluster: str,
     agent: Agent,
     measure: Measure,
@@ -211,7 +212,7 @@ async def reporting_load(
 ) -> AsyncIterator[None]:
     """Report inside the block."""
     topic = flow_topic(cluster, "load")
-    loads = FlowWriter(bootstrap, topic, LOAD_MAX_MESSAGE_BYTES)
+    loads = FlowWriter(brokers, topic, LOAD_MAX_MESSAGE_BYTES)
 
     def send(load: Load) -> None:
         loads.send(load.node_id, encode_load(load))

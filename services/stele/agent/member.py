@@ -105,7 +105,7 @@ class Membership:
             )
             if waits:
                 await gate.recognise(stop)
-            async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
+            async with Commander(settings.brokers, settings.cluster) as commander:
                 await admit(directory, self.advertised, follower, commander, stop)
             await gate.recognise(stop)
             async with self._announced(stop):
@@ -125,7 +125,7 @@ class Membership:
         settings, directory, told = self._settings, self.directory, self.advertised
         announcer = Announcer(
             partial(announcement_again, directory.identity, told),
-            settings.kafka_bootstrap,
+            settings.brokers,
             settings.cluster,
         )
         keeping = keep_announced(directory, told, self.follower, announcer, stop)

@@ -106,13 +106,13 @@ async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop)
 
 
 def _on_kafka(settings: CatchUpSettings) -> Ports:
-    servers, topic = settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs")
+    brokers, topic = settings.brokers, flow_topic(settings.cluster, "epochs")
 
     async def make_it() -> bool:
         copies = settings.kafka_replication_factor
         try:
             return await asyncio.to_thread(
-                make_topic, servers, settings.cluster, Topic.EPOCHS, copies, deadline_s=MAKE_S
+                make_topic, brokers, settings.cluster, Topic.EPOCHS, copies, deadline_s=MAKE_S
             )
         except TopicsUnavailable as error:
             raise NotRecoverable(str(error)) from error
@@ -120,17 +120,17 @@ def _on_kafka(settings: CatchUpSettings) -> Ports:
     async def is_it_missing() -> bool:
         try:
             return await asyncio.to_thread(
-                is_missing, servers, settings.cluster, Topic.EPOCHS, deadline_s=MAKE_S
+                is_missing, brokers, settings.cluster, Topic.EPOCHS, deadline_s=MAKE_S
             )
         except TopicsUnavailable as error:
             raise NotRecoverable(str(error)) from error
 
     return Ports(
-        open_log=lambda: KafkaLog(servers, topic),
+        open_log=lambda: KafkaLog(brokers, topic),
         is_topic_missing=is_it_missing,
         make_topic=make_it,
-        delete=lambda offset: delete_records(servers, topic, offset),
-        commander=lambda: Commander(servers, settings.cluster),
+        delete=lambda offset: delete_records(brokers, topic, offset),
+        commander=lambda: Commander(brokers, settings.cluster),
         end=end_in_order,
     )
 

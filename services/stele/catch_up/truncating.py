@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stele.domain.image import Image
+from stele.log.brokers import Brokers
 from stele.runtime.logs import get_logger
 from stele.runtime.starting import AskEnds
 
@@ -51,9 +52,9 @@ async def truncate(
         await asyncio.sleep(LOOK_S)
 
 
-def delete_records(bootstrap: str, topic: str, offset: int) -> None:
+def delete_records(brokers: Brokers, topic: str, offset: int) -> None:
     """A ``Delete`` of a topic's only partition. Raises KafkaException, TimeoutError."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(brokers.client())
     asked = admin.delete_records(
         [TopicPartition(topic, 0, offset)], request_timeout=DELETE_S, operation_timeout=DELETE_S
     )

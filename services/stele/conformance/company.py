@@ -39,6 +39,7 @@ from stele.log.kafka import KafkaLog
 from stele.log.state_ids import ENTROPY_BITS, next_state_id
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
+from stele.runtime.settings import KafkaSettings, environment_of
 from stele.stack.process import Command, Process, spawn
 
 LOOK_S: Final = 0.05
@@ -79,7 +80,9 @@ def last_words(process: Process) -> str:
 class Company:
     """``async with Company(...)``: its services run, and all that is said is heard, inside the block."""
 
-    def __init__(self, bootstrap: str, cluster: str, folder: Path, argv: Sequence[str]) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, cluster: str, folder: Path, argv: Sequence[str]
+    ) -> None:
         self.watch = Watch()
         self.orders: list[Order] = []
         self.not_asked = ""
@@ -88,7 +91,8 @@ class Company:
         self.values: Values
         self._paused: set[str] = set()
         self._boots: dict[str, int] = {}
-        self._bootstrap = bootstrap
+        self._kafka = kafka
+        self._brokers = kafka.brokers
         self._cluster = cluster
         self._folder = folder
         self._argv = [*argv]
@@ -100,7 +104,7 @@ class Company:
         self._sender: FlowWriter
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(ensure_topics, self._bootstrap, self._cluster)
+        await asyncio.to_thread(ensure_topics, self._brokers, self._cluster)
         stack = self._stack
         stack.push_async_callback(self._end)
         self.values = Values(self)
@@ -110,14 +114,14 @@ class Company:
         await self._listen(
             "reports", lambda v: self.watch.on_report(decode_report(v), time.monotonic())
         )
-        self._log = KafkaLog(self._bootstrap, flow_topic(self._cluster, "epochs"))
+        self._log = KafkaLog(self._brokers, flow_topic(self._cluster, "epochs"))
         stack.push_async_callback(self._log.close)
         self._follower = LogFollower(self._log)
         self._follower.listen(lambda image, _: self.watch.on_epoch(image, time.monotonic()))
         self._follower.start()
-        self._sender = FlowWriter(self._bootstrap, flow_topic(self._cluster, "orders"))
+        self._sender = FlowWriter(self._brokers, flow_topic(self._cluster, "orders"))
         stack.push_async_callback(self._sender.close)
-        self._commander = Commander(self._bootstrap, self._cluster)
+        self._commander = Commander(self._brokers, self._cluster)
         await self._commander.start()
         stack.push_async_callback(self._commander.close)
         self.start_service("metadata_log")
@@ -253,7 +257,7 @@ class Company:
 
     async def _listen(self, flow: str, on_value: Callable[[bytes], None]) -> None:
         topic = flow_topic(self._cluster, flow)
-        reader = FlowReader(self._bootstrap, topic, on_value, self._unreadable)
+        reader = FlowReader(self._brokers, topic, on_value, self._unreadable)
         await reader.start()
         self._stack.push_async_callback(reader.close)
 
@@ -262,8 +266,8 @@ class Company:
 
     def _spawn(self, name: str, argv: Sequence[str], settings: dict[str, str]) -> Process:
         common = {
+            **environment_of(self._kafka),
             "STELE_CLUSTER": self._cluster,
-            "STELE_KAFKA_BOOTSTRAP": self._bootstrap,
             "STELE_INSTANCE_ID": name,
         }
         return spawn(

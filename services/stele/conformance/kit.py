@@ -11,6 +11,7 @@ from stele.conformance.company import Company, ServiceEnded
 from stele.conformance.playing import Scene
 from stele.conformance.rules import Broken, Wrong
 from stele.conformance.scenes import SCENES
+from stele.runtime.settings import KafkaSettings
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ def scenes_of(only: Sequence[str]) -> list[Scene]:
 
 
 async def run_kit(
-    bootstrap: str,
+    kafka: KafkaSettings,
     folder: Path,
     argv: Sequence[str],
     on_scene: Callable[[str, Sequence[Broken]], None] = lambda name, broken: None,
@@ -52,7 +53,7 @@ async def run_kit(
     """
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     played = list[str]()
-    async with Company(bootstrap, f"kit-{uuid.uuid4().hex[:8]}", folder, argv) as company:
+    async with Company(kafka, f"kit-{uuid.uuid4().hex[:8]}", folder, argv) as company:
         broken = company.watch.broken
         for scene in scenes_of(only):
             try:

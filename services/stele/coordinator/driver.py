@@ -78,7 +78,7 @@ class Driver:
         transport: Transport | None = None,
     ) -> None:
         self.election = Election(
-            settings.kafka_bootstrap, settings.cluster, settings.instance_id, self.wake
+            settings.brokers, settings.cluster, settings.instance_id, self.wake
         )
         self.term = 0
         """The term that this process claimed and got; 0 when it never did."""
@@ -337,13 +337,13 @@ async def driving(
     def topic(flow: str) -> str:
         return flow_topic(settings.cluster, flow)
 
-    bootstrap = settings.kafka_bootstrap
-    commands = FlowWriter(bootstrap, topic("commands"))
-    orders = FlowWriter(bootstrap, topic("orders"))
+    brokers = settings.brokers
+    commands = FlowWriter(brokers, topic("commands"))
+    orders = FlowWriter(brokers, topic("orders"))
     driver = Driver(settings, followed, commands, orders, transport)
-    acks = FlowReader(bootstrap, topic("acks"), driver.on_ack, driver.on_unreadable)
-    reports = FlowReader(bootstrap, topic("reports"), driver.on_report, driver.on_unreadable)
-    outcomes = FlowReader(bootstrap, topic("outcomes"), driver.on_outcome, driver.on_unreadable)
+    acks = FlowReader(brokers, topic("acks"), driver.on_ack, driver.on_unreadable)
+    reports = FlowReader(brokers, topic("reports"), driver.on_report, driver.on_unreadable)
+    outcomes = FlowReader(brokers, topic("outcomes"), driver.on_outcome, driver.on_unreadable)
     try:
         await acks.start()
         await reports.start()

@@ -11,6 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from stele.log.brokers import Brokers, Settings
 from stele.log.flows import flow_topic
 from stele.log.loops import call_in
 from stele.runtime.group import Membership
@@ -31,7 +32,7 @@ class Election:
     """
 
     def __init__(
-        self, bootstrap: str, cluster: str, instance_id: str, on_change: Callable[[], None]
+        self, brokers: Brokers, cluster: str, instance_id: str, on_change: Callable[[], None]
     ) -> None:
         self.elected = False
         self._topic = flow_topic(cluster, "reports")
@@ -40,8 +41,8 @@ class Election:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
         self._membership = Membership(self._stop)
-        self._settings: dict[str, str | int | bool] = {
-            "bootstrap.servers": bootstrap,
+        self._settings: Settings = {
+            **brokers.client(),
             "group.id": f"stele.{cluster}.coordinators",
             "group.instance.id": instance_id,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
@@ -49,7 +50,7 @@ class Election:
             "partition.assignment.strategy": "cooperative-sticky",  # who acts goes on acting
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
-            "reconnect.backoff.max.ms": 1000,
+            "error_cb": self._membership.refused,
         }
 
     @property
@@ -84,7 +85,7 @@ class Election:
             )
             while not self._stop.is_set():
                 message = consumer.poll(POLL_S)
-                self._membership.look_at(message.error() if message is not None else None)
+                self._membership.look_at(consumer, message.error() if message is not None else None)
         except KafkaException:
             self._tell(False)
             raise

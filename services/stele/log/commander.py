@@ -12,6 +12,7 @@ import stamina
 
 from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.requests.not_taken import BUSY, horizon_of
+from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_outcome, encode_envelope
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 
@@ -53,7 +54,7 @@ class OutcomeUnknownError(TimeoutError):
 class Commander:
     """Commands of one process. ``async with Commander(...)``, or ``start`` and ``close``."""
 
-    def __init__(self, bootstrap: str, cluster: str, resend_s: float = RESEND_S) -> None:
+    def __init__(self, brokers: Brokers, cluster: str, resend_s: float = RESEND_S) -> None:
         self.unreadable = 0
         """Outcomes that could not be decoded."""
         self.foreign = 0
@@ -61,9 +62,9 @@ class Commander:
         self.horizon_ms = -1
         """What the next id must be newer than, as the newest refusal of an id tells; -1: it tells nothing."""
         self._resend_s = resend_s
-        self._commands = FlowWriter(bootstrap, flow_topic(cluster, "commands"))
+        self._commands = FlowWriter(brokers, flow_topic(cluster, "commands"))
         self._outcomes = FlowReader(
-            bootstrap, flow_topic(cluster, "outcomes"), self._on_outcome, self._on_unreadable
+            brokers, flow_topic(cluster, "outcomes"), self._on_outcome, self._on_unreadable
         )
         self._waiting: dict[str, list[asyncio.Future[Outcome]]] = {}
         self._log_ids: dict[str, str] = {}

@@ -14,7 +14,9 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
 
+from stele.log.brokers import Brokers
 from stele.log.port import Ends
+from stele.log.refusals import Refusals
 
 TIMEOUT_S: Final = 10.0
 FIRST_ATTEMPT_S: Final = 1.0
@@ -43,12 +45,18 @@ def resolve(
 class Prober:
     """Asks the brokers; every call blocks for ``TIMEOUT_S`` at most. For one thread at a time."""
 
-    def __init__(self, bootstrap: str, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        stop: threading.Event | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self._refusals = refusals or Refusals()
         self._settings = {
-            "bootstrap.servers": bootstrap,
+            **brokers.client(),
+            "error_cb": self._refusals,
             "group.id": "stele-unused",
             "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 1000,
         }
         self._stop = stop or threading.Event()
         self._consumer: Consumer | None = None
@@ -78,9 +86,10 @@ class Prober:
                 )
             except (KafkaException, TimeoutError) as error:
                 if left_s <= attempt_s or self._stop.wait(PAUSE_S):
+                    why = self._why(error)
                     self.close()
                     raise TimeoutError(
-                        f"No leader tells where {topic}/{partition} ends: {error}"
+                        f"No leader tells where {topic}/{partition} ends: {why}"
                     ) from error
             self._ask_who_leads(topic, min(WHO_LEADS_S, deadline_s - time.monotonic()))
             attempt_s = min(2 * attempt_s, LONGEST_ATTEMPT_S)
@@ -91,6 +100,11 @@ class Prober:
                 self._consumer.list_topics(topic, timeout=timeout_s)
             except KafkaException:
                 self.close()  # it may hold on to a broker that is silent
+
+    def _why(self, error: Exception) -> str:
+        if self._consumer is not None:
+            self._consumer.poll(0)  # has it say what it was refused
+        return self._refusals.why(error)
 
     def _attempt(self, where: TopicPartition, timeout_s: float) -> int:
         consumer = self._consumer = self._consumer or Consumer(self._settings)

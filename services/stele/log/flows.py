@@ -9,11 +9,21 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
+from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError
 from stele.log.ends import resolve
 from stele.log.loops import call_in
+from stele.log.refusals import Refusals
 
 TIMEOUT_S: Final = 10.0
 ENDS_TIMEOUT_S: Final = 2.0
@@ -40,17 +50,21 @@ class FlowWriter:
     A record has at most ``limit_bytes``; sending a larger one raises KafkaException.
     """
 
-    def __init__(self, bootstrap: str, topic: str, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, brokers: Brokers, topic: str, limit_bytes: int = LIMIT_BYTES) -> None:
         self._topic = topic
+        self._refusals = Refusals()
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "delivery.timeout.ms": 10_000,
                 "message.max.bytes": limit_bytes,
                 "partitioner": "murmur2_random",
+                "delivery.report.only.error": True,
+                "on_delivery": self._on_delivery,
+                "error_cb": self._refusals,
             }
         )
 
@@ -59,6 +73,10 @@ class FlowWriter:
         with contextlib.suppress(BufferError):
             self._producer.produce(self._topic, value, key.encode())
         self._producer.poll(0)
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._refusals(error)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._producer.flush, FLUSH_TIMEOUT_S)
@@ -72,7 +90,7 @@ class FlowReader:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, on_value: OnValue, on_unreadable: OnUnreadable
+        self, brokers: Brokers, topic: str, on_value: OnValue, on_unreadable: OnUnreadable
     ) -> None:
         self._topic = topic
         self._on_value = on_value
@@ -81,14 +99,15 @@ class FlowReader:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"flow-{topic}", daemon=True)
         self._ready = asyncio.Event()
+        self._refusals = Refusals()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
                 "group.id": "stele-unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
+                "error_cb": self._refusals,
                 "fetch.error.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 1000,
             }
         )
 
@@ -103,7 +122,8 @@ class FlowReader:
                 await self._ready.wait()
         except TimeoutError:
             text = f"The end of {self._topic} was not found within {START_TIMEOUT_S:g} s."
-            raise TimeoutError(f"{text} Are the brokers up, and is the topic there?") from None
+            why = self._refusals.newest or "Are the brokers up, and is the topic there?"
+            raise TimeoutError(f"{text} {why}") from None
 
     async def close(self) -> None:
         self._stop.set()
@@ -118,7 +138,13 @@ class FlowReader:
                 first = self._consumer.poll(0.2)
                 if first is not None:
                     batch = [first, *self._consumer.consume(BATCH, 0)]
-                    values = [m.value() or b"" for m in batch if m.error() is None]
+                    values = list[bytes]()
+                    for message in batch:
+                        error = message.error()
+                        if error is None:
+                            values.append(message.value() or b"")
+                        else:
+                            self._refusals(error)
                     call_in(self._loop, self._deliver, values)
         finally:
             self._consumer.close()
@@ -127,10 +153,15 @@ class FlowReader:
         """False while a leader is away or moving, or the topic is not there yet: try again."""
         try:
             metadata = self._consumer.list_topics(self._topic, timeout=ENDS_TIMEOUT_S)
-            partitions = sorted(metadata.topics[self._topic].partitions)
+            topic = metadata.topics[self._topic]
+            if topic.error is not None:
+                self._refusals(topic.error)
+            partitions = sorted(topic.partitions)
             wanted = [TopicPartition(self._topic, each, OFFSET_END) for each in partitions]
             self._consumer.assign(resolve(self._consumer, wanted, ENDS_TIMEOUT_S))
-        except (KafkaException, TimeoutError):
+        except (KafkaException, TimeoutError) as failed:
+            self._consumer.poll(0)  # has it say what it was refused
+            self._refusals.why(failed)
             return False
         return bool(partitions)
 

@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
 from stele.log.hand_over import HandOver
@@ -39,6 +40,7 @@ from stele.log.port import (
     ignore,
 )
 from stele.log.pulse import LONGEST_PAUSE_S, Moment, Pulse
+from stele.log.refusals import Refusals, refusal
 
 READ_BATCH: Final = 2000
 FOLLOW_BATCH: Final = 500
@@ -73,13 +75,13 @@ _CONSUMER: Final[dict[str, Any]] = {
     "fetch.queue.backoff.ms": 50,
     "enable.partition.eof": False,
     "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1000,
 }
 LOOK_TIMEOUT_S: Final = 3.0
 """For each of a look's questions. One that fails is asked anew, by new clients."""
 UNREACHABLE_EVERY_S: Final = 10.0
-"""A broker that stays away is tried again all the time, and each failure is told. It is a reason to look at the
-log once, and now and then; a new doubt before the last one is settled would never let it be."""
+"""A broker that stays away, or refuses this process, is tried again all the time, and each failure is told. It
+is a reason to look at the log once, and now and then; a new doubt before the last one is settled would never
+let it be."""
 _UNREACHABLE: Final = frozenset(
     {
         KafkaError._TRANSPORT,  # noqa: SLF001 - librdkafka's own names
@@ -102,8 +104,8 @@ class KafkaLog:
     Make it inside the event loop that ``follow``'s callbacks are to run in.
     """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._servers = {"bootstrap.servers": bootstrap}
+    def __init__(self, brokers: Brokers, topic: str) -> None:
+        self._client = brokers.client()
         self._topic = topic
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
@@ -113,10 +115,11 @@ class KafkaLog:
         self._hand_over: HandOver | None = None
         # A thread each: a caller that has gone away leaves its question running, and no two may be.
         self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
-        self._prober = Prober(bootstrap, self._stop)
+        self._refusals = Refusals()
+        self._prober = Prober(brokers, self._stop, self._refusals)
         # What reads the past asks for itself: a look, which a barrier waits for, must not stand behind it.
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
-        self._reading_prober = Prober(bootstrap, self._stop)
+        self._reading_prober = Prober(brokers, self._stop, self._refusals)
         self._reader: Consumer | None = None
         self._looker: Consumer | None = None
         self._admin: AdminClient | None = None
@@ -176,7 +179,9 @@ class KafkaLog:
         if self._hand_over is not None and len(batch) <= MOST_REPORTED:
             sent = Moment.now()
             for each in batch:
-                each["callback"] = partial(_reported, self._hand_over, each["value"], sent)
+                each["callback"] = partial(
+                    _reported, self._refusals, self._hand_over, each["value"], sent
+                )
         if producer.produce_batch(self._topic, batch, partition=0) < len(batch):
             refused = next(m["_error"] for m in batch if "_error" in m)
             if is_fatal(refused):
@@ -188,7 +193,7 @@ class KafkaLog:
         thread.start()
 
     def _start_producer(self) -> Producer:
-        self._producer = Producer({**self._servers, **_PRODUCER})
+        self._producer = Producer({**self._client, **_PRODUCER, "error_cb": self._refusals})
         self._start_thread(self._serve_producer, self._producer)
         return self._producer
 
@@ -197,7 +202,15 @@ class KafkaLog:
             producer.poll(0.1)
 
     def _consumer(self, **more: object) -> Consumer:
-        return Consumer({**self._servers, **_CONSUMER, "group.id": "stele-unused", **more})
+        return Consumer(
+            {
+                **self._client,
+                **_CONSUMER,
+                "error_cb": self._refusals,
+                "group.id": "stele-unused",
+                **more,
+            }
+        )
 
     def _close_consumers(self) -> None:
         for prober in (self._prober, self._reading_prober):
@@ -210,10 +223,15 @@ class KafkaLog:
         """Raises TimeoutError, KafkaException. Clients that failed may hold on to a leader that is dead."""
         try:
             return self._look_once(offset)
-        except (KafkaException, TimeoutError):
-            looker, self._looker, self._admin = self._looker, None, None
+        except (KafkaException, TimeoutError) as error:
+            looker, admin, self._looker, self._admin = self._looker, self._admin, None, None
+            if admin is not None:
+                admin.poll(0)  # has it say what it was refused
+            why = self._refusals.why(error)
             if looker is not None:
                 looker.close()
+            if self._refusals.newest:
+                raise TimeoutError(f"the brokers do not show {self._topic}: {why}") from error
             raise
 
     def _look_once(self, offset: int | None) -> Look:
@@ -227,7 +245,7 @@ class KafkaLog:
 
     def _ask_topic_id(self) -> str:
         """Of the controller's metadata, never of what a client remembers."""
-        self._admin = self._admin or AdminClient({**self._servers})
+        self._admin = self._admin or AdminClient(self._client | {"error_cb": self._refusals})
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )
@@ -302,11 +320,13 @@ class KafkaLog:
 
         def on_trouble(error: KafkaError) -> None:
             nonlocal unreachable_s
-            if error.code() in _UNREACHABLE:
+            self._refusals(error)
+            refused = refusal(error)
+            if refused or error.code() in _UNREACHABLE:
                 if time.monotonic() - unreachable_s < UNREACHABLE_EVERY_S:
                     return
                 unreachable_s = time.monotonic()
-            call_in(self._loop, on_doubt, f"the consumer says: {error.str()}")
+            call_in(self._loop, on_doubt, f"the consumer says: {refused or error.str()}")
 
         notices = Notices(partial(call_in, self._loop, on_doubt))
         consumer = self._consumer(error_cb=on_trouble, debug=DEBUG, logger=notices)
@@ -336,11 +356,20 @@ class KafkaLog:
 
 
 def _reported(
-    hand_over: HandOver, value: bytes, sent: Moment, error: KafkaError | None, message: Message
+    refusals: Refusals,
+    hand_over: HandOver,
+    value: bytes,
+    sent: Moment,
+    error: KafkaError | None,
+    message: Message,
 ) -> None:
-    """A record that its producer gives up is no news here: what became of it is read in the log."""
+    """A record that its producer gives up is no news here, unless it was refused: what became of it is read in
+    the log.
+    """
     offset = message.offset()
-    if error is None and offset is not None and offset >= 0:
+    if error is not None:
+        refusals(error)
+    elif offset is not None and offset >= 0:
         hand_over.reported(offset, value, sent)
 
 

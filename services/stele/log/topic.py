@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.port import Ends
 
@@ -15,21 +16,21 @@ Record = tuple[str, bytes | None]
 """Key and value; no value is a tombstone. A key that is no text has its bytes written out."""
 
 
-def read_topic(bootstrap: str, topic: str) -> Iterator[Record]:
+def read_topic(brokers: Brokers, topic: str) -> Iterator[Record]:
     """All records up to the end at the time of the call, partition by partition.
 
     Raises TimeoutError, and KafkaException when the brokers cannot say what the topic's partitions are.
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **brokers.client(),
             "group.id": "stele-unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
         }
     )
-    prober = Prober(bootstrap)
+    prober = Prober(brokers)
     try:
         partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
         for partition in sorted(partitions):

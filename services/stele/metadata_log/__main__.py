@@ -31,8 +31,8 @@ NAME = "metadata-log"
 async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
     """The writer on its way to the end of the log; then the commands topic is read too."""
     await wait_for_topics(settings)
-    topic, servers = flow_topic(settings.cluster, "epochs"), settings.kafka_bootstrap
-    epochs, past = KafkaLog(servers, topic), KafkaLog(servers, topic)
+    topic, brokers = flow_topic(settings.cluster, "epochs"), settings.brokers
+    epochs, past = KafkaLog(brokers, topic), KafkaLog(brokers, topic)
     catch_up = CatchUp(settings.catch_up_urls)
     async with taking_commands(settings, epochs, catch_up, older_cluster, past=past) as both:
         yield both
@@ -56,7 +56,7 @@ def health_of(writer: Writer, commands: CommandsTopic, topic_trouble: str = "") 
 async def main(stop: Stop) -> None:
     settings = started(NAME, MetadataLogSettings)
     name = flow_topic(settings.cluster, "epochs")
-    topic = TopicSettings(name, settings_of(settings.kafka_bootstrap, name))
+    topic = TopicSettings(name, settings_of(settings.brokers, name))
     async with (
         running(settings) as (writer, commands),
         announced(NAME, settings, lambda: writer.image, lambda: writer.ready),

@@ -22,6 +22,7 @@ from stele.log.codec import DecodeError, decode_envelope, encode_outcome
 from stele.log.flows import flow_topic
 from stele.log.framing import SchemaIds, schema_ids, unframed
 from stele.log.loops import call_in
+from stele.log.refusals import Refusals
 from stele.metadata_log import metrics
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.settings import MetadataLogSettings
@@ -96,7 +97,7 @@ class CommandsTopic:
         self._settings = settings
         self._schema_ids = _schema_ids(settings)
         self._membership = Membership(self._stop)
-        self._producer = Producer(_producer_settings(settings))
+        self._producer = Producer(_producer_settings(settings) | {"error_cb": Refusals()})
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
 
     @property
@@ -121,7 +122,9 @@ class CommandsTopic:
     def _read(self) -> None:
         """The life of one consumer. Raises KafkaException; what it had not answered is read again."""
         self._progress.clear()
-        consumer = Consumer(_consumer_settings(self._settings))
+        consumer = Consumer(
+            _consumer_settings(self._settings) | {"error_cb": self._membership.refused}
+        )
         try:
             consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
             committed_s = time.monotonic()
@@ -143,19 +146,20 @@ class CommandsTopic:
             return
         first = consumer.poll(BUSY_POLL_S if outstanding else IDLE_POLL_S)
         messages = [] if first is None else [first, *consumer.consume(BATCH, 0)]
-        self._membership.look_at(None)
-        batch = [received for received in map(self._received, messages) if received is not None]
+        self._membership.look_at(consumer, None)
+        taken = (self._received(consumer, message) for message in messages)
+        batch = [received for received in taken if received is not None]
         if not batch:
             return
         for received in batch:
             self._progress.setdefault(received.partition, Progress()).take(received.offset)
         call_in(self._loop, self._submit, batch)
 
-    def _received(self, message: Message) -> Received | None:
+    def _received(self, consumer: Consumer, message: Message) -> Received | None:
         """Raises KafkaException for what ends the consumer."""
         error = message.error()
         if error is not None:
-            self._membership.look_at(error)
+            self._membership.look_at(consumer, error)
             log.warning("reading commands", why=str(error))
             return None
         return Received(
@@ -312,7 +316,7 @@ def _text(key: bytes | None) -> str:
 def _consumer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
     session_ms = int(settings.commands_session_timeout_s * 1000)
     return {
-        "bootstrap.servers": settings.kafka_bootstrap,
+        **settings.brokers.client(),
         "group.id": f"stele.{settings.cluster}.metadata-log",
         # A restart under the same name takes its partition back at once.
         "group.instance.id": settings.instance_id,
@@ -324,13 +328,12 @@ def _consumer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
         "isolation.level": "read_uncommitted",
         "fetch.min.bytes": 1,
         "fetch.error.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1000,
     }
 
 
 def _producer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
     return {
-        "bootstrap.servers": settings.kafka_bootstrap,
+        **settings.brokers.client(),
         "acks": "all",
         "enable.idempotence": True,
         "linger.ms": 0,

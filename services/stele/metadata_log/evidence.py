@@ -53,7 +53,7 @@ async def _in_redis(settings: MetadataLogSettings) -> str:
 
 
 def _in_topics(settings: MetadataLogSettings) -> str:
-    prober = Prober(settings.kafka_bootstrap)
+    prober = Prober(settings.brokers)
     try:
         for flow in TELLING_FLOWS:
             topic = flow_topic(settings.cluster, flow)

@@ -11,6 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import EPOCH_MAX_MESSAGE_BYTES
 from stele.runtime.logs import get_logger
 
@@ -89,9 +90,9 @@ def flaws(settings: Mapping[str, str]) -> list[str]:
     return found
 
 
-def settings_of(bootstrap: str, topic: str) -> Ask:
+def settings_of(brokers: Brokers, topic: str) -> Ask:
     """Asks the brokers, over a connection that is kept."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({**brokers.client(), "log_level": 0})
     resource = ConfigResource(ResourceType.TOPIC, topic)
 
     def ask() -> Mapping[str, str]:

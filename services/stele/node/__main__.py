@@ -117,7 +117,7 @@ async def node_app(
 
         agent = await stack.enter_async_context(
             kafka_agent(
-                settings.kafka_bootstrap,
+                settings.brokers,
                 directory,
                 gate,
                 follower,
@@ -128,7 +128,7 @@ async def node_app(
         rates = Rates(settings.rate_half_life_s)
         await stack.enter_async_context(
             reporting_load(
-                settings.kafka_bootstrap,
+                settings.brokers,
                 settings.cluster,
                 agent,
                 measuring(store, agent.node_id),

@@ -67,7 +67,7 @@ async def main(stop: Stop) -> None:
     runner.start()
     announcing = asyncio.create_task(_announce(settings, runner), name="announce")
     telling = asyncio.create_task(
-        tell_readers(settings.instance_id, settings.kafka_bootstrap, partial(_reached, runner)),
+        tell_readers(settings.instance_id, settings.brokers, partial(_reached, runner)),
         name="readers",
     )
     try:
@@ -95,7 +95,7 @@ async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
         images = {} if runner.job is None else runner.job.images()
         for cluster, image in sorted(images.items(), key=itemgetter(0)):
             if cluster not in tellings:
-                tellings[cluster] = Telling(own, settings.kafka_bootstrap, cluster)
+                tellings[cluster] = Telling(own, settings.brokers, cluster)
             if due_s.get(cluster, 0.0) <= time.monotonic():
                 pause_s = await tellings[cluster].look(image, is_read=True)
                 due_s[cluster] = time.monotonic() + pause_s
@@ -131,7 +131,7 @@ def _job(settings: PlacementsSettings, spark: SparkSession, scratch: Path) -> Jo
 
 
 def _ensure_topics(settings: PlacementsSettings, cluster: str) -> None:
-    ensure_topics(settings.kafka_bootstrap, cluster, settings.kafka_replication_factor)
+    ensure_topics(settings.brokers, cluster, settings.kafka_replication_factor)
 
 
 if __name__ == "__main__":

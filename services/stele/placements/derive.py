@@ -12,6 +12,7 @@ from typing import Final
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.log.brokers import Brokers
 from stele.log.framing import Framing
 from stele.placements.derived_tables import Derived, Loaded
 from stele.placements.events import SUMMARIES_STOPPED, TOPIC_STOPPED, NewRows, stopped_row
@@ -58,7 +59,7 @@ class Deriver:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers,
         store: Store,
         events: Events,
         on_stop: Stop,
@@ -77,7 +78,7 @@ class Deriver:
         self._on_took = on_took
         self._on_streams = on_streams
         self._folds: dict[str, ClusterFold] = {}
-        self._publishing = Publishing(Writers(bootstrap, framing), self._note_topic)
+        self._publishing = Publishing(Writers(brokers, framing), self._note_topic)
         self._dead: set[str] = set()
         self._lock = threading.Condition()
         self._new: list[Mapping[str, NewRows]] = []

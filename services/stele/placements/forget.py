@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
     store = Store(settings.job_options().delta_dir)
     forget(store, cluster)
     framing = framing_of(settings.placement_schema_ids)
-    rows = TopicWriter(settings.kafka_bootstrap, cluster, framing).clear()
+    rows = TopicWriter(settings.brokers, cluster, framing).clear()
     print(
         f"The tables at {store} and the topic of placements hold nothing of {cluster} ({rows} rows were in it)."
     )

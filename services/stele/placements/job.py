@@ -17,6 +17,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 
 from stele.domain.image import Image
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements.chain import FRESH
 from stele.placements.derive import Deriver
@@ -55,7 +56,7 @@ BATCH_S: Final = 15.0
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the query reads and where it writes. ``pattern`` is a regular expression of clusters."""
 
-    bootstrap: str
+    brokers: Brokers
     cluster: str
     pattern: str = ""
     delta_dir: str
@@ -103,12 +104,12 @@ class Job:
         self._on_took = on_took
         self._store = Store(options.delta_dir)
         self._events = Events(self._store)
-        self._watch = TopicWatch(options.bootstrap, options.cluster, options.pattern)
+        self._watch = TopicWatch(options.brokers, options.cluster, options.pattern)
         pattern = flow_pattern(options.cluster, options.pattern, "epochs")
         self._standing = Standing(self._watch, self._events, pattern, on_stop)
         self._reporting = self._make_reporting() if options.movements else None
         self._deriver = Deriver(
-            options.bootstrap,
+            options.brokers,
             self._store,
             self._events,
             self._standing.stop,
@@ -247,7 +248,7 @@ class Job:
     def _kafka(self) -> dict[str, object]:
         """Options of a source of Spark's."""
         return {
-            "kafka.bootstrap.servers": self.options.bootstrap,
+            **{f"kafka.{name}": text for name, text in self.options.brokers.java().items()},
             "failOnDataLoss": "false",  # one cluster's loss stops that cluster; see _write
             "maxOffsetsPerTrigger": self.options.max_offsets,
             "kafka.max.partition.fetch.bytes": MAX_RECORD_BYTES,
@@ -259,7 +260,7 @@ class Job:
         options = self.options
         return Reporting(
             self._spark,
-            options.bootstrap,
+            options.brokers,
             options.cluster,
             options.pattern,
             self._store,

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaException
 from stele.domain.archive.commands import AnnounceReader
 from stele.domain.commands import Envelope
 from stele.domain.requests.not_taken import horizon_of
+from stele.log.brokers import Brokers
 from stele.log.commander import NotTakenError
 from stele.runtime.announce import announce
 from stele.runtime.logs import get_logger
@@ -31,7 +32,7 @@ def to_tell(reached: Mapping[str, int], told: Mapping[str, int]) -> dict[str, in
 
 
 async def tell_readers(
-    instance_id: str, bootstrap: str, reached: Callable[[], Mapping[str, int]]
+    instance_id: str, brokers: Brokers, reached: Callable[[], Mapping[str, int]]
 ) -> None:
     """Say it, for ever; what is not taken is said again."""
     told, reader = dict[str, int](), f"placements.{instance_id}"[:64]
@@ -45,7 +46,7 @@ async def tell_readers(
                 reason="has read so far",
             )
             try:
-                if await announce(envelope, bootstrap, cluster) is not None:
+                if await announce(envelope, brokers, cluster) is not None:
                     told[cluster] = epoch
             except (TimeoutError, KafkaException, NotTakenError, OSError) as error:
                 if isinstance(error, NotTakenError):

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements import reports
 from stele.placements.movements import Movements
@@ -39,7 +40,7 @@ class Reporting:
     def __init__(
         self,
         spark: SparkSession,
-        bootstrap: str,
+        brokers: Brokers,
         cluster: str,
         pattern: str,
         store: Store,
@@ -56,7 +57,7 @@ class Reporting:
         self._on_took = on_took
         self._reports = Reports(store)
         self._movements = Movements(store)
-        self._watch = TopicWatch(bootstrap, cluster, pattern, FLOW)
+        self._watch = TopicWatch(brokers, cluster, pattern, FLOW)
         self._topics: Mapping[str, TopicState] = {}
         self._lock = threading.Condition()
         self._touched: set[Session] = set()

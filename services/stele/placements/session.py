@@ -113,6 +113,8 @@ def _options(scratch: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Options of a source, wherever Spark shows them: the password is in jaas, the key in keystore.
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",

@@ -76,7 +76,7 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
 
     def job_options(self) -> JobOptions:
         return JobOptions(
-            bootstrap=self.kafka_bootstrap,
+            brokers=self.brokers,
             cluster=self.cluster,
             pattern=self.clusters_pattern,
             delta_dir=str(self.store()),

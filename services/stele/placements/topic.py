@@ -19,6 +19,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from stele.domain.messages import PlacementRow, PlacementsMarker
+from stele.log.brokers import Brokers
 from stele.log.codec import (
     DecodeError,
     decode_placement_row,
@@ -73,7 +74,7 @@ def framing_of(text: str) -> Framing:
     return Framing(text, PlacementRow.__name__, PlacementsMarker.__name__)
 
 
-def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> TopicView:
+def read_placements(brokers: Brokers, cluster: str, framing: Framing = PLAIN) -> TopicView:
     """The topic from its beginning to its end. What cannot be read is as if it were not there, such as the JSON
     of earlier builds, or what is in the other framing: the next publication replaces it. Keys of another form
     are somebody else's, and nobody's rows.
@@ -82,7 +83,7 @@ def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> T
     """
     marker, rows = Marker(), dict[Key, PlacementRow]()
     unread = set[Key]()
-    for key, value in read_topic(bootstrap, flow_topic(cluster, "placements")):
+    for key, value in read_topic(brokers, flow_topic(cluster, "placements")):
         if key == _marker_key(cluster):
             marker = _marker_of(value, framing)
             continue
@@ -126,13 +127,13 @@ def _marker_of(value: bytes | None, framing: Framing) -> Marker:
 class TopicWriter:
     """The one writer of a cluster's topic. Opening fences all others and reads where the topic stands."""
 
-    def __init__(self, bootstrap: str, cluster: str, framing: Framing = PLAIN) -> None:
+    def __init__(self, brokers: Brokers, cluster: str, framing: Framing = PLAIN) -> None:
         self._cluster = cluster
         self._framing = framing
         self._topic = flow_topic(cluster, "placements")
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
                 "transactional.id": f"{self._topic}-writer",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 0,
@@ -140,7 +141,7 @@ class TopicWriter:
             }
         )
         self._producer.init_transactions(FENCE_TIMEOUT_S)
-        self.view: TopicView | None = read_placements(bootstrap, cluster, framing)
+        self.view: TopicView | None = read_placements(brokers, cluster, framing)
         """Until the first publication, which brings all of the topic up to date."""
         self.epoch = self.view.marker.epoch
 

@@ -18,9 +18,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.brokers import Brokers, Settings
 from stele.log.chain import digest_of
 from stele.log.ends import resolve
 from stele.log.flows import flow_topic
+from stele.log.refusals import Refusals
 from stele.placements.chain import Head
 
 TIMEOUT_S: Final = 10.0
@@ -60,21 +62,23 @@ class TopicWatch:
     """Asks the brokers; every call blocks for some seconds at most."""
 
     def __init__(
-        self, bootstrap: str, cluster: str, pattern: str = "", flow: str = "epochs"
+        self, brokers: Brokers, cluster: str, pattern: str = "", flow: str = "epochs"
     ) -> None:
         self.names: frozenset[str] = frozenset()
         """All topics of the brokers, as last seen."""
         self._lock = threading.Lock()
         self._suffix = f".{flow}"
         self._pattern = re.compile(flow_pattern(cluster, pattern, flow))
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._refusals = Refusals()
+        own: Settings = {"log_level": 0, "error_cb": self._refusals}
+        self._admin = AdminClient(brokers.client() | own)
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **brokers.client(),
+                **own,
                 "group.id": "stele-unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
-                "log_level": 0,
             }
         )
 
@@ -84,7 +88,14 @@ class TopicWatch:
     def look(self) -> dict[str, TopicState]:
         """The topics that are there, by cluster. Raises KafkaException, TimeoutError."""
         with self._lock:
-            return self._look()
+            try:
+                return self._look()
+            except (KafkaException, TimeoutError) as error:
+                self._consumer.poll(0)  # has it say what it was refused
+                why = self._refusals.why(error)
+                if self._refusals.newest:
+                    raise TimeoutError(why) from error
+                raise
 
     def _look(self) -> dict[str, TopicState]:
         topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics

@@ -7,6 +7,7 @@ from typing import Final
 
 import stamina
 
+from stele.log.brokers import Brokers
 from stele.log.framing import Framing
 from stele.placements.fold import HeldRows, Key
 from stele.placements.topic import PLAIN, Marker, TopicWriter, WriterFenced
@@ -26,8 +27,8 @@ LONGEST_WAIT_S: Final = 3.0
 class Writers:
     """One writer for each cluster, opened when it is needed. One thread at a time may have a cluster."""
 
-    def __init__(self, bootstrap: str, framing: Framing = PLAIN) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, brokers: Brokers, framing: Framing = PLAIN) -> None:
+        self._brokers = brokers
         self._framing = framing
         self._lock = threading.Lock()
         self._open: OrderedDict[str, TopicWriter] = OrderedDict()
@@ -67,7 +68,7 @@ class Writers:
         with self._lock:
             found = self._open.get(cluster)
         if found is None:
-            found = TopicWriter(self._bootstrap, cluster, self._framing)
+            found = TopicWriter(self._brokers, cluster, self._framing)
         with self._lock:
             self._open[cluster] = found
             self._open.move_to_end(cluster)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from stele.log.brokers import Brokers
 from stele.log.errors import LogError
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
@@ -23,14 +24,17 @@ RETRY_S: Final = 1.0
 
 @asynccontextmanager
 async def kafka_router(
-    bootstrap: str, cluster: str, catch_up_urls: str | Sequence[str] = (), ready_s: float = READY_S
+    brokers: Brokers,
+    cluster: str,
+    catch_up_urls: str | Sequence[str] = (),
+    ready_s: float = READY_S,
 ) -> AsyncIterator[Router]:
     """A router that reads the log of ``cluster`` inside the block; ``catch_up_urls`` as for ``http_router``.
 
     Raises NotReady when nothing was read within ``ready_s`` seconds.
     """
     router = Router()
-    following = asyncio.create_task(_follow(router, bootstrap, cluster, listed(catch_up_urls)))
+    following = asyncio.create_task(_follow(router, brokers, cluster, listed(catch_up_urls)))
     try:
         await router.wait_ready(ready_s)
         yield router
@@ -41,10 +45,10 @@ async def kafka_router(
         router.stop("The router was closed.")
 
 
-async def _follow(router: Router, bootstrap: str, cluster: str, urls: Sequence[str]) -> None:
+async def _follow(router: Router, brokers: Brokers, cluster: str, urls: Sequence[str]) -> None:
     while True:
         catch_up = CatchUp(urls)
-        kafka_log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
+        kafka_log = KafkaLog(brokers, flow_topic(cluster, "epochs"))
         try:
             start, _ = await begin(catch_up, cluster, kafka_log.ends, None, decided=False)
             follower = LogFollower(kafka_log, start)

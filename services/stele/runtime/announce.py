@@ -17,6 +17,7 @@ from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.requests.not_taken import horizon_of
 from stele.domain.services.facts import Service
+from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
 from stele.runtime.build import THIS_BUILD, Build
 from stele.runtime.logs import get_logger
@@ -55,7 +56,7 @@ async def announced(
     Nothing waits for it: a reader that lacks a feature stops where that is enabled, announced or not.
     """
     own = own_service(name, settings.instance_id, build)
-    telling = Telling(own, settings.kafka_bootstrap, settings.cluster)
+    telling = Telling(own, settings.brokers, settings.cluster)
     task = asyncio.create_task(_keep_announced(telling, image, is_read), name="announce")
     try:
         yield
@@ -69,11 +70,11 @@ class Announcer:
     """Tells one cluster of one process, under one id until it is known what became of that."""
 
     def __init__(
-        self, make: Callable[[bytes | None, int], Envelope], bootstrap: str, cluster: str
+        self, make: Callable[[bytes | None, int], Envelope], brokers: Brokers, cluster: str
     ) -> None:
         """``make``: an announcement under a new id, by the newest state id that is known, behind a horizon."""
         self._make = make
-        self._bootstrap = bootstrap
+        self._brokers = brokers
         self._cluster = cluster
         self._asked: Envelope | None = None
         self._horizon_ms = -1
@@ -84,7 +85,7 @@ class Announcer:
         """
         envelope, self._asked = self._asked or self._make(state_id, self._horizon_ms), None
         try:
-            return await announce(envelope, self._bootstrap, self._cluster)
+            return await announce(envelope, self._brokers, self._cluster)
         except NotTakenError as error:
             self._horizon_ms = horizon_of(error.rejection)
             log.warning("the announcement was not taken", why=str(error))
@@ -112,12 +113,12 @@ def announcement(own: Service, state_id: bytes | None = None, horizon_ms: int = 
     )
 
 
-async def announce(envelope: Envelope, bootstrap: str, cluster: str) -> int | None:
+async def announce(envelope: Envelope, brokers: Brokers, cluster: str) -> int | None:
     """The epoch that took it; None when it was refused, which is logged.
 
     Raises TimeoutError, KafkaException, NotTakenError.
     """
-    commander = Commander(bootstrap, cluster)
+    commander = Commander(brokers, cluster)
     try:
         await commander.start()
         outcome = await commander.submit(envelope, SUBMIT_TIMEOUT_S)
@@ -161,9 +162,9 @@ class Telling:
     something else of it.
     """
 
-    def __init__(self, own: Service, bootstrap: str, cluster: str) -> None:
+    def __init__(self, own: Service, brokers: Brokers, cluster: str) -> None:
         self._own = own
-        self._announcer = Announcer(partial(announcement, own), bootstrap, cluster)
+        self._announcer = Announcer(partial(announcement, own), brokers, cluster)
         self._said: int | None = None
         """The epoch in which the log told of this process."""
         self._pause_s = LOOK_S

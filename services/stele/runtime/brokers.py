@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stele.log.loops import call_in
+from stele.log.refusals import Refusals
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
@@ -19,18 +20,24 @@ log = get_logger(__name__)
 
 async def wait_for_topics(settings: ServiceSettings) -> None:
     """Make the cluster's topics, or find them made. Raises TopicsUnavailable after a minute."""
+    refusals = Refusals()
     making = _beside(
         lambda: ensure_topics(
-            settings.kafka_bootstrap, settings.cluster, settings.kafka_replication_factor
+            settings.brokers,
+            settings.cluster,
+            settings.kafka_replication_factor,
+            refusals=refusals,
         )
     )
     patience_s = SAY_AFTER_S
     while not (await asyncio.wait((making,), timeout=patience_s))[0]:
-        log.warning(
-            "Kafka has not answered yet",
-            bootstrap=settings.kafka_bootstrap,
-            hint="Start it, or correct STELE_KAFKA_BOOTSTRAP.",
-        )
+        if not refusals.newest:  # what is refused is logged where it is met
+            log.warning(
+                "Kafka has not answered yet",
+                bootstrap=settings.kafka_bootstrap,
+                protocol=settings.kafka_security_protocol,
+                hint="Start it, or correct STELE_KAFKA_BOOTSTRAP or STELE_KAFKA_SECURITY_PROTOCOL.",
+            )
         patience_s = SAY_AGAIN_S
     making.result()
 

@@ -89,7 +89,7 @@ async def following(
     ``following_log``. Raises TopicsUnavailable when Kafka is not there, OtherHistoryError.
     """
     await wait_for_topics(settings)
-    kafka_log = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
+    kafka_log = KafkaLog(settings.brokers, flow_topic(settings.cluster, "epochs"))
     catch_up = CatchUp(settings.catch_up_urls)
     async with following_log(kafka_log, catch_up, settings.cluster, floor) as followed:
         yield followed

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from stele.log.kafka import is_fatal
+from stele.log.refusals import Refusals
 from stele.runtime.logs import get_logger
 
 FIRST_PAUSE_S: Final = 0.2
@@ -40,6 +41,8 @@ class Membership:
         self._stop = stop
         self._since_s = 0.0
         self._displaced_s = -1.0
+        self.refused = Refusals()
+        """What the brokers refuse the consumer; its ``error_cb``."""
 
     def keep(self, member: Callable[[], None]) -> None:
         """Run ``member`` until it returns: it makes a consumer, reads until the stop, and closes it.
@@ -66,11 +69,15 @@ class Membership:
         """Another process has acted under this name. If this one is out, it stays out for a while."""
         self._displaced_s = time.monotonic()
 
-    def look_at(self, error: KafkaError | None) -> None:
+    def look_at(self, consumer: Consumer, error: KafkaError | None) -> None:
         """To be called after each poll. Raises KafkaException for what ends a consumer."""
-        if error is not None and is_fatal(error):
-            raise KafkaException(error)
-        if self.failure and time.monotonic() - self._since_s > PROVEN_S:
+        if error is not None:
+            if is_fatal(error):
+                raise KafkaException(error)
+            self.refused(error)
+        if newest := self.refused.newest:
+            self.failure = f"Not in the consumer group: {newest}"
+        elif self.failure and time.monotonic() - self._since_s > PROVEN_S and consumer.memberid():
             self.failure = ""
 
     def _out(self, error: KafkaException) -> None:

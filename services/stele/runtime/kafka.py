@@ -16,6 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stele.log.brokers import Brokers
+from stele.log.refusals import Refusals
+
 DEFAULT_DEADLINE_S = 60.0
 CALL_TIMEOUT_S = 5.0  # one request to the brokers
 STATISTICS_INTERVAL_MS = 50
@@ -100,26 +103,29 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
 
 
 def ensure_topics(
-    bootstrap: str,
+    brokers: Brokers,
     cluster: str,
     replication_factor: int = 1,
     *,
     deadline_s: float = DEFAULT_DEADLINE_S,
+    refusals: Refusals | None = None,
 ) -> None:
     """Make the missing topics and return when all have leaders and producers get ids.
 
-    Several processes may do this at once. Raises TopicsUnavailable.
+    Several processes may do this at once. ``refusals`` shows meanwhile what the brokers refuse. Raises
+    TopicsUnavailable.
     """
-    end = time.monotonic() + deadline_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    asking = _Asking(brokers, deadline_s, refusals or Refusals())
     specs = {topic_name(cluster, t): s for t, s in topic_specs(replication_factor).items()}
-    _make_missing(admin, specs, replication_factor, end)
-    _until(end, "see a leader of every partition", lambda t: _check_leaders(admin, specs, t))
-    _until(end, "get a producer id", lambda t: _check_producer_ids(bootstrap, t))
+    _make_missing(asking, specs, replication_factor)
+    asking.until(
+        "see a leader of every partition", lambda t: _check_leaders(asking.admin, specs, t)
+    )
+    asking.until("get a producer id", lambda t: _check_producer_ids(brokers, asking.refusals, t))
 
 
 def make_topic(
-    bootstrap: str,
+    brokers: Brokers,
     cluster: str,
     topic: Topic,
     replication_factor: int = 1,
@@ -127,30 +133,52 @@ def make_topic(
     deadline_s: float = DEFAULT_DEADLINE_S,
 ) -> bool:
     """Make a topic that the brokers do not have; whether it was missing. Raises TopicsUnavailable."""
-    end = time.monotonic() + deadline_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    asking = _Asking(brokers, deadline_s, Refusals())
     spec = topic_specs(replication_factor)[topic]
-    made = _make_missing(admin, {topic_name(cluster, topic): spec}, replication_factor, end)
+    made = _make_missing(asking, {topic_name(cluster, topic): spec}, replication_factor)
     if made:
-        ensure_topics(bootstrap, cluster, replication_factor, deadline_s=deadline_s)
+        ensure_topics(brokers, cluster, replication_factor, deadline_s=deadline_s)
     return bool(made)
 
 
 def is_missing(
-    bootstrap: str, cluster: str, topic: Topic, *, deadline_s: float = DEFAULT_DEADLINE_S
+    brokers: Brokers, cluster: str, topic: Topic, *, deadline_s: float = DEFAULT_DEADLINE_S
 ) -> bool:
     """Whether the brokers do not have a topic. Raises TopicsUnavailable."""
-    end = time.monotonic() + deadline_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    asking = _Asking(brokers, deadline_s, Refusals())
     specs = {topic_name(cluster, topic): topic_specs(1)[topic]}
-    return bool(_until(end, "list the topics", lambda t: _missing(admin, specs, t)))
+    return bool(asking.until("list the topics", lambda t: _missing(asking.admin, specs, t)))
+
+
+class _Asking:
+    """Asks the brokers again and again, up to a deadline."""
+
+    def __init__(self, brokers: Brokers, deadline_s: float, refusals: Refusals) -> None:
+        self.refusals = refusals
+        self.admin = AdminClient(brokers.client() | {"log_level": 0, "error_cb": refusals})
+        self._end_s = time.monotonic() + deadline_s
+
+    def until(self, what: str, attempt: Callable[[float], Sequence[str] | None]) -> Sequence[str]:
+        """Repeat an attempt while it raises KafkaException; it is given its time-out in seconds."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            left_s = self._end_s - time.monotonic()
+            try:
+                return attempt(max(pause_s, min(CALL_TIMEOUT_S, left_s))) or ()
+            except KafkaException as error:
+                self.admin.poll(0)  # has it say what it was refused
+                why = self.refusals.why(error)
+                if time.monotonic() + pause_s >= self._end_s:
+                    raise TopicsUnavailable(f"Could not {what}: {why}.") from error
+            time.sleep(pause_s)
+            pause_s = min(LAST_PAUSE_S, pause_s * 2)
 
 
 def _make_missing(
-    admin: AdminClient, specs: Mapping[str, TopicSpec], replication_factor: int, end: float
+    asking: _Asking, specs: Mapping[str, TopicSpec], replication_factor: int
 ) -> Sequence[str]:
     """Those that were made here. Raises TopicsUnavailable."""
-    missing = _until(end, "list the topics", lambda t: _missing(admin, specs, t))
+    missing = asking.until("list the topics", lambda t: _missing(asking.admin, specs, t))
     new = [
         NewTopic(
             name,
@@ -162,22 +190,7 @@ def _make_missing(
     ]
     if not new:
         return ()
-    return _until(end, f"create {', '.join(missing)}", lambda t: _create(admin, new, t))
-
-
-def _until(
-    end: float, what: str, attempt: Callable[[float], Sequence[str] | None]
-) -> Sequence[str]:
-    """Repeat an attempt while it raises KafkaException; it is given its time-out in seconds."""
-    pause_s = FIRST_PAUSE_S
-    while True:
-        try:
-            return attempt(max(pause_s, min(CALL_TIMEOUT_S, end - time.monotonic()))) or ()
-        except KafkaException as error:
-            if time.monotonic() + pause_s >= end:
-                raise TopicsUnavailable(f"Could not {what}: {_text(error)}.") from error
-        time.sleep(pause_s)
-        pause_s = min(LAST_PAUSE_S, pause_s * 2)
+    return asking.until(f"create {', '.join(missing)}", lambda t: _create(asking.admin, new, t))
 
 
 def _missing(admin: AdminClient, specs: Mapping[str, TopicSpec], timeout_s: float) -> list[str]:
@@ -212,7 +225,7 @@ def _check_leaders(admin: AdminClient, specs: Mapping[str, TopicSpec], timeout_s
             )
 
 
-def _check_producer_ids(bootstrap: str, timeout_s: float) -> None:
+def _check_producer_ids(brokers: Brokers, refusals: Refusals, timeout_s: float) -> None:
     """On a fresh broker the first idempotent producer waits for "Coordinator load in progress".
 
     Nothing is produced: librdkafka asks for an id by itself and its statistics show the answer.
@@ -225,10 +238,11 @@ def _check_producer_ids(bootstrap: str, timeout_s: float) -> None:
 
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **brokers.client(),
             "enable.idempotence": True,
             "statistics.interval.ms": STATISTICS_INTERVAL_MS,
             "stats_cb": on_statistics,
+            "error_cb": refusals,
             "log_level": 0,
         }
     )
@@ -239,8 +253,3 @@ def _check_producer_ids(bootstrap: str, timeout_s: float) -> None:
                 KafkaError(KafkaError.REQUEST_TIMED_OUT, "no producer id from the brokers")
             )
         producer.poll(STATISTICS_INTERVAL_MS / 1000)
-
-
-def _text(error: KafkaException) -> str:
-    detail = error.args[0]
-    return detail.str() if isinstance(detail, KafkaError) else str(detail)

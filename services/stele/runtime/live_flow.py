@@ -22,7 +22,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
+from stele.log.refusals import Refusals, refusal
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
 from stele.runtime.tail import Fetched, Tail
@@ -121,7 +123,7 @@ class LiveReader:
         self.trouble = ""
         self.restless = ""
         self._flow = flow
-        self._bootstrap = settings.kafka_bootstrap
+        self._brokers = settings.brokers
         self._topic = flow_topic(settings.cluster, flow.name)
         self._on_record = on_record
         self._on_read_until = on_read_until
@@ -171,22 +173,25 @@ class LiveReader:
 
     def _why_stalled(self) -> str:
         silent = f"The records in {self._topic} are not read since {STALLED_S:g} s or more"
+        refusals = Refusals()
+        admin = AdminClient(self._brokers.client() | {"error_cb": refusals})
         try:
-            admin = AdminClient({"bootstrap.servers": self._bootstrap})
             topic = admin.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
         except KafkaException as error:
-            return f"{silent}: the brokers do not answer ({error})."
+            admin.poll(0)  # has it say what it was refused
+            return f"{silent}: the brokers do not answer ({refusals.why(error)})."
         if topic.error is None:
             return f"{silent}, though the topic is there."
         if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return f"{silent}: there is no such topic. Make it with python -m stele.runtime.topics."
-        return f"{silent}: {topic.error.str()}."
+        return f"{silent}: {refusal(topic.error) or topic.error.str()}."
 
     def _make_app(self, settings: ServiceSettings, datadir: str) -> Any:
         app = faust.App(
             f"stele.{settings.cluster}.{self._flow.service}.{settings.instance_id}",
-            broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
+            broker=[f"kafka://{server}" for server in settings.brokers.servers.split(",")],
             autodiscover=False,
+            broker_credentials=_credentials(settings.brokers),
             broker_heartbeat_interval=HEARTBEAT_S,
             broker_request_timeout=REQUEST_TIMEOUT_S,
             broker_session_timeout=SESSION_TIMEOUT_S,
@@ -214,6 +219,19 @@ class LiveReader:
             message = event.message
             is_new = self._tail.take(message.partition, message.offset)
             self._on_record(event.value, 0.0 if is_new else _age_s(message.timestamp))
+
+
+def _credentials(brokers: Brokers) -> Any:
+    """Faust's own form of them; None where neither side proves who it is."""
+    context = None if brokers.tls is None else brokers.tls.context()
+    if brokers.login is not None:
+        return faust.SASLCredentials(
+            username=brokers.login.username,
+            password=brokers.login.password.reveal(),
+            mechanism=brokers.login.mechanism,
+            ssl_context=context,
+        )
+    return None if context is None else faust.SSLCredentials(context)
 
 
 def _age_s(sent_at_s: float) -> float:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import stamina.instrumentation
 import structlog
 from structlog.stdlib import BoundLogger
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import Processor
 
 # They write a line for each request or reconnection; ours say the same with an epoch.
@@ -28,9 +29,17 @@ def configure_logs(*, service: str, instance: str, level: str = "info", json: bo
         structlog.processors.StackInfoRenderer(),
     ]
     renderer: list[Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [
+            # Locals of a frame that makes a client are its settings, and so the password.
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import FieldInfo, fields
+
+from stele.log.brokers import Brokers
+from stele.runtime.kafka_security import brokers_of
 
 PREFIX: Final = "STELE_"
 
@@ -29,7 +34,64 @@ def _default_instance_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-class ServiceSettings(Struct, frozen=True, kw_only=True):
+class KafkaSettings(Struct, frozen=True, kw_only=True, dict=True):
+    """How the brokers are reached; immutable."""
+
+    kafka_bootstrap: Annotated[
+        str,
+        Meta(
+            min_length=1, description="Kafka brokers to begin with: host:port, separated by commas."
+        ),
+    ] = "127.0.0.1:9092"
+    kafka_security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        Meta(description="SSL: by TLS; SASL: as a user with a password."),
+    ] = "PLAINTEXT"
+    kafka_sasl_mechanism: Annotated[
+        Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(
+            description="How the password is proven. PLAIN sends it as it is, so only with SASL_SSL."
+        ),
+    ] = ""
+    kafka_sasl_username: Annotated[str, Meta(description="Kafka's user of this process.")] = ""
+    kafka_sasl_password_file: Annotated[
+        str, Meta(description="File that holds the password, in one line and nothing else.")
+    ] = ""
+    kafka_ssl_ca_file: Annotated[
+        str,
+        Meta(
+            description="File of the authorities, in PEM, of which one has signed the brokers' certificates;"
+            " empty: those of the machine."
+        ),
+    ] = ""
+    kafka_ssl_certificate_file: Annotated[
+        str,
+        Meta(
+            description="File of this process's certificate, in PEM, where the brokers ask for one; with those"
+            " between it and its authority."
+        ),
+    ] = ""
+    kafka_ssl_key_file: Annotated[
+        str,
+        Meta(
+            description="File of the certificate's key, in PEM: PKCS #8 without a password, as Java wants it."
+        ),
+    ] = ""
+
+    @cached_property
+    def brokers(self) -> Brokers:
+        """Made once: what a file holds later counts for the next process. Raises ConfigurationError."""
+        try:
+            return brokers_of(self)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+
+    def check(self) -> None:
+        """Raises ConfigurationError for what does not go together."""
+        _ = self.brokers
+
+
+class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
     """The common settings; immutable."""
 
     cluster: Annotated[
@@ -46,12 +108,6 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
             description="Name of this process; keeps its consumer group membership over a restart.",
         ),
     ] = field(default_factory=_default_instance_id)
-    kafka_bootstrap: Annotated[
-        str,
-        Meta(
-            min_length=1, description="Kafka brokers to begin with: host:port, separated by commas."
-        ),
-    ] = "127.0.0.1:9092"
     kafka_replication_factor: Annotated[
         int,
         Meta(
@@ -124,15 +180,15 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
     ] = 5.0
 
 
-S = TypeVar("S", bound=ServiceSettings)
+S = TypeVar("S", bound=KafkaSettings)
 
 
-def load_settings(kind: type[S]) -> S:
+def load_settings(kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
     """Read the settings from the environment. Raises ConfigurationError with every problem."""
     values, problems = dict[str, Any](), list[str]()
     for setting in fields(kind):
-        variable = f"{PREFIX}{setting.name}".upper()
-        text = os.environ.get(variable)
+        variable = variable_of(setting.name)
+        text = environment.get(variable)
         if text is not None:
             try:
                 values[setting.name] = _read(text, setting)
@@ -140,7 +196,19 @@ def load_settings(kind: type[S]) -> S:
                 problems.append(f"{variable}={text!r}: {error}. {_meaning(setting)}")
     if problems:
         raise ConfigurationError("; ".join(problems))
-    return kind(**values)
+    settings = kind(**values)
+    settings.check()
+    return settings
+
+
+def environment_of(settings: KafkaSettings) -> dict[str, str]:
+    """The variables by which another process reaches the same brokers."""
+    found = {each.name: str(getattr(settings, each.name)) for each in fields(KafkaSettings)}
+    return {variable_of(name): text for name, text in found.items() if text}
+
+
+def variable_of(setting: str) -> str:
+    return f"{PREFIX}{setting}".upper()
 
 
 def _read(text: str, setting: FieldInfo) -> Any:

@@ -18,7 +18,7 @@ async def main(_: Stop) -> None:
     settings = started("topics", ServiceSettings)
     factor = settings.kafka_replication_factor
     try:
-        await asyncio.to_thread(ensure_topics, settings.kafka_bootstrap, settings.cluster, factor)
+        await asyncio.to_thread(ensure_topics, settings.brokers, settings.cluster, factor)
     except TopicsUnavailable as error:
         raise ConfigurationError(f"{error} Is STELE_KAFKA_BOOTSTRAP right?") from error
     names = [str(topic) for topic in topic_specs(factor)]

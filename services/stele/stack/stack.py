@@ -18,7 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
+from stele.runtime.settings import KafkaSettings, variable_of
 from stele.stack import folders
 from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
@@ -33,6 +35,8 @@ SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark n
 # While the stack starts: a service may be there before the one that it asks, three times.
 START_RESTARTS = 3
 CHOSEN_FILE = "chosen.json"  # variables that a node was added with
+HOW_TO_KAFKA = frozenset(map(variable_of, KafkaSettings.__struct_fields__))
+"""Variables that are of no use to a stack's processes: its brokers want neither TLS nor SASL."""
 RACKS = ("r1", "r2", "r3")
 DATACENTER = "dc1"
 
@@ -145,7 +149,7 @@ class Stack:
             pending = [pool.submit(_start_and_wait, s) for s in (self.kafka, self.redis)]
         for outcome in pending:
             outcome.result()
-        ensure_topics(self.kafka.bootstrap, self.cluster, self.kafka.replication_factor)
+        ensure_topics(Brokers(self.kafka.bootstrap), self.cluster, self.kafka.replication_factor)
 
     def start_services(self, specs: Iterable[ServiceSpec]) -> None:
         """Start more services (a node that joins later) and wait for their announcements.
@@ -292,7 +296,7 @@ class Stack:
             for k, v in spec.env.items()
         }
         env = {
-            **os.environ,
+            **{k: v for k, v in os.environ.items() if k not in HOW_TO_KAFKA},
             **self.environment(),
             "STELE_INSTANCE_ID": name,
             "STELE_HTTP_HOST": LOOPBACK,

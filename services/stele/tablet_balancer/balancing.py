@@ -288,10 +288,10 @@ async def balancing(
     settings: BalancerSettings, followed: Followed, loads: Loads
 ) -> AsyncIterator[Balancer]:
     """A balancer with what it reads and asks by; ``run`` is the caller's to start."""
-    commander = Commander(settings.kafka_bootstrap, settings.cluster)
+    commander = Commander(settings.brokers, settings.cluster)
     balancer = Balancer(settings, followed, commander, loads)
     topic = flow_topic(settings.cluster, "acks")
-    acks = FlowReader(settings.kafka_bootstrap, topic, balancer.on_ack, balancer.on_unreadable)
+    acks = FlowReader(settings.brokers, topic, balancer.on_ack, balancer.on_unreadable)
     try:
         await acks.start()
         await commander.start()

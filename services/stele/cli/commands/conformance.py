@@ -15,11 +15,13 @@ import msgspec
 from cyclopts import Parameter
 
 from stele.cli.errors import Exit, UsageError
+from stele.cli.kafka import kafka_at
 from stele.cli.output import console
 from stele.cli.progress import Steps
 from stele.conformance.kit import Result, name_of, run_kit, scenes_of
 from stele.conformance.rules import Broken
 from stele.conformance.scenes import SCENES
+from stele.runtime.settings import KafkaSettings
 from stele.stack.broker import BrokerCluster
 
 DIRECTORY = Path("build/conformance")
@@ -46,7 +48,8 @@ def conformance(
 
     Args:
         command: The agent's command line.
-        kafka: Brokers to use; without it one is started.
+        kafka: Brokers to use, with the STELE_KAFKA_* variables of your shell, which are passed on; without it
+            one is started.
         directory: Where data and logs go; emptied first, when it is of an earlier run.
         scene: Play this one behind the first, and not all: the name that a run prints. May be said again.
         json: Print the result as JSON.
@@ -79,9 +82,10 @@ def conformance(
 
     only = scene or ()
     steps = Steps("steps", [START, *map(name_of, scenes_of(only))], jobs=1)
-    with steps.shown(), nullcontext(kafka) if kafka else _broker(folder) as bootstrap:
+    with steps.shown(), nullcontext(kafka) if kafka else _broker(folder) as servers:
         steps.done(START)
-        result = asyncio.run(run_kit(bootstrap, folder, command, show, only))
+        settings = kafka_at(kafka) if kafka else KafkaSettings(kafka_bootstrap=servers)
+        result = asyncio.run(run_kit(settings, folder, command, show, only))
     _print(result, json=json)
     return Exit.OK if result.passed else Exit.FAILED
 

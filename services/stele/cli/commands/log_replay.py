@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from stele.cli.commands.backup import known_urls, run_work
 from stele.cli.errors import CliError, UnreachableError, UsageError
+from stele.cli.kafka import kafka_at, told_kafka
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.places import told_or_of_stack
@@ -25,15 +26,18 @@ from stele.log.archive_store.replay import (
     fold_archive_and_topic,
     fold_topic,
 )
+from stele.log.brokers import Brokers
 from stele.log.errors import CorruptRecordError, LogError, NoBeginningError, RecoveredError
 from stele.log.flows import flow_topic
 from stele.log.fold import Fold
 from stele.log.kafka import KafkaLog
 from stele.log.port import LogPast
+from stele.log.refusals import Refusals
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.replica_source import replica_source
 
-ASK_S: Final = 5.0
+ASK_S: Final = 1.0
+ASKED: Final = 5
 
 
 def replay(
@@ -52,20 +56,20 @@ def replay(
 
     Args:
         bootstrap: Kafka brokers. Else those of --dir, else STELE_KAFKA_BOOTSTRAP, else those of the stack
-            in STELE_DIR or .stele.
+            in STELE_DIR or .stele. Other STELE_KAFKA_* variables say how, except to a stack.
         cluster: The cluster's name, from there too, or by STELE_CLUSTER.
         catch_up: Address of a catch-up replica; may be repeated. Else as with the brokers, by
             STELE_CATCH_UP_URLS.
         epoch: Stop at this epoch.
     """
-    brokers = bootstrap or told_or_of_stack("STELE_KAFKA_BOOTSTRAP", where.typed)
+    kafka = kafka_at(bootstrap) if bootstrap else told_kafka(where.typed)
     name = cluster or told_or_of_stack("STELE_CLUSTER", where.typed)
-    if not brokers or not name:
+    if kafka is None or not name:
         raise UsageError(
             "Which log? There is no stack in --dir.",
             "Give --bootstrap HOST:PORT and --cluster NAME.",
         )
-    replayed, took_s = run_work(_replay(brokers, name, epoch, catch_up, where))
+    replayed, took_s = run_work(_replay(kafka.brokers, name, epoch, catch_up, where))
     fold, image = replayed.fold, replayed.fold.image
     if epoch is not None and image.epoch < epoch:
         raise CliError(
@@ -91,9 +95,9 @@ def replay(
 
 
 async def _replay(
-    bootstrap: str, cluster: str, last: int | None, catch_up: Sequence[str], where: Where
+    brokers: Brokers, cluster: str, last: int | None, catch_up: Sequence[str], where: Where
 ) -> tuple[Replayed, float]:
-    log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
+    log = KafkaLog(brokers, flow_topic(cluster, "epochs"))
     try:
         async with asyncio.timeout(where.timeout_s):
             begin, end = await log.ends()
@@ -106,7 +110,7 @@ async def _replay(
     except LogError as error:
         raise CliError(f"The log cannot be read on: {error}") from error
     except TimeoutError as error:
-        raise await asyncio.to_thread(_why_silent, bootstrap, cluster) from error
+        raise await asyncio.to_thread(_why_silent, brokers, cluster) from error
     finally:
         await log.close()
 
@@ -139,17 +143,24 @@ async def _with_archives(
         await catch_up.close()
 
 
-def _why_silent(bootstrap: str, cluster: str) -> CliError:
+def _why_silent(brokers: Brokers, cluster: str) -> CliError:
     """No broker, or no such cluster: one question tells which."""
-    topic = flow_topic(cluster, "epochs")
-    try:
-        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=ASK_S).topics
-    except KafkaException:
-        topics = None
+    topic, refusals = flow_topic(cluster, "epochs"), Refusals()
+    admin = AdminClient(brokers.client() | {"error_cb": refusals})
+    topics = None
+    for _ in range(ASKED):
+        try:
+            topics = admin.list_topics(timeout=ASK_S).topics
+            break
+        except KafkaException:
+            admin.poll(0)  # has it say what it was refused
+        if refusals.newest:
+            return UnreachableError(f"Kafka at {brokers.servers} refuses this.", refusals.newest)
     if topics is not None and topic not in topics:
         return CliError(
-            f"Kafka at {bootstrap} has no topic {topic}.", f"Is '{cluster}' the cluster's name?"
+            f"Kafka at {brokers.servers} has no topic {topic}.",
+            f"Is '{cluster}' the cluster's name?",
         )
     return UnreachableError(
-        f"Kafka at {bootstrap} does not answer.", "Is it running? `stele stack status`."
+        f"Kafka at {brokers.servers} does not answer.", "Is it running? `stele stack status`."
     )

@@ -17,9 +17,9 @@ from cyclopts.validators import Number
 from stele.cli.commands.backup import known_urls, run_work
 from stele.cli.errors import Exit
 from stele.cli.history_search import Progress
+from stele.cli.kafka import told_kafka
 from stele.cli.options import Json, TypedDirectory
 from stele.cli.output import console, counted, duration, print_value_as_json
-from stele.cli.places import told_or_of_stack
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import NotArchivedError
 from stele.log.archive_store.backup import back_up
@@ -27,6 +27,7 @@ from stele.log.archive_store.replay import first_epoch
 from stele.log.archive_store.stored import StoredArchive, stored_archive
 from stele.log.archive_store.verify import Verdict, verify
 from stele.log.blobs.folder import FolderStore
+from stele.log.brokers import Brokers
 from stele.log.chain import LOG_ID
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
@@ -82,14 +83,15 @@ def verify_log(
         directory: Directory of a local stack.
     """
     began_s, found = time.perf_counter(), list[Verified]()
-    bootstrap = told_or_of_stack("STELE_KAFKA_BOOTSTRAP", directory) if topic else ""
+    kafka = told_kafka(directory) if topic else None
+    brokers = None if kafka is None else kafka.brokers
     urls = catch_up or known_urls(directory)
     if copy:
-        checks = (partial(_verified_copy, url, bootstrap) for url in urls)
+        checks = (partial(_verified_copy, url, brokers) for url in urls)
     else:
         progress = Progress()
         run_work(_begun(urls, percent))
-        checks = (partial(_verified, url, bootstrap, percent, progress) for url in urls)
+        checks = (partial(_verified, url, brokers, percent, progress) for url in urls)
     for verified in checks:
         found.append(run_work(verified()))
         if not json.as_json:
@@ -111,17 +113,19 @@ async def _begun(urls: Sequence[str], percent: int) -> None:
         await catch_up.close()
 
 
-async def _verified(url: str, bootstrap: str, percent: int, progress: Progress) -> Verified:
+async def _verified(
+    url: str, brokers: Brokers | None, percent: int, progress: Progress
+) -> Verified:
     """By the replica itself."""
     catch_up = CatchUp([url])
     try:
         answer = await _checked(catch_up, url.rstrip("/"), percent, progress)
         if answer.verdict is None:
             return Verified(url, None, 0, (), answer.why)
-        if not bootstrap:
+        if brokers is None:
             return Verified(url, answer.verdict, 0, ())
         about = await (await replica_source(catch_up)).about()
-        log = KafkaLog(bootstrap, flow_topic(about.cluster, "epochs"))
+        log = KafkaLog(brokers, flow_topic(about.cluster, "epochs"))
         try:
             begin, end = await log.ends()
             compared, differs = await against_topic(
@@ -169,7 +173,7 @@ async def _pieces(stored: StoredArchive) -> AsyncIterator[list[Archived]]:
         yield await stored.piece(part)
 
 
-async def _verified_copy(url: str, bootstrap: str) -> Verified:
+async def _verified_copy(url: str, brokers: Brokers | None) -> Verified:
     catch_up = CatchUp([url])
     try:
         with tempfile.TemporaryDirectory(prefix="stele-verify-") as folder:
@@ -179,9 +183,9 @@ async def _verified_copy(url: str, bootstrap: str) -> Verified:
             stored = await stored_archive(store)
             verdict = await verify(stored)
             about = await source.about()
-            if not bootstrap:
+            if brokers is None:
                 return Verified(url, verdict, 0, ())
-            log = KafkaLog(bootstrap, flow_topic(about.cluster, "epochs"))
+            log = KafkaLog(brokers, flow_topic(about.cluster, "epochs"))
             try:
                 begin, _ = await log.ends()
                 compared, differs = await against_topic(

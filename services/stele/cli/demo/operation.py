@@ -18,6 +18,7 @@ from stele.cli.output import duration, size
 from stele.domain.names import UNFINISHED, OrderKind, ReportStatus
 from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
+from stele.log.brokers import Brokers
 from stele.log.codec import decode_report
 from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
@@ -161,7 +162,7 @@ def _streamed_bytes(scene: Scene, request_id: str) -> int:
     environment = scene.site.stack().environment
     topic = flow_topic(environment["STELE_CLUSTER"], "reports")
     by_node: dict[str, int] = {}
-    for _, value in read_topic(environment["STELE_KAFKA_BOOTSTRAP"], topic):
+    for _, value in read_topic(Brokers(environment["STELE_KAFKA_BOOTSTRAP"]), topic):
         report = decode_report(value or b"")
         ours = report.request_id == request_id and report.kind is OrderKind.STREAM
         if ours and report.status is ReportStatus.SUCCESS:

@@ -17,6 +17,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.names import NodeState, RequestKind, RequestStatus
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.log.brokers import Brokers
 from stele.log.codec import decode_ack
 from stele.log.commander import Commander
 from stele.log.flows import flow_topic
@@ -140,10 +141,10 @@ class Live:
         self, site: Site, history: History, trouble: Trouble
     ) -> tuple[DataClients, Rest, LogRead, list[Ack]]:
         """Load and faults for the run's minutes, then rest; what was seen and what the log holds."""
-        log = KafkaLog(site.bootstrap, flow_topic(CLUSTER, "epochs"))
+        log = KafkaLog(site.kafka, flow_topic(CLUSTER, "epochs"))
         async with (
             aiohttp.ClientSession() as http,
-            Commander(site.bootstrap, CLUSTER) as commander,
+            Commander(site.kafka, CLUSTER) as commander,
             _following(log) as follower,
         ):
 
@@ -179,7 +180,7 @@ class Live:
                 history.event(f"{len(members())} nodes serve; faults begin")
                 await self._disturb(history, trouble, clients, admins)
                 rest = await come_to_rest(site, history, http, follower, clients)
-            acks = await asyncio.to_thread(_acks, site.bootstrap)
+            acks = await asyncio.to_thread(_acks, site.kafka)
             return clients, rest, LogRead(await _everything(log)), acks
 
     async def _disturb(
@@ -245,9 +246,9 @@ async def _reap(site: Site, history: History, follower: LogFollower) -> None:
                 await site.stop_node(name)
 
 
-def _acks(bootstrap: str) -> list[Ack]:
+def _acks(brokers: Brokers) -> list[Ack]:
     """Everything that nodes ever said of what they had applied."""
-    found = read_topic(bootstrap, flow_topic(CLUSTER, "acks"))
+    found = read_topic(brokers, flow_topic(CLUSTER, "acks"))
     return [decode_ack(value) for _, value in found if value is not None]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from stele.log.brokers import Brokers
 from stele.sim.live.fabric import Fabric
 from stele.sim.live.faults import Role
 from stele.sim.live.peers import Peers
@@ -54,8 +55,8 @@ class Site:
         await self.fabric.close()
 
     @property
-    def bootstrap(self) -> str:
-        return self.stack.kafka.bootstrap
+    def kafka(self) -> Brokers:
+        return Brokers(self.stack.kafka.bootstrap)
 
     @property
     def brokers(self) -> dict[str, Broker]:

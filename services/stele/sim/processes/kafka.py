@@ -339,6 +339,7 @@ class Partition(NamedTuple):
 
 class TopicMetadata(NamedTuple):
     partitions: dict[int, Partition]
+    error: KafkaError | None = None
 
 
 class ClusterMetadata(NamedTuple):
@@ -474,6 +475,10 @@ class Consumer(_Client):
         self._heard_us = self._kernel.now_us
         self._join()
         self._kernel.at(self._kernel.now_us + self._beat_us, self._machine, self._beat)
+
+    def memberid(self) -> str:
+        """Empty while it is in no group."""
+        return str(self._member_id or "")
 
     def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool) -> None:
         """Raises KafkaException when it waits and is refused."""

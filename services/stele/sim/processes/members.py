@@ -39,6 +39,7 @@ from stele.domain.commands import Envelope, Outcome
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.log.archive.archive import Archive
+from stele.log.brokers import Brokers
 from stele.log.commander import Commander
 from stele.log.follower import Floor
 from stele.metadata_log.callers import ReaderStoppedError
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 CLUSTER: Final = "sim"
 DC: Final = "dc1"
 FOLDER: Final = "/data"
-BROKERS: Final = "log:9092"
+BROKERS: Final = Brokers("log:9092")
 COMMIT_S: Final = 8.0
 WATCHED: Final = ("/v1/epochs", "/v1/state")
 """What watches ask of a metadata-log."""

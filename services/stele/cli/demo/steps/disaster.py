@@ -15,6 +15,7 @@ from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import CALL_TIMEOUT_S
 from stele.cli.errors import CliError
 from stele.domain.commands import Envelope, SetSetting
+from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.catch_up import RecoveredAnswer
@@ -159,11 +160,11 @@ async def _refuses(scene: Scene) -> bool:
 
 def _lose_topic(environment: dict[str, str]) -> None:
     """As when its disks are gone: the topic is there again, and empty."""
-    bootstrap, cluster = environment["STELE_KAFKA_BOOTSTRAP"], environment["STELE_CLUSTER"]
+    brokers, cluster = Brokers(environment["STELE_KAFKA_BOOTSTRAP"]), environment["STELE_CLUSTER"]
     topic = flow_topic(cluster, "epochs")
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(brokers.client())
     admin.delete_topics([topic])[topic].result(KAFKA_S)
-    ensure_topics(bootstrap, cluster)
+    ensure_topics(brokers, cluster)
 
 
 async def _recover(scene: Scene) -> RecoveredAnswer:

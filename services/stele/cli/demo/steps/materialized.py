@@ -12,6 +12,7 @@ from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import Never
 from stele.cli.errors import CliError
 from stele.domain.ring.ranges import RangeReplicas
+from stele.log.brokers import Brokers
 from stele.placements.read import current_placements, placements_at
 from stele.placements.topic import read_placements
 from stele.runtime.answers.history import StateAnswer
@@ -75,8 +76,8 @@ def _rows_of(view: StateAnswer) -> set[Row]:
 
 
 def _topic_rows(scene: Scene, view: StateAnswer) -> set[Row]:
-    bootstrap = scene.site.stack().environment["STELE_KAFKA_BOOTSTRAP"]
-    topic = read_placements(bootstrap, view.cluster)
+    servers = scene.site.stack().environment["STELE_KAFKA_BOOTSTRAP"]
+    topic = read_placements(Brokers(servers), view.cluster)
     if topic.marker.state_id != view.state_id:
         raise CliError(
             f"The topic's marker is {topic.marker}, not epoch {view.epoch} {view.state_id}."

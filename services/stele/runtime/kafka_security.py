@@ -1,0 +1,119 @@
+"""The brokers by a process's settings: what does not go together, or is in no file, is said at its start."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stele.log.brokers import Brokers, Login, Secret, Tls
+
+if TYPE_CHECKING:
+    from stele.runtime.settings import KafkaSettings
+
+_PKCS8: Final = "-----BEGIN PRIVATE KEY-----"
+_HOW_TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in OLD.key -out NEW.key"
+
+
+def brokers_of(settings: KafkaSettings) -> Brokers:
+    """Raises ValueError, whose text names the variable and says what to do."""
+    return Brokers(settings.kafka_bootstrap, _tls(settings), _login(settings))
+
+
+def _tls(settings: KafkaSettings) -> Tls | None:
+    ca, certificate, key = (
+        settings.kafka_ssl_ca_file,
+        settings.kafka_ssl_certificate_file,
+        settings.kafka_ssl_key_file,
+    )
+    if not settings.kafka_security_protocol.endswith("SSL"):
+        for variable, file in (
+            ("STELE_KAFKA_SSL_CA_FILE", ca),
+            ("STELE_KAFKA_SSL_CERTIFICATE_FILE", certificate),
+            ("STELE_KAFKA_SSL_KEY_FILE", key),
+        ):
+            if file:
+                raise ValueError(
+                    f"{variable} is set, and STELE_KAFKA_SECURITY_PROTOCOL={settings.kafka_security_protocol}"
+                    " goes without TLS: set that to SSL or SASL_SSL, or leave the file out."
+                )
+        return None
+    if bool(certificate) != bool(key):
+        lacks = "STELE_KAFKA_SSL_KEY_FILE" if certificate else "STELE_KAFKA_SSL_CERTIFICATE_FILE"
+        raise ValueError(f"{lacks} is missing: a certificate and its key are set together.")
+    tls = Tls(ca, certificate, key)
+    _check_ca(tls)
+    if key:
+        _check_key(tls)
+    return tls
+
+
+def _check_ca(tls: Tls) -> None:
+    if tls.ca_file:
+        _read("STELE_KAFKA_SSL_CA_FILE", tls.ca_file)
+    try:
+        Tls(tls.ca_file).context()
+    except (ssl.SSLError, ValueError) as error:
+        raise ValueError(
+            f"STELE_KAFKA_SSL_CA_FILE: {tls.ca_file} holds no certificates in PEM ({error})."
+        ) from error
+
+
+def _check_key(tls: Tls) -> None:
+    _read("STELE_KAFKA_SSL_CERTIFICATE_FILE", tls.certificate_file)
+    if _PKCS8 not in _read("STELE_KAFKA_SSL_KEY_FILE", tls.key_file):
+        raise ValueError(
+            f"STELE_KAFKA_SSL_KEY_FILE: {tls.key_file} holds no key in PKCS #8 without a password"
+            f' ("{_PKCS8}"), which Java wants. Make one: {_HOW_TO_PKCS8}'
+        )
+    try:
+        tls.context()
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"STELE_KAFKA_SSL_CERTIFICATE_FILE: {tls.certificate_file} is no certificate in PEM, or"
+            f" STELE_KAFKA_SSL_KEY_FILE, {tls.key_file}, is not its key ({error})."
+        ) from error
+
+
+def _login(settings: KafkaSettings) -> Login | None:
+    mechanism, username, file = (
+        settings.kafka_sasl_mechanism,
+        settings.kafka_sasl_username,
+        settings.kafka_sasl_password_file,
+    )
+    given = {
+        "STELE_KAFKA_SASL_MECHANISM": mechanism,
+        "STELE_KAFKA_SASL_USERNAME": username,
+        "STELE_KAFKA_SASL_PASSWORD_FILE": file,
+    }
+    protocol = settings.kafka_security_protocol
+    wanted = protocol.startswith("SASL")
+    for variable, value in given.items():
+        if value and not wanted:
+            raise ValueError(
+                f"{variable} is set, and STELE_KAFKA_SECURITY_PROTOCOL={protocol} goes without SASL: set that"
+                " to SASL_SSL, or leave the variable out."
+            )
+        if wanted and not value:
+            raise ValueError(
+                f"{variable} is missing, which STELE_KAFKA_SECURITY_PROTOCOL={protocol} needs."
+            )
+    return Login(mechanism, username, Secret(_password(file))) if wanted else None
+
+
+def _password(file: str) -> str:
+    """One newline at its end is an editor's, and no part of it."""
+    password = _read("STELE_KAFKA_SASL_PASSWORD_FILE", file).removesuffix("\n").removesuffix("\r")
+    if not password or not password.isprintable():
+        raise ValueError(
+            f"STELE_KAFKA_SASL_PASSWORD_FILE: {file} must hold a password, in one line and no more."
+        )
+    return password
+
+
+def _read(variable: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ValueError(f"{variable}: {file} cannot be read ({why}).") from None

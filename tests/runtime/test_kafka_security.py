@@ -1,0 +1,220 @@
+"""Settings of TLS and SASL to Kafka: what they make, what is refused at a start, and who sees the password."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from faust.auth import SASLCredentials, SSLCredentials
+
+from stele.log.brokers import Brokers, Login, Secret, Tls
+from stele.runtime.live_flow import _credentials
+from stele.runtime.settings import (
+    ConfigurationError,
+    KafkaSettings,
+    ServiceSettings,
+    environment_of,
+    load_settings,
+)
+from tests.certificates import SEC1, Authority
+
+HIDDEN = "to be"
+PASSWORD = f'not "{HIDDEN}" \\ seen'
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """All variables, with files that are right."""
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.give("client")
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    return {
+        "STELE_KAFKA_BOOTSTRAP": "broker:9093",
+        "STELE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "STELE_KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+        "STELE_KAFKA_SASL_USERNAME": "stele",
+        "STELE_KAFKA_SASL_PASSWORD_FILE": str(password),
+        "STELE_KAFKA_SSL_CA_FILE": str(authority.file),
+        "STELE_KAFKA_SSL_CERTIFICATE_FILE": str(certificate),
+        "STELE_KAFKA_SSL_KEY_FILE": str(key),
+    }
+
+
+def without(files: dict[str, str], *parts: str) -> dict[str, str]:
+    return {name: text for name, text in files.items() if not any(part in name for part in parts)}
+
+
+def loaded(environment: dict[str, str]) -> Brokers:
+    return load_settings(KafkaSettings, environment).brokers
+
+
+def refused(environment: dict[str, str]) -> str:
+    with pytest.raises(ConfigurationError) as refusal:
+        loaded(environment)
+    assert HIDDEN not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_without_variables_clients_get_the_servers_alone() -> None:
+    brokers = loaded({})
+    assert brokers.java() == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert brokers.client() == {**brokers.java(), "reconnect.backoff.max.ms": 1000}
+    assert _credentials(brokers) is None
+
+
+def test_librdkafka_gets_the_files_and_the_password(files: dict[str, str]) -> None:
+    assert loaded(files).client() == {
+        "bootstrap.servers": "broker:9093",
+        "reconnect.backoff.max.ms": 1000,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": files["STELE_KAFKA_SSL_CA_FILE"],
+        "ssl.certificate.location": files["STELE_KAFKA_SSL_CERTIFICATE_FILE"],
+        "ssl.key.location": files["STELE_KAFKA_SSL_KEY_FILE"],
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "stele",
+        "sasl.password": PASSWORD,
+    }
+
+
+def test_java_gets_what_is_in_the_files_and_quotes_in_its_own_way(files: dict[str, str]) -> None:
+    made = loaded(files).java()
+    assert made.pop("sasl.jaas.config") == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="stele" password="not \\"to be\\" \\\\ seen";'
+    )
+    assert made == {
+        "bootstrap.servers": "broker:9093",
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": Path(files["STELE_KAFKA_SSL_CA_FILE"]).read_text(),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": Path(
+            files["STELE_KAFKA_SSL_CERTIFICATE_FILE"]
+        ).read_text(),
+        "ssl.keystore.key": Path(files["STELE_KAFKA_SSL_KEY_FILE"]).read_text(),
+        "sasl.mechanism": "SCRAM-SHA-512",
+    }
+
+
+def test_faust_gets_credentials_of_its_own(files: dict[str, str]) -> None:
+    both = _credentials(loaded(files))
+    assert isinstance(both, SASLCredentials)
+    assert (both.username, both.password) == ("stele", PASSWORD)
+    assert (both.protocol.value, both.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-512")
+    tls = _credentials(loaded(without(files, "SASL") | {"STELE_KAFKA_SECURITY_PROTOCOL": "SSL"}))
+    assert isinstance(tls, SSLCredentials)
+    assert tls.context.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("tls", "login", "protocol"),
+    [
+        (None, None, "PLAINTEXT"),
+        (Tls(), None, "SSL"),
+        (None, Login("PLAIN", "u", Secret("p")), "SASL_PLAINTEXT"),
+        (Tls(), Login("PLAIN", "u", Secret("p")), "SASL_SSL"),
+    ],
+)
+def test_the_protocol_is_that_of_the_parts(
+    tls: Tls | None, login: Login | None, protocol: str
+) -> None:
+    brokers = Brokers("b:1", tls, login)
+    assert brokers.protocol == protocol
+    assert brokers.client().get("security.protocol", "PLAINTEXT") == protocol
+
+
+def test_nothing_that_is_printed_or_encoded_has_the_password(files: dict[str, str]) -> None:
+    settings = load_settings(ServiceSettings, files)
+    assert HIDDEN in str(settings.brokers.client())
+    for shown in (settings, settings.brokers, settings.brokers.login, environment_of(settings)):
+        assert HIDDEN not in f"{shown!r} {shown}"
+    assert HIDDEN.encode() not in msgspec.json.encode(settings)
+    with pytest.raises(TypeError):
+        msgspec.json.encode(settings.brokers)
+
+
+def test_another_process_is_led_to_the_same_brokers(files: dict[str, str]) -> None:
+    assert environment_of(load_settings(KafkaSettings, files)) == files
+
+
+@pytest.mark.parametrize("text", ["secret", "secret\n", "secret\r\n"])
+def test_one_newline_behind_the_password_is_no_part_of_it(files: dict[str, str], text: str) -> None:
+    Path(files["STELE_KAFKA_SASL_PASSWORD_FILE"]).write_bytes(text.encode())
+    assert loaded(files).client()["sasl.password"] == "secret"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n", "one\n\n", "\0"])
+def test_a_password_is_one_line(files: dict[str, str], text: str) -> None:
+    Path(files["STELE_KAFKA_SASL_PASSWORD_FILE"]).write_text(text)
+    assert "STELE_KAFKA_SASL_PASSWORD_FILE" in refused(files)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "named"),
+    [
+        ("SASL_MECHANISM", "STELE_KAFKA_SASL_MECHANISM is missing"),
+        ("SASL_USERNAME", "STELE_KAFKA_SASL_USERNAME is missing"),
+        ("SASL_PASSWORD_FILE", "STELE_KAFKA_SASL_PASSWORD_FILE is missing"),
+        ("SSL_KEY_FILE", "STELE_KAFKA_SSL_KEY_FILE is missing"),
+        ("SSL_CERTIFICATE_FILE", "STELE_KAFKA_SSL_CERTIFICATE_FILE is missing"),
+    ],
+)
+def test_what_is_missing_is_named(files: dict[str, str], left_out: str, named: str) -> None:
+    assert named in refused(without(files, left_out))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "named"),
+    [
+        ("PLAINTEXT", "STELE_KAFKA_SSL_CA_FILE is set"),
+        ("SASL_PLAINTEXT", "STELE_KAFKA_SSL_CA_FILE is set"),
+        ("SSL", "STELE_KAFKA_SASL_MECHANISM is set"),
+        ("TLS", "STELE_KAFKA_SECURITY_PROTOCOL='TLS'"),
+    ],
+)
+def test_what_the_protocol_has_no_use_for_is_named(
+    files: dict[str, str], protocol: str, named: str
+) -> None:
+    assert named in refused(files | {"STELE_KAFKA_SECURITY_PROTOCOL": protocol})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["SASL_PASSWORD_FILE", "SSL_CA_FILE", "SSL_CERTIFICATE_FILE", "SSL_KEY_FILE"],
+)
+def test_a_file_that_is_not_there_or_holds_something_else_is_named(
+    files: dict[str, str], variable: str, tmp_path: Path
+) -> None:
+    name = f"STELE_KAFKA_{variable}"
+    nowhere = str(tmp_path / "nowhere")
+    assert re.search(
+        rf"{name}: {nowhere} cannot be read \(No such file", refused(files | {name: nowhere})
+    )
+    other = tmp_path / "other"
+    other.write_bytes(b"\xff\n\n")
+    assert f"{name}: {other}" in refused(files | {name: str(other)})
+    if variable != "SASL_PASSWORD_FILE":
+        other.write_text("no certificate\n")
+        assert f"{name}: {other}" in refused(files | {name: str(other)})
+
+
+def test_a_key_that_java_does_not_read_is_refused_with_the_command_that_helps(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    certificate, key = Authority(tmp_path, "another").give("other", SEC1)
+    text = refused(
+        files
+        | {
+            "STELE_KAFKA_SSL_CERTIFICATE_FILE": str(certificate),
+            "STELE_KAFKA_SSL_KEY_FILE": str(key),
+        }
+    )
+    assert "openssl pkcs8 -topk8 -nocrypt" in text
+
+
+def test_a_certificate_and_the_key_of_another_are_refused(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    _, key = Authority(tmp_path, "another").give("other")
+    assert "is not its key" in refused(files | {"STELE_KAFKA_SSL_KEY_FILE": str(key)})

@@ -1,0 +1,54 @@
+"""The query on a topic whose brokers want TLS and a password, and go by their ACLs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from msgspec.structs import replace
+
+from stele.log.brokers import Brokers
+from stele.log.flows import flow_topic
+from stele.runtime.kafka import ensure_topics
+from stele.runtime.settings import KafkaSettings, load_settings
+from tests.docs.acls_page import acls_of_kind
+from tests.secured import USERS, WAIT_S, Secured
+from tests.spark.histories import random_log
+from tests.spark.test_job import make_job, make_options, reached, run_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("by", ["password", "certificate"])
+def test_the_job_reads_and_publishes_and_spark_shows_no_secret(
+    secured: Secured,
+    cluster: str,
+    spark: SparkSession,
+    folder: Path,
+    by: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    secured.allow(acls_of_kind("placements", cluster))
+    ways = {"password": secured.by_password("placements"), "certificate": secured.by_certificate()}
+    brokers = load_settings(KafkaSettings, ways[by]).brokers
+    ensure_topics(Brokers(secured.plaintext), cluster)
+    log = random_log(1, 10)
+    producer = Producer({"bootstrap.servers": secured.plaintext})
+    for value in log:
+        producer.produce(flow_topic(cluster, "epochs"), value, partition=0)
+    producer.flush(WAIT_S)
+    options = make_options("", cluster, folder, movements=True)
+    job = make_job(spark, replace(options, brokers=brokers), folder)
+    run_until(job, reached(job, **{cluster: log}), "the log in the tables")
+    assert not job.topics_stopped
+    assert job.query is not None
+    print(job.query.lastProgress, job.query.recentProgress)
+    job.query.explain(True)
+    shown = "".join(capfd.readouterr())
+    key = Path(ways["certificate"]["STELE_KAFKA_SSL_KEY_FILE"]).read_text().splitlines()[1]
+    assert not any(secret in shown for secret in (*USERS.values(), key)), shown
