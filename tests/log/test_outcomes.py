@@ -22,6 +22,7 @@ from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, uuid7
 from stele.domain.requests.not_taken import horizon_of
+from stele.log import pipeline
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
@@ -30,7 +31,7 @@ from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline
-from tests.log.test_pipeline import Writer, code_of, create, setting, winners
+from tests.log.test_pipeline import LARGE, Writer, by_name, code_of, create, setting, winners
 
 MINUTE_MS = 60_000
 
@@ -306,6 +307,30 @@ def test_what_a_record_on_its_way_forgets_is_expired_only_when_it_has_won(
     assert writer.answers[old] == []
     writer.settle()
     assert [code_of(o) for o in writer.answers[old]] == ["request_id_expired"]
+
+
+@pytest.mark.parametrize("name", ["y", LARGE])
+def test_what_a_barrier_on_its_way_forgets_is_expired_for_whoever_stands_behind_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusals that it records are decisions too; another writer tells of ids by what it leads to."""
+    monkeypatch.setattr(pipeline, "is_large", by_name)
+    monkeypatch.setattr(memory, "GENERATION", 2)
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
+    writer.settle()
+    for n in range(3):
+        writer.submit(Envelope(request_id=uuid7(10 + n, 1), command=SetSetting("x", str(n))))
+        writer.settle()
+    old, newer = uuid7(11, 2), uuid7(12, 2)
+    writer.submit(Envelope(request_id=uuid7(13, 1), command=DropKeyspace("nowhere")))
+    for request_id in (old, newer):
+        writer.submit(Envelope(request_id=request_id, command=SetSetting(name, "v")))
+    writer.settle()
+    assert [code_of(o) for o in writer.answers[old]] == ["request_id_expired"]
+    assert [code_of(o) for o in writer.answers[newer]] == [""]
+    assert all(old != epoch.request_id for epoch in winners(partition))
 
 
 class Later:

@@ -264,15 +264,27 @@ class CommitPipeline:
         command = Command(envelope.request_id, waiting.digest, [waiting])
         if is_large(tip, envelope.command):
             self.flush()
-            self._decide_apart(command, envelope)
+            if not self._is_forgotten(waiting):
+                self._decide_apart(command, envelope)
             return
         # Behind a barrier the images are made anew.
         begin = tip if self._open is None else without_memory(tip)
         made = self._maker.made(envelope, waiting.digest, tip, begin, self.fold.image)
         if self._open is not None and isinstance(made, tuple):
             self.flush()
+            if self._is_forgotten(waiting):
+                return
             made = made[0], list(images_after(self._appended_tip(), made[0]))
         self._decided(command, made)
+
+    def _is_forgotten(self, waiting: Waiting) -> bool:
+        """Whether an id is too old behind the barrier that was just appended, for the refusals which that
+        decides; then it waits until the barrier has won.
+        """
+        if why_not_taken(self._appended_tip(), waiting.envelope) is None:
+            return False
+        self._barrier().not_taken.append(waiting)
+        return True
 
     def _decide_apart(self, command: Command, envelope: Envelope) -> None:
         """Whatever is asked until it is decided waits, so that the state stays the newest."""

@@ -23,6 +23,7 @@ from stele.log.chain import Chain
 from stele.log.codec import encode_outcome
 from stele.log.delivered import Delivered
 from stele.log.notices import Notices
+from stele.log.pipeline import CommitPipeline
 from stele.log.port import Record
 from stele.log.pulse import Moment
 from stele.log.reader import LogReader
@@ -211,6 +212,13 @@ def lost_losers_are_not_missed(patch: Patch) -> None:
     patch.attribute(Chain, "passed", property(lambda self: ()))
 
 
+def barriers_forget_nothing(patch: Patch) -> None:
+    """A command behind a barrier is decided although its id is too old for what the barrier's refusals push out
+    of memory: somebody else was told that it never would be.
+    """
+    patch.attribute(CommitPipeline, "_is_forgotten", lambda self, waiting: False)
+
+
 def report_counts_after_reading_has_ended(patch: Patch) -> None:
     """An own record counts as read by its delivery report although another one was lost that had counted."""
     patch.attribute(Delivered, "end", lambda self: None)
@@ -245,6 +253,7 @@ SHELL_MUTANTS: Final = (
     record_that_was_reported_is_not_compared,
     topic_made_anew_is_not_noticed,
     lost_losers_are_not_missed,
+    barriers_forget_nothing,
     report_counts_after_reading_has_ended,
     turn_ends_after_reading_has,
 )
