@@ -394,6 +394,17 @@ async def test_a_log_in_another_topic_than_it_was_founded_in_is_not_read() -> No
         await follower.wait_for_end(TIMEOUT_S)
 
 
+async def test_who_has_read_nothing_of_a_topic_that_was_made_anew_begins_anew() -> None:
+    """There is nothing that he could have lost, nor a recovery of it that he could wait for."""
+    here = Following(held=0)
+    follower = await here.begin()
+    assert follower._reader.topic_id
+    here.partition.recreate()
+    with pytest.raises(OffsetGoneError, match="the topic is another one"):
+        await follower.wait_for_end(TIMEOUT_S)
+    assert isinstance(follower.failure, OffsetGoneError)
+
+
 @pytest.mark.parametrize("left", [6, 5, 0], ids=["a loser", "a winner", "all"])
 async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is_lost(
     left: int, monkeypatch: pytest.MonkeyPatch

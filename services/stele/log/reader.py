@@ -151,8 +151,9 @@ class LogReader:
     async def look(self) -> Look:
         """What the broker holds at some moment after the call, with the anchor found intact.
 
-        Callers share a look that has not begun. Raises TimeoutError, KafkaException, AnchorLostError, and
-        TruncatedError when the topic was truncated behind the anchor.
+        Callers share a look that has not begun. Raises TimeoutError, KafkaException, AnchorLostError,
+        TruncatedError when the topic was truncated behind the anchor, and OffsetGoneError when it is another
+        one and nothing was read of the one before.
         """
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_next(), name="look")
@@ -299,7 +300,7 @@ class LogReader:
             look = await self._log.look(None if anchor is None else anchor.offset)
             try:
                 self._compare(anchor, look)
-            except (AnchorLostError, TruncatedError) as error:
+            except (AnchorLostError, OffsetGoneError) as error:
                 self._fail(error)
                 raise
             self._looked_s, self.end = began_s, look.end
@@ -309,6 +310,8 @@ class LogReader:
         for known in (self._fold.image.topic_id, self.topic_id):
             if known and look.topic_id and look.topic_id != known:
                 text = f"the topic is another one, {look.topic_id} and not {known}"
+                if self._fold.chain.epoch == 0:  # nothing is held that could be lost
+                    raise OffsetGoneError(self._fold.chain.next_offset, f"{text}. Begin anew.")
                 raise self._lost(anchor, text)
         self.topic_id = look.topic_id
         if anchor is None:

@@ -19,12 +19,13 @@ from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
 from stele.log import avro
 from stele.log.avro import Reader, read_long
-from stele.log.chain import Chain
+from stele.log.chain import Anchor, Chain
 from stele.log.codec import encode_outcome
 from stele.log.delivered import Delivered
+from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
 from stele.log.notices import Notices
 from stele.log.pipeline import CommitPipeline
-from stele.log.port import Record
+from stele.log.port import Look, Record
 from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
@@ -219,6 +220,21 @@ def barriers_forget_nothing(patch: Patch) -> None:
     patch.attribute(CommitPipeline, "_is_forgotten", lambda self, waiting: False)
 
 
+def nothing_is_lost_too(patch: Patch) -> None:
+    """A process whose topic was made anew before it had read any of it stays, as if it held what is lost."""
+    compare = LogReader._compare  # noqa: SLF001
+
+    def stays(self: LogReader, anchor: Anchor | None, look: Look) -> None:
+        try:
+            compare(self, anchor, look)
+        except TruncatedError:
+            raise
+        except OffsetGoneError as error:
+            raise AnchorLostError(error.offset, str(error)) from error
+
+    patch.attribute(LogReader, "_compare", stays)
+
+
 def report_counts_after_reading_has_ended(patch: Patch) -> None:
     """An own record counts as read by its delivery report although another one was lost that had counted."""
     patch.attribute(Delivered, "end", lambda self: None)
@@ -254,6 +270,7 @@ SHELL_MUTANTS: Final = (
     topic_made_anew_is_not_noticed,
     lost_losers_are_not_missed,
     barriers_forget_nothing,
+    nothing_is_lost_too,
     report_counts_after_reading_has_ended,
     turn_ends_after_reading_has,
 )
