@@ -252,6 +252,7 @@ class Mover(Caller):
                     dc=node.dc,
                     rack=node.rack,
                     host_id=identity.host_id,
+                    shards=node.shards,
                     supported_features=tuple(sorted(KNOWN_FEATURES)),
                     ignore_nodes=others,
                     force=True,
