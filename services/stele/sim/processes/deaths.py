@@ -103,8 +103,10 @@ class Deaths:
         excluded = world.witness.image.membership.excluded()
         for node in dead:
             node.is_off = False
-            if self._has_left(node.node_id) or node.node_id in excluded:
+            if self._has_left(node.node_id):
                 node.renew()
+            elif node.node_id in excluded:  # perhaps nobody else is in its rack
+                node.renew(replaces=node.node_id)
             else:
                 node.boot()
 

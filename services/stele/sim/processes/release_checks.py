@@ -117,6 +117,7 @@ class ReleaseWitness:
             heard = self._heard.get(name, {})
             self.demand(
                 row.excluded_since > 0
+                or self._is_late(name)
                 or any(at >= asked and state_id in line for state_id, at in heard.items()),
                 f"{what}, and has acknowledged epoch {asked} or a later one as one that does",
                 f"{name} has not",
@@ -131,6 +132,16 @@ class ReleaseWitness:
                 and now_us - machine.started_us > us(TOLD_S)
             ]
             self.demand(not late, what, f"{', '.join(late)} of the older release runs for long")
+
+    def _is_late(self, node_id: str) -> bool:
+        """Its process is of the older release again, and what the newer one had said came to the log after it
+        began: the log believes that until it says what it is.
+        """
+        told_us = self._row_changed_us.get(node_id, 0)
+        return any(
+            node.node_id == node_id and not is_new(node.build) and told_us > node.started_us
+            for node in self._world.nodes
+        )
 
     def _lacking(self, image: Image) -> list[str]:
         """Members, those that join, and services that have told of a release without it."""
@@ -175,8 +186,8 @@ class ReleaseWitness:
         if is_new(machine.build):
             self._heard.setdefault(ack.node_id, {})[ack.state_id] = ack.epoch
             return
-        if self._row_changed_us.get(ack.node_id, 0) > machine.started_us:
-            return  # what its process of before said of itself may come late
+        if self._is_late(ack.node_id):
+            return
         image = self._world.witness.image_at(ack.state_id)
         row = None if image is None else image.node(ack.node_id)
         self.demand(
