@@ -25,8 +25,8 @@ ONE_TERM: Final = "one coordinator has effects"
 BARRIER: Final = "I5"
 CLAIM: Final = "claim_coordinator"
 OF_A_STATE: Final = "reconfigure_catch_up"
-"""A request that is refused unless the archive is as whoever asks has seen it, so it may come late: what is done
-about it the holder of the term decides.
+"""A request that is refused unless the archive is as whoever asks has seen it, so it may come late: what is
+done about it the holder of the term decides.
 """
 
 
@@ -76,7 +76,7 @@ class BarrierWitness:
         self._passes(before.topology, after.topology, before)
 
     def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
-        """Whatever a coordinator has an effect with, it sent as the holder of the newest term, or by a state."""
+        """What a coordinator has an effect with, it sent as the holder of the newest term, or by a state."""
         holder, senders = before.topology.coordinator.holder, self._senders.get(epoch.request_id)
         self._witness.checks += 1
         self._world.demand(

@@ -55,8 +55,8 @@ def _is_there(row: Node) -> bool:
 
 
 def _cleans_up_later(row: Node) -> bool:
-    """Its join was undone together with another, and it waits to join again: it has what was written to it until
-    then, is no member that is ordered to truncate, and is marked, to delete it once it is one.
+    """Its join was undone together with another, and it waits to join again: it has what was written to it
+    until then, is no member that is ordered to truncate, and is marked, to delete it once it is one.
     """
     return row.state is NodeState.NONE and row.cleanup_since > 0
 
