@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from stele.agent.cleanup import foreign_ranges
 from stele.agent.pulling import Reading
 from stele.coordinator import steps
 from stele.coordinator.desk import Desk
@@ -12,6 +13,7 @@ from stele.domain import fencing
 from stele.domain.fencing import StaleVersion
 from stele.domain.image import Image
 from stele.domain.names import RequestKind
+from stele.domain.ring.ranges import Range
 from stele.domain.schema.facts import owner_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import quiesce
@@ -67,6 +69,17 @@ def streams_bring_truncated_data_back(patch: Patch) -> None:
     patch.attribute(Streamer, "_may_keep", keeps)
 
 
+def cleanup_keeps_what_was_truncated(patch: Patch) -> None:
+    """Who cleans up looks at present data alone, though it was no member when the rest was truncated."""
+    plain = foreign_ranges
+
+    def of_what_is_there(image: Image, node_id: str, data_id: str, shard: int = 0) -> list[Range]:
+        there = image.schema.of_data(data_id) is not None
+        return plain(image, node_id, data_id, shard) if there else []
+
+    patch.function(plain, of_what_is_there)
+
+
 def cleanup_waits_for_nobody(patch: Patch) -> None:
     """A cleanup is done as soon as it was begun."""
     _serve(patch, RequestKind.CLEANUP)
@@ -96,6 +109,7 @@ GLOBAL_MUTANTS: Final = (
     truncation_ends_by_a_quorum,
     truncated_data_answers_until_the_fence,
     streams_bring_truncated_data_back,
+    cleanup_keeps_what_was_truncated,
     cleanup_waits_for_nobody,
     noop_passes_the_fence,
     quiesce_forgets_what_was_before,

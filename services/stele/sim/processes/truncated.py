@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stele.domain.image import Image
+from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, RequestKind
 from stele.domain.schema.facts import owner_of
 from stele.domain.topology.facts import Transition
@@ -49,6 +50,17 @@ class Truncation(NamedTuple):
     state_id: bytes
 
 
+def _is_there(row: Node) -> bool:
+    return not row.excluded and row.state is not NodeState.LEFT
+
+
+def _cleans_up_later(row: Node) -> bool:
+    """Its join was undone together with another, and it waits to join again: it has what was written to it
+    until then, is no member that is ordered to truncate, and is marked, to delete it once it is one.
+    """
+    return row.state is NodeState.NONE and row.cleanup_since > 0
+
+
 class TruncationWitness:
     """The ids that data had, in the order of the log, and when data of which id first answered for a key."""
 
@@ -75,6 +87,8 @@ class TruncationWitness:
             for data in after.schema.all_data():
                 since = Since(after.state_id, after.epoch)
                 self._ids[owner_of(data.data_id)].setdefault(data.data_id, since)
+        if after.membership is not before.membership:
+            self._cleaned(before, after)
         one, two = before.topology.transitions, after.topology.transitions
         if one is two:
             return
@@ -96,18 +110,31 @@ class TruncationWitness:
             self._done_us.setdefault(data_id, ended)
         for node in self._world.nodes:
             row = after.node(node.node_id)
-            if row is None or row.excluded or row.state is NodeState.LEFT:
+            if row is not None and _is_there(row) and not _cleans_up_later(row):
+                self._has_nothing_of(old, node, after.epoch)
+
+    def _cleaned(self, before: Image, after: Image) -> None:
+        """Who has cleaned up has nothing either of what was truncated while it was no member."""
+        for node in self._world.nodes:
+            was, row = before.node(node.node_id), after.node(node.node_id)
+            if was is None or row is None or not was.cleanup_since or row.cleanup_since:
                 continue
-            engine = self._world.stores.engine_of(node)
-            for data_id in old:
-                found = engine and engine.execute(_COUNT, (data_id, f"{data_id}#%")).fetchone()
-                left = found[0] if found else 0
-                self._demand(
-                    not left,
-                    GONE,
-                    f"{node.node_id} has nothing of {data_id} on its disk once that was truncated",
-                    f"it has {left} rows at epoch {after.epoch}",
-                )
+            if _is_there(row):
+                done = (name for name, ended in self._done_us.items() if self._holds(ended))
+                old = [name for name in done if after.schema.of_data(name) is None]
+                self._has_nothing_of(old, node, after.epoch)
+
+    def _has_nothing_of(self, old: list[str], node: NodeMachine, epoch: int) -> None:
+        engine = self._world.stores.engine_of(node)
+        for data_id in old:
+            found = engine and engine.execute(_COUNT, (data_id, f"{data_id}#%")).fetchone()
+            left = found[0] if found else 0
+            self._demand(
+                not left,
+                GONE,
+                f"{node.node_id} has nothing of {data_id} on its disk once that was truncated",
+                f"it has {left} rows at epoch {epoch}",
+            )
 
     def _ids_of(self, owner: str) -> list[str]:
         """In the history that the topic holds now, the oldest first."""
