@@ -21,6 +21,7 @@ from stele.agent.admission import (
     check_place,
     claims_too_much,
     keep_noted,
+    note_tokens,
     wait_for_membership,
 )
 from stele.agent.identity import DataDirectory, Identity, boot
@@ -366,7 +367,7 @@ def test_a_member_keeps_as_many_shards_as_it_has() -> None:
 
 def test_another_number_of_tokens_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=4)
-    check_place(row, ADVERTISED)
+    note_tokens(row, ADVERTISED)
     assert "STELE_NUM_TOKENS counts when a node joins" in capsys.readouterr().out
 
 
@@ -425,3 +426,36 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
     assert done[:2] == ["reach", first]
     assert done[-3:] == ["recognise", "wait_for_membership", "keep_noted"]
     assert "admit" in done
+
+
+@pytest.mark.parametrize(
+    ("other", "code"), [({"shards": 4}, "shards_"), ({"rack": "r1"}, "place_")]
+)
+@pytest.mark.parametrize("joins", ["auto", "no"])
+async def test_a_node_that_was_asked_for_otherwise_than_it_is_started_ends_before_it_is_a_member(
+    joins: Literal["auto", "no"],
+    other: dict[str, Any],
+    code: str,
+    directory: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By another, or by an earlier start of its own: a member could not start again by its own settings."""
+    row = Node(node_id="n9", address="http://n9", dc="dc1", rack="r9", num_tokens=8)
+    after = Image(membership=MembershipImage(Map({"n9": replace(row, **other)})))
+    follower = SimpleNamespace(image=Image())
+
+    async def reach(*_: object) -> None:
+        assert follower.image.node("n9") is None
+
+    async def asked_for(*_: object) -> None:
+        follower.image = after
+
+    gate: Any = SimpleNamespace(reach=reach, recognise=asked_for, check_host=lambda _: None)
+    monkeypatch.setattr("stele.agent.member.admit", asked_for)
+    monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
+    followed: Any = SimpleNamespace(follower=follower, caught_up=None)
+    settings, stop = AgentSettings(join=joins), Stop()
+    member = Membership(settings, directory("n9"), ADVERTISED, gate, followed)
+    with pytest.raises(JoinRejected, match=code + "changed"):
+        async with member.admitting(stop):
+            await until(lambda: stop.requested, "the node to end")

@@ -256,7 +256,11 @@ def check_place(known: Node | None, advertised: Advertised) -> None:
             f" it with STELE_SHARDS={known.shards}, since its tablets have places by these. To have others, let"
             " it leave, and a new node join with as many (shards_changed)"
         )
-    if advertised.num_tokens != known.num_tokens:
+
+
+def note_tokens(known: Node | None, advertised: Advertised) -> None:
+    """A member keeps its tokens, and says so where it is started with another number."""
+    if known is not None and advertised.num_tokens != known.num_tokens:
         log.warning(
             "STELE_NUM_TOKENS counts when a node joins, and is ignored now",
             num_tokens=known.num_tokens,

@@ -16,6 +16,7 @@ from stele.agent.admission import (
     claims_too_much,
     keep_announced,
     keep_noted,
+    note_tokens,
     wait_for_membership,
 )
 from stele.agent.gate import CATCHING_UP, Gate, NotThisReplica, floor_of
@@ -97,6 +98,7 @@ class Membership:
             if why:
                 raise JoinRejected(why)
             check_place(known, self.advertised)
+            note_tokens(known, self.advertised)
             told = self.advertised
             waits = (
                 settings.join == "no"
@@ -108,6 +110,8 @@ class Membership:
             async with Commander(settings.brokers, settings.cluster) as commander:
                 await admit(directory, self.advertised, follower, commander, stop)
             await gate.recognise(stop)
+            if known is None:  # another may have asked for it, or an earlier start of its own
+                check_place(follower.image.node(self.node_id), self.advertised)
             async with self._announced(stop):
                 await wait_for_membership(directory, follower, stop)
                 await keep_noted(directory, follower, stop)

@@ -70,7 +70,7 @@ def streams_bring_truncated_data_back(patch: Patch) -> None:
 
 
 def cleanup_keeps_what_was_truncated(patch: Patch) -> None:
-    """Who cleans up looks at the data alone that there is, though it was no member when others went."""
+    """Who cleans up looks at present data alone, though it was no member when the rest was truncated."""
     plain = foreign_ranges
 
     def of_what_is_there(image: Image, node_id: str, data_id: str, shard: int = 0) -> list[Range]:
