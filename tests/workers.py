@@ -41,7 +41,7 @@ HEAVY: Final = (
 """What leaves no processor for a third worker."""
 FROM_THE_START: Final = 2
 """So many workers begin at once."""
-IDLE: Final = 0.25
+IDLE: Final = 0.15
 """Of all cores' time; then one more worker gets something."""
 LOOKED_AT_S: Final = 5.0
 """For how long they must have been that idle."""
