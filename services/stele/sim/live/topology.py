@@ -108,6 +108,7 @@ class TopologyAdmin:
             found = [self._image().node(node.node_id) for node in dead]
             if all(node is not None and node.state is NodeState.LEFT for node in found):
                 return
+            await asyncio.sleep(PAUSE_S)
             dead = [node for node in found if node is not None and node.state is not NodeState.LEFT]
 
     async def _join(self) -> str:
