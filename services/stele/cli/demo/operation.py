@@ -91,8 +91,10 @@ async def follow_operation(scene: Scene, request_id: str, fault: Fault | None = 
     last: RequestAnswer | None = None
     with scene.timeline.progress(request_id, None) as bar:
         while True:
-            answer = await scene.site.request_or_none(request_id)
-            progress = await _progress(scene, request_id)
+            # Side by side: a step may be over while the one waits for the other.
+            answer, progress = await asyncio.gather(
+                scene.site.request_or_none(request_id), _progress(scene, request_id)
+            )
             if answer is not None:
                 last = answer
                 _tell(scene, answer, progress, told, bar)
