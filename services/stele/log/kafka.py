@@ -199,7 +199,11 @@ class KafkaLog:
 
     def _serve_producer(self, producer: Producer) -> None:
         while not self._stop.is_set() and producer is self._producer:
-            producer.poll(0.1)
+            try:
+                producer.poll(0.1)
+            except KafkaException as error:  # its end: what is appended makes another one
+                self._refusals.why(error)
+                return
 
     def _consumer(self, **more: object) -> Consumer:
         return Consumer(
