@@ -164,7 +164,7 @@ def test_one_newline_behind_the_password_is_no_part_of_it(files: dict[str, str],
     assert loaded(files).client()["sasl.password"] == "secret"
 
 
-@pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n", "one\n\n", "\0"])
+@pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n", "one\n\n", "\0", " one", "one \n"])
 def test_a_password_is_one_line(files: dict[str, str], text: str) -> None:
     Path(files["STELE_KAFKA_SASL_PASSWORD_FILE"]).write_text(text)
     assert "STELE_KAFKA_SASL_PASSWORD_FILE" in refused(files)

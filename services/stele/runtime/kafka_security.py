@@ -124,6 +124,11 @@ def _password(file: str) -> str:
         raise ValueError(
             f"STELE_KAFKA_SASL_PASSWORD_FILE: {file} must hold a password, in one line and no more."
         )
+    if password != password.strip():
+        raise ValueError(
+            f"STELE_KAFKA_SASL_PASSWORD_FILE: {file} holds a password that begins or ends with a blank,"
+            " which librdkafka leaves out: give the user another one."
+        )
     return password
 
 
