@@ -14,7 +14,7 @@ from subprocess import CompletedProcess, run
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from stele.catch_up.truncating import delete_records
@@ -23,12 +23,14 @@ from stele.coordinator.election import Election
 from stele.domain.commands import Envelope, Noop
 from stele.log import flows, refusals
 from stele.log.brokers import Brokers
+from stele.log.chain import Anchor, digest_of
 from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.metadata_log.topic_settings import settings_of
+from stele.placements.chain import Head
 from stele.placements.topic import Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime import group
@@ -299,6 +301,31 @@ async def test_a_process_is_not_well_while_it_may_not_read_or_write_one_of_its_t
         await is_read(acks, heard)
     finally:
         await asyncio.gather(log.close(), reader.close(), acks.close())
+
+
+async def test_the_spark_job_takes_no_log_for_lost_that_it_may_not_read(
+    secured: Secured, cluster: str
+) -> None:
+    acls = [acl for acl in acls_of("stele", cluster) if acl.operation is not AclOperation.READ]
+    secured.allow([acl for acl in acls_of("stele", cluster) if acl.restype is ResourceType.GROUP])
+    secured.allow(acls)
+    brokers = brokers_of(secured.by_password("stele"))
+    await asyncio.to_thread(ensure_topics, brokers, cluster)
+    log, watch = KafkaLog(brokers, flow_topic(cluster, "epochs")), TopicWatch(brokers, cluster)
+    log.append(b"first")
+    try:
+        await asyncio.to_thread(wait_until, lambda: watch.look()[cluster].end == 1, "the record")
+        now, head = (
+            watch.look()[cluster],
+            Head(next_offset=1, anchor=Anchor(0, digest_of(b"first"))),
+        )
+        with pytest.raises(KafkaException, match="authorization failed"):
+            await asyncio.to_thread(watch.continues, cluster, head, now)
+        secured.allow(acls_of("stele", cluster))
+        assert await asyncio.to_thread(watch.continues, cluster, head, now)
+    finally:
+        watch.close()
+        await log.close()
 
 
 def is_well() -> bool:

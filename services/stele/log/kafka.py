@@ -270,7 +270,7 @@ class KafkaLog:
                 )
             error = message.error()
             if error is not None:
-                if _is_gone(error):
+                if is_gone(error):
                     return None
                 raise KafkaException(error)
             return (message.value() or b"") if message.offset() == offset else None
@@ -386,7 +386,8 @@ def _raise(error: KafkaError) -> None:
     raise KafkaException(error)
 
 
-def _is_gone(error: KafkaError) -> bool:
+def is_gone(error: KafkaError) -> bool:
+    """There is no record at the offset."""
     return error.code() in (
         KafkaError.OFFSET_OUT_OF_RANGE,
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
@@ -400,7 +401,7 @@ def _records(batch: list[Message], on_trouble: Callable[[KafkaError], None]) -> 
         error = message.error()
         if error is None:
             found.append(Record(message.offset() or 0, message.value() or b""))
-        elif _is_gone(error):
+        elif is_gone(error):
             raise OffsetGoneError(message.offset() or 0, f"{error.str()}. Begin with a snapshot.")
         elif is_fatal(error):
             raise KafkaException(error)
