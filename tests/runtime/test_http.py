@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 import httpx
 import msgspec
 import pytest
+from confluent_kafka import KafkaError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from stele.log import refusals
 from stele.runtime.http import (
     Health,
     HttpError,
@@ -64,6 +66,20 @@ async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
         httpx.AsyncClient(base_url=url, timeout=90) as http,
     ):
         yield http
+
+
+async def test_who_is_refused_by_kafka_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals._Process, "newest", ("", 0.0))
+    async with client() as http:
+        assert (await http.get("/healthz")).status_code == 200
+        refusals.Refusals()(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        answer = await http.get("/healthz")
+    assert answer.status_code == 503
+    health = msgspec.json.decode(answer.content, type=Health)
+    assert not health.ok
+    assert health.epoch == WELL.epoch
+    assert "Refused by Kafka" in health.reason
+    assert "docs/operations/security.md" in health.reason
 
 
 @pytest.mark.parametrize(

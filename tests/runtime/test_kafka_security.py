@@ -134,6 +134,26 @@ def test_nothing_that_is_printed_or_encoded_has_the_password(files: dict[str, st
         msgspec.json.encode(settings.brokers)
 
 
+def test_servers_are_separated_by_commas_and_blanks_do_not_count(files: dict[str, str]) -> None:
+    """Faust takes a blank for part of the name, and an empty part for this machine."""
+    bootstrap = " One.example:9093, [::1]:9094,10.0.0.1:9095 "
+    brokers = loaded(files | {"STELE_KAFKA_BOOTSTRAP": bootstrap})
+    assert brokers.servers == "One.example:9093,[::1]:9094,10.0.0.1:9095"
+
+
+@pytest.mark.parametrize(
+    "text", ["broker", "broker:9093,", ",", "::1:9093", "kafka://b:1", "a:1;b:2", "b:port", "a b:1"]
+)
+def test_what_is_no_server_is_named(files: dict[str, str], text: str) -> None:
+    assert f"STELE_KAFKA_BOOTSTRAP={text}: '" in refused(files | {"STELE_KAFKA_BOOTSTRAP": text})
+
+
+def test_a_user_is_one_line(files: dict[str, str]) -> None:
+    """Java's form of it would end there."""
+    name = "STELE_KAFKA_SASL_USERNAME"
+    assert f"{name} must be" in refused(files | {name: "stele\n"})
+
+
 def test_another_process_is_led_to_the_same_brokers(files: dict[str, str]) -> None:
     assert environment_of(load_settings(KafkaSettings, files)) == files
 
@@ -144,7 +164,7 @@ def test_one_newline_behind_the_password_is_no_part_of_it(files: dict[str, str],
     assert loaded(files).client()["sasl.password"] == "secret"
 
 
-@pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n", "one\n\n", "\0"])
+@pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n", "one\n\n", "\0", " one", "one \n"])
 def test_a_password_is_one_line(files: dict[str, str], text: str) -> None:
     Path(files["STELE_KAFKA_SASL_PASSWORD_FILE"]).write_text(text)
     assert "STELE_KAFKA_SASL_PASSWORD_FILE" in refused(files)

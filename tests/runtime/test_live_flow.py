@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiokafka.errors import (  # type: ignore[import-untyped]
+    TopicAuthorizationFailedError,
+)
 
 from stele.runtime import live_flow
 from stele.runtime.follow import run_beside
-from stele.runtime.live_flow import FlowLost, LiveFlow, LiveReader
+from stele.runtime.live_flow import FlowLost, LiveFlow, LiveReader, _refused
 from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
 from stele.runtime.tail import Fetched
@@ -88,3 +91,9 @@ def test_the_group_is_named_after_the_instance_and_its_member_is_static(tmp_path
     made = LiveReader(settings, ACKS, str(tmp_path), lambda *_: None, lambda *_: None)
     assert made.app.conf.id == "stele.c.session-guard.guard-1"
     assert made.app.conf.consumer_group_instance_id == "guard-1"
+
+
+def test_a_reader_that_is_refused_ends_with_what_to_do() -> None:
+    said = _refused(TopicAuthorizationFailedError("stele.library.acks"))
+    assert "Topic authorization failed. Give its user the ACLs of" in said
+    assert _refused(ZeroDivisionError()) == _refused(None) == ""

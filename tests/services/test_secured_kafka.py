@@ -8,14 +8,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess, run
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import ResourceType
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from stele.catch_up.truncating import delete_records
 from stele.cli.errors import Exit
@@ -23,12 +23,14 @@ from stele.coordinator.election import Election
 from stele.domain.commands import Envelope, Noop
 from stele.log import flows, refusals
 from stele.log.brokers import Brokers
+from stele.log.chain import Anchor, digest_of
 from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.metadata_log.topic_settings import settings_of
+from stele.placements.chain import Head
 from stele.placements.topic import Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime import group
@@ -45,6 +47,14 @@ from tests.services.processes import Service
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(autouse=True)
+def nothing_refused_yet() -> Iterator[None]:
+    """What one test was refused is not what another test's process is."""
+    yield
+    refusals._Process.newest = ("", 0.0)
+
 
 Way = Callable[[Secured], dict[str, str]]
 WAYS: dict[str, Way] = {
@@ -244,6 +254,95 @@ async def test_who_may_not_go_on_says_so_and_goes_on_once_it_may(
     finally:
         follower.stop()
         await asyncio.gather(log.close(), election.close())
+
+
+async def test_a_process_is_not_well_while_it_may_not_read_or_write_one_of_its_topics(
+    secured: Secured, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever client met it; so one ACL after the other is taken away."""
+    monkeypatch.setattr(refusals, "RECENT_S", 2.0)
+    acls = acls_of("stele", cluster)
+    secured.allow(acls)
+    brokers = brokers_of(secured.by_password("stele"))
+    await asyncio.to_thread(ensure_topics, brokers, cluster)
+    heard = list[bytes]()
+    acks = FlowWriter(brokers, flow_topic(cluster, "acks"))
+    log = KafkaLog(brokers, flow_topic(cluster, "epochs"))
+    reader = FlowReader(brokers, flow_topic(cluster, "acks"), heard.append, lambda error: None)
+    log.follow(0, lambda records: None, lambda error: None)
+    await reader.start()
+    try:
+        await is_read(acks, heard)
+        assert is_well()
+        of_topics = [acl for acl in acls if acl.restype is ResourceType.TOPIC]
+        reads = [acl for acl in of_topics if acl.operation is AclOperation.READ]
+        await asyncio.to_thread(secured.forbid, reads)
+        await until(is_refused_an_acl, "it says that it is refused")
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 2 * refusals.RECENT_S:
+            assert is_refused_an_acl(), "it is refused all the time, though the client says it once"
+            await asyncio.sleep(0.2)
+        secured.allow(reads)
+        await until(is_well, "it is refused no more")
+        heard.clear()
+        await is_read(acks, heard)
+        writes = [acl for acl in of_topics if acl.operation is AclOperation.WRITE]
+        await asyncio.to_thread(secured.forbid, writes)
+        log.append(b"not taken")
+        await until(is_refused_an_acl, "it says that it is refused")
+        await until(is_well, "it has nothing to write")
+        sent_s = time.monotonic()
+        while time.monotonic() - sent_s < 2 * flows.ASK_AGAIN_S:
+            acks.send("n1", b"not taken")
+            await asyncio.sleep(0.1)
+        assert is_refused_an_acl()
+        secured.allow(writes)
+        heard.clear()
+        await is_read(acks, heard)
+    finally:
+        await asyncio.gather(log.close(), reader.close(), acks.close())
+
+
+async def test_the_spark_job_takes_no_log_for_lost_that_it_may_not_read(
+    secured: Secured, cluster: str
+) -> None:
+    acls = [acl for acl in acls_of("stele", cluster) if acl.operation is not AclOperation.READ]
+    secured.allow([acl for acl in acls_of("stele", cluster) if acl.restype is ResourceType.GROUP])
+    secured.allow(acls)
+    brokers = brokers_of(secured.by_password("stele"))
+    await asyncio.to_thread(ensure_topics, brokers, cluster)
+    log, watch = KafkaLog(brokers, flow_topic(cluster, "epochs")), TopicWatch(brokers, cluster)
+    log.append(b"first")
+    try:
+        await asyncio.to_thread(wait_until, lambda: watch.look()[cluster].end == 1, "the record")
+        now, head = (
+            watch.look()[cluster],
+            Head(next_offset=1, anchor=Anchor(0, digest_of(b"first"))),
+        )
+        with pytest.raises(KafkaException, match="authorization failed"):
+            await asyncio.to_thread(watch.continues, cluster, head, now)
+        secured.allow(acls_of("stele", cluster))
+        assert await asyncio.to_thread(watch.continues, cluster, head, now)
+    finally:
+        watch.close()
+        await log.close()
+
+
+def is_well() -> bool:
+    return not refusals.refused_lately()
+
+
+def is_refused_an_acl() -> bool:
+    return "docs/operations/security.md" in refusals.refused_lately()
+
+
+async def is_read(acks: FlowWriter, heard: list[bytes]) -> None:
+    """An ack, said again and again, as everything in a flow is."""
+    end_s = time.monotonic() + 30
+    while not heard:
+        assert time.monotonic() < end_s, "the ack is not read"
+        acks.send("n1", b"ack")
+        await asyncio.sleep(0.2)
 
 
 async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(

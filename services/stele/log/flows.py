@@ -6,6 +6,7 @@ Nothing here is a truth: what is lost is said again, so a reader starts at the n
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -19,17 +20,20 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from stele.log.brokers import Brokers
+from stele.log.brokers import Brokers, Settings
 from stele.log.codec import DecodeError
 from stele.log.ends import resolve
+from stele.log.kafka import is_fatal
 from stele.log.loops import call_in
-from stele.log.refusals import Refusals
+from stele.log.refusals import Refusals, refusal
 
 TIMEOUT_S: Final = 10.0
 ENDS_TIMEOUT_S: Final = 2.0
 """After which who leads is asked again: it may be another by now."""
 START_TIMEOUT_S: Final = 30.0
 RETRY_S: Final = 0.1
+ASK_AGAIN_S: Final = 1.0
+"""A client says once that it may not read a partition. One that begins anew says whether it still may not."""
 FLUSH_TIMEOUT_S: Final = 3.0
 BATCH: Final = 500
 LIMIT_BYTES: Final = 1_000_000
@@ -53,26 +57,39 @@ class FlowWriter:
     def __init__(self, brokers: Brokers, topic: str, limit_bytes: int = LIMIT_BYTES) -> None:
         self._topic = topic
         self._refusals = Refusals()
-        self._producer = Producer(
-            {
-                **brokers.client(),
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "delivery.timeout.ms": 10_000,
-                "message.max.bytes": limit_bytes,
-                "partitioner": "murmur2_random",
-                "delivery.report.only.error": True,
-                "on_delivery": self._on_delivery,
-                "error_cb": self._refusals,
-            }
-        )
+        self._settings: Settings = {
+            **brokers.client(),
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "delivery.timeout.ms": 10_000,
+            "message.max.bytes": limit_bytes,
+            "partitioner": "murmur2_random",
+            "delivery.report.only.error": True,
+            "on_delivery": self._on_delivery,
+            "error_cb": self._refusals,
+        }
+        self._producer = Producer(self._settings)
+        self._made_s = time.monotonic()
 
     def send(self, key: str, value: bytes) -> None:
-        """Send off, or drop when the queue is full: the sender repeats what matters."""
-        with contextlib.suppress(BufferError):
-            self._producer.produce(self._topic, value, key.encode())
-        self._producer.poll(0)
+        """Send off, or drop when the queue is full or it is refused: the sender repeats what matters."""
+        try:
+            with contextlib.suppress(BufferError):
+                self._producer.produce(self._topic, value, key.encode())
+            self._producer.poll(0)
+        except KafkaException as error:
+            cause = error.args[0]
+            self._refusals(cause)
+            if is_fatal(cause):
+                self._make_anew()
+            elif not refusal(cause):
+                raise
+
+    def _make_anew(self) -> None:
+        """A producer of whom may write no topic at all comes to its end, and is of no use once he may."""
+        if time.monotonic() - self._made_s >= ASK_AGAIN_S:
+            self._producer, self._made_s = Producer(self._settings), time.monotonic()
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
@@ -131,23 +148,29 @@ class FlowReader:
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set() and not self._assign():
-                self._stop.wait(RETRY_S)
+            self._stand_at_the_end()
             call_in(self._loop, self._ready.set)
             while not self._stop.is_set():
                 first = self._consumer.poll(0.2)
                 if first is not None:
                     batch = [first, *self._consumer.consume(BATCH, 0)]
-                    values = list[bytes]()
+                    values, refused = list[bytes](), False
                     for message in batch:
                         error = message.error()
                         if error is None:
                             values.append(message.value() or b"")
                         else:
                             self._refusals(error)
+                            refused = refused or bool(refusal(error))
                     call_in(self._loop, self._deliver, values)
+                    if refused and not self._stop.wait(ASK_AGAIN_S):
+                        self._stand_at_the_end()
         finally:
             self._consumer.close()
+
+    def _stand_at_the_end(self) -> None:
+        while not self._stop.is_set() and not self._assign():
+            self._stop.wait(RETRY_S)
 
     def _assign(self) -> bool:
         """False while a leader is away or moving, or the topic is not there yet: try again."""

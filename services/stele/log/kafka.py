@@ -199,7 +199,11 @@ class KafkaLog:
 
     def _serve_producer(self, producer: Producer) -> None:
         while not self._stop.is_set() and producer is self._producer:
-            producer.poll(0.1)
+            try:
+                producer.poll(0.1)
+            except KafkaException as error:  # its end: what is appended makes another one
+                self._refusals.why(error)
+                return
 
     def _consumer(self, **more: object) -> Consumer:
         return Consumer(
@@ -266,7 +270,7 @@ class KafkaLog:
                 )
             error = message.error()
             if error is not None:
-                if _is_gone(error):
+                if is_gone(error):
                     return None
                 raise KafkaException(error)
             return (message.value() or b"") if message.offset() == offset else None
@@ -382,7 +386,8 @@ def _raise(error: KafkaError) -> None:
     raise KafkaException(error)
 
 
-def _is_gone(error: KafkaError) -> bool:
+def is_gone(error: KafkaError) -> bool:
+    """There is no record at the offset."""
     return error.code() in (
         KafkaError.OFFSET_OUT_OF_RANGE,
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
@@ -396,7 +401,7 @@ def _records(batch: list[Message], on_trouble: Callable[[KafkaError], None]) -> 
         error = message.error()
         if error is None:
             found.append(Record(message.offset() or 0, message.value() or b""))
-        elif _is_gone(error):
+        elif is_gone(error):
             raise OffsetGoneError(message.offset() or 0, f"{error.str()}. Begin with a snapshot.")
         elif is_fatal(error):
             raise KafkaException(error)

@@ -63,9 +63,21 @@ _WHEN: Final = re.compile(r" \(after .*\)$")
 _log: Final = logging.getLogger(__name__)
 
 
+class _Process:
+    """What all clients of this process were refused, whichever it was: the newest refusal, and when."""
+
+    newest = ("", 0.0)
+
+
+def refused_lately() -> str:
+    """What the brokers refuse this process, in whatever it does; empty where nothing was refused lately."""
+    said, at_s = _Process.newest
+    return f"Refused by Kafka: {said}" if said and time.monotonic() - at_s < RECENT_S else ""
+
+
 def refusal(error: KafkaError) -> str:
     """What was refused, in the client's words, and what to do; empty for an error that is no refusal."""
-    said = _WHEN.sub("", error.str())
+    said = _WHEN.sub("", error.str()).rstrip(".")
     if error.code() in _LOGIN_CODES:
         return f"{said}. {_LOGIN}"
     if error.code() in _ACL_CODES:
@@ -87,7 +99,7 @@ class Refusals:
             if said != self._newest[0] or now_s - self._logged_s >= SAY_AGAIN_S:
                 _log.warning("refused by Kafka: %s", said)
                 self._logged_s = now_s
-            self._newest = (said, now_s)
+            self._newest = _Process.newest = (said, now_s)
 
     @property
     def newest(self) -> str:
@@ -104,4 +116,4 @@ class Refusals:
         text = cause.str() if isinstance(cause, KafkaError) else str(error)
         if not newest:
             return text
-        return newest if newest.startswith(text) else f"{text}: {newest}"
+        return newest if newest.startswith(text.rstrip(".")) else f"{text}: {newest}"

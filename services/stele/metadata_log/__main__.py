@@ -7,6 +7,7 @@ from functools import partial
 from stele.domain.commits.restricted import restricted_text
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
+from stele.log.refusals import refused_lately
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
@@ -63,7 +64,7 @@ async def main(stop: Stop) -> None:
         topic.looked_at(),
     ):
         position = position_route(NAME, settings.instance_id, writer)
-        api = Api(writer, settings, lambda: topic.trouble)
+        api = Api(writer, settings, lambda: topic.trouble or refused_lately())
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],

@@ -97,7 +97,8 @@ class CommandsTopic:
         self._settings = settings
         self._schema_ids = _schema_ids(settings)
         self._membership = Membership(self._stop)
-        self._producer = Producer(_producer_settings(settings) | {"error_cb": Refusals()})
+        self._refusals = Refusals()
+        self._producer = Producer(_producer_settings(settings) | {"error_cb": self._refusals})
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
 
     @property
@@ -203,6 +204,7 @@ class CommandsTopic:
     ) -> None:
         """Called by ``poll`` of the producer, which only this thread calls."""
         if error is not None:
+            self._refusals(error)
             log.warning(
                 "an outcome was not delivered; sending again", request_id=key, why=str(error)
             )

@@ -22,6 +22,7 @@ from stele.log.brokers import Brokers, Settings
 from stele.log.chain import digest_of
 from stele.log.ends import resolve
 from stele.log.flows import flow_topic
+from stele.log.kafka import is_gone
 from stele.log.refusals import Refusals
 from stele.placements.chain import Head
 
@@ -136,7 +137,8 @@ class TopicWatch:
         if message is None:
             raise TimeoutError(f"record {offset} of {where.topic} did not come")
         error = message.error()
-        if error is not None and error.retriable():
+        if error is not None and not is_gone(error):  # so one that may not read it knows nothing
+            self._refusals(error)
             raise KafkaException(error)
         return message.value() if error is None and message.offset() == offset else None
 

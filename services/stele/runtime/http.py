@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stele.log.refusals import refused_lately
 from stele.runtime.http_direct import Answer, Direct, Respond, json_answer, routed
 from stele.runtime.http_errors import (
     ErrorCode,
@@ -85,6 +86,8 @@ def build_app(
 
     async def healthz(_: Request) -> Response:
         now = health()
+        if now.ok and (refused := refused_lately()):
+            now = msgspec.structs.replace(now, ok=False, reason=refused)
         return JsonResponse(now, status_code=200 if now.ok else 503)
 
     async def metrics(_: Request) -> Response:

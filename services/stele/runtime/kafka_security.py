@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,13 +12,26 @@ from stele.log.brokers import Brokers, Login, Secret, Tls
 if TYPE_CHECKING:
     from stele.runtime.settings import KafkaSettings
 
+_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 _PKCS8: Final = "-----BEGIN PRIVATE KEY-----"
 _HOW_TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in OLD.key -out NEW.key"
 
 
 def brokers_of(settings: KafkaSettings) -> Brokers:
     """Raises ValueError, whose text names the variable and says what to do."""
-    return Brokers(settings.kafka_bootstrap, _tls(settings), _login(settings))
+    return Brokers(_servers(settings.kafka_bootstrap), _tls(settings), _login(settings))
+
+
+def _servers(bootstrap: str) -> str:
+    """Clients differ in what they take a blank, an empty part or a missing port for."""
+    servers = [part.strip() for part in bootstrap.split(",")]
+    for server in servers:
+        if not _SERVER.fullmatch(server):
+            raise ValueError(
+                f"STELE_KAFKA_BOOTSTRAP={bootstrap}: '{server}' is not host:port. Several are separated by"
+                " commas; an address of IPv6 stands in brackets."
+            )
+    return ",".join(servers)
 
 
 def _tls(settings: KafkaSettings) -> Tls | None:
@@ -98,6 +112,8 @@ def _login(settings: KafkaSettings) -> Login | None:
             raise ValueError(
                 f"{variable} is missing, which STELE_KAFKA_SECURITY_PROTOCOL={protocol} needs."
             )
+    if not username.isprintable():
+        raise ValueError("STELE_KAFKA_SASL_USERNAME must be a name in one line.")
     return Login(mechanism, username, Secret(_password(file))) if wanted else None
 
 
@@ -107,6 +123,11 @@ def _password(file: str) -> str:
     if not password or not password.isprintable():
         raise ValueError(
             f"STELE_KAFKA_SASL_PASSWORD_FILE: {file} must hold a password, in one line and no more."
+        )
+    if password != password.strip():
+        raise ValueError(
+            f"STELE_KAFKA_SASL_PASSWORD_FILE: {file} holds a password that begins or ends with a blank,"
+            " which librdkafka leaves out: give the user another one."
         )
     return password
 

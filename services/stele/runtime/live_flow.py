@@ -147,7 +147,8 @@ class LiveReader:
                 self.trouble = await asyncio.to_thread(self._why_stalled)
                 log.warning("a flow is not read", flow=self._flow.name, why=self.trouble)
                 asked_why_s = time.monotonic()
-        raise FlowLost(f"The reader of {self._flow.name} has ended: {self.app.crash_reason!r}")
+        why = self.app.crash_reason
+        raise FlowLost(f"The reader of {self._flow.name} has ended: {_refused(why) or repr(why)}")
 
     def _look(self, now_s: float) -> None:
         try:
@@ -219,6 +220,12 @@ class LiveReader:
             message = event.message
             is_new = self._tail.take(message.partition, message.offset)
             self._on_record(event.value, 0.0 if is_new else _age_s(message.timestamp))
+
+
+def _refused(error: Any) -> str:
+    """What the brokers refused, and what to do; aiokafka's errors have Kafka's numbers. Empty for others."""
+    code = getattr(error, "errno", 0)
+    return refusal(KafkaError(code)) if isinstance(code, int) and code > 0 else ""
 
 
 def _credentials(brokers: Brokers) -> Any:
