@@ -291,16 +291,26 @@ def test_who_is_told_the_horizon_is_heard_behind_it_however_far_ahead_it_is(
     assert other.answers[again][0].applied
 
 
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Writer:
+    """The writer of a log that remembers two decisions and the ones since."""
+    monkeypatch.setattr(memory, "GENERATION", 2)
+    writer = create(MemoryPartition())
+    writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
+    writer.settle()
+    return writer
+
+
+def ask_at(writer: Writer, time_ms: int) -> None:
+    """For a change, under an id of that time."""
+    writer.submit(Envelope(request_id=uuid7(time_ms, 1), command=SetSetting("x", str(time_ms))))
+
+
 def test_what_a_record_on_its_way_forgets_is_expired_only_when_it_has_won(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "GENERATION", 2)
-    partition = MemoryPartition()
-    writer = create(partition)
-    writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
-    writer.settle()
+    writer = forgetful(monkeypatch)
     for n in range(4):
-        writer.submit(Envelope(request_id=uuid7(10 + n, 1), command=SetSetting("x", str(n))))
+        ask_at(writer, 10 + n)
     assert writer.pipeline.tip.decided.horizon_ms == 11  # type: ignore[union-attr]
     old = uuid7(11, 2)
     writer.submit(Envelope(request_id=old, command=SetSetting("y", "never")))
@@ -315,13 +325,9 @@ def test_what_a_barrier_on_its_way_forgets_is_expired_for_whoever_stands_behind_
 ) -> None:
     """The refusals that it records are decisions too; another writer tells of ids by what it leads to."""
     monkeypatch.setattr(pipeline, "is_large", by_name)
-    monkeypatch.setattr(memory, "GENERATION", 2)
-    partition = MemoryPartition()
-    writer = create(partition)
-    writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
-    writer.settle()
+    writer = forgetful(monkeypatch)
     for n in range(3):
-        writer.submit(Envelope(request_id=uuid7(10 + n, 1), command=SetSetting("x", str(n))))
+        ask_at(writer, 10 + n)
         writer.settle()
     old, newer = uuid7(11, 2), uuid7(12, 2)
     writer.submit(Envelope(request_id=uuid7(13, 1), command=DropKeyspace("nowhere")))
@@ -330,7 +336,7 @@ def test_what_a_barrier_on_its_way_forgets_is_expired_for_whoever_stands_behind_
     writer.settle()
     assert [code_of(o) for o in writer.answers[old]] == ["request_id_expired"]
     assert [code_of(o) for o in writer.answers[newer]] == [""]
-    assert all(old != epoch.request_id for epoch in winners(partition))
+    assert all(old != epoch.request_id for epoch in winners(writer.partition))
 
 
 class Later:

@@ -86,7 +86,7 @@ class Prober:
                 )
             except (KafkaException, TimeoutError) as error:
                 if left_s <= attempt_s or self._stop.wait(PAUSE_S):
-                    why = self._why(error)
+                    why = self._refusals.why(error, self._consumer)
                     self.close()
                     raise TimeoutError(
                         f"No leader tells where {topic}/{partition} ends: {why}"
@@ -100,11 +100,6 @@ class Prober:
                 self._consumer.list_topics(topic, timeout=timeout_s)
             except KafkaException:
                 self.close()  # it may hold on to a broker that is silent
-
-    def _why(self, error: Exception) -> str:
-        if self._consumer is not None:
-            self._consumer.poll(0)  # has it say what it was refused
-        return self._refusals.why(error)
 
     def _attempt(self, where: TopicPartition, timeout_s: float) -> int:
         consumer = self._consumer = self._consumer or Consumer(self._settings)

@@ -183,8 +183,7 @@ class FlowReader:
             wanted = [TopicPartition(self._topic, each, OFFSET_END) for each in partitions]
             self._consumer.assign(resolve(self._consumer, wanted, ENDS_TIMEOUT_S))
         except (KafkaException, TimeoutError) as failed:
-            self._consumer.poll(0)  # has it say what it was refused
-            self._refusals.why(failed)
+            self._refusals.why(failed, self._consumer)
             return False
         return bool(partitions)
 

@@ -229,9 +229,7 @@ class KafkaLog:
             return self._look_once(offset)
         except (KafkaException, TimeoutError) as error:
             looker, admin, self._looker, self._admin = self._looker, self._admin, None, None
-            if admin is not None:
-                admin.poll(0)  # has it say what it was refused
-            why = self._refusals.why(error)
+            why = self._refusals.why(error, admin)
             if looker is not None:
                 looker.close()
             if self._refusals.newest:

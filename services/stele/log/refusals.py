@@ -11,7 +11,8 @@ import re
 import time
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 RECENT_S: Final = 5.0
 """A client that is refused tries again after a second, and says so each time; longer on a busy machine."""
@@ -107,8 +108,12 @@ class Refusals:
         said, at_s = self._newest
         return said if said and time.monotonic() - at_s < RECENT_S else ""
 
-    def why(self, error: Exception) -> str:
-        """What went wrong, with what was refused, which may be the cause."""
+    def why(self, error: Exception, client: Consumer | AdminClient | None = None) -> str:
+        """What went wrong, with what was refused, which may be the cause: ``client`` has not told of it where
+        it was not polled since.
+        """
+        if client is not None:
+            client.poll(0)
         cause = error.args[0] if isinstance(error, KafkaException) else None
         if isinstance(cause, KafkaError):
             self(cause)

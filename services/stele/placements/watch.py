@@ -92,8 +92,7 @@ class TopicWatch:
             try:
                 return self._look()
             except (KafkaException, TimeoutError) as error:
-                self._consumer.poll(0)  # has it say what it was refused
-                why = self._refusals.why(error)
+                why = self._refusals.why(error, self._consumer)
                 if self._refusals.newest:
                     raise TimeoutError(why) from error
                 raise

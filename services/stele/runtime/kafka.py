@@ -166,8 +166,7 @@ class _Asking:
             try:
                 return attempt(max(pause_s, min(CALL_TIMEOUT_S, left_s))) or ()
             except KafkaException as error:
-                self.admin.poll(0)  # has it say what it was refused
-                why = self.refusals.why(error)
+                why = self.refusals.why(error, self.admin)
                 if time.monotonic() + pause_s >= self._end_s:
                     raise TopicsUnavailable(f"Could not {what}: {why}.") from error
             time.sleep(pause_s)

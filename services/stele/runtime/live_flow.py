@@ -179,8 +179,7 @@ class LiveReader:
         try:
             topic = admin.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
         except KafkaException as error:
-            admin.poll(0)  # has it say what it was refused
-            return f"{silent}: the brokers do not answer ({refusals.why(error)})."
+            return f"{silent}: the brokers do not answer ({refusals.why(error, admin)})."
         if topic.error is None:
             return f"{silent}, though the topic is there."
         if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

@@ -152,8 +152,8 @@ def _why_silent(brokers: Brokers, cluster: str) -> CliError:
         try:
             topics = admin.list_topics(timeout=ASK_S).topics
             break
-        except KafkaException:
-            admin.poll(0)  # has it say what it was refused
+        except KafkaException as error:
+            refusals.why(error, admin)
         if refusals.newest:
             return UnreachableError(f"Kafka at {brokers.servers} refuses this.", refusals.newest)
     if topics is not None and topic not in topics:

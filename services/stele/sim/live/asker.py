@@ -24,7 +24,8 @@ GIVE_UP_S: Final = 90.0
 """A command is asked again for so long; then its outcome is left open."""
 RETRY_PAUSE_S: Final = 0.2
 FOLLOW_S: Final = 0.2
-SEEN_WITHIN_S: Final = 10.0
+SHOWN_WITHIN_S: Final = 10.0
+"""Until an image has what was answered."""
 FINISHED_WITHIN_S: Final = 120.0
 
 
@@ -43,7 +44,7 @@ async def see_finished(image: Callable[[], Image], request_id: str) -> bool:
     """Wait for a request's end. Also true when it was forgotten: it is told for a long time after its end.
     Whose image that is may be behind the answer to the request.
     """
-    await wait(lambda: image().request(request_id) is not None, SEEN_WITHIN_S)
+    await wait(lambda: image().request(request_id) is not None, SHOWN_WITHIN_S)
 
     def finished() -> bool:
         request = image().request(request_id)
