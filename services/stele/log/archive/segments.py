@@ -60,8 +60,8 @@ class Segments:
     @property
     def last(self) -> int:
         """The newest epoch that is on the disk; 0 when there is none."""
-        spans = self.spans()
-        return spans[-1].last if spans else 0
+        with self._lock:
+            return max((segment.last for segment in self._all()), default=0)
 
     @property
     def size_bytes(self) -> int:
