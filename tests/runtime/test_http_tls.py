@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +22,9 @@ from stele.runtime.http_client import connector
 from stele.runtime.http_tls import server_tls
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from tests.certificates import Authority
+from tests.docs.pages import REPOSITORY
 
+CHECK = REPOSITORY / "infra" / "images" / "healthcheck"
 CERTIFICATE, KEY = "STELE_HTTP_TLS_CERTIFICATE_FILE", "STELE_HTTP_TLS_KEY_FILE"
 
 
@@ -56,6 +62,29 @@ def test_what_does_not_go_together_ends_a_start(tmp_path: Path, lacks: str, prob
     }[lacks]
     with pytest.raises(ConfigurationError, match=problem):
         load_settings(ServiceSettings, {name: str(file) for name, file in given.items()})
+
+
+@pytest.mark.parametrize("is_well", [True, False])
+@pytest.mark.parametrize("is_secured", [True, False])
+async def test_the_health_check_of_the_image_asks_either_way(
+    tmp_path: Path, is_well: bool, is_secured: bool
+) -> None:
+    certificate, key = Authority(tmp_path, "authority").give("one")
+    tls = server_tls(str(certificate), str(key)) if is_secured else None
+    app = build_app("trial", [], lambda: Health(ok=is_well, reason="" if is_well else "tired"))
+    sock = bind("127.0.0.1", 0)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {"PATH": path, "STELE_HTTP_PORT": str(sock.getsockname()[1])}
+    if is_secured:
+        env[CERTIFICATE] = str(certificate)
+    async with serving(app, sock, tls=tls):
+        asked = await asyncio.create_subprocess_exec(
+            "bash", str(CHECK), env=env, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(90):
+            shown, _ = await asked.communicate()
+    assert (asked.returncode == 0) is is_well
+    assert json.loads(shown)["reason"] == ("" if is_well else "tired")
 
 
 async def test_who_goes_by_its_authority_is_answered_and_nobody_else(
