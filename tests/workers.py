@@ -75,6 +75,10 @@ class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes witho
         self, node: WorkerController, item_index: int, duration: float = 0
     ) -> None:
         super().mark_test_complete(node, item_index, duration)
+        works = self.assigned_work[node]
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(works[scope].values()):
+            del works[scope]  # else all that is done is counted with each test
         for other in self.nodes:
             if _number_of(other) >= FROM_THE_START:
                 self._reschedule(other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -67,6 +68,7 @@ def told(world: World, wanted: Wanted = Wanted()) -> list[Decision]:  # noqa: B0
     return [decision for row in reversed(rows) for decision in past.add(row)]
 
 
+@cache
 def busy_world() -> World:
     """Tablets have moved to a new node and failed to, a table was split and merged, a user moved one."""
     world = with_table("a1 b1 c1", 8)
@@ -89,12 +91,11 @@ def busy_world() -> World:
     return world
 
 
-WORLD = busy_world()
-
-
 def test_each_request_of_the_balancers_is_told_once_with_its_end_the_newest_first() -> None:
-    found = [each for each in told(WORLD) if each.kind in ("move", "split", "merge")]
-    rows = [f.request for e in WORLD.epochs for f in e.facts if isinstance(f, RequestChanged)]
+    found = [each for each in told(busy_world()) if each.kind in ("move", "split", "merge")]
+    rows = [
+        f.request for e in busy_world().epochs for f in e.facts if isinstance(f, RequestChanged)
+    ]
     last = {r.request_id: r for r in rows if r.actor == BALANCER}
     assert {each.request_id: each.outcome for each in found} == {
         id_: request.status for id_, request in last.items()
@@ -116,15 +117,15 @@ def test_each_request_of_the_balancers_is_told_once_with_its_end_the_newest_firs
 
 
 def test_a_table_and_a_tablet_narrow_it_and_anybody_widens_it() -> None:
-    whole = told(WORLD)
-    of_table = told(WORLD, Wanted(table=TABLE))
+    whole = told(busy_world())
+    of_table = told(busy_world(), Wanted(table=TABLE))
     assert of_table == [each for each in whole if each.table == TABLE] != []
     tablet = of_table[0].tablet
-    of_tablet = told(WORLD, Wanted(table=TABLE, tablet=tablet))
+    of_tablet = told(busy_world(), Wanted(table=TABLE, tablet=tablet))
     assert of_tablet == [each for each in of_table if each.tablet == tablet]
-    users = told(WORLD, Wanted(by="ada"))
+    users = told(busy_world(), Wanted(by="ada"))
     assert [each.request_id for each in users if each.kind == "move"] == ["mine"]
-    anybody = told(WORLD, Wanted(by=""))
+    anybody = told(busy_world(), Wanted(by=""))
     assert {each.by for each in anybody} == {"ada", BALANCER}
     assert len(anybody) == len(whole) + len(users)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from stele.domain.column import column_of
+from stele.domain.commands import FoundCluster
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.snapshot import state_hash
 from stele.log.chain import FROZEN_BYTES, Anchor, digest_of
@@ -24,6 +25,7 @@ from stele.log.errors import (
 from stele.log.start import Start
 from stele.placements.chain import FRESH, Head, Judge, Stray
 from stele.placements.events import SCHEMA, image_of, judge, new_rows, snapshot_rows
+from tests.domain.epochs import History
 from tests.spark.histories import OTHER_LOG, images, losers, random_log, stray
 
 SEEDS = (1, 2, 3)
@@ -120,8 +122,9 @@ def test_a_log_that_does_not_begin_with_its_founding_is_not_read() -> None:
 
 
 def epoch_one(**more: object) -> Epoch:
-    (first, *_) = random_log(1)
-    return msgspec.structs.replace(decode_epoch(first), **more)
+    history = History()
+    assert history.apply(FoundCluster("demo/1")) is None
+    return msgspec.structs.replace(history.epochs[0], **more)
 
 
 GOOD = encode_epoch(epoch_one())

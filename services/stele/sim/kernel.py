@@ -96,18 +96,19 @@ class Kernel:
                 self.now_us = event[0]
             else:
                 break
-            owner = event[2]
-            if owner is None:
-                self.events += 1
-                event[4](*event[5])
-            elif owner.backlog:
-                owner.backlog.append(event)
-            elif owner.paused_until_us > self.now_us:
-                owner.backlog.append(event)
-                self.at(owner.paused_until_us, None, self._wake, owner)
-            elif owner.alive and event[3] in (owner.incarnation, ANY_INCARNATION):
-                self.events += 1
-                event[4](*event[5])
+            _, _, owner, incarnation, call, args = event
+            if owner is not None:
+                if owner.backlog:
+                    owner.backlog.append(event)
+                    continue
+                if owner.paused_until_us > self.now_us:
+                    owner.backlog.append(event)
+                    self.at(owner.paused_until_us, None, self._wake, owner)
+                    continue
+                if not owner.alive or incarnation not in (owner.incarnation, ANY_INCARNATION):
+                    continue
+            self.events += 1
+            call(*args)
         self.now_us = max(self.now_us, time_us)
 
     def _wake(self, owner: Owner) -> None:

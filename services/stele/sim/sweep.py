@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_completed, wait
 from functools import reduce
 from itertools import count
+from multiprocessing import active_children
 from typing import Final
 
 import msgspec
@@ -49,10 +50,13 @@ def sweep(first: int, last: int, jobs: int) -> Iterator[Result]:
 
 
 def endless(first: int, jobs: int) -> Generator[Result, None, None]:
-    """Results of ``first`` and all seeds after it, in the order of their coming, until it is closed."""
+    """Results of ``first`` and all seeds after it, in the order of their coming, until it is closed: then the
+    runs under way end where they are.
+    """
     if jobs <= 1:
         for seed in count(first):
             yield run_disaster(seed)
+    others = active_children()
     # Ctrl-C is for who reads the results.
     pool = ProcessPoolExecutor(jobs, None, signal.signal, (signal.SIGINT, signal.SIG_IGN))
     seeds = count(first)
@@ -64,7 +68,10 @@ def endless(first: int, jobs: int) -> Generator[Result, None, None]:
             for run in done:
                 yield run.result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for each in active_children():
+            if each not in others:
+                each.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
 def summary(results: Iterable[Result]) -> Sweep:

@@ -32,42 +32,29 @@ class Handle:
     makes a million of them. A timer that is cancelled comes up and does nothing.
     """
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop", "_when_s")
+    __slots__ = ("_when_s", "args", "callback", "context")
 
     def __init__(
         self,
         callback: Callable[..., object],
         args: tuple[Any, ...],
-        loop: "VirtualLoop",
         context: Context | None,
         when_s: float = 0.0,
     ) -> None:
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
-        self._loop = loop
-        self._context = copy_context() if context is None else context
-        self._cancelled = False
+        self.callback: Callable[..., object] | None = callback
+        """None once it is cancelled."""
+        self.args = args
+        self.context = copy_context() if context is None else context
         self._when_s = when_s
 
     def when(self) -> float:
         return self._when_s
 
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback, self._args = None, ()
+        self.callback, self.args = None, ()
 
     def cancelled(self) -> bool:
-        return self._cancelled
-
-    def run(self) -> None:
-        if self._callback is None:
-            return
-        try:
-            self._context.run(self._callback, *self._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self._loop.broken(error)
+        return self.callback is None
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -106,7 +93,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        handle = Handle(callback, args, self, context)
+        handle = Handle(callback, args, context)
         self._ready.append(handle)
         if not self._is_due and not self._over:
             self._is_due = True
@@ -125,7 +112,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> Handle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        now_s = self._clock.monotonic_s()
+        handle = Handle(callback, args, context, now_s + delay)
+        self._set_timer(handle, now_s)
+        return handle
 
     def call_at(  # type: ignore[override]
         self,
@@ -134,11 +124,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> Handle:
-        handle = Handle(callback, args, self, context, when)
-        if not self._over:
-            delay_us = self._clock.timer_us(max(0.0, when - self.time())) + 1
-            self._kernel.at(self._kernel.now_us + delay_us, self.owner, self._due, handle)
+        handle = Handle(callback, args, context, when)
+        self._set_timer(handle, self._clock.monotonic_s())
         return handle
+
+    def _set_timer(self, handle: Handle, now_s: float) -> None:
+        if not self._over:
+            delay_us = self._clock.timer_us(max(0.0, handle.when() - now_s)) + 1
+            self._kernel.at(self._kernel.now_us + delay_us, self.owner, self._due, handle)
 
     def time(self) -> float:
         return self._clock.monotonic_s()
@@ -146,21 +139,40 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """As asyncio does: all that was ready when it began. What that makes ready comes in the next one."""
         self._is_due = False
-        self._inside(self, self._run_ready)
-
-    def _run_ready(self) -> None:
         ready, runs, owner = self._ready, self._runs, self.owner
-        for _ in range(len(ready)):
-            if self._over or not ready:
-                return
-            handle = ready.popleft()
-            if not handle.cancelled():
-                runs(owner)  # the one before may have ended another process
-                handle.run()
+        before = _running_loop()
+        _set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                if self._over or not ready:
+                    break
+                handle = ready.popleft()
+                if handle.callback is not None:
+                    runs(owner)  # the one before may have ended another process
+                    self._run(handle)
+        finally:
+            runs(None)
+            _set_running_loop(before)
 
     def _due(self, handle: Handle) -> None:
-        if not handle.cancelled():
-            self._inside(self, handle.run)
+        if handle.callback is None:
+            return
+        before = _running_loop()
+        _set_running_loop(self)
+        self._runs(self.owner)
+        try:
+            self._run(handle)
+        finally:
+            self._runs(None)
+            _set_running_loop(before)
+
+    def _run(self, handle: Handle) -> None:
+        try:
+            handle.context.run(handle.callback, *handle.args)  # type: ignore[arg-type]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._broken(error)
 
     def _inside(self, loop: "VirtualLoop | None", call: Callable[..., T], *args: Any) -> T:
         before = _running_loop()
@@ -241,7 +253,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             except BaseException:  # that is its end, whatever it says of it
                 return
 
-    def broken(self, error: BaseException) -> None:
+    def _broken(self, error: BaseException) -> None:
         """A callback has raised, which nobody handles."""
         if not self._over:
             self._on_error(error)
