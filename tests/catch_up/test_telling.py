@@ -247,6 +247,38 @@ async def test_who_was_told_the_horizon_says_it_under_an_id_behind_it(
     assert times == [state_time_ms(log.image.state_id), horizon_ms + 1, horizon_ms + 1]
 
 
+async def test_who_is_told_a_later_horizon_each_time_does_not_pause(
+    log: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that remembers little has moved it again after a pause, and would never take anything."""
+    begin_ms, pause_s, plain = state_time_ms(log.image.state_id), 0.00123, asyncio.sleep
+    asked, pauses = list[tuple[int, int]](), list[float]()
+    monkeypatch.setattr(telling, "PAUSE_S", pause_s)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await plain(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    class Forgetful:
+        horizon_ms = -1
+
+        async def submit(self, envelope: Envelope, _: float) -> Outcome:
+            asked.append((time_ms(envelope.request_id) - begin_ms, pauses.count(pause_s)))
+            self.horizon_ms = begin_ms + 1_000 * min(len(asked), 2)
+            raise NotTakenError(envelope.request_id, expired(self.horizon_ms))
+
+    @asynccontextmanager
+    async def commander() -> AsyncIterator[Forgetful]:
+        yield Forgetful()
+
+    task = asyncio.create_task(tell(commander, lambda: log.image, own))
+    await until(lambda: len(asked) > 3, "it was said again")
+    task.cancel()
+    assert asked[:4] == [(0, 0), (1_001, 0), (2_001, 0), (2_001, 1)]
+
+
 async def test_a_replica_that_has_moved_says_where_it_is_now(log: History) -> None:
     """Its own row of the last start is no other process."""
     say(log, own()._replace(address="http://before:1"))

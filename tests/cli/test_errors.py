@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import ssl
 import time
 from pathlib import Path
 from typing import Any
@@ -248,11 +249,11 @@ def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele
 def test_only_who_asks_a_plain_address_does_without_certificates(
     monkeypatch: pytest.MonkeyPatch, url: str, verified: bool
 ) -> None:
-    seen: list[object] = []
+    seen: list[bool] = []
 
     class Recording(httpx.Client):
-        def __init__(self, *, verify: bool, **rest: Any) -> None:
-            seen.append(verify)
+        def __init__(self, *, verify: ssl.SSLContext | bool, **rest: Any) -> None:
+            seen.append(bool(verify))
             super().__init__(verify=verify, **rest)
 
     monkeypatch.setattr(httpx, "Client", Recording)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import msgspec
 import pytest
@@ -43,20 +45,22 @@ from stele.domain.requests.ids import time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
 from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.callers import Callers, line_of
 from stele.runtime.http import Health, HttpError, build_app
 from stele.runtime.request_ids import new_request_id
+from stele.runtime.settings import ConfigurationError, load_settings
 
 NOBODY = Upstream(None, {})  # type: ignore[arg-type]
 """Who asks a service by it fails."""
 TOKEN = "t0ken"
 
 
-def client(token: str, host: str) -> httpx.AsyncClient:
+def client(token: str, host: str, callers: Callers | None = None) -> httpx.AsyncClient:
     async def there(_: Asked) -> PlainTextResponse:
         return PlainTextResponse("there")
 
     routes = [Route(path, there, methods=["GET", "POST"]) for path in ("/", "/api/x", "/page/x.js")]
-    app = Starlette(routes=routes, middleware=[Middleware(Gate, token=token)])
+    app = Starlette(routes=routes, middleware=[Middleware(Gate, token=token, callers=callers)])
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{host}")
 
 
@@ -84,6 +88,28 @@ async def test_with_a_token_nothing_is_read_without_it() -> None:
             assert answer.status_code == 401
         answer = await http.get("/api/x", headers={"authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == 200
+
+
+async def test_where_there_are_callers_each_shows_a_token_of_his_own(tmp_path: Path) -> None:
+    file = tmp_path / "callers"
+    file.write_text(line_of("ada", TOKEN))
+    for host in ("127.0.0.1", "console.example"):
+        async with client("", host, Callers(file)) as http:
+            assert (await http.get("/page/x.js")).status_code == 200
+            for given in ({}, {"authorization": "Bearer another"}):
+                answer = await http.get("/api/x", headers=given)
+                assert (answer.status_code, answer.json()["code"]) == (401, "token_needed")
+            shown = {"authorization": f"Bearer {TOKEN}"}
+            assert (await http.get("/api/x", headers=shown)).status_code == 200
+            foreign = await http.post("/api/x", headers=shown)
+            assert foreign.status_code == 403, "a token makes no page of another site ours"
+
+
+def test_a_token_for_all_and_one_for_each_do_not_go_together() -> None:
+    given = {"STELE_CONSOLE_TOKEN": TOKEN, "STELE_HTTP_CALLERS_FILE": "/callers"}
+    with pytest.raises(ConfigurationError, match="leave one of them out"):
+        load_settings(ConsoleSettings, given)
+    assert ConsoleSettings(http_host="0.0.0.0", http_callers_file="/callers").token() == ""
 
 
 async def test_another_sites_page_can_ask_for_nothing() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +14,11 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from stele.domain.requests.ids import time_ms
+from stele.runtime.callers import line_of
 from stele.runtime.request_ids import new_request_id
+from stele.stack.process import Command
 from stele.stack.stack import SERVICES, Stack
+from tests import forked
 from tests.console.browser import PICTURES, Watched, chromium, serious_faults
 from tests.polling import wait_until
 
@@ -21,6 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 NEEDED = {"metadata-log", "coordinator", "session-guard", "tablet-balancer", "console"}
 EXPECT_MS = 90_000
+TOKEN = "adas-token"
 LIVE_MS = 250
 """A change is on the page so long after it was written; of a busy machine a quarter of them is asked for."""
 
@@ -552,6 +558,50 @@ VIEWS = (
     "schema",
     "health",
 )
+
+
+@pytest.fixture
+def of_callers(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """Another console of the stack, which each shows a token of his own."""
+    file = tmp_path / "callers"
+    file.write_text(line_of("ada", TOKEN))
+    env = {
+        **os.environ,
+        **stack.environment(),
+        "STELE_HTTP_CALLERS_FILE": str(file),
+        "STELE_CONSOLE_COMMANDS": "true",
+        "STELE_INSTANCE_ID": "console-of-callers",
+    }
+    argv = [sys.executable, "-m", "stele.console"]
+    process = forked.start(Command("console", argv, tmp_path / "out", tmp_path / "err", env))
+    wait_until(lambda: process.stdout_of_this_run().endswith("\n"), "the console's address")
+    yield json.loads(process.stdout_of_this_run())["http"]
+    process.stop()
+
+
+def test_who_has_shown_a_token_of_his_own_asks_under_his_name(
+    stack: Stack, browser: Browser, of_callers: str
+) -> None:
+    watched = Watched(browser, of_callers)
+    page = watched.page
+    page.goto(f"{of_callers}/#/requests")
+    page.get_by_label("token").fill(TOKEN)
+    page.get_by_role("button", name="open").click()
+    page.locator("select[name=operation]").select_option("create-keyspace")
+    page.get_by_role("button", name="go on").click()
+    expect(page.locator("[data-note=caller]")).to_have_text("as ada")
+    expect(page.locator("[name=who]")).to_have_count(0)
+    page.locator("dialog [name=name]").fill("of_ada")
+    page.locator("dialog [name=replication]").fill("dc1=1")
+    page.locator("[data-deed=plan]").click()
+    page.locator("[name=reason]").fill("a trial of tokens")
+    page.get_by_role("button", name="do it").click()
+    expect(page.locator("[data-outcome=done]")).to_contain_text("Accepted at epoch")
+    url = f"{stack.url('metadata-log')}/v1/epochs/search"
+    found = httpx.get(url, params={"text": "a trial of tokens"}, timeout=90).json()["epochs"]
+    assert [epoch["actor"] for epoch in found] == ["ada"]
+    page.context.close()
+    assert not watched.complaints
 
 
 def test_a_plan_that_does_not_hold_any_more_is_shown_again_before_anything_is_done(

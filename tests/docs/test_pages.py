@@ -67,6 +67,7 @@ PYTHON = (
 NOT_RUN: Mapping[str, str] = {
     "make demo *": "takes minutes; tests/end_to_end/demo/test_demo.py runs it",
     "make test *": "is what runs this",
+    "stele token *": "leaves a secret behind; tests/cli/test_token.py makes one",
     "stele recover *": "needs a log that is lost; tests/services/test_recover.py loses one",
     "make -C $STELE setup": "is what has set this up",
     ". $STELE/.venv/*": "the tests run in it",

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import stele
+from stele.domain.commands import COMMANDS
 from stele.domain.requests import not_taken
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas
 from tests.docs.pages import REPOSITORY
-from tests.docs.topics_page import COMMANDS, PAGE, SAMPLES, Sample, page_with, pieces
+from tests.docs.topics_page import PAGE, SAMPLES, Sample, page_with, pieces
 
 
 def test_the_page_is_made_from_the_code() -> None:

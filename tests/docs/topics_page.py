@@ -6,12 +6,12 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import fastavro
 import msgspec
 
-from stele.domain.commands import AnyCommand, Command, CreateKeyspace, Envelope, Outcome, Rejection
+from stele.domain.commands import COMMANDS, CreateKeyspace, Envelope, Outcome, Rejection
 from stele.domain.messages import Ack, Load, Order, Report, StreamedFrom, TabletSizes
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import (
@@ -32,7 +32,6 @@ from stele.log.schemas import HEADER_BYTES, schema_folder
 from stele.runtime.kafka import topic_specs
 from tests.docs.pages import REPOSITORY
 
-COMMANDS: tuple[type[Command], ...] = get_args(AnyCommand)
 PAGE = REPOSITORY / "docs" / "topics.md"
 REPLICATION_FACTOR = 3
 SHOWN_BYTES = 20

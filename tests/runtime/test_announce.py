@@ -21,7 +21,7 @@ from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.domain.services.facts import Service, ServicesImage
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
-from stele.runtime.announce import announced, growing_pauses, own_service
+from stele.runtime.announce import Announcer, announced, announcement, growing_pauses, own_service
 from stele.runtime.build import Build
 from stele.runtime.settings import ServiceSettings
 from tests.domain.history import three_nodes
@@ -102,6 +102,25 @@ async def test_an_announcement_after_one_that_was_too_old_is_behind_the_horizon(
     answers = Asked(NotTakenError("1", too_old), None)
     _, second = await asked(monkeypatch, image, settings, answers, 2)
     assert time_ms(second) > far_ms
+
+
+async def test_an_id_behind_the_horizon_is_sent_before_that_moves_on(
+    monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
+) -> None:
+    """A log that remembers little has moved it again after a pause, and would never know the process."""
+    far_ms = 4_000_000_000_000
+    too_old = [
+        NotTakenError(
+            "1", Rejection("request_id_expired", "too old", details={"horizon_ms": str(ms)})
+        )
+        for ms in (far_ms, far_ms + 1_000)
+    ]
+    answers = Asked(*too_old, image.epoch + 1)
+    monkeypatch.setattr(module, "announce", answers.announce)
+    make = partial(announcement, own_service("coordinator", "c-1"))
+    announcer = Announcer(make, settings.brokers, settings.cluster)
+    assert await announcer.say(image.state_id) == image.epoch + 1
+    assert [time_ms(each) for each in answers.ids[1:]] == [far_ms + 1, far_ms + 1_001]
 
 
 async def test_who_is_known_says_nothing_more(

@@ -41,11 +41,13 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
+        self.authorized: list[str] = []
         self.go_on = asyncio.Event()
         self.waiting = set[asyncio.Task[None]]()
 
-    def echo(self, body: bytes, respond: Respond) -> None:
+    def echo(self, body: bytes, authorization: str, respond: Respond) -> None:
         self.asked.append(body)
+        self.authorized.append(authorization)
         if body == b"refuse":
             raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.")
         if body == b"large":

@@ -19,6 +19,7 @@ from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.node.wire import BATCH_PATH, Answer, AnyOp, decode_answers, encode
+from stele.runtime.http_client import connector
 from stele.runtime.request_ids import new_request_id
 from tests.services.processes import Service, Start, services
 from tests.services.world import settle, until
@@ -141,7 +142,7 @@ async def cluster_without_nodes(
     """What starts its services, with these variables, and follows their log. Nothing of it runs yet."""
     async with (
         services(kafka, topics, redis_url, folder, **environment) as start,
-        aiohttp.ClientSession(timeout=TIMEOUT) as http,
+        aiohttp.ClientSession(connector=connector(), timeout=TIMEOUT) as http,
     ):
         log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
         cluster = Cluster(start, folder, http)

@@ -18,6 +18,7 @@ from stele.domain.tablets.maps import row_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.sim.kernel import us
 from stele.sim.processes import rest, run
+from stele.sim.processes.callers import DC
 from stele.sim.processes.data import TABLE
 from stele.sim.processes.making import DEAD, Disaster
 from stele.sim.processes.operator import Operator
@@ -105,6 +106,42 @@ def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
 
     cluster = msgspec.structs.replace(
         QUIET, nodes=5, members=5, racks=3, copies=3, least_copies=2, tablets=4
+    )
+    result = played(cluster, play)
+    assert result.passed, result.failure
+
+
+def test_a_dead_node_is_replaced_that_is_the_last_of_a_rack_which_a_keyspace_names(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """Its removal is refused, and says so: nobody may come with its address before it is replaced."""
+
+    def play(world: World) -> None:
+        dead, witness = world.nodes[2], world.witness
+        world.run_until(us(5.0))
+        world.callers_work = False
+        named = commands.CreateKeyspace(
+            "named", {}, tablets=True, initial_tablets=2, racks={DC: ("r1", "r2", "r3")}
+        )
+        _ask(world, named)
+        _until(world, lambda: witness.image.schema.named("named") is not None, "it is there")
+        dead.is_off = True
+        dead.crash(power=True)
+        _ask(world, commands.Exclude((dead.name,)))
+        _until(world, lambda: bool(witness.image.membership.excluded()), "it is excluded")
+        dead.is_off = False
+        dead.renew()
+
+        def left(_: World) -> str:
+            row = witness.image.node(dead.node_id)
+            is_done = row is not None and row.state is NodeState.NORMAL
+            return "" if is_done else f"{dead.node_id}: {row}"
+
+        rest._until(world, Operator(world), left, "another node is in its place")
+        assert dead.replaces == dead.name
+
+    cluster = msgspec.structs.replace(
+        QUIET, nodes=3, members=3, racks=3, copies=2, tablets=4, requests=DEAD_AT_SOME_TIME
     )
     result = played(cluster, play)
     assert result.passed, result.failure

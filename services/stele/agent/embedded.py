@@ -248,7 +248,7 @@ def run_store(
             store = open_bound(directory, open_store)
             sock = http.bind(settings.http_host, settings.http_port)
             told = None if on_ranges is None else on_ranges(store)
-            address = settings.address or url_of(sock)
+            address = settings.address or url_of(sock, settings.http_tls)
             async with embedded(settings, directory, store, address, told) as member:
                 own = [*member.routes(), *routes(member, store)]
                 app = http.build_app(name, own, member.health)

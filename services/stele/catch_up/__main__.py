@@ -34,6 +34,7 @@ from stele.log.kafka import KafkaLog
 from stele.runtime.anew import end_in_order
 from stele.runtime.announce import announced
 from stele.runtime.brokers import wait_for_topics
+from stele.runtime.callers import Callers, callers_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import run_beside
 from stele.runtime.http import bind, serve
@@ -54,19 +55,22 @@ log = get_logger(__name__)
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, CatchUpSettings)
+    callers = callers_of(settings)
     with locked(settings.data_dir):
         set_aside(settings.data_dir)
         identity = identity_of(settings.data_dir, settings.instance_id, settings.cluster)
-        await _run(settings, identity, stop)
+        await _run(settings, identity, callers, stop)
 
 
-async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop) -> None:
+async def _run(
+    settings: CatchUpSettings, identity: ReplicaIdentity, callers: Callers | None, stop: Stop
+) -> None:
     archive = await asyncio.to_thread(Archive, settings.data_dir)
     for text in archive.damaged:
         log.error("a file of the archive is damaged and was set aside", file=text)
     keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
     sock = bind(settings.http_host, settings.http_port)
-    own_url = settings.address or url_of(sock)
+    own_url = settings.address or url_of(sock, settings.http_tls)
     others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
     givers = Givers(others, store_of(settings), settings.cluster)
     ports = _on_kafka(settings)
@@ -75,7 +79,7 @@ async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop)
         async with archiving(keeper, givers, ports) as (followed, ends):
             recovering = partial(recover_and_end, keeper, followed, ports)
             checking = partial(check_recoverable, keeper, followed, ports)
-            api = Api(identity, archive, followed.follower, recovering, checking)
+            api = Api(identity, archive, followed.follower, recovering, checking, callers)
             api.checks = Checks(archive, settings.data_dir / FILE)
             api.checks.repeat(settings.check_every_days)
             follower = followed.follower

@@ -28,6 +28,7 @@ from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.runtime import recent
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer, StoreAnswer
+from stele.runtime.callers import RECOVER, Callers
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
 from stele.runtime.http_sent import Sending
 
@@ -53,6 +54,7 @@ class Api:
         check_recoverable: Callable[
             [RecoverQuestion, list[Archived]], Awaitable[RecoverableAnswer]
         ],
+        callers: Callers | None = None,
     ) -> None:
         self.filling = ""
         """What is being got from others, in words."""
@@ -63,6 +65,7 @@ class Api:
         self._held = Holdings(identity, archive, follower)
         self._recover = recover
         self._check_recoverable = check_recoverable
+        self._callers = callers
         self._reading = asyncio.Semaphore(READERS)
         self._sending = Sending()
 
@@ -156,7 +159,9 @@ class Api:
     async def post_recover(self, request: Request) -> Response:
         """Recover the log from this archive and the epochs in the body, which follow it; see ``recovering``."""
         try:
-            return JsonResponse(await self._recover(_question(request), await _epochs(request)))
+            return JsonResponse(
+                await self._recover(self._question(request), await _epochs(request))
+            )
         except TimeoutError as error:
             raise HttpError(
                 504,
@@ -171,10 +176,27 @@ class Api:
     async def post_recover_check(self, request: Request) -> Response:
         """Whether ``post_recover`` would be refused with the same question and body. Nothing is done."""
         try:
-            asked, more = _question(request), await _epochs(request)
+            asked, more = self._question(request), await _epochs(request)
             return JsonResponse(await self._check_recoverable(asked, more))
         except (NotRecoverable, DamagedFileError, LogError) as error:
             raise _not_recovered(error) from error
+
+    def _question(self, request: Request) -> RecoverQuestion:
+        """Raises HttpError where the caller may not ask it."""
+        actor = request.query_params.get("actor", "")[:MOST_CHARS]
+        if self._callers is not None:
+            caller = self._callers.who(request.headers.get("authorization", ""))
+            caller.check(RECOVER)
+            actor = caller.actor(actor)
+        return RecoverQuestion(
+            epoch=number(request, "epoch", 0, LARGEST),
+            state_id=state_id_in(request, "state_id"),
+            known_epoch=number(request, "known_epoch", 0, LARGEST),
+            known_log_id=state_id_in(request, "known_log_id"),
+            actor=actor,
+            reason=request.query_params.get("reason", "")[:MOST_CHARS],
+            force=flag(request, "force", "0"),
+        )
 
     def _check_log(self, log_id: str) -> None:
         """Raises HttpError."""
@@ -189,18 +211,6 @@ class Api:
             hint="Ask another replica.",
             details={"log_id": own},
         )
-
-
-def _question(request: Request) -> RecoverQuestion:
-    return RecoverQuestion(
-        epoch=number(request, "epoch", 0, LARGEST),
-        state_id=state_id_in(request, "state_id"),
-        known_epoch=number(request, "known_epoch", 0, LARGEST),
-        known_log_id=state_id_in(request, "known_log_id"),
-        actor=request.query_params.get("actor", "")[:MOST_CHARS],
-        reason=request.query_params.get("reason", "")[:MOST_CHARS],
-        force=flag(request, "force", "0"),
-    )
 
 
 async def _epochs(request: Request) -> list[Archived]:

@@ -30,6 +30,7 @@ from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState
 from stele.domain.requests.ids import asking_ms, named, state_time_ms
+from stele.domain.requests.not_taken import moved_on
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.archive.spans import Span
 from stele.log.commander import NotTakenError
@@ -229,7 +230,8 @@ async def tell(
     image: Callable[[], Image],
     own: Callable[[], Own],
 ) -> None:
-    """Say it, for ever. What the log refuses is logged, and said again later. ``own`` is asked in a thread.
+    """Say it, for ever. What the log refuses is logged, and said again later; at once under an id behind a
+    later horizon. ``own`` is asked in a thread.
 
     Raises ConfigurationError when another process says that it has this folder.
     """
@@ -250,10 +252,11 @@ async def tell(
                 await asyncio.sleep(LOOK_S)
                 continue
             wall_ms = time.time_ns() // NS_IN_MS
-            envelope = envelope_of(now, held, command, wall_ms, commander.horizon_ms)
+            before_ms = commander.horizon_ms
+            envelope = envelope_of(now, held, command, wall_ms, before_ms)
             if await _say(commander, envelope):
                 await _until_moved(image, now)
-            else:
+            elif not moved_on(commander.horizon_ms, before_ms):
                 await asyncio.sleep(PAUSE_S)
 
 

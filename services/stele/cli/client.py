@@ -69,8 +69,12 @@ class Client:
         timeout_s: float = 15.0,
         retry_for_s: float = RETRY_FOR_S,
         notice: RetryNotice | None = None,
+        token: str = "",
     ) -> None:
+        """``token`` is shown to metadata-log and catch-up alone, with what changes something."""
         self.places = places
+        self.has_token = bool(token)
+        self._credentials = {"authorization": f"Bearer {token}"} if token else {}
         self.timeout_s = timeout_s
         self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
@@ -133,11 +137,15 @@ class Client:
         return answer.content
 
     def post_bytes(self, url: str, content: bytes, **params: object) -> bytes:
-        """The answer of one address to bytes, asked once. Raises CliError."""
+        """The answer of a catch-up replica to bytes, asked once. Raises CliError."""
         given = {key: str(value) for key, value in params.items()}
         try:
             answer = self._http(url).post(
-                url, params=given, content=content, timeout=_timeout(self._retry_for_s)
+                url,
+                params=given,
+                content=content,
+                headers=self._credentials,
+                timeout=_timeout(self._retry_for_s),
             )
         except httpx.TransportError as error:
             raise UnreachableError(
@@ -217,7 +225,10 @@ class Client:
         kind = plain, here = url.startswith("http://"), is_here(url)
         if kind not in self._by_kind:
             limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S)
-            made = httpx.Client(timeout=limits, verify=not plain, trust_env=not here)
+            verify = (
+                not plain and httpx.create_ssl_context()
+            )  # by SSL_CERT_FILE, on this machine too
+            made = httpx.Client(timeout=limits, verify=verify, trust_env=not here)
             self._by_kind[kind] = made
         return self._by_kind[kind]
 
@@ -251,6 +262,11 @@ class Client:
                 return answer
         raise AssertionError("counting has no end")
 
+    def _headers(self, service: str) -> dict[str, str]:
+        """Of a request with a body."""
+        credentials = self._credentials if service == "metadata-log" else {}
+        return {"content-type": "application/json", **credentials}
+
     def _unreachable(self, service: str, why: str) -> UnreachableError:
         return UnreachableError(
             f"{service} did not answer in {self._retry_for_s:g} s ({why}).",
@@ -281,7 +297,7 @@ class Client:
                         urls[index] + path,
                         params=params,
                         content=content,
-                        headers={"content-type": "application/json"} if content else None,
+                        headers=self._headers(service) if content else None,
                         timeout=_timeout(limit_s),
                     )
             except httpx.TransportError as error:

@@ -53,6 +53,7 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("features", "features:app", "Features: list, enable, forget a service."),
     ("settings", "settings:app", "Settings of the cluster: list, set, reset."),
     ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),
+    ("token", "token:token", "Make a token for somebody who may change the cluster."),
     ("put", "data:put", "Write a value."),
     ("get", "data:get", "Read a value."),
     (

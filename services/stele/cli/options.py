@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from stele.cli.client import Client
-from stele.cli.errors import TooOldError
+from stele.cli.errors import TooOldError, UsageError
 from stele.cli.notice import RetryNotice
 from stele.cli.output import console
 from stele.cli.places import find_places, stack_directory, told_by_shell
@@ -23,6 +23,7 @@ from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
+from stele.runtime.tokens import TOKEN_FORM
 
 TypedDirectory = Annotated[Path | None, Parameter(name="--dir")]
 Force = Annotated[bool, Parameter(name="--force", negative="")]
@@ -58,6 +59,11 @@ class Where:
     ] = 30.0
     """Seconds until an unanswered call is given up."""
 
+    token_file: Annotated[
+        Path | None, Parameter(name="--token-file", env_var="STELE_TOKEN_FILE")
+    ] = None
+    """File with the token of who changes something, where the cluster asks for one."""
+
     @property
     def directory(self) -> Path:
         return stack_directory(self.typed)
@@ -71,11 +77,25 @@ class Where:
             timeout_s=min(15.0, self.timeout_s),
             retry_for_s=self.timeout_s,
             notice=RetryNotice(sys.stderr),
+            token=_token(self.token_file),
         )
         try:
             yield client
         finally:
             client.close()
+
+
+def _token(file: Path | None) -> str:
+    """Raises UsageError for a file that holds none."""
+    if file is None:
+        return ""
+    found = file.read_text(encoding="utf-8", errors="replace").strip()
+    if not TOKEN_FORM.fullmatch(found):
+        raise UsageError(
+            f"{file} holds no token: one line of letters, digits and -._~+/=.",
+            "`stele token NAME FILE` makes one.",
+        )
+    return found
 
 
 @Parameter(name="*")
@@ -128,7 +148,7 @@ class Change:
     """Why; shown in the history."""
 
     actor: Annotated[str, Parameter(name="--actor", env_var="STELE_ACTOR")] = ""
-    """Who; default: the user's name."""
+    """Who; default: whose token it is, else the user's name."""
 
     request_id: Annotated[str, Parameter(name="--request-id")] = ""
     """The id of a request whose outcome is unknown, to send it again: it takes effect once."""
@@ -150,8 +170,10 @@ class Change:
         """Send it; under a newer id of ours where the log takes none of this one's time, as after ids from a
         clock that was ahead. The answer has the id that counts. Raises CliError.
 
-        An id that was given stays: what it stands for may have been decided long ago.
+        An id that was given stays: what it stands for may have been decided long ago. A token says whose it is.
         """
+        if client.has_token and not self.actor:
+            envelope = msgspec.structs.replace(envelope, actor="")
         try:
             outcome = client.submit(envelope)
         except TooOldError as error:

@@ -19,8 +19,10 @@ from stele.console.upstream import Upstream
 from stele.console.watch import Watch
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.runtime.callers import callers_of
 from stele.runtime.follow import run_beside
 from stele.runtime.http import Health, build_app, serve
+from stele.runtime.http_client import connector
 from stele.runtime.http_server import bind, url_of
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
@@ -39,8 +41,8 @@ async def main(stop: Stop) -> None:
         raise ConfigurationError(
             "STELE_METADATA_LOG_URLS is not set: the console shows what a metadata-log answers."
         )
-    token, hub = settings.token(), Hub()
-    async with aiohttp.ClientSession(read_bufsize=LINE_BYTES) as http:
+    token, callers, hub = settings.token(), callers_of(settings), Hub()
+    async with aiohttp.ClientSession(connector=connector(), read_bufsize=LINE_BYTES) as http:
         upstream = Upstream(http, settings.services())
 
         def taken(before: Image, epoch: Epoch, after: Image) -> None:
@@ -65,9 +67,10 @@ async def main(stop: Stop) -> None:
             ],
             lambda: _health(mirror),
         )
-        app.user_middleware.insert(0, Middleware(Gate, token=token))
+        app.user_middleware.insert(0, Middleware(Gate, token=token, callers=callers))
         sock = bind(settings.http_host, settings.http_port)
-        where = f"{url_of(sock)}/#token={token}" if token else url_of(sock)
+        url = url_of(sock, settings.http_tls)
+        where = f"{url}/#token={token}" if token else url
         log.info("open the page", at=where)
         async with (
             run_beside(asyncio.ensure_future(mirror.run()), stop),

@@ -75,8 +75,10 @@ async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> C
     return operation.make(values, Known(request_id, node))
 
 
-async def envelope_of(asked: CommandAsked, upstream: Upstream) -> Envelope:
-    """Raises HttpError where the reason is missing, or the command cannot be made."""
+async def envelope_of(asked: CommandAsked, upstream: Upstream, caller: str = "") -> Envelope:
+    """``caller`` is whose token was shown. Raises HttpError where the reason is missing, or the command cannot
+    be made.
+    """
     if not any(each.isprintable() and not each.isspace() for each in asked.reason):
         hint = "Say why: the log keeps it for those who ask later."
         raise HttpError(400, "reason_missing", "There is no reason.", hint=hint)
@@ -84,7 +86,7 @@ async def envelope_of(asked: CommandAsked, upstream: Upstream) -> Envelope:
     return Envelope(
         request_id=request_id,
         command=await command_of(asked, request_id, upstream),
-        actor=asked.actor.strip() or ORIGIN,
+        actor=asked.actor.strip() or caller or ORIGIN,
         reason=" ".join(asked.reason.split()),
     )
 

@@ -8,6 +8,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stele.console.settings import is_loopback
+from stele.runtime.callers import Callers
+from stele.runtime.http import HttpError
 
 MARK: Final = "x-stele-console"
 """A header that another site's page cannot send without asking first, which nobody grants."""
@@ -38,12 +40,14 @@ HEADERS: Final = {
 
 class Gate:
     """Refuses before any handler runs. Without a ``token`` only who names this machine as the host is let in:
-    a name that leads here by somebody else's DNS is not the page's own.
+    a name that leads here by somebody else's DNS is not the page's own. Where there are ``callers`` each shows
+    a token of his own, and handlers find his name in ``request.state.caller``.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, callers: Callers | None = None) -> None:
         self._app = app
         self._token = token
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,7 +78,7 @@ class Gate:
         """Status, code, sentence and hint of a refusal."""
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
-        if not self._token and not is_loopback(host_of(host)):
+        if not self._token and self._callers is None and not is_loopback(host_of(host)):
             text = f"The console answers on this machine alone, not as {host[:80]}."
             return (
                 421,
@@ -90,8 +94,18 @@ class Gate:
         if path.startswith("/api/") and headers.get("sec-fetch-site", "none") not in OWN_SITES:
             text = "Another site's page asks for this."
             return 403, "foreign_page", text, "Open the console's own page."
-        if self._token and path.startswith("/api/"):
-            given = headers.get("authorization", "").removeprefix("Bearer ")
+        return self._of_token(scope, headers) if path.startswith("/api/") else None
+
+    def _of_token(self, scope: Scope, headers: Headers) -> tuple[int, str, str, str] | None:
+        """Whose it is is told to the handler."""
+        shown = headers.get("authorization", "")
+        if self._callers is not None:
+            try:
+                scope.setdefault("state", {})["caller"] = self._callers.who(shown).name
+            except HttpError as error:
+                return error.status, error.body.code, error.body.message, error.body.hint
+        elif self._token:
+            given = shown.removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._token.encode()):
                 hint = (
                     "Open the page by the address that the console has logged, or type the token."

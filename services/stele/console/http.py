@@ -108,10 +108,12 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
     async def commands(request: Request) -> Response:
         _check_may(may_command)
         asked = await read_json(request, CommandAsked)
-        envelope = await envelope_of(asked, upstream)
+        caller = getattr(request.state, "caller", "")
+        envelope = await envelope_of(asked, upstream, caller)
         await check_plan(asked, envelope)
         body = msgspec.json.encode(envelope)
-        answer = await upstream.ask("metadata-log", "/v1/commands", body=body)
+        shown = request.headers.get("authorization", "") if caller else ""
+        answer = await upstream.ask("metadata-log", "/v1/commands", body=body, authorization=shown)
         return Response(answer.body, answer.status, media_type="application/json")
 
     return [

@@ -85,7 +85,9 @@ class Reads:
         return [Route(path, named(handler), methods=["GET"]) for path, handler in found.items()]
 
     async def about(self, request: Request) -> Response:
-        return await self._json(request, self._about)
+        """With the name of whose token was shown, where each has one of his own."""
+        caller = getattr(request.state, "caller", "")
+        return await self._json(request, {**self._about, "caller": caller})
 
     async def overview(self, request: Request) -> Response:
         image = await self._image(request)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from stele.runtime.settings import ServiceSettings
+from stele.runtime.settings import ConfigurationError, ServiceSettings
 
 TOKEN_BYTES = 24
 
@@ -34,8 +34,18 @@ class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
         ),
     ] = 1.0
 
+    def check(self) -> None:
+        super().check()
+        if self.http_callers_file and self.console_token:
+            raise ConfigurationError(
+                "STELE_CONSOLE_TOKEN is set, and so is STELE_HTTP_CALLERS_FILE, by which each shows a token of"
+                " his own: leave one of them out."
+            )
+
     def token(self) -> str:
-        """What a caller has to show; empty: nothing, which is so on loopback alone."""
+        """What a caller has to show; empty: nothing, which is so on loopback, or a token of his own."""
+        if self.http_callers_file:
+            return ""
         if self.console_token or is_loopback(self.http_host):
             return self.console_token
         return secrets.token_urlsafe(TOKEN_BYTES)

@@ -1,6 +1,7 @@
 """Asking the services, each call with a time limit: who does not answer is named, not waited for."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -53,16 +54,18 @@ class Upstream:
         params: Mapping[str, object] | None = None,
         *,
         body: bytes | None = None,
+        authorization: str = "",
         limit_s: float = ANSWER_S,
     ) -> Answered:
         """The first answer of any instance; with a ``body`` it is a POST. Raises AwayError."""
+        credentials = {"authorization": authorization} if authorization else {}
         urls, why = self.services.get(service, ()), "its address is not set"
         given = {name: str(value) for name, value in (params or {}).items()}
         last: Answered | None = None
         for turn in range(len(urls)):
             at = (self._first[service] + turn) % len(urls)
             try:
-                last = await self._one(urls[at] + path, given, body, limit_s)
+                last = await self._one(urls[at] + path, given, body, limit_s, more=credentials)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 why = f"{urls[at]}: {plain(error, limit_s)}"
                 continue
@@ -87,9 +90,10 @@ class Upstream:
         body: bytes | None,
         limit_s: float,
         most_bytes: int | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Answered:
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=min(CONNECT_S, limit_s))
-        method, headers = "GET", {"accept": "application/json"}
+        method, headers = "GET", {"accept": "application/json", **more}
         if body is not None:
             method, headers["content-type"] = "POST", "application/json"
         async with self.http.request(

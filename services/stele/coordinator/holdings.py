@@ -9,6 +9,7 @@ import msgspec
 
 from stele.domain.membership.facts import Node
 from stele.runtime.answers.node import NodeView
+from stele.runtime.http_client import connector
 
 TIMEOUT_S: Final = 2.0
 """An estimate is not worth more; who does not answer is unknown."""
@@ -17,7 +18,7 @@ TIMEOUT_S: Final = 2.0
 async def held_bytes(nodes: Iterable[Node]) -> dict[str, int]:
     """Bytes by node, of those that answer in time and are who they should be."""
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
+    async with aiohttp.ClientSession(connector=connector(), timeout=timeout) as http:
         found = await asyncio.gather(*(_ask(http, node) for node in nodes))
     return {view.node_id: view.bytes for view in found if view is not None}
 

@@ -5,7 +5,7 @@ refused, so a caller that does not know what became of its command sends it agai
 """
 
 from hashlib import blake2b
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
@@ -89,6 +89,7 @@ from stele.domain.topology.operations.commands import (
 )
 
 __all__ = [
+    "COMMANDS",
     "AdmitDivergence",
     "Advance",
     "AdvanceFence",
@@ -181,6 +182,7 @@ AnyCommand = (
     | ArchiveCommand
 )
 
+COMMANDS: Final[tuple[type[Command], ...]] = get_args(AnyCommand)
 MAX_TEXT_CHARS: Final = 4096
 """Longest actor, reason or origin."""
 

@@ -18,6 +18,7 @@ from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import recent_records
 from stele.runtime.announce import announced
 from stele.runtime.brokers import wait_for_topics
+from stele.runtime.callers import callers_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.position import position_route
@@ -56,6 +57,7 @@ def health_of(writer: Writer, commands: CommandsTopic, topic_trouble: str = "") 
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, MetadataLogSettings)
+    callers = callers_of(settings)
     name = flow_topic(settings.cluster, "epochs")
     topic = TopicSettings(name, settings_of(settings.brokers, name))
     async with (
@@ -64,7 +66,7 @@ async def main(stop: Stop) -> None:
         topic.looked_at(),
     ):
         position = position_route(NAME, settings.instance_id, writer)
-        api = Api(writer, settings, lambda: topic.trouble or refused_lately())
+        api = Api(writer, settings, lambda: topic.trouble or refused_lately(), callers)
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],

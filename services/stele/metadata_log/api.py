@@ -1,9 +1,14 @@
 """What /v1/commands takes and how it is answered. All other answers: ``runtime/answers/metadata_log.py``."""
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from stele.domain.commands import AnyCommand, Envelope, Outcome, Rejection
+from stele.domain.commands import AnyCommand, Envelope, Outcome, Rejection, command_name
 from stele.runtime.request_ids import new_request_id
+
+if TYPE_CHECKING:
+    from stele.runtime.callers import Caller
 
 
 class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,12 +25,16 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     origin: str = ""
     log_id: str = ""
 
-    def envelope(self, horizon_ms: int) -> Envelope:
-        """Under an id that is newer than the log's horizon where the caller brings none."""
+    def envelope(self, horizon_ms: int, caller: "Caller | None" = None) -> Envelope:
+        """Under an id that is newer than the log's horizon where the caller brings none. Raises HttpError for
+        what ``caller``, where that is known, may not ask for.
+        """
+        if caller is not None:
+            caller.check(command_name(self.command))
         return Envelope(
             request_id=self.request_id or new_request_id(horizon_ms=horizon_ms),
             command=self.command,
-            actor=self.actor,
+            actor=self.actor if caller is None else caller.actor(self.actor),
             reason=self.reason,
             origin=self.origin or "http",
             log_id=self.log_id,

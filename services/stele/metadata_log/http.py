@@ -40,6 +40,7 @@ from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, Writer
 from stele.runtime.anew import is_lasting
 from stele.runtime.answers.errors import LASTING, ErrorBody
+from stele.runtime.callers import Callers
 from stele.runtime.http import (
     Answer,
     Direct,
@@ -74,16 +75,20 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The handlers, and what they share. ``topic_trouble`` says what is wrong with the log's topic."""
+    """The handlers, and what they share. ``topic_trouble`` says what is wrong with the log's topic; without
+    ``callers`` whoever asks is believed.
+    """
 
     def __init__(
         self,
         writer: Writer,
         settings: MetadataLogSettings,
         topic_trouble: Callable[[], str] = lambda: "",
+        callers: Callers | None = None,
     ) -> None:
         self._writer = writer
         self._topic_trouble = topic_trouble
+        self._callers = callers
         self._timeout_s = settings.request_timeout_s
         self._reads = Reads(writer, self._timeout_s)
         self._pages = Pages(self._reads)
@@ -118,8 +123,10 @@ class Api:
         """The path that takes commands."""
         return {"/v1/commands": self.post_command}
 
-    def post_command(self, body: bytes, respond: Respond) -> None:
-        envelope = parse_json(body, CommandRequest).envelope(self._writer.horizon_ms)
+    def post_command(self, body: bytes, authorization: str, respond: Respond) -> None:
+        """Nothing of the body is looked at on behalf of somebody unknown."""
+        caller = None if self._callers is None else self._callers.who(authorization)
+        envelope = parse_json(body, CommandRequest).envelope(self._writer.horizon_ms, caller)
         request_id = envelope.request_id
 
         def tell(result: Result) -> None:

@@ -34,6 +34,8 @@ def _parameter(name: str, kind: str, description: str, most: int = MAX_NUMBER, *
     return {**shape, "schema": _shape(name, kind, most), **more}
 
 
+_BEARER: Final = "token"
+"""Asked for where there is a file of callers."""
 _FORMS: Final = {
     "cursor": "^[A-Za-z0-9_-]*$",
     "log_id": "^([0-9A-Fa-f]{32})?$",
@@ -247,7 +249,10 @@ def openapi() -> Json:
                 }
             },
         },
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {_BEARER: {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -264,6 +269,7 @@ def query_parameters() -> dict[str, frozenset[str]]:
 def _post_command(schema: Schemas, error: Json) -> Json:
     return {
         "summary": "Submit a command and wait for its outcome",
+        "security": [{}, {_BEARER: []}],
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": schema[CommandRequest]}},
@@ -272,6 +278,8 @@ def _post_command(schema: Schemas, error: Json) -> Json:
             "200": _answer("Applied", schema[OutcomeAnswer]),
             "409": _answer("Rejected: nothing was changed", schema[OutcomeAnswer]),
             "400": error,
+            "401": _answer("A token is needed, and this is none", schema[ErrorBody]),
+            "403": _answer("Not for whose token it is", schema[ErrorBody]),
             "410": _answer("Too old to be remembered, and never decided again", schema[ErrorBody]),
             "412": _answer(
                 "Nothing was decided: the log is another one, or none", schema[ErrorBody]

@@ -71,7 +71,7 @@ async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> 
     sock = bind(settings.http_host, settings.http_port)
     async with AsyncExitStack() as stack:
         member = await stack.enter_async_context(
-            membership(settings, directory, settings.address or url_of(sock))
+            membership(settings, directory, settings.address or url_of(sock, settings.http_tls))
         )
         app = await stack.enter_async_context(
             node_app(settings, directory, member.gate, member.advertised, member.followed)

@@ -33,6 +33,7 @@ from stele.node.wire import (
     decode_scanned,
     encode,
 )
+from stele.runtime.http_client import connector
 
 CALLS_PER_NODE: Final = 4
 """Calls on their way to one node: enough that a slow one does not hold the others up."""
@@ -77,7 +78,7 @@ class Peers:
         self._log_id = log_id
         self._loop = asyncio.get_running_loop()
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            connector=connector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )

@@ -17,6 +17,7 @@ from stele.domain.image import Image
 from stele.domain.ring.spans import PlacementError
 from stele.router.events import Change, State, image_of, moved_on, with_diff
 from stele.router.router import READY_S, Router, listed
+from stele.runtime.http_client import connector
 
 CONNECT_S: Final = 1.0
 ANSWER_S: Final = 30.0
@@ -46,7 +47,7 @@ async def http_router(urls: str | Sequence[str], ready_s: float = READY_S) -> As
     if not addresses:
         raise ValueError("http_router needs the address of a metadata-log at least")
     router = Router()
-    async with aiohttp.ClientSession(read_bufsize=LINE_BYTES) as http:
+    async with aiohttp.ClientSession(connector=connector(), read_bufsize=LINE_BYTES) as http:
         following = asyncio.create_task(_Source(router, http, addresses).run(), name="router")
         try:
             await router.wait_ready(ready_s)

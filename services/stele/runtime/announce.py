@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
-from stele.domain.requests.not_taken import horizon_of
+from stele.domain.requests.not_taken import horizon_of, moved_on
 from stele.domain.services.facts import Service
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
@@ -83,16 +83,19 @@ class Announcer:
         """The epoch that took it; None when it is to be said again. What went wrong is logged. ``state_id`` is
         the newest that this process has read.
         """
-        envelope, self._asked = self._asked or self._make(state_id, self._horizon_ms), None
-        try:
-            return await announce(envelope, self._brokers, self._cluster)
-        except NotTakenError as error:
-            self._horizon_ms = horizon_of(error.rejection)
-            log.warning("the announcement was not taken", why=str(error))
-        except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
-            self._asked = envelope  # it may be decided yet
-            log.warning("the metadata log has not answered yet", why=str(error))
-        return None
+        while True:
+            envelope, self._asked = self._asked or self._make(state_id, self._horizon_ms), None
+            try:
+                return await announce(envelope, self._brokers, self._cluster)
+            except NotTakenError as error:
+                before_ms, self._horizon_ms = self._horizon_ms, horizon_of(error.rejection)
+                log.warning("the announcement was not taken", why=str(error))
+                if not moved_on(self._horizon_ms, before_ms):
+                    return None
+            except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
+                self._asked = envelope  # it may be decided yet
+                log.warning("the metadata log has not answered yet", why=str(error))
+                return None
 
     def is_known(self) -> None:
         """The log tells of this process: what is said next is a new announcement."""

@@ -68,9 +68,9 @@ class Answer(NamedTuple):
 
 Respond = Callable[[Callable[[], Answer]], None]
 """Takes what makes the answer, which may raise HttpError. Never raises."""
-Direct = Callable[[bytes, Respond], None]
-"""A handler that needs the body and nothing else of the request. It responds once, now or later, in the event
-loop; or raises, HttpError too, and does not respond then.
+Direct = Callable[[bytes, str, Respond], None]
+"""A handler that needs the body, the header ``Authorization``, and nothing else of the request. It responds
+once, now or later, in the event loop; or raises, HttpError too, and does not respond then.
 """
 
 
@@ -90,7 +90,7 @@ def routed(handler: Direct) -> Callable[[Request], Awaitable[Response]]:
             if not made.done():
                 made.set_result(answer)
 
-        handler(await request.body(), respond)
+        handler(await request.body(), request.headers.get("authorization", ""), respond)
         answer = await made
         status, body, headers = answer()
         return Response(body, status, dict(headers), media_type="application/json")
@@ -111,6 +111,7 @@ class _Exchange:
     """A direct request, in the place of uvicorn's cycle, whose attributes it has."""
 
     __slots__ = (
+        "authorization",
         "began",
         "began_s",
         "body",
@@ -122,8 +123,9 @@ class _Exchange:
     )
     message_event = _NOBODY_WAITS
 
-    def __init__(self, handler: Direct, keep_alive: bool) -> None:
+    def __init__(self, handler: Direct, authorization: bytes, keep_alive: bool) -> None:
         self.handler = handler
+        self.authorization = authorization
         self.keep_alive = keep_alive
         self.body = bytearray()
         self.began = False
@@ -157,6 +159,8 @@ class _Protocol(HttpToolsProtocol):
         """``cycle`` is of the request that arrives, not of one before it."""
         self._field_bytes = 0
         """Of the address and the headers of the request that arrives."""
+        self._authorization = b""
+        """Of a direct request."""
         self._malformed: tuple[int, ErrorBody] | None = None
         """Why this is no HTTP, where we know better than the parser."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -338,7 +342,7 @@ class _Protocol(HttpToolsProtocol):
         else:
             self._unset_keepalive_if_required()  # a refused one before it in the same bytes has set it
             keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-            self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
+            self.cycle = _Exchange(handler, self._authorization, keep_alive)  # type: ignore[assignment]
         self._has_cycle = True
 
     def _goes_to_asgi(self) -> None:
@@ -377,10 +381,12 @@ class _Protocol(HttpToolsProtocol):
     def _is_usual(self) -> bool:
         if self.parser.get_method() != b"POST" or self._is_answering():
             return False
-        size = b""
+        size = self._authorization = b""
         for name, value in self.headers:
             if name == b"content-length":
                 size = value
+            elif name == b"authorization":
+                self._authorization = value
             elif name in _UNUSUAL:
                 return False
         return size.isdigit() and len(size) <= LENGTH_DIGITS and int(size) <= SHORT_BODY_BYTES
@@ -392,7 +398,8 @@ class _Protocol(HttpToolsProtocol):
     def _begin(self, exchange: _Exchange) -> None:
         exchange.began = True
         try:
-            exchange.handler(bytes(exchange.body), partial(self._end, exchange))
+            authorization = exchange.authorization.decode("latin-1")
+            exchange.handler(bytes(exchange.body), authorization, partial(self._end, exchange))
         except Exception as error:  # a bug of ours must not look like a request that is not HTTP
             self._answer(exchange, _answer_to(error, exchange.handler.__name__))
 
@@ -434,7 +441,7 @@ class _Protocol(HttpToolsProtocol):
 
 def _answer_to(error: Exception, handler: str) -> Answer:
     if isinstance(error, HttpError):
-        return json_answer(error.body, error.status)
+        return json_answer(error.body, error.status, error.headers)
     log.error("request failed", handler=handler, exc_info=error)
     return json_answer(internal_error({"method": "POST"}), 500)
 

@@ -51,9 +51,11 @@ class HttpError(Exception):
         *,
         hint: str = "",
         details: Mapping[str, Detail] | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = headers
         self.body = ErrorBody(str(code), message, hint, dict(details or {}))
 
     @classmethod
@@ -99,7 +101,7 @@ def parse_json(body: bytes, kind: type[T]) -> T:
 
 async def answer_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
-    return JsonResponse(error.body, status_code=error.status)
+    return JsonResponse(error.body, status_code=error.status, headers=dict(error.headers))
 
 
 async def answer_starlette_error(request: Request, error: Exception) -> Response:

@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 
 from stele.runtime.connections import Connections, most_connections
 from stele.runtime.http_direct import protocol_of
+from stele.runtime.http_tls import ServerTls
 from stele.runtime.settings import ConfigurationError
 
 BACKLOG = 512  # connections waiting to be accepted
@@ -42,6 +43,8 @@ class HttpSettings(Protocol):
     def http_port(self) -> int: ...
     @property
     def instance_id(self) -> str: ...
+    @property
+    def http_tls(self) -> ServerTls | None: ...
 
 
 class StartFailed(Exception):
@@ -69,11 +72,12 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, tls: ServerTls | None = None) -> str:
     """The address that others on this machine reach the socket by."""
+    scheme = "http" if tls is None else "https"
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (compared only)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def announce(service: str, instance: str, url: str) -> None:
@@ -85,7 +89,7 @@ def announce(service: str, instance: str, url: str) -> None:
 
 @asynccontextmanager
 async def serving(
-    app: Starlette, sock: socket.socket, *, grace_s: float = GRACE_S
+    app: Starlette, sock: socket.socket, *, tls: ServerTls | None = None, grace_s: float = GRACE_S
 ) -> AsyncIterator[str]:
     """Serve inside the block; yields the address once requests are answered.
 
@@ -104,6 +108,9 @@ async def serving(
             proxy_headers=False,
             ws="none",  # uvicorn would take the connection away from us, and it would never be counted out
             http=protocol_of(app.state.direct, Connections(most_connections())),  # type: ignore[arg-type]  # it is only called
+            ssl_certfile=tls and tls.certificate_file,
+            ssl_keyfile=tls and tls.key_file,
+            ssl_keyfile_password="",  # else it is asked for on the terminal
         )
     )
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
@@ -112,7 +119,7 @@ async def serving(
         await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not server.started:
             raise StartFailed(f"{app.state.service} did not start: the log has the trace.")
-        yield url_of(sock)
+        yield url_of(sock, tls)
     finally:
         ready.cancel()
         app.state.stopping.set()
@@ -132,7 +139,7 @@ async def serve(
 ) -> None:
     """Serve and announce until `stop`; then finish what is under way, at most `grace_s`."""
     sock = sock or bind(settings.http_host, settings.http_port)
-    async with serving(app, sock, grace_s=grace_s) as url:
+    async with serving(app, sock, tls=settings.http_tls, grace_s=grace_s) as url:
         announce(service, settings.instance_id, url)
         await stop.wait()
 

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import FieldInfo, fields
 
 from stele.log.brokers import Brokers
+from stele.runtime.http_tls import ServerTls, server_tls
 from stele.runtime.kafka_security import brokers_of
 
 PREFIX: Final = "STELE_"
@@ -126,6 +127,24 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
     http_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     ] = 0
+    http_tls_certificate_file: Annotated[
+        str,
+        Meta(
+            description="File of the certificate, in PEM, that this process serves HTTPS with; empty: HTTP."
+            " With those between it and its authority."
+        ),
+    ] = ""
+    http_tls_key_file: Annotated[
+        str,
+        Meta(description="File of that certificate's key, in PEM, without a password."),
+    ] = ""
+    http_callers_file: Annotated[
+        str,
+        Meta(
+            description="File of those who may change something by HTTP, with the hashes of their tokens"
+            " (`stele token`); empty: whoever reaches the port. For metadata-log, catch-up and the console."
+        ),
+    ] = ""
     metadata_log_urls: Annotated[
         Urls, Meta(description="Addresses of metadata-log, separated by commas.")
     ] = ()
@@ -178,6 +197,18 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
             description="A node is called down after this silence; seconds, several intervals.",
         ),
     ] = 5.0
+
+    @cached_property
+    def http_tls(self) -> ServerTls | None:
+        """Raises ConfigurationError."""
+        try:
+            return server_tls(self.http_tls_certificate_file, self.http_tls_key_file)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+
+    def check(self) -> None:
+        super().check()
+        _ = self.http_tls
 
 
 S = TypeVar("S", bound=KafkaSettings)

@@ -5,6 +5,8 @@ from typing import Final, Protocol
 
 import aiohttp
 
+from stele.runtime.http_client import connector
+
 CONNECT_S: Final = 1.0
 SILENT_S: Final = 10.0
 """An answer that does not get on is given up."""
@@ -54,7 +56,7 @@ class HttpTransport:
         body: bytes | None = None,
     ) -> int:
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            self._session = aiohttp.ClientSession(connector=connector())
         timeout = aiohttp.ClientTimeout(
             total=total_s, sock_connect=CONNECT_S, sock_read=self._silent_s
         )

@@ -12,6 +12,7 @@ from stele.catch_up.finishing import Finisher
 from stele.domain.archive import majority
 from stele.domain.cluster.facts import LogRecovered
 from stele.domain.image import Image
+from stele.domain.requests.not_taken import moved_on
 from stele.log import follower
 from stele.log.archive import segments, snapshot_folder, snapshots
 from stele.log.archive.archive import Archive
@@ -148,6 +149,11 @@ def half_a_snapshot_is_one(patch: Patch) -> None:
     patch.attribute(Snapshots, "_look_at", look_at)
 
 
+def what_is_too_old_is_said_again_after_a_pause(patch: Patch) -> None:
+    """A log that remembers little has moved its horizon meanwhile: a replica or service is never heard."""
+    patch.function(moved_on, lambda told_ms, before_ms: False)
+
+
 def deleted_files_are_answered_for(patch: Patch) -> None:
     """What somebody has deleted from a replica's folder it still says to have."""
     patch.attribute(Archive, "forget_deleted", lambda self: 0)
@@ -205,6 +211,7 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     first_epoch_is_left_to_who_recovered_the_log,
     replicas_floor_is_ones_own,
     half_a_snapshot_is_one,
+    what_is_too_old_is_said_again_after_a_pause,
     deleted_files_are_answered_for,
     backups_take_what_was_given_up,
     recovery_is_left_to_who_wrote_it,

@@ -3,6 +3,7 @@
 Attackers found each of them once. What finds them now is a test with the real thing; see ``tests/planted.py``.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.writer import Writer
+from stele.runtime.callers import Caller, Callers, read_callers
 from stele.runtime.http_errors import ErrorCode, HttpError, parse_json
 from stele.sim.patching import Patch
 
@@ -253,6 +255,31 @@ def turn_ends_after_reading_has(patch: Patch) -> None:
     patch.attribute(Writer, "_append", append)
 
 
+def withdrawn_tokens_count(patch: Patch) -> None:
+    """The file of callers is read at the start alone: whoever was in it stays let in until a restart."""
+    patch.attribute(Callers, "_read_again", lambda self: None)
+
+
+def broken_file_lets_in_who_was_in_it(patch: Patch) -> None:
+    """Where the file of callers cannot be read those of before count, and who was meant to be withdrawn."""
+
+    def read_again(self: Callers) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._known = read_callers(self._file.read_text(encoding="utf-8"))
+
+    patch.attribute(Callers, "_read_again", read_again)
+
+
+def callers_take_any_name(patch: Patch) -> None:
+    """A caller's token is looked at, and his name is what he says: the history proves nothing."""
+    patch.attribute(Caller, "actor", lambda self, claimed: claimed or self.name)
+
+
+def callers_do_what_services_do(patch: Patch) -> None:
+    """A caller may send steps of the services' own protocols, such as taking the coordinator's office."""
+    patch.attribute(Caller, "check", lambda self, what: None)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -273,4 +300,8 @@ SHELL_MUTANTS: Final = (
     nothing_is_lost_too,
     report_counts_after_reading_has_ended,
     turn_ends_after_reading_has,
+    withdrawn_tokens_count,
+    broken_file_lets_in_who_was_in_it,
+    callers_take_any_name,
+    callers_do_what_services_do,
 )

@@ -143,7 +143,7 @@ def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> Recove
 def _recover(
     client: Client, left: Left, chosen: Choice, reason: str, *, force: bool
 ) -> RecoveredAnswer:
-    actor = os.environ.get("STELE_ACTOR") or user_name()
+    actor = os.environ.get("STELE_ACTOR") or ("" if client.has_token else user_name())
     url, body, params = question(left, chosen, reason, actor, force=force)
     return decode(client.post_bytes(f"{url}/v1/recover", body, **params), RecoveredAnswer)
 

@@ -60,6 +60,7 @@ export function AskDialog({ asked }) {
   const sending = useRef(false);
   const operation = operations().find((each) => each.name === asked.name);
   const may = state.about?.commands;
+  const caller = state.about?.caller;
   const key = JSON.stringify(fields);
   const isWhole = operation?.fields.every((field) => !field.is_needed || fields[field.name]?.trim()) ?? false;
   const look = async () => {
@@ -94,7 +95,7 @@ export function AskDialog({ asked }) {
     const before = unknown.get(thing);
     let id = before ?? newRequestId();
     unknown.set(thing, id);
-    const send = () => post("/api/commands", { operation: asked.name, fields, reason, actor: who, request_id: id, planned: plan.mark ?? "" });
+    const send = () => post("/api/commands", { operation: asked.name, fields, reason, actor: caller ? "" : who, request_id: id, planned: plan.mark ?? "" });
     try {
       const found = await send().catch((error) => {
         const horizon = error instanceof Refused && error.code === TOO_OLD ? Number(error.details.horizon_ms ?? -1) : -1;
@@ -128,7 +129,9 @@ export function AskDialog({ asked }) {
       ${plan?.key === key && html`<${Plan} plan=${plan} />`}
       ${!isPlanned && html`<p><button type="button" data-deed="plan" disabled=${!isWhole || plan?.busy} onClick=${look}>${operation.plans ? "what would it do?" : "show the command"}</button></p>`}
       <label>why <input name="reason" required maxlength="1000" value=${reason} onInput=${(/** @type {any} */ e) => setReason(e.target.value)} /></label>
-      <label>who <input name="who" maxlength="100" placeholder="console" value=${who} onInput=${(/** @type {any} */ e) => setWho(e.target.value)} /></label>
+      ${caller
+        ? html`<p data-note="caller">as ${caller}</p>`
+        : html`<label>who <input name="who" maxlength="100" placeholder="console" value=${who} onInput=${(/** @type {any} */ e) => setWho(e.target.value)} /></label>`}
       ${!may && html`<p class="warn">This console only shows. Use the command line.</p>`}
       ${outcome && html`<p role="alert" class=${outcome.done ? "good" : "bad"} data-outcome=${outcome.done ? "done" : "refused"}>${outcome.text} <${Sentence} text=${outcome.hint ?? ""} /></p>`}
       <div class="deeds">

@@ -91,7 +91,7 @@ function TokenDialog() {
   };
   return html`<main class="locked"><form onSubmit=${submit}>
     <h1>Stele</h1>
-    <p>This console asks for its token. It stands in the address that the console has logged at its start.</p>
+    <p>This console asks for a token: yours, where each has one of his own; else the one in the address that it has logged at its start.</p>
     <label>token <input type="password" autocomplete="off" value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)} /></label>
     <button>open</button>
   </form></main>`;

@@ -84,6 +84,13 @@ def horizon_of(rejection: Rejection | None) -> int:
     return -1 if rejection is None else int(rejection.details.get(HORIZON_MS, -1))
 
 
+def moved_on(told_ms: int, before_ms: int) -> bool:
+    """Whether a refusal tells a later horizon than the one before. An id behind it is sent at once: a log that
+    remembers little has moved it further when a process has paused.
+    """
+    return told_ms > before_ms
+
+
 def deleted(epoch: int) -> Rejection:
     return Rejection(
         EXPIRED,

@@ -177,7 +177,8 @@ class Freezer(Caller):
             await self.sleep(BUSY_S)
 
 
-TOO_FEW: Final = "too_few_nodes"
+REPLACE_IT: Final = frozenset({"too_few_nodes", "last_of_rack"})
+"""Why a dead node is not removed, where another in its place is what is left to do."""
 NO_OTHER: Final = "no other node can take"
 WAIT_FOR_IT: Final = frozenset({RequestKind.TABLE_RESTORE})
 """Of tablets that dead nodes alone have: they go on when these have been removed or replaced."""
@@ -231,7 +232,7 @@ class Mover(Caller):
                 command = commands.Remove(node_id=name, ignore_nodes=others, force=force)
                 outcome = await self.submit(self.envelope(command))
                 refused = None if outcome is None else outcome.rejection
-                if refused is not None and refused.code == TOO_FEW:
+                if refused is not None and refused.code in REPLACE_IT:
                     await self._replace(name, others, force=force)
 
     async def _replace(self, dead: str, others: tuple[str, ...], *, force: bool) -> None:

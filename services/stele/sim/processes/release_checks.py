@@ -29,7 +29,10 @@ TOLD_S: Final = 60.0
 SUPPORTED: Final = "feature_not_supported"
 OFF: Final = ("feature_not_enabled", UNKNOWN)
 """What is said by metadata-logs of the newer release and of the older one."""
-WHAT_TO_DO: Final = ("Upgrade this process", "with a newer release")
+WHAT_TO_DO: Final = ("Upgrade this process", "with a newer release", "Upgrade its software")
+"""Of a reader, of who finds on its disk what is enabled, and of the log that refuses an announcement: such a
+process had read its own end before the feature was enabled.
+"""
 PREVIOUS: Final = slice(10, 26)
 """Where a record says which state it follows."""
 

@@ -1,0 +1,191 @@
+"""Who may change something by HTTP: callers by the tokens in a file, and what each of them may ask for.
+
+Services and nodes send their commands by Kafka, where the brokers know who they are. Reads ask nobody.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stele.domain.commands import COMMANDS
+from stele.runtime.http_errors import ErrorCode, HttpError
+from stele.runtime.logs import get_logger
+from stele.runtime.settings import ConfigurationError, ServiceSettings
+from stele.runtime.tokens import digest_of
+
+MAX_NAME_CHARS: Final = 256
+LOOK_S: Final = 1.0
+"""A file that has changed counts so long after that at the latest."""
+RECOVER: Final = "recover"
+"""Stands among commands for a recovery of the log, which catch-up is asked for."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_NAMES: Final = frozenset(str(each.__struct_config__.tag) for each in COMMANDS)
+_OF_SERVICES: Final = frozenset(
+    str(each.__struct_config__.tag) for each in COMMANDS if each.of_services
+)
+_CHALLENGE: Final = (("www-authenticate", 'Bearer realm="stele"'),)
+
+log = get_logger(__name__)
+
+
+class Caller(NamedTuple):
+    """Who asks, and which commands he may send, by their names; ``RECOVER`` among them."""
+
+    name: str
+    may: frozenset[str]
+
+    def check(self, what: str) -> None:
+        """Raises HttpError where ``what`` is not for this caller."""
+        if what not in self.may:
+            raise HttpError(
+                403,
+                "not_allowed",
+                f"'{self.name}' may not ask for {what}.",
+                hint="Whoever keeps the file of callers can name it in the line of this one.",
+                details={"caller": self.name, "command": what},
+            )
+
+    def actor(self, claimed: str) -> str:
+        """Who is written into the log. Raises HttpError for another name than the caller's."""
+        if claimed and claimed != self.name:
+            raise HttpError(
+                403,
+                "other_actor",
+                f"The token is of '{self.name}', and the actor is given as '{claimed[:80]}'.",
+                hint=f"Leave the actor out, or give {self.name}.",
+                details={"caller": self.name},
+            )
+        return self.name
+
+
+class Callers:
+    """Those in a file, which is read again once it has changed. One that cannot be read lets nobody in."""
+
+    def __init__(self, file: Path, now: Callable[[], float] = time.monotonic) -> None:
+        """Raises ValueError, OSError."""
+        self._file = file
+        self._now = now
+        self._seen = _mark(file)
+        self._known: Mapping[bytes, Caller] = read_callers(file.read_text(encoding="utf-8"))
+        self._problem = ""
+        self._look_s = now() + LOOK_S
+
+    def who(self, authorization: str) -> Caller:
+        """Whose token the header holds. Raises HttpError."""
+        self._read_again()
+        if self._problem:
+            raise HttpError(
+                503,
+                ErrorCode.UNAVAILABLE,
+                f"Nobody is let in: {self._problem}",
+                hint="Correct the file: it counts a second later.",
+            )
+        scheme, _, token = authorization.partition(" ")
+        if not authorization:
+            why = "A change needs a token, and none was sent."
+            hint = "Send `Authorization: Bearer TOKEN`; the command line takes --token-file."
+        elif scheme.lower() != "bearer":
+            why, hint = "This is no token.", "Send `Authorization: Bearer TOKEN`."
+        else:
+            found = self._known.get(digest_of(token.strip()))
+            if found is not None:
+                return found
+            why = "Nobody here has this token."
+            hint = "Was it withdrawn, or is it of another cluster? `stele token` makes a new one."
+        raise HttpError(401, "token_needed", why, hint=hint, headers=_CHALLENGE)
+
+    def _read_again(self) -> None:
+        if self._now() < self._look_s:
+            return
+        self._look_s = self._now() + LOOK_S
+        try:
+            seen = _mark(self._file)
+            if seen == self._seen and not self._problem:
+                return
+            self._known = read_callers(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            problem = f"{self._file} cannot be read ({_plain(error)})."
+            if problem != self._problem:
+                log.error("callers cannot be read", problem=problem)
+            self._problem = problem
+        else:
+            self._seen, self._problem = seen, ""
+            log.info("callers were read again", callers=len(self._known))
+
+
+def callers_of(settings: ServiceSettings) -> Callers | None:
+    """None: changes by HTTP ask nobody who he is. Raises ConfigurationError."""
+    file = settings.http_callers_file
+    try:
+        return Callers(Path(file)) if file else None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"STELE_HTTP_CALLERS_FILE: {file} cannot be read ({_plain(error)})."
+        ) from error
+
+
+def read_callers(text: str) -> dict[bytes, Caller]:
+    """Callers by the hashes of their tokens. Raises ValueError, which names the line.
+
+    A line is a name, the SHA-256 of the token in hex, and where a caller may not send all commands of people
+    and recover the log, the names of those that he may, separated by commas. A name may have several tokens.
+    What is behind ``#`` is left out.
+    """
+    found = dict[bytes, Caller]()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            digest, caller = _read_line(words)
+            if digest in found:
+                raise ValueError("its token stands in a line before it")
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        found[digest] = caller
+    if not found:
+        raise ValueError("it has no callers; `stele token NAME` makes a line")
+    return found
+
+
+def line_of(name: str, token: str, may: tuple[str, ...] = ()) -> str:
+    """The line of a caller, as ``read_callers`` takes it. Raises ValueError."""
+    words = [name, digest_of(token).hex(), *([",".join(may)] if may else [])]
+    _read_line(words)
+    return " ".join(words)
+
+
+def _read_line(words: list[str]) -> tuple[bytes, Caller]:
+    """Raises ValueError."""
+    if len(words) not in (2, 3):
+        raise ValueError("write a name, the SHA-256 of its token, and commands separated by commas")
+    name, digest = words[:2]
+    if not name or not name.isprintable() or {*" #"} & {*name} or len(name) > MAX_NAME_CHARS:
+        raise ValueError(
+            f"'{name[:80]}' is no name: at most {MAX_NAME_CHARS} characters, no blanks, no #"
+        )
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(f"'{digest[:12]}...' is no SHA-256: 64 digits of 0-9a-f")
+    if len(words) == 2:
+        return bytes.fromhex(digest), Caller(name, _NAMES - _OF_SERVICES | {RECOVER})
+    may = frozenset(words[2].split(","))
+    unknown = sorted(may - _NAMES - {RECOVER})
+    if unknown:
+        raise ValueError(f"there is no command {unknown[0] or 'without a name'}")
+    return bytes.fromhex(digest), Caller(name, may)
+
+
+def _mark(file: Path) -> tuple[int, int, int]:
+    """Differs once the file was written or another one stands in its place. Raises OSError."""
+    found = file.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _plain(error: OSError | ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,211 @@
+"""Who is let in by a token, and what for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stele.runtime.callers import (
+    LOOK_S,
+    RECOVER,
+    Caller,
+    Callers,
+    callers_of,
+    line_of,
+    read_callers,
+)
+from stele.runtime.http import Health, HttpError, bind, build_app, serving
+from stele.runtime.http_direct import Direct, Respond, json_answer
+from stele.runtime.settings import ConfigurationError, ServiceSettings
+from stele.runtime.tokens import TOKEN_FORM, digest_of, new_token
+
+ADA, CI = "adas-token", "the-token-of-ci"
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def look(self) -> None:
+        """A moment after which the file is looked at."""
+        self.now_s += LOOK_S
+
+
+def file_of(folder: Path, *lines: str) -> Path:
+    file = folder / "callers"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def refused(callers: Callers, authorization: str) -> HttpError:
+    with pytest.raises(HttpError) as found:
+        callers.who(authorization)
+    return found.value
+
+
+def test_a_line_is_read_as_it_was_written() -> None:
+    found = read_callers(f"# those of us\n\n{line_of('ada', ADA)}  # on call\n")
+    assert found[digest_of(ADA)].name == "ada"
+    assert TOKEN_FORM.fullmatch(new_token())
+
+
+def test_without_a_list_a_caller_may_ask_for_all_but_what_services_do() -> None:
+    ada = read_callers(line_of("ada", ADA))[digest_of(ADA)]
+    for what in ("create_keyspace", "remove", "restrict_commits", RECOVER):
+        ada.check(what)
+    with pytest.raises(HttpError) as found:
+        ada.check("claim_coordinator")
+    assert (found.value.status, found.value.body.code) == (403, "not_allowed")
+
+
+def test_with_a_list_a_caller_may_ask_for_that_alone() -> None:
+    ci = read_callers(line_of("ci", CI, ("create_table", "claim_coordinator")))[digest_of(CI)]
+    ci.check("create_table")
+    ci.check("claim_coordinator")
+    for what in ("drop_table", RECOVER):
+        with pytest.raises(HttpError, match=f"'ci' may not ask for {what}"):
+            ci.check(what)
+
+
+def test_one_name_may_have_two_tokens() -> None:
+    found = read_callers(f"{line_of('ada', ADA)}\n{line_of('ada', CI, (RECOVER,))}")
+    assert [caller.name for caller in found.values()] == ["ada", "ada"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it has no callers"),
+        ("# nobody", "it has no callers"),
+        ("ada", "line 1: write a name"),
+        (f"ada {ADA}", "line 1: '.*' is no SHA-256"),
+        (f"\nada {'A' * 64}", "line 2: '.*' is no SHA-256"),
+        (f"ada {'a' * 64} drop_everything", "line 1: there is no command drop_everything"),
+        (f"ada {'a' * 64} remove,", "line 1: there is no command without a name"),
+        (f"ada {'a' * 64} remove, leave", "line 1: write a name"),
+        (f"ada {'a' * 64}\nbob {'a' * 64}", "line 2: its token stands in a line before it"),
+        (f"{'a' * 257} {'a' * 64}", "line 1: '.*' is no name"),
+        (f"a\x1b[2J {'a' * 64}", "line 1: '.*' is no name"),
+    ],
+)
+def test_a_line_that_is_none_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        read_callers(text)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a#b", "a\nb"])
+def test_a_name_that_makes_no_line_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name"):
+        line_of(name, ADA)
+
+
+def test_whose_token_it_is(tmp_path: Path) -> None:
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
+    assert callers.who(f"Bearer {ADA}").name == "ada"
+    assert callers.who(f"bearer  {CI} ").name == "ci"
+    for authorization in (
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {ADA}",
+        ADA,
+        f"Bearer {ADA}x",
+        f"Bearer {digest_of(ADA).hex()}",
+        "Bearer \udcff",
+    ):
+        error = refused(callers, authorization)
+        assert (error.status, error.body.code) == (401, "token_needed")
+        assert dict(error.headers)["www-authenticate"].startswith("Bearer")
+        assert ADA not in error.body.message + error.body.hint
+
+
+def test_the_actor_is_whose_token_it_is() -> None:
+    ada = Caller("ada", frozenset())
+    assert ada.actor("") == ada.actor("ada") == "ada"
+    with pytest.raises(HttpError, match="given as 'bob'") as found:
+        ada.actor("bob")
+    assert (found.value.status, found.value.body.code) == (403, "other_actor")
+
+
+def test_a_file_that_has_changed_counts(tmp_path: Path) -> None:
+    clock = Clock()
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA)), clock)
+    file_of(tmp_path, line_of("ci", CI))
+    assert callers.who(f"Bearer {ADA}").name == "ada", "it is not looked at for each request"
+    clock.look()
+    assert callers.who(f"Bearer {CI}").name == "ci"
+    assert refused(callers, f"Bearer {ADA}").status == 401
+
+
+def test_a_file_of_the_same_size_in_its_place_counts(tmp_path: Path) -> None:
+    clock = Clock()
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA)), clock)
+    other = tmp_path / "other"
+    other.write_text(line_of("eve", CI))
+    other.replace(tmp_path / "callers")
+    clock.look()
+    assert callers.who(f"Bearer {CI}").name == "eve"
+
+
+@pytest.mark.parametrize("content", [b"ada nothing", b"", b"\xff\xfe", None])
+def test_a_file_that_cannot_be_read_lets_nobody_in_until_it_can(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    clock = Clock()
+    file = file_of(tmp_path, line_of("ada", ADA))
+    callers = Callers(file, clock)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    clock.look()
+    for _ in range(2):
+        error = refused(callers, f"Bearer {ADA}")
+        assert (error.status, error.body.code) == (503, "unavailable")
+        assert str(file) in error.body.message
+        clock.look()
+    file_of(tmp_path, line_of("ada", ADA))
+    clock.look()
+    assert callers.who(f"Bearer {ADA}").name == "ada"
+
+
+def test_a_process_does_not_start_on_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for file in (tmp_path / "none", file_of(tmp_path, "ada")):
+        with pytest.raises(ConfigurationError, match="STELE_HTTP_CALLERS_FILE"):
+            callers_of(ServiceSettings(http_callers_file=str(file)))
+    assert callers_of(ServiceSettings()) is None
+
+
+def guarded(callers: Callers) -> Direct:
+    def who(_: bytes, authorization: str, respond: Respond) -> None:
+        name = callers.who(authorization).name
+        respond(lambda: json_answer(name))
+
+    return who
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_the_header_comes_to_the_handler_either_way(tmp_path: Path, chunked: bool) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
+    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
+    async with (
+        serving(app, bind("127.0.0.1", 0)) as url,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
+    ):
+        for token, name in ((ADA, "ada"), (CI, "ci"), ("", "")):
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            content = body() if chunked else b"x"
+            answer = await http.post("/who", content=content, headers=headers)
+            if name:
+                assert answer.json() == name
+            else:
+                assert answer.status_code == 401
+                assert answer.headers["www-authenticate"].startswith("Bearer")

@@ -1,0 +1,106 @@
+"""HTTPS of a process: what it is served with, and by which authorities it is believed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from stele.runtime.http import Health, bind, build_app, serving
+from stele.runtime.http_client import connector
+from stele.runtime.http_tls import server_tls
+from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
+from tests.certificates import Authority
+from tests.docs.pages import REPOSITORY
+
+CHECK = REPOSITORY / "infra" / "images" / "healthcheck"
+CERTIFICATE, KEY = "STELE_HTTP_TLS_CERTIFICATE_FILE", "STELE_HTTP_TLS_KEY_FILE"
+
+
+def locked(key: Path) -> Path:
+    """The same key with a password."""
+    found = load_pem_private_key(key.read_bytes(), None)
+    file = key.with_suffix(".locked")
+    secret = BestAvailableEncryption(b"secret")
+    file.write_bytes(found.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("lacks", "problem"),
+    [
+        ("key", f"{KEY} is missing"),
+        ("certificate", f"{CERTIFICATE} is missing"),
+        ("file", f"{KEY}: .* cannot be read"),
+        ("own key", "is not its key"),
+        ("open key", "has a password"),
+        ("pem", "is no certificate in PEM"),
+    ],
+)
+def test_what_does_not_go_together_ends_a_start(tmp_path: Path, lacks: str, problem: str) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.give("one")
+    _, other = authority.give("other")
+    given = {
+        "key": {CERTIFICATE: certificate},
+        "certificate": {KEY: key},
+        "file": {CERTIFICATE: certificate, KEY: tmp_path / "none"},
+        "own key": {CERTIFICATE: certificate, KEY: other},
+        "open key": {CERTIFICATE: certificate, KEY: locked(key)},
+        "pem": {CERTIFICATE: key, KEY: key},
+    }[lacks]
+    with pytest.raises(ConfigurationError, match=problem):
+        load_settings(ServiceSettings, {name: str(file) for name, file in given.items()})
+
+
+@pytest.mark.parametrize("is_well", [True, False])
+@pytest.mark.parametrize("is_secured", [True, False])
+async def test_the_health_check_of_the_image_asks_either_way(
+    tmp_path: Path, is_well: bool, is_secured: bool
+) -> None:
+    certificate, key = Authority(tmp_path, "authority").give("one")
+    tls = server_tls(str(certificate), str(key)) if is_secured else None
+    app = build_app("trial", [], lambda: Health(ok=is_well, reason="" if is_well else "tired"))
+    sock = bind("127.0.0.1", 0)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {"PATH": path, "STELE_HTTP_PORT": str(sock.getsockname()[1])}
+    if is_secured:
+        env[CERTIFICATE] = str(certificate)
+    async with serving(app, sock, tls=tls):
+        asked = await asyncio.create_subprocess_exec(
+            "bash", str(CHECK), env=env, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(90):
+            shown, _ = await asked.communicate()
+    assert (asked.returncode == 0) is is_well
+    assert json.loads(shown)["reason"] == ("" if is_well else "tired")
+
+
+async def test_who_goes_by_its_authority_is_answered_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    certificate, key = authority.give("one")
+    tls = server_tls(str(certificate), str(key))
+    app = build_app("trial", [], lambda: Health(ok=True))
+    async with serving(app, bind("127.0.0.1", 0), tls=tls) as url:
+        assert url.startswith("https://127.0.0.1:")
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        async with aiohttp.ClientSession(connector=connector()) as http:
+            assert (await http.get(f"{url}/healthz")).status == 200
+        for file in (str(stranger.file), ""):
+            monkeypatch.setenv("SSL_CERT_FILE", file)
+            async with aiohttp.ClientSession(connector=connector()) as http:
+                with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                    await http.get(f"{url}/healthz")
