@@ -103,6 +103,23 @@ async def test_a_replica_that_missed_a_recovery_gives_no_snapshot_though_its_epo
     assert floor.epoch == 339
 
 
+async def test_a_replica_that_missed_a_recovery_does_not_judge_what_a_process_acknowledged() -> (
+    None
+):
+    """Two histories had grown from one log, and the recovery took the process's own, not the replica's."""
+    floor = Floor(339, b"s" * 16, log_id=OLD)
+    stale = answer("stale", 360, OLD, known=Known.OTHER)
+    right = answer("right", 340, NEW, snapshot=snapshot(340, NEW), recovered=True)
+    replicas = Replicas((0.0, stale), (0.0, right))
+    assert (await started(replicas, floor=floor)).floor is not None
+    assert replicas.loaded == [f"340-{NEW}"]
+    with pytest.raises(OtherHistoryError, match="another state id in the archive at stale"):
+        await started(Replicas((0.0, stale)), floor=floor)
+    other = answer("other", 340, NEW, known=Known.OTHER)
+    with pytest.raises(OtherHistoryError, match="another state id in the archive at other"):
+        await started(Replicas((0.0, stale), (0.0, other)), floor=floor)
+
+
 @pytest.mark.parametrize(
     ("own", "known", "least"),
     [(0, Known.SAME, 90), (50, Known.SAME, 90), (95, Known.UNKNOWN, 95), (50, Known.UNKNOWN, 50)],

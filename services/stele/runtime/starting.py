@@ -159,7 +159,10 @@ async def _from_replicas(
 
 
 def _check_floor(answers: Answers, floor: Floor | None) -> None:
-    for url, answer in answers:
+    """A replica that has missed a recovery may hold the history that this gave up: it says nothing of the floor
+    where another one knows the log of now.
+    """
+    for url, answer in _of_newest_log(answers):
         if floor is not None and 0 < floor.epoch < answer.begins:
             raise OtherHistoryError(
                 0,

@@ -21,11 +21,12 @@ from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
+from stele.log.follower import Floor
 from stele.log.port import LogPast, Look, Record
 from stele.log.reader import LogReader
 from stele.log.start import Start
 from stele.metadata_log.writer import Writer
-from stele.runtime import anew
+from stele.runtime import anew, starting
 from stele.runtime.answers.catch_up import SnapshotAnswer
 from stele.runtime.catch_up import CatchUp
 from stele.sim.patching import Patch
@@ -149,6 +150,17 @@ def half_a_snapshot_is_one(patch: Patch) -> None:
     patch.attribute(Snapshots, "_look_at", look_at)
 
 
+def whoever_missed_a_recovery_judges(patch: Patch) -> None:
+    """A node ends since a replica holds another history, though the log was recovered from the node's own."""
+    plain = starting._check_floor  # noqa: SLF001
+
+    def by_each(answers: starting.Answers, floor: Floor | None) -> None:
+        for answer in answers:
+            plain([answer], floor)
+
+    patch.attribute(starting, "_check_floor", by_each)
+
+
 def what_is_too_old_is_said_again_after_a_pause(patch: Patch) -> None:
     """A log that remembers little has moved its horizon meanwhile: a replica or service is never heard."""
     patch.function(moved_on, lambda told_ms, before_ms: False)
@@ -211,6 +223,7 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     first_epoch_is_left_to_who_recovered_the_log,
     replicas_floor_is_ones_own,
     half_a_snapshot_is_one,
+    whoever_missed_a_recovery_judges,
     what_is_too_old_is_said_again_after_a_pause,
     deleted_files_are_answered_for,
     backups_take_what_was_given_up,
