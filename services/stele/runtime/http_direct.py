@@ -203,8 +203,10 @@ class _Protocol(HttpToolsProtocol):
         self._watch_its_end()
 
     def _watch_its_end(self) -> None:
-        """A connection that we have closed is there until its peer has taken the last of its answer."""
-        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+        """A connection that we have closed is there until its peer has taken the last of its answer, and with
+        TLS has said that it closes too.
+        """
+        if self.transport.is_closing():
             self._connections.waits(self.transport)
             if self._stalled is not None:
                 self._stalled.begin()

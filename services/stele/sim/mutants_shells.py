@@ -31,8 +31,12 @@ from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.writer import Writer
+from stele.runtime import http_server
 from stele.runtime.callers import Caller, Callers, read_callers
+from stele.runtime.connections import MOST, Connections
+from stele.runtime.http_direct import _Protocol
 from stele.runtime.http_errors import ErrorCode, HttpError, parse_json
+from stele.runtime.http_handshake import behind_tls
 from stele.sim.patching import Patch
 
 T = TypeVar("T")
@@ -280,6 +284,30 @@ def callers_do_what_services_do(patch: Patch) -> None:
     patch.attribute(Caller, "check", lambda self, what: None)
 
 
+def handshakes_are_not_counted(patch: Patch) -> None:
+    """A connection counts once TLS has shaken hands: whoever does not go on with that holds all files that a
+    process may open, and it can ask nobody any more.
+    """
+    patch.attribute(
+        http_server,
+        "behind_tls",
+        lambda http, _, context: behind_tls(http, Connections(MOST), context),
+    )
+
+
+def answered_connections_close_by_themselves(patch: Patch) -> None:
+    """A connection that is closed is not asked to make room: with TLS it waits for half a minute for its peer
+    to close too, and everybody else is kept out.
+    """
+    watch = _Protocol._watch_its_end  # noqa: SLF001
+
+    def as_without_tls(self: _Protocol) -> None:
+        if self.transport.get_write_buffer_size():
+            watch(self)
+
+    patch.attribute(_Protocol, "_watch_its_end", as_without_tls)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -304,4 +332,6 @@ SHELL_MUTANTS: Final = (
     broken_file_lets_in_who_was_in_it,
     callers_take_any_name,
     callers_do_what_services_do,
+    handshakes_are_not_counted,
+    answered_connections_close_by_themselves,
 )
