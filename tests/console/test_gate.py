@@ -92,7 +92,7 @@ async def test_with_a_token_nothing_is_read_without_it() -> None:
 
 async def test_where_there_are_callers_each_shows_a_token_of_his_own(tmp_path: Path) -> None:
     file = tmp_path / "callers"
-    file.write_text(line_of("ada", TOKEN))
+    file.write_text(f"{line_of('ada', TOKEN)}\n")
     for host in ("127.0.0.1", "console.example"):
         async with client("", host, Callers(file)) as http:
             assert (await http.get("/page/x.js")).status_code == 200

@@ -4,7 +4,9 @@ Attackers found each of them once. What finds them now is a test with the real t
 """
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -31,12 +33,13 @@ from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.writer import Writer
-from stele.runtime import http_server
+from stele.runtime import callers, http_server
 from stele.runtime.callers import Caller, Callers, read_callers
 from stele.runtime.connections import MOST, Connections
 from stele.runtime.http_direct import _Protocol
 from stele.runtime.http_errors import ErrorCode, HttpError, parse_json
 from stele.runtime.http_handshake import behind_tls
+from stele.runtime.tokens import digest_of
 from stele.sim.patching import Patch
 
 T = TypeVar("T")
@@ -284,6 +287,64 @@ def callers_do_what_services_do(patch: Patch) -> None:
     patch.attribute(Caller, "check", lambda self, what: None)
 
 
+def wrong_line_is_quoted(patch: Patch) -> None:
+    """What is wrong with the file of callers is told to everybody with the line's own words, among which
+    somebody has written a token.
+    """
+    read_line = callers._read_line  # noqa: SLF001
+
+    def quoting(words: list[str]) -> tuple[bytes, Caller]:
+        try:
+            return read_line(words)
+        except ValueError as error:
+            raise ValueError(f"'{' '.join(words)}': {error}") from error
+
+    patch.attribute(callers, "_read_line", quoting)
+
+
+def half_a_line_is_a_line(patch: Patch) -> None:
+    """A file of callers whose last line is half written counts: where the commands that a caller may send are
+    yet to come, he may send all.
+    """
+    patch.attribute(callers, "read_callers", lambda text: read_callers(text.rstrip("\n") + "\n"))
+
+
+def nothing_is_a_token(patch: Patch) -> None:
+    """Whoever made his hash of an empty variable lets in everybody who shows no token at all."""
+    read_line = callers._read_line  # noqa: SLF001
+    nothing = digest_of("")
+
+    def reading(words: list[str]) -> tuple[bytes, Caller]:
+        if words[1:] == [nothing.hex()]:
+            return nothing, Caller(words[0], frozenset())
+        return read_line(words)
+
+    patch.attribute(callers, "_read_line", reading)
+
+
+def file_of_callers_is_known_by_its_time(patch: Patch) -> None:
+    """A file of callers that was written again counts as it was where it has the same size and is given the
+    same time, as by tools that give every file one: a token that was withdrawn counts on.
+    """
+
+    def mark(file: Path) -> tuple[int, int]:
+        found = file.stat()
+        return found.st_mtime_ns, found.st_size
+
+    patch.attribute(callers, "_mark", mark)
+
+
+def any_file_of_callers_is_read(patch: Patch) -> None:
+    """A file of callers without an end, or that somebody has yet to write, holds up everything that a service
+    does.
+    """
+
+    def mark(file: Path) -> os.stat_result:
+        return file.stat()
+
+    patch.attribute(callers, "_mark", mark)
+
+
 def handshakes_are_not_counted(patch: Patch) -> None:
     """A connection counts once TLS has shaken hands: whoever does not go on with that holds all files that a
     process may open, and it can ask nobody any more.
@@ -332,6 +393,11 @@ SHELL_MUTANTS: Final = (
     broken_file_lets_in_who_was_in_it,
     callers_take_any_name,
     callers_do_what_services_do,
+    wrong_line_is_quoted,
+    half_a_line_is_a_line,
+    nothing_is_a_token,
+    file_of_callers_is_known_by_its_time,
+    any_file_of_callers_is_read,
     handshakes_are_not_counted,
     answered_connections_close_by_themselves,
 )
