@@ -266,6 +266,29 @@ def guarded(callers: Callers) -> Direct:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("first", [f"Bearer {ADA}", "Bearer another", ""])
+@pytest.mark.parametrize("second", [f"Bearer {CI}", "Bearer another", ""])
+async def test_two_headers_are_none(
+    tmp_path: Path, first: str, second: str, *, chunked: bool
+) -> None:
+    """Either way: else a proxy that looks at one of them lets in who is another one here."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
+    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
+    async with (
+        serving(app, bind("127.0.0.1", 0)) as url,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
+    ):
+        headers = [("authorization", first), ("authorization", second)]
+        content = body() if chunked else b"x"
+        answer = await http.post("/who", content=content, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "token_needed")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
 async def test_the_header_comes_to_the_handler_either_way(tmp_path: Path, chunked: bool) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"x"

@@ -43,6 +43,7 @@ from stele.runtime.http_refusals import (
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
 from stele.runtime.stalled import Stalled
+from stele.runtime.tokens import authorization_of
 
 SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
@@ -90,7 +91,7 @@ def routed(handler: Direct) -> Callable[[Request], Awaitable[Response]]:
             if not made.done():
                 made.set_result(answer)
 
-        handler(await request.body(), request.headers.get("authorization", ""), respond)
+        handler(await request.body(), authorization_of(request.headers), respond)
         answer = await made
         status, body, headers = answer()
         return Response(body, status, dict(headers), media_type="application/json")
@@ -383,14 +384,15 @@ class _Protocol(HttpToolsProtocol):
     def _is_usual(self) -> bool:
         if self.parser.get_method() != b"POST" or self._is_answering():
             return False
-        size = self._authorization = b""
+        size, shown = b"", list[bytes]()
         for name, value in self.headers:
             if name == b"content-length":
                 size = value
             elif name == b"authorization":
-                self._authorization = value
+                shown.append(value)
             elif name in _UNUSUAL:
                 return False
+        self._authorization = b", ".join(shown)  # as by ``authorization_of``
         return size.isdigit() and len(size) <= LENGTH_DIGITS and int(size) <= SHORT_BODY_BYTES
 
     def _is_answering(self) -> bool:

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from starlette.requests import Request
 
 from stele.agent.orders import OrderExecutor
+from stele.catch_up import http as catch_up_http
+from stele.catch_up.http import Api
+from stele.catch_up.recovering import RecoverQuestion
+from stele.console import asking, gate
+from stele.console.upstream import Upstream
 from stele.domain.commands import Outcome, Rejection
 from stele.domain.context import Context
 from stele.domain.features.counts import Count
@@ -21,6 +27,7 @@ from stele.domain.requests import not_taken
 from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
 from stele.log import avro
+from stele.log.archive.records import Archived
 from stele.log.avro import Reader, read_long
 from stele.log.chain import Anchor, Chain
 from stele.log.codec import encode_outcome
@@ -33,7 +40,7 @@ from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.writer import Writer
-from stele.runtime import callers, http_server
+from stele.runtime import callers, http_direct, http_server
 from stele.runtime.callers import Caller, Callers, read_callers
 from stele.runtime.connections import MOST, Connections
 from stele.runtime.http_direct import _Protocol
@@ -345,6 +352,44 @@ def any_file_of_callers_is_read(patch: Patch) -> None:
     patch.attribute(callers, "_mark", mark)
 
 
+def first_header_counts(patch: Patch) -> None:
+    """Of two headers with tokens a service goes by the first, and a proxy before it may have by the other."""
+    for module in (http_direct, catch_up_http, gate):
+        patch.attribute(
+            module, "authorization_of", lambda headers: headers.get("authorization", "")
+        )
+
+
+def callers_are_known_before_their_body(patch: Patch) -> None:
+    """Who may recover the log is looked at when a request begins: one that takes its time with the body counts
+    although the token was withdrawn meanwhile.
+    """
+
+    async def asked(self: Api, request: Request) -> tuple[RecoverQuestion, list[Archived]]:
+        return self._question(request), await catch_up_http._epochs(request)  # noqa: SLF001
+
+    patch.attribute(Api, "_asked", asked)
+
+
+def streams_of_pages_go_on(patch: Patch) -> None:
+    """A page that has its stream is told of all that happens although its token was withdrawn."""
+    patch.attribute(gate, "_is_let_in", lambda callers, shown: True)
+
+
+def console_leaves_it_to_others_who_may(patch: Patch) -> None:
+    """The console asks for what a caller may not do, and under any name: where its metadata-log believes
+    everybody it is done.
+    """
+    envelope_of = asking.envelope_of
+
+    async def of_anybody(
+        asked: asking.CommandAsked, upstream: Upstream, caller: Caller | None = None
+    ) -> asking.Envelope:
+        return await envelope_of(asked, upstream)
+
+    patch.attribute(asking, "envelope_of", of_anybody)
+
+
 def handshakes_are_not_counted(patch: Patch) -> None:
     """A connection counts once TLS has shaken hands: whoever does not go on with that holds all files that a
     process may open, and it can ask nobody any more.
@@ -398,6 +443,10 @@ SHELL_MUTANTS: Final = (
     nothing_is_a_token,
     file_of_callers_is_known_by_its_time,
     any_file_of_callers_is_read,
+    first_header_counts,
+    callers_are_known_before_their_body,
+    streams_of_pages_go_on,
+    console_leaves_it_to_others_who_may,
     handshakes_are_not_counted,
     answered_connections_close_by_themselves,
 )
