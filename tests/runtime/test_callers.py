@@ -95,6 +95,8 @@ def test_one_name_may_have_two_tokens() -> None:
         (f"ada {'a' * 64} remove,", "line 1: there is no command .* at place 2"),
         (f"ada {'a' * 64} remove, leave", "line 1: write a name"),
         (f"ada {'a' * 64}\nbob {'a' * 64}", "line 2: its token stands in a line before it"),
+        (f"coordinator {'a' * 64}", "line 1: .* of Stele's own"),
+        (f"tablet-balancer {'a' * 64} leave", "line 1: .* of Stele's own"),
         (f"{'a' * 257} {'a' * 64}", "line 1: .* is no name"),
         (f"a\x1b[2J {'a' * 64}", "line 1: .* is no name"),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.domain.commands import COMMANDS
+from stele.domain.names import BALANCER, COORDINATOR
 from stele.runtime.http_errors import ErrorCode, HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError, ServiceSettings
@@ -179,6 +180,8 @@ def _read_line(words: list[str]) -> tuple[bytes, Caller]:
         raise ValueError(
             f"what stands first is no name: at most {MAX_NAME_CHARS} characters, no blanks, no #"
         )
+    if name in (BALANCER, COORDINATOR):
+        raise ValueError("what stands first is the name that a service of Stele's own goes by")
     if not _DIGEST.fullmatch(digest):
         raise ValueError("what stands behind the name is no SHA-256: 64 digits of 0-9a-f")
     if digest == digest_of("").hex():

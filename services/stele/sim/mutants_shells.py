@@ -316,6 +316,13 @@ def half_a_line_is_a_line(patch: Patch) -> None:
     patch.attribute(callers, "read_callers", lambda text: read_callers(text.rstrip("\n") + "\n"))
 
 
+def callers_go_by_names_of_services(patch: Patch) -> None:
+    """A caller may be called as the coordinator is: to the log and in its history he is that, and gets in where
+    it takes the commands of the coordinator alone.
+    """
+    patch.attribute(callers, "COORDINATOR", "")
+
+
 def nothing_is_a_token(patch: Patch) -> None:
     """Whoever made his hash of an empty variable lets in everybody who shows no token at all."""
     read_line = callers._read_line  # noqa: SLF001
@@ -440,6 +447,7 @@ SHELL_MUTANTS: Final = (
     callers_do_what_services_do,
     wrong_line_is_quoted,
     half_a_line_is_a_line,
+    callers_go_by_names_of_services,
     nothing_is_a_token,
     file_of_callers_is_known_by_its_time,
     any_file_of_callers_is_read,
