@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +20,11 @@ from stele.log.archive.records import Archived, as_container
 from stele.log.chain import FROZEN
 from stele.log.follower import LogFollower
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
+from stele.runtime.callers import LOOK_S, Callers, line_of
 from stele.runtime.recent import BYTES, Recent
 
 RECORD_BYTES = 1 << 20
+TOKEN = "adas-token"
 
 
 class Recoveries:
@@ -51,13 +54,20 @@ def follower() -> SimpleNamespace:
 
 @pytest.fixture
 def client(tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace) -> httpx.AsyncClient:
+    return client_of(tmp_path, recoveries, follower)
+
+
+def client_of(
+    folder: Path, recoveries: Recoveries, follower: SimpleNamespace, callers: Callers | None = None
+) -> httpx.AsyncClient:
     identity = ReplicaIdentity("cu-1", "demo", "folder")
     api = Api(
         identity,
-        Archive(tmp_path),
+        Archive(folder),
         cast(LogFollower, follower),
         recoveries.recover,
         recoveries.check,
+        callers,
     )
     app: Any = api.app("catch-up", lambda: None)  # type: ignore[arg-type,return-value]
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://replica")
@@ -101,6 +111,34 @@ async def test_what_a_recovery_would_be_refused_for_is_told_in_the_same_words(
     refused = await client.post("/v1/recover")
     assert checked.status_code == refused.status_code == 409
     assert checked.json() == refused.json()
+
+
+@pytest.mark.parametrize("path", ["/v1/recover", "/v1/recover/check"])
+async def test_whose_token_is_withdrawn_while_his_body_arrives_recovers_nothing(
+    tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace, path: str
+) -> None:
+    file, now_s = tmp_path / "callers", 0.0
+    file.write_text(f"{line_of('ada', TOKEN)}\n")
+    callers = Callers(file, lambda: now_s)
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal now_s
+        yield b""
+        file.write_text(f"{line_of('bob', 'another')}\n")
+        now_s += LOOK_S
+
+    async def unread() -> AsyncIterator[bytes]:
+        read.append(path)
+        yield b""
+
+    read = list[str]()
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with client_of(tmp_path, recoveries, follower, callers) as client:
+        for sent in (body(), unread()):
+            answer = await client.post(path, content=sent, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (401, "token_needed")
+    assert recoveries.begun == 0
+    assert not read, "nothing is taken from whom may not ask"
 
 
 async def test_a_topic_that_does_not_show_the_record_leaves_the_outcome_unknown(

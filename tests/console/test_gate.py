@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import httpx
@@ -17,7 +19,7 @@ from starlette.routing import Route
 from stele.cli.main import build_app as command_line
 from stele.console.asking import CommandAsked, envelope_of, mark_of
 from stele.console.gate import MARK, Gate
-from stele.console.http import command_routes
+from stele.console.http import command_routes, stream_route
 from stele.console.operations import OPERATIONS
 from stele.console.settings import ConsoleSettings, is_loopback
 from stele.console.upstream import Upstream
@@ -45,14 +47,16 @@ from stele.domain.requests.ids import time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
 from stele.runtime.answers.plans import PlanAnswer, Verdict
-from stele.runtime.callers import Callers, line_of
-from stele.runtime.http import Health, HttpError, build_app
+from stele.runtime.callers import LOOK_S, Caller, Callers, line_of
+from stele.runtime.http import Health, HttpError, bind, build_app, serving
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ConfigurationError, load_settings
 
 NOBODY = Upstream(None, {})  # type: ignore[arg-type]
 """Who asks a service by it fails."""
 TOKEN = "t0ken"
+LATE = 100
+"""So many events are not on their way at one time."""
 
 
 def client(token: str, host: str, callers: Callers | None = None) -> httpx.AsyncClient:
@@ -92,7 +96,7 @@ async def test_with_a_token_nothing_is_read_without_it() -> None:
 
 async def test_where_there_are_callers_each_shows_a_token_of_his_own(tmp_path: Path) -> None:
     file = tmp_path / "callers"
-    file.write_text(line_of("ada", TOKEN))
+    file.write_text(f"{line_of('ada', TOKEN)}\n")
     for host in ("127.0.0.1", "console.example"):
         async with client("", host, Callers(file)) as http:
             assert (await http.get("/page/x.js")).status_code == 200
@@ -103,6 +107,56 @@ async def test_where_there_are_callers_each_shows_a_token_of_his_own(tmp_path: P
             assert (await http.get("/api/x", headers=shown)).status_code == 200
             foreign = await http.post("/api/x", headers=shown)
             assert foreign.status_code == 403, "a token makes no page of another site ours"
+
+
+async def test_what_a_caller_may_not_do_the_console_asks_nobody_for() -> None:
+    """Nor under another name: there may be a metadata-log behind it that believes everybody."""
+    ann = Caller("ann", frozenset({"leave"}))
+    envelope = await envelope_of(asked("decommission", node="n1"), NOBODY, ann)
+    assert envelope.actor == "ann"
+    for caller, code in (
+        (Caller("ann", frozenset({"remove"})), "not_allowed"),
+        (Caller("bob", frozenset({"leave"})), "other_actor"),
+    ):
+        with pytest.raises(HttpError) as found:
+            await envelope_of(asked("decommission", node="n1"), NOBODY, caller)
+        assert (found.value.status, found.value.body.code) == (403, code)
+
+
+async def test_a_stream_ends_once_the_token_is_withdrawn(tmp_path: Path) -> None:
+    """No event comes after that, and what the stream has is given back."""
+    file, now_s, ended = tmp_path / "callers", 0.0, asyncio.Event()
+    file.write_text(f"{line_of('ada', TOKEN)}\n")
+
+    class Endless:
+        async def events(self, *_: object) -> AsyncGenerator[bytes]:
+            try:
+                while True:
+                    yield b"data: x\n\n"
+                    await asyncio.sleep(0.01)
+            finally:
+                ended.set()
+
+    app = build_app("trial", [stream_route(Endless())], lambda: Health(ok=True))  # type: ignore[arg-type]
+    callers = Callers(file, lambda: now_s)
+    app.user_middleware.insert(0, Middleware(Gate, token="", callers=callers))
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with (
+        asyncio.timeout(90),
+        serving(app, bind("127.0.0.1", 0)) as url,
+        httpx.AsyncClient(base_url=url, timeout=90, headers=headers) as http,
+        http.stream("GET", "/api/stream") as answer,
+    ):
+        parts = answer.aiter_raw()
+        await anext(parts)
+        file.write_text(f"{line_of('ada', 'another')}\n")
+        now_s += LOOK_S
+        late = 0
+        async for _ in parts:
+            late += 1
+            assert late < LATE, "the stream goes on"
+        await ended.wait()
+        assert (await http.get("/api/stream")).status_code == 401
 
 
 def test_a_token_for_all_and_one_for_each_do_not_go_together() -> None:

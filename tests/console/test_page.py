@@ -564,7 +564,7 @@ VIEWS = (
 def of_callers(stack: Stack, tmp_path: Path) -> Iterator[str]:
     """Another console of the stack, which each shows a token of his own."""
     file = tmp_path / "callers"
-    file.write_text(line_of("ada", TOKEN))
+    file.write_text(f"{line_of('ada', TOKEN)}\n")
     env = {
         **os.environ,
         **stack.environment(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from stele.runtime.callers import (
     LOOK_S,
+    MAX_BYTES,
     RECOVER,
     Caller,
     Callers,
@@ -38,7 +41,7 @@ class Clock:
 
 def file_of(folder: Path, *lines: str) -> Path:
     file = folder / "callers"
-    file.write_text("\n".join(lines))
+    file.write_text("".join(f"{line}\n" for line in lines))
     return file
 
 
@@ -55,7 +58,7 @@ def test_a_line_is_read_as_it_was_written() -> None:
 
 
 def test_without_a_list_a_caller_may_ask_for_all_but_what_services_do() -> None:
-    ada = read_callers(line_of("ada", ADA))[digest_of(ADA)]
+    ada = read_callers(line_of("ada", ADA) + "\n")[digest_of(ADA)]
     for what in ("create_keyspace", "remove", "restrict_commits", RECOVER):
         ada.check(what)
     with pytest.raises(HttpError) as found:
@@ -64,7 +67,9 @@ def test_without_a_list_a_caller_may_ask_for_all_but_what_services_do() -> None:
 
 
 def test_with_a_list_a_caller_may_ask_for_that_alone() -> None:
-    ci = read_callers(line_of("ci", CI, ("create_table", "claim_coordinator")))[digest_of(CI)]
+    ci = read_callers(line_of("ci", CI, ("create_table", "claim_coordinator")) + "\n")[
+        digest_of(CI)
+    ]
     ci.check("create_table")
     ci.check("claim_coordinator")
     for what in ("drop_table", RECOVER):
@@ -73,7 +78,7 @@ def test_with_a_list_a_caller_may_ask_for_that_alone() -> None:
 
 
 def test_one_name_may_have_two_tokens() -> None:
-    found = read_callers(f"{line_of('ada', ADA)}\n{line_of('ada', CI, (RECOVER,))}")
+    found = read_callers(f"{line_of('ada', ADA)}\n{line_of('ada', CI, (RECOVER,))}\n")
     assert [caller.name for caller in found.values()] == ["ada", "ada"]
 
 
@@ -83,19 +88,68 @@ def test_one_name_may_have_two_tokens() -> None:
         ("", "it has no callers"),
         ("# nobody", "it has no callers"),
         ("ada", "line 1: write a name"),
-        (f"ada {ADA}", "line 1: '.*' is no SHA-256"),
-        (f"\nada {'A' * 64}", "line 2: '.*' is no SHA-256"),
-        (f"ada {'a' * 64} drop_everything", "line 1: there is no command drop_everything"),
-        (f"ada {'a' * 64} remove,", "line 1: there is no command without a name"),
+        (f"ada {ADA}", "line 1: .* is no SHA-256"),
+        (f"\nada {'A' * 64}", "line 2: .* is no SHA-256"),
+        (f"ada {hashlib.sha256(b'').hexdigest()}", "line 1: this is the SHA-256 of nothing"),
+        (f"ada {'a' * 64} drop_everything", "line 1: there is no command .* at place 1"),
+        (f"ada {'a' * 64} remove,", "line 1: there is no command .* at place 2"),
         (f"ada {'a' * 64} remove, leave", "line 1: write a name"),
         (f"ada {'a' * 64}\nbob {'a' * 64}", "line 2: its token stands in a line before it"),
-        (f"{'a' * 257} {'a' * 64}", "line 1: '.*' is no name"),
-        (f"a\x1b[2J {'a' * 64}", "line 1: '.*' is no name"),
+        (f"coordinator {'a' * 64}", "line 1: .* of Stele's own"),
+        (f"tablet-balancer {'a' * 64} leave", "line 1: .* of Stele's own"),
+        (f"{'a' * 257} {'a' * 64}", "line 1: .* is no name"),
+        (f"a\x1b[2J {'a' * 64}", "line 1: .* is no name"),
     ],
 )
 def test_a_line_that_is_none_is_named(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        read_callers(text)
+        read_callers(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ada SECRET",
+        "SECRET",
+        f"ada {'a' * 64} SECRET",
+        "a\0SECRET x",
+        "SECRET ada x y",
+        "x SECRET y",
+    ],
+)
+def test_a_token_in_a_line_that_is_none_is_told_to_nobody(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, token = Clock(), "a_token_that_somebody_took_for_its_hash"
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA)), clock)
+    file_of(tmp_path, line.replace("SECRET", token))
+    clock.look()
+    error = refused(callers, f"Bearer {ADA}")
+    assert "line 1" in error.body.message
+    logged = capsys.readouterr().out
+    assert "line 1" in logged
+    assert token[:12] not in error.body.message + logged
+
+
+def test_of_a_line_that_is_half_written_nobody_may_do_more() -> None:
+    whole = f"{line_of('ada', ADA)}\n{line_of('ci', CI, ('create_table', RECOVER))}\n"
+    before = read_callers(whole)
+    for length in range(len(whole)):
+        try:
+            found = read_callers(whole[:length])
+        except ValueError:
+            continue
+        assert found.items() <= before.items(), whole[:length]
+
+
+@pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
+def test_what_is_left_out_goes_on_to_the_end_of_its_line(end: str, tmp_path: Path) -> None:
+    """Whatever else some editor begins another line at."""
+    file = file_of(tmp_path, line_of("ada", ADA), f"# withdrawn:{end}{line_of('ci', CI)}")
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    callers = Callers(file)
+    assert callers.who(f"Bearer {ADA}").name == "ada"
+    assert refused(callers, f"Bearer {CI}").status == 401
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a#b", "a\nb"])
@@ -146,10 +200,34 @@ def test_a_file_of_the_same_size_in_its_place_counts(tmp_path: Path) -> None:
     clock = Clock()
     callers = Callers(file_of(tmp_path, line_of("ada", ADA)), clock)
     other = tmp_path / "other"
-    other.write_text(line_of("eve", CI))
+    other.write_text(f"{line_of('eve', CI)}\n")
     other.replace(tmp_path / "callers")
     clock.look()
     assert callers.who(f"Bearer {CI}").name == "eve"
+
+
+def test_a_file_of_the_same_size_that_is_given_its_time_counts(tmp_path: Path) -> None:
+    clock = Clock()
+    file = file_of(tmp_path, line_of("ada", ADA))
+    os.utime(file, (1, 1))
+    callers = Callers(file, clock)
+    file.write_text(f"{line_of('eve', CI)}\n")
+    os.utime(file, (1, 1))
+    clock.look()
+    assert callers.who(f"Bearer {CI}").name == "eve"
+
+
+def test_what_would_hold_everybody_up_is_not_read(tmp_path: Path) -> None:
+    clock = Clock()
+    file = file_of(tmp_path, line_of("ada", ADA))
+    callers = Callers(file, clock)
+    file_of(tmp_path, line_of("ada", ADA), "#" * MAX_BYTES)
+    clock.look()
+    assert "bytes" in refused(callers, f"Bearer {ADA}").body.message
+    file.unlink()
+    os.mkfifo(file)
+    clock.look()
+    assert "no regular file" in refused(callers, f"Bearer {ADA}").body.message
 
 
 @pytest.mark.parametrize("content", [b"ada nothing", b"", b"\xff\xfe", None])
@@ -187,6 +265,29 @@ def guarded(callers: Callers) -> Direct:
         respond(lambda: json_answer(name))
 
     return who
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("first", [f"Bearer {ADA}", "Bearer another", ""])
+@pytest.mark.parametrize("second", [f"Bearer {CI}", "Bearer another", ""])
+async def test_two_headers_are_none(
+    tmp_path: Path, first: str, second: str, *, chunked: bool
+) -> None:
+    """Either way: else a proxy that looks at one of them lets in who is another one here."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
+    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
+    async with (
+        serving(app, bind("127.0.0.1", 0)) as url,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
+    ):
+        headers = [("authorization", first), ("authorization", second)]
+        content = body() if chunked else b"x"
+        answer = await http.post("/who", content=content, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "token_needed")
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -41,7 +41,7 @@ class Secured:
         self.let_in(line_of("ada", ADA), line_of("ci", CI, MAY))
 
     def let_in(self, *lines: str) -> None:
-        self.callers.write_text("\n".join(lines))
+        self.callers.write_text("".join(f"{line}\n" for line in lines))
 
     def environment(self) -> dict[str, str]:
         return {

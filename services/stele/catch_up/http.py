@@ -31,6 +31,7 @@ from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer, S
 from stele.runtime.callers import RECOVER, Callers
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
 from stele.runtime.http_sent import Sending
+from stele.runtime.tokens import authorization_of
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of the records of one answer, before they are packed."""
@@ -159,9 +160,7 @@ class Api:
     async def post_recover(self, request: Request) -> Response:
         """Recover the log from this archive and the epochs in the body, which follow it; see ``recovering``."""
         try:
-            return JsonResponse(
-                await self._recover(self._question(request), await _epochs(request))
-            )
+            return JsonResponse(await self._recover(*await self._asked(request)))
         except TimeoutError as error:
             raise HttpError(
                 504,
@@ -176,16 +175,23 @@ class Api:
     async def post_recover_check(self, request: Request) -> Response:
         """Whether ``post_recover`` would be refused with the same question and body. Nothing is done."""
         try:
-            asked, more = self._question(request), await _epochs(request)
-            return JsonResponse(await self._check_recoverable(asked, more))
+            return JsonResponse(await self._check_recoverable(*await self._asked(request)))
         except (NotRecoverable, DamagedFileError, LogError) as error:
             raise _not_recovered(error) from error
+
+    async def _asked(self, request: Request) -> tuple[RecoverQuestion, list[Archived]]:
+        """Nothing of the body is taken from who may not ask; nor may he whose token is withdrawn as it comes,
+        which may take a minute. Raises HttpError, DamagedFileError, LogError.
+        """
+        self._question(request)
+        more = await _epochs(request)
+        return self._question(request), more
 
     def _question(self, request: Request) -> RecoverQuestion:
         """Raises HttpError where the caller may not ask it."""
         actor = request.query_params.get("actor", "")[:MOST_CHARS]
         if self._callers is not None:
-            caller = self._callers.who(request.headers.get("authorization", ""))
+            caller = self._callers.who(authorization_of(request.headers))
             caller.check(RECOVER)
             actor = caller.actor(actor)
         return RecoverQuestion(

@@ -15,8 +15,10 @@ from rich.text import Text
 from stele.console.operations import BY_NAME, Known, Operation
 from stele.console.upstream import AwayError, Upstream
 from stele.domain.base import Command
+from stele.domain.commands import command_name
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.plans import PlanAnswer
+from stele.runtime.callers import Caller
 from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.request_ids import new_request_id
 from stele.words.given import GivenError
@@ -75,18 +77,24 @@ async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> C
     return operation.make(values, Known(request_id, node))
 
 
-async def envelope_of(asked: CommandAsked, upstream: Upstream, caller: str = "") -> Envelope:
-    """``caller`` is whose token was shown. Raises HttpError where the reason is missing, or the command cannot
-    be made.
+async def envelope_of(
+    asked: CommandAsked, upstream: Upstream, caller: Caller | None = None
+) -> Envelope:
+    """``caller`` is whose token was shown. Raises HttpError where the reason is missing, the command cannot be
+    made, or is not for the caller: of a metadata-log that asks nobody for a token this is all that keeps him.
     """
     if not any(each.isprintable() and not each.isspace() for each in asked.reason):
         hint = "Say why: the log keeps it for those who ask later."
         raise HttpError(400, "reason_missing", "There is no reason.", hint=hint)
-    request_id = asked.request_id or new_request_id()
+    request_id, actor = asked.request_id or new_request_id(), asked.actor.strip()
+    command = await command_of(asked, request_id, upstream)
+    if caller is not None:
+        caller.check(command_name(command))
+        actor = caller.actor(actor)
     return Envelope(
         request_id=request_id,
-        command=await command_of(asked, request_id, upstream),
-        actor=asked.actor.strip() or caller or ORIGIN,
+        command=command,
+        actor=actor or ORIGIN,
         reason=" ".join(asked.reason.split()),
     )
 

@@ -2,6 +2,7 @@
 
 import hmac
 import json
+from functools import partial
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stele.console.settings import is_loopback
 from stele.runtime.callers import Callers
 from stele.runtime.http import HttpError
+from stele.runtime.tokens import authorization_of
 
 MARK: Final = "x-stele-console"
 """A header that another site's page cannot send without asking first, which nobody grants."""
@@ -41,7 +43,8 @@ HEADERS: Final = {
 class Gate:
     """Refuses before any handler runs. Without a ``token`` only who names this machine as the host is let in:
     a name that leads here by somebody else's DNS is not the page's own. Where there are ``callers`` each shows
-    a token of his own, and handlers find his name in ``request.state.caller``.
+    a token of his own, and handlers find who he is in ``request.state.caller``, and whether he still is let in
+    by ``request.state.is_let_in``.
     """
 
     def __init__(self, app: ASGIApp, token: str, callers: Callers | None = None) -> None:
@@ -98,10 +101,11 @@ class Gate:
 
     def _of_token(self, scope: Scope, headers: Headers) -> tuple[int, str, str, str] | None:
         """Whose it is is told to the handler."""
-        shown = headers.get("authorization", "")
+        shown, state = authorization_of(headers), scope.setdefault("state", {})
         if self._callers is not None:
             try:
-                scope.setdefault("state", {})["caller"] = self._callers.who(shown).name
+                state["caller"] = self._callers.who(shown)
+                state["is_let_in"] = partial(_is_let_in, self._callers, shown)
             except HttpError as error:
                 return error.status, error.body.code, error.body.message, error.body.hint
         elif self._token:
@@ -112,6 +116,14 @@ class Gate:
                 )
                 return 401, "token_needed", "The console's token is missing or wrong.", hint
         return None
+
+
+def _is_let_in(callers: Callers, shown: str) -> bool:
+    try:
+        callers.who(shown)
+    except HttpError:
+        return False
+    return True
 
 
 def host_of(header: str) -> str:

@@ -1,5 +1,7 @@
 """The console's routes: the page, what it reads, its stream, and what it may ask to be done."""
 
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,7 @@ from stele.console.upstream import AwayError, Upstream
 from stele.domain.base import Command
 from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.http import HttpError, JsonResponse, read_json
+from stele.runtime.tokens import authorization_of
 
 PAGE: Final = Path(__file__).parent / "page"
 NO_PING_S: Final = 86_400
@@ -58,10 +61,26 @@ def stream_route(pages: Pages) -> Route:
     async def stream(request: Request) -> Response:
         after, state_id = number(request, "after", 0), request.query_params.get("state_id", "")
         events = pages.events(after, state_id, request.app.state.stopping)
+        events = _while(getattr(request.state, "is_let_in", _always), events)
         headers = {"cache-control": "no-store"}
         return EventSourceResponse(events, ping=NO_PING_S, headers=headers)
 
     return Route("/api/stream", stream, methods=["GET"])
+
+
+def _always() -> bool:
+    return True
+
+
+async def _while(
+    is_let_in: Callable[[], bool], events: AsyncGenerator[bytes]
+) -> AsyncGenerator[bytes]:
+    """Until the token that was shown at the beginning is withdrawn."""
+    async with aclosing(events):
+        async for event in events:
+            if not is_let_in():
+                return
+            yield event
 
 
 def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> list[Route]:
@@ -108,11 +127,11 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
     async def commands(request: Request) -> Response:
         _check_may(may_command)
         asked = await read_json(request, CommandAsked)
-        caller = getattr(request.state, "caller", "")
+        caller = getattr(request.state, "caller", None)
         envelope = await envelope_of(asked, upstream, caller)
         await check_plan(asked, envelope)
         body = msgspec.json.encode(envelope)
-        shown = request.headers.get("authorization", "") if caller else ""
+        shown = authorization_of(request.headers) if caller else ""
         answer = await upstream.ask("metadata-log", "/v1/commands", body=body, authorization=shown)
         return Response(answer.body, answer.status, media_type="application/json")
 

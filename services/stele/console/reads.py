@@ -86,8 +86,8 @@ class Reads:
 
     async def about(self, request: Request) -> Response:
         """With the name of whose token was shown, where each has one of his own."""
-        caller = getattr(request.state, "caller", "")
-        return await self._json(request, {**self._about, "caller": caller})
+        caller = getattr(request.state, "caller", None)
+        return await self._json(request, {**self._about, "caller": caller.name if caller else ""})
 
     async def overview(self, request: Request) -> Response:
         image = await self._image(request)

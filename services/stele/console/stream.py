@@ -1,7 +1,7 @@
 """The stream of one page: epochs from where it left, and each new look at the services."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from http import HTTPStatus
 from typing import Final, Literal
 
@@ -44,7 +44,7 @@ class Pages:
 
     async def events(
         self, after: int, state_id: str, stopping: asyncio.Event
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """From behind epoch ``after``, which had ``state_id``; with 0, from now on."""
         hub = self._hub
         hub.readers += 1

@@ -224,7 +224,7 @@ def command_digest(command: AnyCommand) -> bytes:
     return blake2b(encoded, digest_size=COMMAND_DIGEST_BYTES).digest()
 
 
-def command_name(command: AnyCommand) -> str:
+def command_name(command: Command) -> str:
     """The command's name as JSON and the log show it."""
     tag = command.__struct_config__.tag
     assert isinstance(tag, str)

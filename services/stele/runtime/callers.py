@@ -6,18 +6,22 @@ Services and nodes send their commands by Kafka, where the brokers know who they
 from __future__ import annotations
 
 import re
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.domain.commands import COMMANDS
+from stele.domain.names import BALANCER, COORDINATOR
 from stele.runtime.http_errors import ErrorCode, HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError, ServiceSettings
 from stele.runtime.tokens import digest_of
 
 MAX_NAME_CHARS: Final = 256
+MAX_BYTES: Final = 1 << 20
+"""Of the file, which is read in the event loop: ten thousand lines, 0.3 s."""
 LOOK_S: Final = 1.0
 """A file that has changed counts so long after that at the latest."""
 RECOVER: Final = "recover"
@@ -70,7 +74,7 @@ class Callers:
         self._file = file
         self._now = now
         self._seen = _mark(file)
-        self._known: Mapping[bytes, Caller] = read_callers(file.read_text(encoding="utf-8"))
+        self._known: Mapping[bytes, Caller] = read_callers(_text(file))
         self._problem = ""
         self._look_s = now() + LOOK_S
 
@@ -106,7 +110,7 @@ class Callers:
             seen = _mark(self._file)
             if seen == self._seen and not self._problem:
                 return
-            self._known = read_callers(self._file.read_text(encoding="utf-8"))
+            self._known = read_callers(_text(self._file))
         except (OSError, ValueError) as error:
             problem = f"{self._file} cannot be read ({_plain(error)})."
             if problem != self._problem:
@@ -129,14 +133,19 @@ def callers_of(settings: ServiceSettings) -> Callers | None:
 
 
 def read_callers(text: str) -> dict[bytes, Caller]:
-    """Callers by the hashes of their tokens. Raises ValueError, which names the line.
+    """Callers by the hashes of their tokens. Raises ValueError, which names the line and none of its words:
+    everybody is told, and somebody may have written a token there.
 
     A line is a name, the SHA-256 of the token in hex, and where a caller may not send all commands of people
     and recover the log, the names of those that he may, separated by commas. A name may have several tokens.
-    What is behind ``#`` is left out.
+    What is behind ``#`` is left out. The last line ends as the others do: of one that is half written a
+    caller may do more.
     """
+    *lines, rest = text.split("\n")
+    if rest:
+        raise ValueError("its last line does not end; was all of it written?")
     found = dict[bytes, Caller]()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
@@ -153,7 +162,10 @@ def read_callers(text: str) -> dict[bytes, Caller]:
 
 
 def line_of(name: str, token: str, may: tuple[str, ...] = ()) -> str:
-    """The line of a caller, as ``read_callers`` takes it. Raises ValueError."""
+    """The line of a caller, as ``read_callers`` takes it, without its end. Raises ValueError."""
+    unknown = sorted({*may} - _NAMES - {RECOVER})
+    if unknown:
+        raise ValueError(f"there is no command {unknown[0] or 'without a name'}")
     words = [name, digest_of(token).hex(), *([",".join(may)] if may else [])]
     _read_line(words)
     return " ".join(words)
@@ -166,23 +178,38 @@ def _read_line(words: list[str]) -> tuple[bytes, Caller]:
     name, digest = words[:2]
     if not name or not name.isprintable() or {*" #"} & {*name} or len(name) > MAX_NAME_CHARS:
         raise ValueError(
-            f"'{name[:80]}' is no name: at most {MAX_NAME_CHARS} characters, no blanks, no #"
+            f"what stands first is no name: at most {MAX_NAME_CHARS} characters, no blanks, no #"
         )
+    if name in (BALANCER, COORDINATOR):
+        raise ValueError("what stands first is the name that a service of Stele's own goes by")
     if not _DIGEST.fullmatch(digest):
-        raise ValueError(f"'{digest[:12]}...' is no SHA-256: 64 digits of 0-9a-f")
+        raise ValueError("what stands behind the name is no SHA-256: 64 digits of 0-9a-f")
+    if digest == digest_of("").hex():
+        raise ValueError("this is the SHA-256 of nothing, which everybody could show")
     if len(words) == 2:
         return bytes.fromhex(digest), Caller(name, _NAMES - _OF_SERVICES | {RECOVER})
-    may = frozenset(words[2].split(","))
-    unknown = sorted(may - _NAMES - {RECOVER})
-    if unknown:
-        raise ValueError(f"there is no command {unknown[0] or 'without a name'}")
-    return bytes.fromhex(digest), Caller(name, may)
+    may = words[2].split(",")
+    for number, each in enumerate(may, 1):
+        if each not in _NAMES and each != RECOVER:
+            raise ValueError(f"there is no command of the name that stands at place {number}")
+    return bytes.fromhex(digest), Caller(name, frozenset(may))
 
 
-def _mark(file: Path) -> tuple[int, int, int]:
-    """Differs once the file was written or another one stands in its place. Raises OSError."""
+def _mark(file: Path) -> tuple[int, int, int, int, int]:
+    """Differs once the file was written or another one stands in its place, whatever times they are given.
+    Raises OSError; ValueError for what would hold up who reads it.
+    """
     found = file.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no regular file")
+    if found.st_size > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _text(file: Path) -> str:
+    """With the ends of lines that it has. Raises OSError, ValueError."""
+    return file.read_bytes().decode("utf-8")
 
 
 def _plain(error: OSError | ValueError) -> str:

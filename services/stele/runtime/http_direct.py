@@ -43,6 +43,7 @@ from stele.runtime.http_refusals import (
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
 from stele.runtime.stalled import Stalled
+from stele.runtime.tokens import authorization_of
 
 SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
@@ -90,7 +91,7 @@ def routed(handler: Direct) -> Callable[[Request], Awaitable[Response]]:
             if not made.done():
                 made.set_result(answer)
 
-        handler(await request.body(), request.headers.get("authorization", ""), respond)
+        handler(await request.body(), authorization_of(request.headers), respond)
         answer = await made
         status, body, headers = answer()
         return Response(body, status, dict(headers), media_type="application/json")
@@ -203,8 +204,10 @@ class _Protocol(HttpToolsProtocol):
         self._watch_its_end()
 
     def _watch_its_end(self) -> None:
-        """A connection that we have closed is there until its peer has taken the last of its answer."""
-        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+        """A connection that we have closed is there until its peer has taken the last of its answer, and with
+        TLS has said that it closes too.
+        """
+        if self.transport.is_closing():
             self._connections.waits(self.transport)
             if self._stalled is not None:
                 self._stalled.begin()
@@ -381,14 +384,15 @@ class _Protocol(HttpToolsProtocol):
     def _is_usual(self) -> bool:
         if self.parser.get_method() != b"POST" or self._is_answering():
             return False
-        size = self._authorization = b""
+        size, shown = b"", list[bytes]()
         for name, value in self.headers:
             if name == b"content-length":
                 size = value
             elif name == b"authorization":
-                self._authorization = value
+                shown.append(value)
             elif name in _UNUSUAL:
                 return False
+        self._authorization = b", ".join(shown)  # as by ``authorization_of``
         return size.isdigit() and len(size) <= LENGTH_DIGITS and int(size) <= SHORT_BODY_BYTES
 
     def _is_answering(self) -> bool:

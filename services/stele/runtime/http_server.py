@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 
 from stele.runtime.connections import Connections, most_connections
 from stele.runtime.http_direct import protocol_of
+from stele.runtime.http_handshake import ToHttp, behind_tls
 from stele.runtime.http_tls import ServerTls
 from stele.runtime.settings import ConfigurationError
 
@@ -96,6 +97,10 @@ async def serving(
     `app.state.stopping` (asyncio.Event) is set when the block ends: streams must end on it.
     """
     app.state.stopping = asyncio.Event()
+    connections = Connections(most_connections())
+    http: ToHttp = protocol_of(app.state.direct, connections)
+    if tls is not None:
+        http = behind_tls(http, connections, tls.context())
     server = _Server(
         uvicorn.Config(
             app,
@@ -107,10 +112,7 @@ async def serving(
             server_header=False,
             proxy_headers=False,
             ws="none",  # uvicorn would take the connection away from us, and it would never be counted out
-            http=protocol_of(app.state.direct, Connections(most_connections())),  # type: ignore[arg-type]  # it is only called
-            ssl_certfile=tls and tls.certificate_file,
-            ssl_keyfile=tls and tls.key_file,
-            ssl_keyfile_password="",  # else it is asked for on the terminal
+            http=http,  # type: ignore[arg-type]  # it is only called
         )
     )
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")

@@ -16,7 +16,7 @@ class ServerTls(NamedTuple):
     certificate_file: str
     key_file: str
 
-    def check(self) -> None:
+    def context(self) -> ssl.SSLContext:
         """Raises ValueError, which names the variable and says what to do."""
         for variable, file in ((CERTIFICATE, self.certificate_file), (KEY, self.key_file)):
             try:
@@ -26,6 +26,7 @@ class ServerTls(NamedTuple):
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate_file, self.key_file, password="")
+            return context
         except (ssl.SSLError, ValueError) as error:
             raise ValueError(
                 f"{CERTIFICATE}: {self.certificate_file} is no certificate in PEM, or {KEY}, {self.key_file},"
@@ -41,5 +42,5 @@ def server_tls(certificate_file: str, key_file: str) -> ServerTls | None:
         lacks = KEY if certificate_file else CERTIFICATE
         raise ValueError(f"{lacks} is missing: a certificate and its key are set together.")
     found = ServerTls(certificate_file, key_file)
-    found.check()
+    found.context()
     return found

@@ -7,6 +7,8 @@ import re
 import secrets
 from typing import Final
 
+from starlette.datastructures import Headers
+
 TOKEN_BYTES: Final = 32
 TOKEN_FORM: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,256}")
 """What may stand behind ``Bearer`` (RFC 6750)."""
@@ -14,6 +16,11 @@ TOKEN_FORM: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,256}")
 
 def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def authorization_of(headers: Headers) -> str:
+    """All that stand there: two are none, of which one would count here, and the other where a proxy looks."""
+    return ", ".join(headers.getlist("authorization"))
 
 
 def digest_of(token: str) -> bytes:

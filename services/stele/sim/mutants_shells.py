@@ -4,12 +4,20 @@ Attackers found each of them once. What finds them now is a test with the real t
 """
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from starlette.requests import Request
 
 from stele.agent.orders import OrderExecutor
+from stele.catch_up import http as catch_up_http
+from stele.catch_up.http import Api
+from stele.catch_up.recovering import RecoverQuestion
+from stele.console import asking, gate
+from stele.console.upstream import Upstream
 from stele.domain.commands import Outcome, Rejection
 from stele.domain.context import Context
 from stele.domain.features.counts import Count
@@ -19,6 +27,7 @@ from stele.domain.requests import not_taken
 from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
 from stele.log import avro
+from stele.log.archive.records import Archived
 from stele.log.avro import Reader, read_long
 from stele.log.chain import Anchor, Chain
 from stele.log.codec import encode_outcome
@@ -31,8 +40,13 @@ from stele.log.pulse import Moment
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.writer import Writer
+from stele.runtime import callers, http_direct, http_server
 from stele.runtime.callers import Caller, Callers, read_callers
+from stele.runtime.connections import MOST, Connections
+from stele.runtime.http_direct import _Protocol
 from stele.runtime.http_errors import ErrorCode, HttpError, parse_json
+from stele.runtime.http_handshake import behind_tls
+from stele.runtime.tokens import digest_of
 from stele.sim.patching import Patch
 
 T = TypeVar("T")
@@ -280,6 +294,133 @@ def callers_do_what_services_do(patch: Patch) -> None:
     patch.attribute(Caller, "check", lambda self, what: None)
 
 
+def wrong_line_is_quoted(patch: Patch) -> None:
+    """What is wrong with the file of callers is told to everybody with the line's own words, among which
+    somebody has written a token.
+    """
+    read_line = callers._read_line  # noqa: SLF001
+
+    def quoting(words: list[str]) -> tuple[bytes, Caller]:
+        try:
+            return read_line(words)
+        except ValueError as error:
+            raise ValueError(f"'{' '.join(words)}': {error}") from error
+
+    patch.attribute(callers, "_read_line", quoting)
+
+
+def half_a_line_is_a_line(patch: Patch) -> None:
+    """A file of callers whose last line is half written counts: where the commands that a caller may send are
+    yet to come, he may send all.
+    """
+    patch.attribute(callers, "read_callers", lambda text: read_callers(text.rstrip("\n") + "\n"))
+
+
+def callers_go_by_names_of_services(patch: Patch) -> None:
+    """A caller may be called as the coordinator is: to the log and in its history he is that, and gets in where
+    it takes the commands of the coordinator alone.
+    """
+    patch.attribute(callers, "COORDINATOR", "")
+
+
+def nothing_is_a_token(patch: Patch) -> None:
+    """Whoever made his hash of an empty variable lets in everybody who shows no token at all."""
+    read_line = callers._read_line  # noqa: SLF001
+    nothing = digest_of("")
+
+    def reading(words: list[str]) -> tuple[bytes, Caller]:
+        if words[1:] == [nothing.hex()]:
+            return nothing, Caller(words[0], frozenset())
+        return read_line(words)
+
+    patch.attribute(callers, "_read_line", reading)
+
+
+def file_of_callers_is_known_by_its_time(patch: Patch) -> None:
+    """A file of callers that was written again counts as it was where it has the same size and is given the
+    same time, as by tools that give every file one: a token that was withdrawn counts on.
+    """
+
+    def mark(file: Path) -> tuple[int, int]:
+        found = file.stat()
+        return found.st_mtime_ns, found.st_size
+
+    patch.attribute(callers, "_mark", mark)
+
+
+def any_file_of_callers_is_read(patch: Patch) -> None:
+    """A file of callers without an end, or that somebody has yet to write, holds up everything that a service
+    does.
+    """
+
+    def mark(file: Path) -> os.stat_result:
+        return file.stat()
+
+    patch.attribute(callers, "_mark", mark)
+
+
+def first_header_counts(patch: Patch) -> None:
+    """Of two headers with tokens a service goes by the first, and a proxy before it may have by the other."""
+    for module in (http_direct, catch_up_http, gate):
+        patch.attribute(
+            module, "authorization_of", lambda headers: headers.get("authorization", "")
+        )
+
+
+def callers_are_known_before_their_body(patch: Patch) -> None:
+    """Who may recover the log is looked at when a request begins: one that takes its time with the body counts
+    although the token was withdrawn meanwhile.
+    """
+
+    async def asked(self: Api, request: Request) -> tuple[RecoverQuestion, list[Archived]]:
+        return self._question(request), await catch_up_http._epochs(request)  # noqa: SLF001
+
+    patch.attribute(Api, "_asked", asked)
+
+
+def streams_of_pages_go_on(patch: Patch) -> None:
+    """A page that has its stream is told of all that happens although its token was withdrawn."""
+    patch.attribute(gate, "_is_let_in", lambda callers, shown: True)
+
+
+def console_leaves_it_to_others_who_may(patch: Patch) -> None:
+    """The console asks for what a caller may not do, and under any name: where its metadata-log believes
+    everybody it is done.
+    """
+    envelope_of = asking.envelope_of
+
+    async def of_anybody(
+        asked: asking.CommandAsked, upstream: Upstream, caller: Caller | None = None
+    ) -> asking.Envelope:
+        return await envelope_of(asked, upstream)
+
+    patch.attribute(asking, "envelope_of", of_anybody)
+
+
+def handshakes_are_not_counted(patch: Patch) -> None:
+    """A connection counts once TLS has shaken hands: whoever does not go on with that holds all files that a
+    process may open, and it can ask nobody any more.
+    """
+    patch.attribute(
+        http_server,
+        "behind_tls",
+        lambda http, _, context: behind_tls(http, Connections(MOST), context),
+    )
+
+
+def answered_connections_close_by_themselves(patch: Patch) -> None:
+    """A connection that is closed is not asked to make room: with TLS it waits for half a minute for its peer
+    to close too, and everybody else is kept out.
+    """
+    watch = _Protocol._watch_its_end  # noqa: SLF001
+
+    def as_without_tls(self: _Protocol) -> None:
+        if self.transport.get_write_buffer_size():
+            watch(self)
+
+    patch.attribute(_Protocol, "_watch_its_end", as_without_tls)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -304,4 +445,16 @@ SHELL_MUTANTS: Final = (
     broken_file_lets_in_who_was_in_it,
     callers_take_any_name,
     callers_do_what_services_do,
+    wrong_line_is_quoted,
+    half_a_line_is_a_line,
+    callers_go_by_names_of_services,
+    nothing_is_a_token,
+    file_of_callers_is_known_by_its_time,
+    any_file_of_callers_is_read,
+    first_header_counts,
+    callers_are_known_before_their_body,
+    streams_of_pages_go_on,
+    console_leaves_it_to_others_who_may,
+    handshakes_are_not_counted,
+    answered_connections_close_by_themselves,
 )

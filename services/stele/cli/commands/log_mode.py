@@ -31,7 +31,8 @@ def single_user(
 ) -> None:
     """Have the log take the commands of one actor alone until it is thawed: say why with --reason.
 
-    The actor is a name that everybody may give: it keeps others out who go by the rules, not those who do not.
+    Where callers show tokens it is whose token that is; else a name that everybody may give, which keeps others
+    out who go by the rules, not those who do not.
 
     Args:
         actor: Exactly as `stele epochs` shows it: the user's name, or what --actor says.
