@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import Headers
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
 
 TOKEN_BYTES: Final = 32
 TOKEN_FORM: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,256}")
