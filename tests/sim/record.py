@@ -18,7 +18,8 @@ HEAD = "| planted bug | what it does | runs | found by | invariant |\n|---|---|-
 PROCESSES = 2
 
 Known = dict[str, Any]
-"""``seed`` and ``runs``, or ``story``, or ``test``; and the ``invariant`` where one fails."""
+"""``seed`` and ``runs``, or ``story``, or ``test``; and the ``invariant`` where one fails. The runs are
+those of a hunt, and the seed may be that of a run which is shorter than its last."""
 
 
 def read_record() -> dict[str, Known]:

@@ -1,8 +1,8 @@
-"""Every planted bug is found: by the run that found it first, or, where the cores' timing has moved on, soon.
+"""Every planted bug is found: by the run on record, or, where the cores' timing has moved on, soon.
 
-``mutants.json`` holds what ``stele sim mutants`` found: after how many runs, by which run and which invariant;
-or the story that does not go as it is written, with the invariant that fails in it where one does; or the test
-that fails, and whether it needs a broker.
+``mutants.json`` holds what ``stele sim mutants`` found: after how many runs, by which run and which invariant,
+or those of another run where that one is long; or the story that does not go as it is written, with the
+invariant that fails in it where one does; or the test that fails, and whether it needs a broker.
 """
 
 import warnings
