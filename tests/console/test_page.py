@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 NEEDED = {"metadata-log", "coordinator", "session-guard", "tablet-balancer", "console"}
 EXPECT_MS = 90_000
-TOKEN = "adas-token"
+TOKEN = "adas/token+of~hers="
 LIVE_MS = 250
 """A change is on the page so long after it was written; of a busy machine a quarter of them is asked for."""
 
@@ -577,6 +577,19 @@ def of_callers(stack: Stack, tmp_path: Path) -> Iterator[str]:
     wait_until(lambda: process.stdout_of_this_run().endswith("\n"), "the console's address")
     yield json.loads(process.stdout_of_this_run())["http"]
     process.stop()
+
+
+def test_a_token_stays_in_no_address_and_a_page_is_locked_once_it_is_withdrawn(
+    browser: Browser, of_callers: str, tmp_path: Path
+) -> None:
+    watched = Watched(browser, of_callers)
+    page = watched.page
+    page.goto(f"{of_callers}/#token={TOKEN}")
+    expect(page.get_by_role("navigation")).to_be_visible()
+    assert TOKEN not in page.url
+    (tmp_path / "callers").write_text(f"{line_of('ada', 'another')}\n")
+    expect(page.get_by_label("token")).to_be_visible(timeout=60_000)
+    page.context.close()
 
 
 def test_who_has_shown_a_token_of_his_own_asks_under_his_name(

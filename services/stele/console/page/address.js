@@ -8,7 +8,7 @@ const KEY = "stele-console-token";
 
 /** Take the token out of the address before anybody sees it there; whether there was one. */
 export function takeToken() {
-  const found = /^#token=([A-Za-z0-9._~-]+)$/.exec(location.hash);
+  const found = /^#token=([A-Za-z0-9._~+/=-]+)$/.exec(location.hash);
   if (found) {
     sessionStorage.setItem(KEY, found[1]);
     history.replaceState(null, "", location.pathname);
