@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stele.cli.client import Client, is_here
-from stele.cli.errors import UnreachableError
+from stele.cli.errors import Exit, UnreachableError
 from stele.cli.main import run
 from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
@@ -267,6 +267,15 @@ def test_only_who_asks_a_plain_address_does_without_certificates(
             ask()
     client.close()
     assert seen == [verified]
+
+
+def test_authorities_that_cannot_be_read_are_one_line(
+    stele: Stele, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    ran = stele("nodes", "--url", DEAD.replace("http", "https"))
+    assert ran.exit_code == Exit.USAGE
+    assert "SSL_CERT_FILE" in one_line(ran.err) and "cannot be read" in ran.err
 
 
 def test_without_a_coordinator_why_says_that_nothing_moves_on(

@@ -523,6 +523,23 @@ def test_a_member_is_not_removed_from_a_stack_without_force(
     assert ("`stele decommission n1`" in ran.err) is refused
 
 
+@pytest.mark.parametrize(("deed", "name"), [("stop", "n1"), ("kill", "n1"), ("kill", "redis")])
+def test_what_is_down_is_started_again_by_a_command_that_names_the_same_stack(
+    directory: Path, stele: Stele, deed: str, name: str
+) -> None:
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(STACK))
+    with hold(directory):
+        found: list[Ran] = []
+        asked = ["stack", deed, name, "--dir", str(directory)]
+        thread = threading.Thread(target=lambda: found.append(stele(*asked)))
+        thread.start()
+        questions = directory / CONTROL_DIRECTORY
+        wait_until(lambda: list(questions.glob("*.question.json")), "the question")
+        answer_questions(directory, lambda control: Answer(name=control.name))
+        thread.join(20)
+    assert f"`stele stack start {name} --dir {directory}`" in found[0].out
+
+
 def test_who_starts_a_stack_without_a_terminal_is_told_how_far_it_is(directory: Path) -> None:
     out = Console(file=io.StringIO(), force_terminal=False, width=200)
     (directory / READY_FILE).write_text("")

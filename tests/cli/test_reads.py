@@ -541,6 +541,7 @@ def test_a_coordinator_that_does_not_answer_is_told_and_one_of_no_address_is_not
     cluster(server)
     alone = stele("status")
     assert (alone.exit_code, "No coordinator answers" in alone.out) == (1, True)
+    assert "/v1/progress" in alone.out, "which address it is, and why it does not answer"
     monkeypatch.delenv("STELE_COORDINATOR_URLS")
     unknown = stele("status")
     assert (unknown.exit_code, "No coordinator answers" in unknown.out) == (0, False)

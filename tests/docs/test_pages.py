@@ -27,8 +27,8 @@ from tests.domain.history import three_nodes
 from tests.router.site import Site
 from tests.session_guard.world import GuardedWorld
 
-NEVER_RUN = {"text", "mermaid", "sql"}
-"""Languages of what is looked at: output of some other time, and pictures. SQL is run by tests/spark."""
+NEVER_RUN = {"text", "mermaid", "sql", "ini"}
+"""Languages of what is looked at: output of some other time, files, and pictures. SQL is run by tests/spark."""
 ON_ONE_STACK = (
     "docs/operations/cli.md",
     "docs/operations/log.md",

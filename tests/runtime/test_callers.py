@@ -9,7 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from stele.runtime.answers.errors import LASTING
 from stele.runtime.callers import (
     LOOK_S,
     MAX_BYTES,
@@ -73,8 +75,9 @@ def test_with_a_list_a_caller_may_ask_for_that_alone() -> None:
     ci.check("create_table")
     ci.check("claim_coordinator")
     for what in ("drop_table", RECOVER):
-        with pytest.raises(HttpError, match=f"'ci' may not ask for {what}"):
+        with capture_logs() as lines, pytest.raises(HttpError, match=f"may not ask for {what}"):
             ci.check(what)
+        assert [(line["caller"], line["command"]) for line in lines] == [("ci", what)]
 
 
 def test_one_name_may_have_two_tokens() -> None:
@@ -246,9 +249,12 @@ def test_a_file_that_cannot_be_read_lets_nobody_in_until_it_can(
         error = refused(callers, f"Bearer {ADA}")
         assert (error.status, error.body.code) == (503, "unavailable")
         assert str(file) in error.body.message
+        assert error.body.details == {LASTING: True}, "waiting does not mend it"
+        assert str(file) in callers.trouble()
         clock.look()
     file_of(tmp_path, line_of("ada", ADA))
     clock.look()
+    assert callers.trouble() == ""
     assert callers.who(f"Bearer {ADA}").name == "ada"
 
 

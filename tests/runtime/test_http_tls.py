@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -17,9 +18,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from stele.console.upstream import plain
 from stele.runtime.http import Health, bind, build_app, serving
 from stele.runtime.http_client import connector
-from stele.runtime.http_tls import server_tls
+from stele.runtime.http_tls import certificate_refused, server_tls
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from tests.certificates import Authority
 from tests.docs.pages import REPOSITORY
@@ -62,6 +64,44 @@ def test_what_does_not_go_together_ends_a_start(tmp_path: Path, lacks: str, prob
     }[lacks]
     with pytest.raises(ConfigurationError, match=problem):
         load_settings(ServiceSettings, {name: str(file) for name, file in given.items()})
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+def test_authorities_that_cannot_be_read_end_a_start(tmp_path: Path, content: str | None) -> None:
+    """OpenSSL passes over them without a word: nobody is believed then, or whom the machine believes."""
+    file = tmp_path / "authorities"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigurationError, match=f"SSL_CERT_FILE: {file}"):
+        load_settings(ServiceSettings, {"SSL_CERT_FILE": str(file)})
+
+
+@pytest.mark.parametrize(
+    ("believed", "host", "why"),
+    [
+        ("stranger", "127.0.0.1", "SSL_CERT_FILE names the file of the authorities"),
+        ("authority", "127.0.0.2", "Give it one in which this name or address stands"),
+    ],
+)
+async def test_a_certificate_that_is_refused_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: str, host: str, why: str
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    Authority(tmp_path, "stranger")
+    tls = server_tls(*map(str, authority.give("one")))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / f"{believed}.pem"))
+    app = build_app("trial", [], lambda: Health(ok=True))
+    async with serving(app, bind(host, 0), tls=tls) as url:
+        async with aiohttp.ClientSession(connector=connector()) as http:
+            with pytest.raises(aiohttp.ClientError) as by_aiohttp:
+                await http.get(f"{url}/healthz")
+        async with httpx.AsyncClient() as http:
+            with pytest.raises(httpx.TransportError) as by_httpx:
+                await http.get(f"{url}/healthz")
+    for error in (by_aiohttp.value, by_httpx.value):
+        assert why in certificate_refused(error)
+        assert certificate_refused(error) == plain(error)
+    assert certificate_refused(TimeoutError()) == ""
 
 
 @pytest.mark.parametrize("is_well", [True, False])

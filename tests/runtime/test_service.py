@@ -13,9 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from stele.log.brokers import Brokers
 from stele.log.flows import FlowReader
+from stele.runtime import start
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from stele.stack.ports import free_port
@@ -187,6 +189,31 @@ def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -
 def test_addresses_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STELE_METADATA_LOG_URLS", "http://a:1, http://b:2,")
     assert load_settings(ServiceSettings).metadata_log_urls == ("http://a:1", "http://b:2")
+
+
+@pytest.mark.parametrize("text", ["http://a:1 http://b:2", '["http://a:1"]', "a:1"])
+def test_what_is_no_list_of_addresses_ends_a_start(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="STELE_CATCH_UP_URLS"):
+        load_settings(ServiceSettings, {"STELE_CATCH_UP_URLS": text})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("STELE_HTTP_PROT", "STELE_HTTP_PORT"),
+        ("STELE_CATCHUP_URLS", "STELE_CATCH_UP_URLS"),
+        ("STELE_METADATA_LOG_URL", "STELE_METADATA_LOG_URLS"),
+        ("STELE_HTTP_TLS_CERTIFICATE", "STELE_HTTP_TLS_CERTIFICATE_FILE"),
+    ],
+)
+def test_a_misspelt_variable_is_told(
+    monkeypatch: pytest.MonkeyPatch, written: str, meant: str
+) -> None:
+    monkeypatch.setenv(written, "x")
+    monkeypatch.setattr(start, "configure_logs", lambda **_: None)  # of the tests, as it is
+    with capture_logs() as lines:
+        start.started("trial", ServiceSettings)
+    assert [(line["variable"], meant in line["hint"]) for line in lines] == [(written, True)]
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -5,6 +5,7 @@ import time
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor
@@ -44,6 +45,7 @@ class Replicas:
         self.replicas = known
         self.asked = list[dict[str, object]]()
         self.loaded = list[str]()
+        self.silent = {"http://away": "nothing answers"}
         self._answers = answers
         self._began_s = time.monotonic()
 
@@ -86,6 +88,12 @@ async def test_a_start_goes_on_without_most_replicas_after_a_while() -> None:
     _, floor = await started(Replicas((0.0, answer("one", 7))), patience_s=0.3)
     assert floor is not None
     assert floor.epoch == 7
+    with capture_logs() as lines:
+        await started(Replicas(known=2), patience_s=0.3)
+    assert lines[0]["event"] == "waits for most catch-up replicas"
+    (begins,) = (line for line in lines if line["log_level"] == "warning")
+    assert begins["event"] == "begins without most catch-up replicas"
+    assert (begins["answered"], begins["of"], begins["why"]) == (0, 2, Replicas().silent)
     assert (await started(Replicas(), patience_s=0.0)).floor is None
     assert (await started(Replicas(known=0))).floor is None
     assert time.monotonic() - began_s < 4

@@ -115,6 +115,7 @@ async def test_a_cluster_lives_by_https_and_goes_by_tokens(site: Cluster, secure
     await a_recovery_asks_who_it_is(catch_up)
     await whoever_goes_by_other_authorities_is_told(log, secured)
     await who_is_withdrawn_is_out_a_moment_later(log, secured)
+    await a_file_that_cannot_be_read_is_told(log, console, secured)
 
 
 async def whoever_is_not_let_in_changes_nothing(log: Service) -> None:
@@ -179,9 +180,10 @@ async def a_recovery_asks_who_it_is(catch_up: Service) -> None:
 
 async def whoever_goes_by_other_authorities_is_told(log: Service, secured: Secured) -> None:
     secured.authority, own = secured.stranger, secured.authority
-    told = await stele(log, secured, "nodes", "--timeout", "2")
+    told = await stele(log, secured, "nodes")
     secured.authority = own
-    assert (told.returncode, "certificate" in told.stderr) == (Exit.UNREACHABLE, True), told
+    assert told.returncode == Exit.UNREACHABLE
+    assert "SSL_CERT_FILE" in told.stderr and "trying again" not in told.stderr, told
     async with httpx.AsyncClient(timeout=90) as http:
         with pytest.raises(httpx.TransportError):
             await http.get(log.url.replace("https", "http") + "/healthz")
@@ -193,3 +195,19 @@ async def who_is_withdrawn_is_out_a_moment_later(log: Service, secured: Secured)
     for token, found in ((ADA, 401), (CI, 200)):
         body = {"request_id": new_request_id(), "command": SETTING}
         assert (await asked(f"{log.url}/v1/commands", token, body))[0] == found
+
+
+async def a_file_that_cannot_be_read_is_told(
+    log: Service, console: Service, secured: Secured
+) -> None:
+    """By health checks: who is kept out may be the first to notice otherwise."""
+    secured.let_in("nobody")
+    await asyncio.sleep(1.1)
+    for process in (log, console):
+        health = await process.get("/healthz")
+        assert (health["ok"], "Nobody is let in" in health["reason"]) == (True, True), health
+    told = await stele(
+        log, secured, "settings", "reset", "stream_mib_per_s", "--token-file", str(secured.token)
+    )
+    assert told.returncode == Exit.UNREACHABLE
+    assert "trying again" not in told.stderr and str(secured.callers) in told.stderr, told

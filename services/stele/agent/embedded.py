@@ -48,11 +48,10 @@ from stele.runtime import http
 from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.http_server import url_of
 from stele.runtime.locked import locked
-from stele.runtime.logs import configure_logs
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 from stele.runtime.transport import Transport
 
 STORE_FILE: Final = "store"
@@ -238,11 +237,8 @@ def run_store(
     """A process that serves a store as a member; its exit code. Settings come from STELE_* variables."""
 
     async def main(stop: Stop) -> None:
-        settings = load_settings(AgentSettings)
+        settings = started(name, AgentSettings)
         own_id = settings.own_id()
-        configure_logs(
-            service=name, instance=own_id, level=settings.log_level, json=settings.log_json
-        )
         with locked(settings.data_dir):
             directory = boot(settings.data_dir, own_id, settings.cluster, STORE_FILE)
             store = open_bound(directory, open_store)

@@ -78,7 +78,11 @@ class AgentSettings(ServiceSettings, frozen=True, kw_only=True):
         ".stele/node"
     )
     address: Annotated[
-        str, Meta(description="URL that others reach the node by; empty: where it listens.")
+        str,
+        Meta(
+            description="URL that others reach the node by; empty: where it listens, and 127.0.0.1 where that"
+            " is 0.0.0.0."
+        ),
     ] = ""
     heartbeat_interval_s: Annotated[
         float, Meta(gt=0, le=60, description="Time between two heartbeats; seconds.")
@@ -98,6 +102,9 @@ class AgentSettings(ServiceSettings, frozen=True, kw_only=True):
             description="Bytes that tablets may take on the node's disk; 0: as many as its file system has.",
         ),
     ] = 0
+
+    def called(self) -> str:
+        return self.own_id()
 
     def own_id(self) -> str:
         return self.node_id or self.instance_id

@@ -25,6 +25,7 @@ from stele.domain.names import OrderKind
 from stele.domain.routed import LOG
 from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
+from stele.runtime.http_tls import certificate_refused
 from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 PAGES_PATH: Final = "/v1/agent/pages"
@@ -194,7 +195,8 @@ class Transfers:
                 return Given(code=Code.UNREACHABLE, text=text)
             return decode_given(body)
         except _FAILURES as error:
-            return Given(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+            why = certificate_refused(error) or repr(error)
+            return Given(code=Code.UNREACHABLE, text=f"{address}: {why}")
 
 
 class _Size(NamedTuple):

@@ -17,7 +17,11 @@ class CatchUpSettings(ServiceSettings, frozen=True, kw_only=True):
     dc: Annotated[str, Meta(min_length=1, description="Data center of the replica.")] = "dc1"
     rack: Annotated[str, Meta(min_length=1, description="Rack of the replica.")] = "r1"
     address: Annotated[
-        str, Meta(description="URL that others reach the replica by; empty: where it listens.")
+        str,
+        Meta(
+            description="URL that others reach the replica by; empty: where it listens, and 127.0.0.1 where"
+            " that is 0.0.0.0."
+        ),
     ] = ""
     snapshots_kept: Annotated[
         int,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.cli.errors import CliError, RefusedError, TooOldError, UnreachableError
+from stele.cli.errors import CliError, RefusedError, TooOldError, UnreachableError, UsageError
 from stele.cli.lean import httpx
 from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
@@ -20,6 +21,9 @@ from stele.domain.commands import Envelope
 from stele.domain.requests.not_taken import EXPIRED, HORIZON_MS
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.errors import LASTING, ErrorBody
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -78,6 +82,8 @@ class Client:
         self.timeout_s = timeout_s
         self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
+        self.silent: dict[str, str] = {}
+        """Why a service did not answer that was asked once, and that nothing waits for."""
         self._first: dict[str, int] = {}
         self._arrived = 0
         """How many requests may have come to a service, answered or not."""
@@ -97,7 +103,7 @@ class Client:
         if answer.status_code == httpx.codes.NOT_FOUND and error.code in _NOBODYS_PATH:
             raise RefusedError(
                 f"Who answers at {answer.url.copy_with(path='/', query=None)} is no {service}: 404 for {path}.",
-                f"Is the address right ({self.places.source})? See `stele stack status`.",
+                f"Is the address right ({self.places.source})?{self.places.look}",
             )
         raise error
 
@@ -225,9 +231,7 @@ class Client:
         kind = plain, here = url.startswith("http://"), is_here(url)
         if kind not in self._by_kind:
             limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S)
-            verify = (
-                not plain and httpx.create_ssl_context()
-            )  # by SSL_CERT_FILE, on this machine too
+            verify = not plain and _authorities()
             made = httpx.Client(timeout=limits, verify=verify, trust_env=not here)
             self._by_kind[kind] = made
         return self._by_kind[kind]
@@ -271,7 +275,7 @@ class Client:
         return UnreachableError(
             f"{service} did not answer in {self._retry_for_s:g} s ({why}).",
             f"Addresses {self.places.source}: {', '.join(self.places.of(service))}. "
-            "Is it running? See `stele stack status`.",
+            f"Is it running?{self.places.look}",
         )
 
     def _any_instance(
@@ -303,6 +307,8 @@ class Client:
             except httpx.TransportError as error:
                 self._arrived += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 why = f"{urls[index]} cannot be reached: {_short(error)}"
+                if _certificate_refused(error):
+                    stopped.append(UnreachableError(f"{why}."))
                 continue
             self._arrived += 1
             if answer.status_code in _TRY_AGAIN:
@@ -371,5 +377,25 @@ def decode(content: bytes, kind: type[T]) -> T:
         ) from error
 
 
+def _authorities() -> ssl.SSLContext:
+    """By SSL_CERT_FILE, for this machine's own addresses too. Raises UsageError."""
+    from stele.runtime.http_tls import AUTHORITIES, check_authorities  # noqa: PLC0415  (only with TLS)
+
+    try:
+        if file := os.environ.get(AUTHORITIES):
+            check_authorities(file)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return httpx.create_ssl_context()
+
+
+def _certificate_refused(error: BaseException) -> str:
+    from stele.runtime.http_tls import certificate_refused  # noqa: PLC0415  (only where something went wrong)
+
+    return certificate_refused(error)
+
+
 def _short(error: Exception | None) -> str:
+    if error is not None and (refused := _certificate_refused(error)):
+        return refused
     return " ".join(str(error).split())[:120] or type(error).__name__

@@ -21,8 +21,8 @@ def ask(client: Client, service: str, path: str, kind: type[T], **params: object
     for url in urls:
         try:
             return client.get_one(f"{url}{path}{'?' if query else ''}{query}", kind)
-        except CliError:
-            continue
+        except CliError as error:
+            client.silent[service] = error.message
     return None
 
 

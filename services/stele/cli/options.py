@@ -110,6 +110,11 @@ class Here:
     def directory(self) -> Path:
         return stack_directory(self.typed)
 
+    @property
+    def again(self) -> str:
+        """How a command that is shown says the same."""
+        return f" --dir {self.typed}" if self.typed else ""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)

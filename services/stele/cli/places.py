@@ -68,6 +68,11 @@ class Places:
     urls: Mapping[str, tuple[str, ...]]
     source: str
 
+    @property
+    def look(self) -> str:
+        """What to look at where nobody answers; empty where no local stack says where its services are."""
+        return " See `stele stack status`." if self.source.endswith(STACK_FILE) else ""
+
     def of(self, service: str) -> tuple[str, ...]:
         """All addresses of a service. Raises UsageError when none is known."""
         found = self.urls.get(service, ())

@@ -19,7 +19,7 @@ from stele.console.upstream import Upstream
 from stele.console.watch import Watch
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.runtime.callers import callers_of
+from stele.runtime.callers import Callers, callers_of
 from stele.runtime.follow import run_beside
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.http_client import connector
@@ -65,7 +65,7 @@ async def main(stop: Stop) -> None:
                 stream_route(Pages(mirror, hub, watch)),
                 *command_routes(mirror, upstream, may_command=settings.console_commands),
             ],
-            lambda: _health(mirror),
+            lambda: _health(mirror, callers),
         )
         app.user_middleware.insert(0, Middleware(Gate, token=token, callers=callers))
         sock = bind(settings.http_host, settings.http_port)
@@ -79,10 +79,10 @@ async def main(stop: Stop) -> None:
             await serve(app, settings, NAME, stop, sock=sock)
 
 
-def _health(mirror: Mirror) -> Health:
+def _health(mirror: Mirror, callers: Callers | None) -> Health:
     """It is up without a metadata-log too: it says who is away."""
-    image = mirror.image
-    reason = f"degraded: {mirror.trouble}" if mirror.trouble else ""
+    image, trouble = mirror.image, mirror.trouble or (callers.trouble() if callers else "")
+    reason = f"degraded: {trouble}" if trouble else ""
     return Health(ok=True, epoch=image.epoch, state_id=image.state_id.hex(), reason=reason)
 
 

@@ -89,9 +89,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """The fields' values; none is left out. Raises GivenError."""
         unknown = sorted({*texts} - {field.name for field in self.fields})
         if unknown:
-            raise GivenError(
-                f"{self.title} has no field '{unknown[0][:80]}'.", "Load the page anew."
-            )
+            known = ", ".join(field.name for field in self.fields)
+            hint = f"Load the page anew; a program gives {known or 'none'}."
+            raise GivenError(f"{self.title} has no field '{unknown[0][:80]}'.", hint)
         return {
             field.name: _read(field, texts.get(field.name, "").strip()) for field in self.fields
         }

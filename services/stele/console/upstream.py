@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
+from stele.runtime.http_tls import certificate_refused
+
 CONNECT_S: Final = 1.0
 ANSWER_S: Final = 10.0
 DUMP_S: Final = 120.0
@@ -119,6 +121,8 @@ def plain(error: BaseException, limit_s: float = ANSWER_S) -> str:
     """What went wrong with a connection, for people."""
     if isinstance(error, TimeoutError):
         return f"no answer within {limit_s:g} s"
+    if refused := certificate_refused(error):
+        return refused
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"nothing answers at {error.host}:{error.port}"
     return " ".join(str(error).split())[:160] or type(error).__name__

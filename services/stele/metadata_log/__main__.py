@@ -70,7 +70,9 @@ async def main(stop: Stop) -> None:
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],
-            lambda: health_of(writer, commands, topic.trouble),
+            lambda: health_of(
+                writer, commands, topic.trouble or (callers.trouble() if callers else "")
+            ),
             direct=api.direct(),
         )
         await serve(app, settings, NAME, stop)

@@ -42,11 +42,11 @@ from stele.runtime.follow import Followed
 from stele.runtime.http import Health, bind, build_app, serve
 from stele.runtime.http_server import url_of
 from stele.runtime.locked import locked
-from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 
 NAME = "node"
 
@@ -54,13 +54,7 @@ log = get_logger(__name__)
 
 
 async def main(stop: Stop) -> None:
-    settings = load_settings(NodeSettings)
-    configure_logs(
-        service=NAME,
-        instance=settings.own_id(),
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started(NAME, NodeSettings)
     with locked(settings.data_dir):
         directory = boot(settings.data_dir, settings.own_id(), settings.cluster)
         bind_store(directory)

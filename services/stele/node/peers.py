@@ -34,6 +34,7 @@ from stele.node.wire import (
     encode,
 )
 from stele.runtime.http_client import connector
+from stele.runtime.http_tls import certificate_refused
 
 CALLS_PER_NODE: Final = 4
 """Calls on their way to one node: enough that a slow one does not hold the others up."""
@@ -176,7 +177,9 @@ class Peers:
 
 
 def _why(address: str, error: Exception) -> str:
-    return str(error) if isinstance(error, NothingThere) else f"{address}: {error!r}"
+    if isinstance(error, NothingThere):
+        return str(error)
+    return f"{address}: {certificate_refused(error) or repr(error)}"
 
 
 def _next_batch(lane: _Lane, now: float) -> list[_Pending]:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from stele.domain.commands import COMMANDS
 from stele.domain.names import BALANCER, COORDINATOR
+from stele.runtime.answers.errors import LASTING
 from stele.runtime.http_errors import ErrorCode, HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError, ServiceSettings
@@ -45,6 +46,7 @@ class Caller(NamedTuple):
     def check(self, what: str) -> None:
         """Raises HttpError where ``what`` is not for this caller."""
         if what not in self.may:
+            log.warning("a caller may not ask for this", caller=self.name, command=what)
             raise HttpError(
                 403,
                 "not_allowed",
@@ -87,6 +89,7 @@ class Callers:
                 ErrorCode.UNAVAILABLE,
                 f"Nobody is let in: {self._problem}",
                 hint="Correct the file: it counts a second later.",
+                details={LASTING: True},
             )
         scheme, _, token = authorization.partition(" ")
         if not authorization:
@@ -101,6 +104,11 @@ class Callers:
             why = "Nobody here has this token."
             hint = "Was it withdrawn, or is it of another cluster? `stele token` makes a new one."
         raise HttpError(401, "token_needed", why, hint=hint, headers=_CHALLENGE)
+
+    def trouble(self) -> str:
+        """Why nobody is let in; empty: who is in the file is."""
+        self._read_again()
+        return self._problem and f"Nobody is let in by HTTP: {self._problem}"
 
     def _read_again(self) -> None:
         if self._now() < self._look_s:

@@ -28,6 +28,7 @@ from stele.runtime.answers.catch_up import (
     SnapshotAnswer,
     StartAnswer,
 )
+from stele.runtime.http_tls import certificate_refused
 from stele.runtime.logs import get_logger
 from stele.runtime.transport import FAILURES, SILENT_S, HttpTransport, OnPiece, Transport
 
@@ -68,6 +69,8 @@ class CatchUp:
         self._urls = tuple(url.rstrip("/") for url in urls)
         self._supported = supported
         self._took_s: dict[str, float] = {}
+        self.silent = dict[str, str]()
+        """Why those did not answer that were asked last and did not."""
         self._transport = transport or HttpTransport()
 
     async def close(self) -> None:
@@ -188,8 +191,10 @@ class CatchUp:
                     raise _RefusedError(f"{url} has no {path}")
                 found.append((url, msgspec.json.decode(body, type=kind)))
                 self._took_s[url] = time.monotonic() - began_s
+                self.silent.pop(url, None)
             except _FAILURES as error:
                 self._took_s[url] = ANSWER_S
+                self.silent[url] = certificate_refused(error) or repr(error)
                 log.debug("a replica did not answer", url=url, why=repr(error))
 
         tasks = [asyncio.create_task(ask(url)) for url in self._urls]

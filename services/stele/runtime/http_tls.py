@@ -8,6 +8,11 @@ from typing import Final, NamedTuple
 
 CERTIFICATE: Final = "STELE_HTTP_TLS_CERTIFICATE_FILE"
 KEY: Final = "STELE_HTTP_TLS_KEY_FILE"
+AUTHORITIES: Final = "SSL_CERT_FILE"
+_OTHER_NAME: Final = frozenset({62, 64})
+"""OpenSSL's codes: the certificate is of another name, or of another address."""
+_STRANGER: Final = frozenset({18, 19, 20, 21})
+"""OpenSSL's codes: nobody whom we go by has signed it."""
 
 
 class ServerTls(NamedTuple):
@@ -32,6 +37,37 @@ class ServerTls(NamedTuple):
                 f"{CERTIFICATE}: {self.certificate_file} is no certificate in PEM, or {KEY}, {self.key_file},"
                 f" is not its key, or has a password ({error})."
             ) from error
+
+
+def check_authorities(file: str) -> None:
+    """Raises ValueError for a file that OpenSSL would pass over without a word."""
+    try:
+        ssl.create_default_context(cafile=file)
+    except ssl.SSLError as error:
+        raise ValueError(f"{AUTHORITIES}: {file} holds no certificate in PEM ({error}).") from None
+    except OSError as error:
+        raise ValueError(f"{AUTHORITIES}: {file} cannot be read ({error.strerror}).") from None
+
+
+def certificate_refused(error: BaseException) -> str:
+    """Why we do not believe a server's certificate, and what to do; empty where that was not the error."""
+    cause: BaseException | None = error
+    while cause is not None and not _is_of_openssl(cause):
+        cause = cause.__cause__ or cause.__context__
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        return ""
+    if cause.verify_code in _OTHER_NAME:
+        do = "Give it one in which this name or address stands"
+    elif cause.verify_code in _STRANGER:
+        do = f"{AUTHORITIES} names the file of the authorities that are believed"
+    else:
+        do = "Give it a new one"
+    return f"its certificate is refused ({cause.verify_message.rstrip('.')}). {do}"
+
+
+def _is_of_openssl(error: BaseException) -> bool:
+    """aiohttp's own error is of the same class, and has no code."""
+    return isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_code")
 
 
 def server_tls(certificate_file: str, key_file: str) -> ServerTls | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
@@ -15,12 +16,16 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import FieldInfo, fields
 
 from stele.log.brokers import Brokers
-from stele.runtime.http_tls import ServerTls, server_tls
+from stele.runtime.http_tls import AUTHORITIES, ServerTls, check_authorities, server_tls
 from stele.runtime.kafka_security import brokers_of
 
 PREFIX: Final = "STELE_"
 
-Urls = tuple[str, ...]
+NEARLY: Final = 0.9
+"""How alike a misspelt variable and the one that was meant are, of 1, as where two letters are swapped. No two
+variables of ours are that much alike."""
+
+Urls = tuple[Annotated[str, Meta(pattern=r"^https?://\S+$")], ...]
 """"http://a:1,http://b:2" in the environment, a tuple in the program."""
 
 
@@ -106,7 +111,8 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^[A-Za-z0-9._-]{1,128}$",
-            description="Name of this process; keeps its consumer group membership over a restart.",
+            description="Name of this process, the same after a restart: the cluster knows a service by it, and"
+            " so do the brokers.",
         ),
     ] = field(default_factory=_default_instance_id)
     kafka_replication_factor: Annotated[
@@ -121,7 +127,7 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
         str,
         Meta(description="Redis for fencing tokens and sessions; rebuilt from the log when empty."),
     ] = "redis://127.0.0.1:6379/0"
-    http_host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 in a container.")] = (
+    http_host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0: on all.")] = (
         "127.0.0.1"
     )
     http_port: Annotated[
@@ -186,9 +192,6 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
             description="A produce or a metadata call is given up after this time; seconds.",
         ),
     ] = 30.0
-    heartbeat_interval_s: Annotated[
-        float, Meta(gt=0, le=60, description="Time between two heartbeats of a node; seconds.")
-    ] = 1.0
     heartbeat_timeout_s: Annotated[
         float,
         Meta(
@@ -205,6 +208,10 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
             return server_tls(self.http_tls_certificate_file, self.http_tls_key_file)
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
+
+    def called(self) -> str:
+        """The name that the lines of its log bear."""
+        return self.instance_id
 
     def check(self) -> None:
         super().check()
@@ -225,11 +232,29 @@ def load_settings(kind: type[S], environment: Mapping[str, str] = os.environ) ->
                 values[setting.name] = _read(text, setting)
             except ValidationError as error:
                 problems.append(f"{variable}={text!r}: {error}. {_meaning(setting)}")
+    try:
+        if environment.get(AUTHORITIES):
+            check_authorities(environment[AUTHORITIES])
+    except ValueError as error:
+        problems.append(str(error))
     if problems:
         raise ConfigurationError("; ".join(problems))
     settings = kind(**values)
     settings.check()
     return settings
+
+
+def misspelt(
+    kind: type[KafkaSettings], environment: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Variables that nobody of this kind reads, each with the one that it is nearly. What is further off may be
+    meant for processes of another kind, which share a file of variables with this one.
+    """
+    known = [variable_of(each.name) for each in fields(kind)]
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX) and variable not in known:
+            for meant in get_close_matches(variable, known, 1, NEARLY):
+                yield variable, meant
 
 
 def environment_of(settings: KafkaSettings) -> dict[str, str]:

@@ -54,6 +54,7 @@ async def begin(
     of, UnreadableSnapshotError.
     """
     pause_s, deadline_s = FIRST_PAUSE_S, time.monotonic() + patience_s
+    waits = False
     while True:
         try:
             span = await ends()
@@ -63,8 +64,20 @@ async def begin(
             continue
         answers = await _ask(catch_up, span, floor, decided=decided)
         if not _are_most(answers, catch_up) and time.monotonic() < deadline_s:
+            if not waits:
+                waits = True
+                log.info("waits for most catch-up replicas", at_most_s=patience_s)
             await asyncio.sleep(FIRST_PAUSE_S)
             continue
+        if waits and not _are_most(answers, catch_up):
+            log.warning(
+                "begins without most catch-up replicas",
+                answered=len(answers),
+                of=catch_up.replicas,
+                why=catch_up.silent,
+                hint="Start catch-up, and look whether STELE_CATCH_UP_URLS names it: what it holds shows"
+                " whether the log has lost its end.",
+            )
         _check_floor(answers, floor)
         least = _least(floor, answers)
         start = await _from_replicas(catch_up, cluster, span, floor, answers, decided=decided)

@@ -169,7 +169,8 @@ def stop(name: str, where: Here = Here()) -> None:  # noqa: B008
     """
     _do(where, Deed.STOP, name)
     console().print(
-        f"{name} is stopped. `stele stack start {name}` starts it again.", soft_wrap=True
+        f"{name} is stopped. `stele stack start {name}{where.again}` starts it again.",
+        soft_wrap=True,
     )
 
 
@@ -201,7 +202,7 @@ def kill(name: str, where: Here = Here()) -> None:  # noqa: B008
         name: metadata-log, coordinator, n1 ... broker-1, redis
     """
     _do(where, Deed.KILL, name)
-    console().print(_dead(name), soft_wrap=True)
+    console().print(_dead(name, where.again), soft_wrap=True)
 
 
 @app.command
@@ -248,10 +249,11 @@ def _tell_started(where: Here, answer: Answer, *, joins: bool = True) -> None:
         console().print(follow, markup=False, soft_wrap=True)
 
 
-def _dead(name: str) -> str:
+def _dead(name: str, typed: str) -> str:
+    start = f"`stele stack start {name}{typed}`"
     if is_node(name):
         return (
-            f"{name} is dead. `stele remove {name}` does without it, `stele stack add-node"
-            f" --replace {name}` puts a new node in its place. `stele stack start {name}` brings it back."
+            f"{name} is dead. `stele remove {name}{typed}` does without it, `stele stack add-node"
+            f" --replace {name}{typed}` puts a new node in its place. {start} brings it back."
         )
-    return f"{name} is dead. `stele stack start {name}` starts it again."
+    return f"{name} is dead. {start} starts it again."

@@ -76,6 +76,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         head = _head(topology, keyspaces)
         under_way = _under_way(topology, waiting, names, progress)
         alone = [Text(f"{NO_COORDINATOR} `stele why`", "red")] if is_alone else []
+        alone += [Text(f"  {client.silent['coordinator']}", "dim")] if is_alone else []
         console().print(Group(*head, *alone, *under_way, members(nodes, liveness)))
     is_down = any(row.liveness is not Liveness.UP for row in liveness or [])
     return 1 if is_down or is_alone or older is not None else 0
