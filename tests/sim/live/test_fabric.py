@@ -217,37 +217,3 @@ async def test_a_process_that_is_not_there_refuses_connections() -> None:
         reader, writer = await _connect(line)
         writer.write(b"again\n")
         assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo again\n"
-
-
-async def test_a_socket_that_has_the_number_of_a_closed_file_is_found() -> None:
-    ports: asyncio.Queue[int] = asyncio.Queue()
-
-    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await ports.put(writer.get_extra_info("peername")[1])
-
-    server = await asyncio.start_server(serve, LOOPBACK, 0)
-    address = (LOOPBACK, server.sockets[0].getsockname()[1])
-    code = f"""\
-import os, socket
-file = os.open(os.devnull, os.O_RDONLY)
-print("open", flush=True)
-input()
-os.close(file)
-connection = socket.create_connection({address})
-assert connection.fileno() == file
-input()"""
-    pipe = subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdin=pipe, stdout=pipe
-    )
-    assert child.stdin is not None and child.stdout is not None
-    try:
-        peers = Peers(lambda: {child.pid: "the child"})
-        await asyncio.wait_for(child.stdout.readline(), 30)
-        assert await peers.name_of(0) == CLIENT  # the file is seen
-        child.stdin.write(b"\n")
-        assert await peers.name_of(await asyncio.wait_for(ports.get(), SOON_S)) == "the child"
-    finally:
-        child.kill()
-        await child.wait()
-        server.close()
