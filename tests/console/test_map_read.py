@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 NODES, TABLETS = 4, 64
 MAP = "**/api/map*"
+OVERVIEW = "**/api/overview*"
 VERSIONS = "[...(globalThis.steleConsole.state.map?.version ?? [])].join()"
 
 
@@ -111,6 +112,32 @@ def console(metadata_log: str, folder: Path) -> Iterator[str]:
         yield json.loads(process.stdout_of_this_run())["http"]
     finally:
         process.stop()
+
+
+def test_whatever_is_told_on_the_way_back_to_now_the_map_is_that_of_now(
+    cluster: Cluster, watched: Watched
+) -> None:
+    """The reading that wants the map gives way to one that what was told asks for, and that wants none."""
+    page, held = watched.page, list[Route]()
+
+    def hold_first(route: Route) -> None:
+        if held or "epoch=" in route.request.url:
+            route.continue_()
+        else:
+            held.append(route)
+
+    cluster.change(7)
+    cluster.is_shown(watched)
+    page.evaluate("location.hash = '#/map?epoch=1'")
+    newest = cluster.image.epoch
+    watched.until(f"globalThis.steleConsole.state.map.version[7] !== {newest}")
+    page.route(OVERVIEW, hold_first)
+    page.evaluate("location.hash = '#/map'")
+    wait_until(lambda: page.evaluate("1") and bool(held), "the state of now to be asked for")
+    cluster.change(8)
+    cluster.is_shown(watched)
+    held[0].continue_()
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_a_map_that_could_not_be_read_is_read_again(cluster: Cluster, watched: Watched) -> None:

@@ -109,6 +109,9 @@ function arrive(place) {
 
 let turn = 0;
 
+/** The map is to be read with the next state that is: whoever wanted it may have given way to a later reading. */
+let mapIsDue = false;
+
 /** A state of the past that is being read. @type {Promise<void> | null} */
 let pastRead = null;
 
@@ -119,28 +122,32 @@ let pastRead = null;
  */
 export async function refresh(withMap = true) {
   const mine = ++turn;
-  if (!shownEpoch()) return readState(mine, withMap);
+  mapIsDue ||= withMap;
+  if (!shownEpoch()) return readState(mine);
   while (pastRead) {
     await pastRead;
     if (mine !== turn) return;
   }
-  pastRead = readState(mine, withMap).finally(() => (pastRead = null));
+  pastRead = readState(mine).finally(() => (pastRead = null));
   await pastRead;
 }
 
-/** @param {number} mine @param {boolean} withMap */
-async function readState(mine, withMap) {
+/** @param {number} mine */
+async function readState(mine) {
   try {
     const overview = await get("/api/overview", { epoch: shownEpoch() || undefined });
     if (mine !== turn) return;
     set({ overview, problem: "" });
     if (!state.newest) set({ newest: overview.epoch, newestId: overview.state_id });
-    if (withMap || shownMap()?.placement !== state.map?.placement) await refreshMap();
+    if (mapIsDue || shownMap()?.placement !== state.map?.placement) {
+      mapIsDue = false;
+      await refreshMap();
+    }
   } catch (error) {
     if (mine !== turn) return;
     if (shownEpoch() && state.overview?.epoch !== shownEpoch()) set({ overview: null, map: null, mapNumber: state.mapNumber + 1 });
     fail(error);
-    if (shownEpoch() && mayComeBack(error)) setTimeout(() => mine === turn && refresh(withMap), AWAY_MS);
+    if (shownEpoch() && mayComeBack(error)) setTimeout(() => mine === turn && refresh(false), AWAY_MS);
   }
 }
 
