@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -273,6 +274,22 @@ def guarded(callers: Callers) -> Direct:
     return who
 
 
+async def in_pieces() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+@asynccontextmanager
+async def asking_who(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that tells whose token it was shown."""
+    callers = Callers(file_of(folder, line_of("ada", ADA), line_of("ci", CI)))
+    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
+    async with (
+        serving(app, bind("127.0.0.1", 0)) as url,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
+    ):
+        yield http
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("first", [f"Bearer {ADA}", "Bearer another", ""])
 @pytest.mark.parametrize("second", [f"Bearer {CI}", "Bearer another", ""])
@@ -281,35 +298,19 @@ async def test_two_headers_are_none(
 ) -> None:
     """Either way: else a proxy that looks at one of them lets in who is another one here."""
 
-    async def body() -> AsyncIterator[bytes]:
-        yield b"x"
-
-    callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
-    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
-    async with (
-        serving(app, bind("127.0.0.1", 0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=90) as http,
-    ):
+    async with asking_who(tmp_path) as http:
         headers = [("authorization", first), ("authorization", second)]
-        content = body() if chunked else b"x"
+        content = in_pieces() if chunked else b"x"
         answer = await http.post("/who", content=content, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (401, "token_needed")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_the_header_comes_to_the_handler_either_way(tmp_path: Path, chunked: bool) -> None:
-    async def body() -> AsyncIterator[bytes]:
-        yield b"x"
-
-    callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
-    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
-    async with (
-        serving(app, bind("127.0.0.1", 0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=90) as http,
-    ):
+    async with asking_who(tmp_path) as http:
         for token, name in ((ADA, "ada"), (CI, "ci"), ("", "")):
             headers = {"authorization": f"Bearer {token}"} if token else {}
-            content = body() if chunked else b"x"
+            content = in_pieces() if chunked else b"x"
             answer = await http.post("/who", content=content, headers=headers)
             if name:
                 assert answer.json() == name

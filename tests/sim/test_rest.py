@@ -21,6 +21,7 @@ from stele.sim.processes import rest, run
 from stele.sim.processes.callers import DC
 from stele.sim.processes.data import TABLE
 from stele.sim.processes.making import DEAD, Disaster
+from stele.sim.processes.members import NodeMachine
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.records import ZERO
 from stele.sim.processes.world import World
@@ -80,29 +81,37 @@ def test_balancing_is_switched_on_when_nobody_gets_well_without_it(
     assert result.passed, result.failure
 
 
+def _is_dead_and_excluded(world: World, node: NodeMachine) -> None:
+    node.is_off = True
+    node.crash(power=True)
+    _ask(world, commands.Exclude((node.name,)))
+    _until(world, lambda: bool(world.witness.image.membership.excluded()), "it is excluded")
+    node.is_off = False
+
+
+def _another_takes_its_place(world: World, dead: NodeMachine) -> None:
+    def left(_: World) -> str:
+        row = world.witness.image.node(dead.node_id)
+        is_done = row is not None and row.state is NodeState.NORMAL
+        return "" if is_done and dead.node_id != dead.name else f"{dead.node_id}: {row}"
+
+    rest._until(world, Operator(world), left, "another node is in its place")
+    assert dead.replaces == dead.name
+
+
 def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     """The balancer cancels its removal, since nobody can take its tablets."""
 
     def play(world: World) -> None:
-        dead, witness = world.nodes[2], world.witness
+        dead = world.nodes[2]
         world.run_until(us(5.0))
         world.callers_work = False
-        dead.is_off = True
-        dead.crash(power=True)
-        _ask(world, commands.Exclude((dead.name,)))
-        _until(world, lambda: bool(witness.image.membership.excluded()), "it is excluded")
-        dead.is_off = False
+        _is_dead_and_excluded(world, dead)
         dead.boot()
 
-        def left(_: World) -> str:
-            row = witness.image.node(dead.node_id)
-            is_done = row is not None and row.state is NodeState.NORMAL
-            return "" if is_done and dead.node_id != dead.name else f"{dead.node_id}: {row}"
-
-        rest._until(world, Operator(world), left, "another node is in its place")
-        assert dead.replaces == dead.name
+        _another_takes_its_place(world, dead)
 
     cluster = msgspec.structs.replace(
         QUIET, nodes=5, members=5, racks=3, copies=3, least_copies=2, tablets=4
@@ -125,20 +134,10 @@ def test_a_dead_node_is_replaced_that_is_the_last_of_a_rack_which_a_keyspace_nam
         )
         _ask(world, named)
         _until(world, lambda: witness.image.schema.named("named") is not None, "it is there")
-        dead.is_off = True
-        dead.crash(power=True)
-        _ask(world, commands.Exclude((dead.name,)))
-        _until(world, lambda: bool(witness.image.membership.excluded()), "it is excluded")
-        dead.is_off = False
+        _is_dead_and_excluded(world, dead)
         dead.renew()
 
-        def left(_: World) -> str:
-            row = witness.image.node(dead.node_id)
-            is_done = row is not None and row.state is NodeState.NORMAL
-            return "" if is_done else f"{dead.node_id}: {row}"
-
-        rest._until(world, Operator(world), left, "another node is in its place")
-        assert dead.replaces == dead.name
+        _another_takes_its_place(world, dead)
 
     cluster = msgspec.structs.replace(
         QUIET, nodes=3, members=3, racks=3, copies=2, tablets=4, requests=DEAD_AT_SOME_TIME
