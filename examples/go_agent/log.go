@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -64,6 +65,8 @@ func (l *Log) follow(ctx context.Context, looked func(end int64)) error {
 			lookedAt = time.Now()
 			if end >= 0 {
 				looked(end)
+			} else {
+				log.Printf("the log could not be looked at within %s; nothing is served %s after the last look", lookLimit, lookIsOld)
 			}
 		}
 	}

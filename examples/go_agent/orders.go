@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log"
 	"time"
 )
 
@@ -34,10 +35,12 @@ func (n *Node) onOrder(ctx context.Context, from *Record) {
 		from.Int("term"), from.Int("index"), from.Int("epoch"), from.Text("request_id"), from.Bytes("log_id"),
 	}
 	n.lock.Lock()
-	ours := from.Text("node_id") == n.settings.nodeID && string(order.logID) == n.state.logID && n.serves()
+	ours, serves := from.Text("node_id") == n.settings.nodeID && string(order.logID) == n.state.logID, n.serves()
 	n.lock.Unlock()
-	if ours {
+	if ours && serves {
 		go n.take(ctx, order)
+	} else if ours {
+		log.Printf("the order of index %d is not taken: nothing is served now", order.index)
 	}
 }
 
