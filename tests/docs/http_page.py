@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from stele.coordinator.openapi import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
-from tests.docs.pages import REPOSITORY
+from tests.docs.pages import REPOSITORY, made_anew
 
 PAGE = REPOSITORY / "docs" / "http.md"
 DOCUMENTS = {"metadata-log": of_metadata_log, "coordinator": of_coordinator}
@@ -60,11 +59,7 @@ def _bounds(schema: Json) -> str:
 
 def page_with(page: str) -> str:
     """The page with what is between its marks made anew."""
-    made = "".join(sections())
-    pattern = r"(<!-- made by tests/docs/http_page.py -->\n\n).*?(<!-- end -->)"
-    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
-    assert count == 1, "the page has its marks"
-    return found
+    return made_anew(page, "http", "".join(sections()))
 
 
 if __name__ == "__main__":

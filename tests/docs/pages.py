@@ -32,6 +32,14 @@ class Shown(NamedTuple):
     output: tuple[str, ...]
 
 
+def made_anew(page: str, by: str, made: str) -> str:
+    """The page with what is between the marks of ``tests/docs/<by>_page.py`` made anew."""
+    pattern = rf"(<!-- made by tests/docs/{by}_page.py -->\n\n).*?(<!-- end -->)"
+    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
+    assert count == 1, "the page has its marks"
+    return found
+
+
 def pages() -> list[str]:
     """The README and all pages of docs, by their paths in the repository."""
     found = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -19,7 +18,7 @@ from stele.placements.settings import PlacementsSettings, SqlServerSettings
 from stele.runtime.settings import KafkaSettings, ServiceSettings, variable_of
 from stele.session_guard.settings import SessionGuardSettings
 from stele.tablet_balancer.settings import BalancerSettings
-from tests.docs.pages import REPOSITORY
+from tests.docs.pages import REPOSITORY, made_anew
 
 PAGE = REPOSITORY / "docs" / "operations" / "settings.md"
 CONSOLE = "console, `stele`"
@@ -146,11 +145,7 @@ def _default(setting: FieldInfo) -> str:
 
 def page_with(page: str) -> str:
     """The page with what is between its marks made anew."""
-    made = "".join(sections())
-    pattern = r"(<!-- made by tests/docs/settings_page.py -->\n\n).*?(<!-- end -->)"
-    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
-    assert count == 1, "the page has its marks"
-    return found
+    return made_anew(page, "settings", "".join(sections()))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from stele.sim.processes.stories.telling import ROOMS
-from tests.docs.pages import REPOSITORY
+from tests.docs.pages import REPOSITORY, made_anew
 
 PAGE = REPOSITORY / "docs" / "stories.md"
 
@@ -22,11 +21,7 @@ def sections() -> Iterator[str]:
 
 def page_with(page: str) -> str:
     """The page with what is between its marks made anew."""
-    made = "".join(sections())
-    pattern = r"(<!-- made by tests/docs/stories_page.py -->\n\n).*?(<!-- end -->)"
-    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
-    assert count == 1, "the page has its marks"
-    return found
+    return made_anew(page, "stories", "".join(sections()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from stele.log.codec import (
 )
 from stele.log.schemas import HEADER_BYTES, schema_folder
 from stele.runtime.kafka import topic_specs
-from tests.docs.pages import REPOSITORY
+from tests.docs.pages import REPOSITORY, made_anew
 
 PAGE = REPOSITORY / "docs" / "topics.md"
 REPLICATION_FACTOR = 3
@@ -283,11 +282,7 @@ def _json(message: Any) -> str:
 
 def page_with(page: str) -> str:
     """The page with what is between its marks made anew."""
-    made = "".join(sections())
-    pattern = r"(<!-- made by tests/docs/topics_page.py -->\n\n).*?(<!-- end -->)"
-    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
-    assert count == 1, "the page has its marks"
-    return found
+    return made_anew(page, "topics", "".join(sections()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import aiohttp
 
-_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+from stele.runtime.http_tls import AUTHORITIES
+
+_VARIABLES: Final = (AUTHORITIES, "SSL_CERT_DIR")
 """OpenSSL's own. aiohttp reads them when it is imported, which may be long before."""
 
 

@@ -160,8 +160,6 @@ class _Protocol(HttpToolsProtocol):
         """``cycle`` is of the request that arrives, not of one before it."""
         self._field_bytes = 0
         """Of the address and the headers of the request that arrives."""
-        self._authorization = b""
-        """Of a direct request."""
         self._malformed: tuple[int, ErrorBody] | None = None
         """Why this is no HTTP, where we know better than the parser."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -345,7 +343,7 @@ class _Protocol(HttpToolsProtocol):
         else:
             self._unset_keepalive_if_required()  # a refused one before it in the same bytes has set it
             keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-            self.cycle = _Exchange(handler, self._authorization, keep_alive)  # type: ignore[assignment]
+            self.cycle = _Exchange(handler, _authorization_of(self.headers), keep_alive)  # type: ignore[assignment]
         self._has_cycle = True
 
     def _goes_to_asgi(self) -> None:
@@ -384,15 +382,12 @@ class _Protocol(HttpToolsProtocol):
     def _is_usual(self) -> bool:
         if self.parser.get_method() != b"POST" or self._is_answering():
             return False
-        size, shown = b"", list[bytes]()
+        size = b""
         for name, value in self.headers:
             if name == b"content-length":
                 size = value
-            elif name == b"authorization":
-                shown.append(value)
             elif name in _UNUSUAL:
                 return False
-        self._authorization = b", ".join(shown)  # as by ``authorization_of``
         return size.isdigit() and len(size) <= LENGTH_DIGITS and int(size) <= SHORT_BODY_BYTES
 
     def _is_answering(self) -> bool:
@@ -441,6 +436,11 @@ class _Protocol(HttpToolsProtocol):
             parts.append(b"connection: close\r\n")
         parts += (b"content-length: %d\r\n\r\n" % len(body), body)
         self.transport.write(b"".join(parts))
+
+
+def _authorization_of(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """As ``authorization_of``."""
+    return b", ".join([value for name, value in headers if name == b"authorization"])
 
 
 def _answer_to(error: Exception, handler: str) -> Answer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +21,6 @@ from starlette.applications import Starlette
 from stele.runtime.connections import Connections, most_connections
 from stele.runtime.http_direct import protocol_of
 from stele.runtime.http_handshake import ToHttp, behind_tls
-from stele.runtime.http_tls import ServerTls
 from stele.runtime.settings import ConfigurationError
 
 BACKLOG = 512  # connections waiting to be accepted
@@ -45,7 +45,7 @@ class HttpSettings(Protocol):
     @property
     def instance_id(self) -> str: ...
     @property
-    def http_tls(self) -> ServerTls | None: ...
+    def http_tls(self) -> ssl.SSLContext | None: ...
 
 
 class StartFailed(Exception):
@@ -73,7 +73,7 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket, tls: ServerTls | None = None) -> str:
+def url_of(sock: socket.socket, tls: ssl.SSLContext | None = None) -> str:
     """The address that others on this machine reach the socket by."""
     scheme = "http" if tls is None else "https"
     host, port = sock.getsockname()[:2]
@@ -90,7 +90,11 @@ def announce(service: str, instance: str, url: str) -> None:
 
 @asynccontextmanager
 async def serving(
-    app: Starlette, sock: socket.socket, *, tls: ServerTls | None = None, grace_s: float = GRACE_S
+    app: Starlette,
+    sock: socket.socket,
+    *,
+    tls: ssl.SSLContext | None = None,
+    grace_s: float = GRACE_S,
 ) -> AsyncIterator[str]:
     """Serve inside the block; yields the address once requests are answered.
 
@@ -100,7 +104,7 @@ async def serving(
     connections = Connections(most_connections())
     http: ToHttp = protocol_of(app.state.direct, connections)
     if tls is not None:
-        http = behind_tls(http, connections, tls.context())
+        http = behind_tls(http, connections, tls)
     server = _Server(
         uvicorn.Config(
             app,

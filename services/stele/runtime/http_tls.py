@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 CERTIFICATE: Final = "STELE_HTTP_TLS_CERTIFICATE_FILE"
 KEY: Final = "STELE_HTTP_TLS_KEY_FILE"
@@ -13,30 +13,6 @@ _OTHER_NAME: Final = frozenset({62, 64})
 """OpenSSL's codes: the certificate is of another name, or of another address."""
 _STRANGER: Final = frozenset({18, 19, 20, 21})
 """OpenSSL's codes: nobody whom we go by has signed it."""
-
-
-class ServerTls(NamedTuple):
-    """Files in PEM. A key with a password is none: nobody is there to type it."""
-
-    certificate_file: str
-    key_file: str
-
-    def context(self) -> ssl.SSLContext:
-        """Raises ValueError, which names the variable and says what to do."""
-        for variable, file in ((CERTIFICATE, self.certificate_file), (KEY, self.key_file)):
-            try:
-                Path(file).read_bytes()
-            except OSError as error:
-                raise ValueError(f"{variable}: {file} cannot be read ({error.strerror}).") from None
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificate_file, self.key_file, password="")
-            return context
-        except (ssl.SSLError, ValueError) as error:
-            raise ValueError(
-                f"{CERTIFICATE}: {self.certificate_file} is no certificate in PEM, or {KEY}, {self.key_file},"
-                f" is not its key, or has a password ({error})."
-            ) from error
 
 
 def check_authorities(file: str) -> None:
@@ -70,13 +46,28 @@ def _is_of_openssl(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_code")
 
 
-def server_tls(certificate_file: str, key_file: str) -> ServerTls | None:
-    """None: HTTP without TLS. Raises ValueError where one of the two is missing, or cannot be used."""
+def server_tls(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
+    """By files in PEM; None: HTTP without TLS. A key with a password is none: nobody is there to type it.
+
+    Raises ValueError, which names the variable and says what to do, where one of the two is missing or cannot
+    be used.
+    """
     if not (certificate_file or key_file):
         return None
     if not (certificate_file and key_file):
         lacks = KEY if certificate_file else CERTIFICATE
         raise ValueError(f"{lacks} is missing: a certificate and its key are set together.")
-    found = ServerTls(certificate_file, key_file)
-    found.context()
-    return found
+    for variable, file in ((CERTIFICATE, certificate_file), (KEY, key_file)):
+        try:
+            Path(file).read_bytes()
+        except OSError as error:
+            raise ValueError(f"{variable}: {file} cannot be read ({error.strerror}).") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate_file, key_file, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise ValueError(
+            f"{CERTIFICATE}: {certificate_file} is no certificate in PEM, or {KEY}, {key_file}, is not its key,"
+            f" or has a password ({error})."
+        ) from error
+    return context

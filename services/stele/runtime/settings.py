@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
@@ -16,7 +17,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import FieldInfo, fields
 
 from stele.log.brokers import Brokers
-from stele.runtime.http_tls import AUTHORITIES, ServerTls, check_authorities, server_tls
+from stele.runtime.http_tls import AUTHORITIES, check_authorities, server_tls
 from stele.runtime.kafka_security import brokers_of
 
 PREFIX: Final = "STELE_"
@@ -202,8 +203,8 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
     ] = 5.0
 
     @cached_property
-    def http_tls(self) -> ServerTls | None:
-        """Raises ConfigurationError."""
+    def http_tls(self) -> ssl.SSLContext | None:
+        """What this process serves HTTPS with, made once; None: HTTP. Raises ConfigurationError."""
         try:
             return server_tls(self.http_tls_certificate_file, self.http_tls_key_file)
         except ValueError as error:

@@ -139,32 +139,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """As asyncio does: all that was ready when it began. What that makes ready comes in the next one."""
         self._is_due = False
+        self._inside(self, self._run_ready)
+
+    def _run_ready(self) -> None:
         ready, runs, owner = self._ready, self._runs, self.owner
-        before = _running_loop()
-        _set_running_loop(self)
-        try:
-            for _ in range(len(ready)):
-                if self._over or not ready:
-                    break
-                handle = ready.popleft()
-                if handle.callback is not None:
-                    runs(owner)  # the one before may have ended another process
-                    self._run(handle)
-        finally:
-            runs(None)
-            _set_running_loop(before)
+        for _ in range(len(ready)):
+            if self._over or not ready:
+                return
+            handle = ready.popleft()
+            if handle.callback is not None:
+                runs(owner)  # the one before may have ended another process
+                self._run(handle)
 
     def _due(self, handle: Handle) -> None:
-        if handle.callback is None:
-            return
-        before = _running_loop()
-        _set_running_loop(self)
-        self._runs(self.owner)
-        try:
-            self._run(handle)
-        finally:
-            self._runs(None)
-            _set_running_loop(before)
+        if handle.callback is not None:
+            self._inside(self, self._run, handle)
 
     def _run(self, handle: Handle) -> None:
         try:
