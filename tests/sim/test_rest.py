@@ -146,6 +146,56 @@ def test_a_dead_node_is_replaced_that_is_the_last_of_a_rack_which_a_keyspace_nam
     assert result.passed, result.failure
 
 
+def test_the_dead_come_back_when_who_came_in_their_place_is_rejected(
+    played: Callable[[Disaster, Play], Result],
+) -> None:
+    """Also where the new one has not heard of it yet: with its folder thrown away too, nobody would have that
+    address.
+    """
+
+    def play(world: World) -> None:
+        node, witness = world.nodes[0], world.witness
+        world.run_until(us(5.0))
+        world.callers_work = False
+        node.crash(power=True)
+        node.renew(replaces=node.name)
+        _until(world, lambda: bool(witness.image.requests.unfinished()), "its request is there")
+        (asked,) = witness.image.requests.unfinished()
+        node.pause(LIMIT_S)
+        _ask(world, commands.Cancel(asked.request_id))
+        _until(world, lambda: not witness.image.requests.unfinished(), "it is rejected")
+
+        def away(_: World) -> str:
+            return "" if node.node_id == node.name and node.is_up else node.node_id
+
+        rest._until(world, Operator(world), away, "who was there before is there again")
+
+    result = played(msgspec.structs.replace(QUIET, members=3), play)
+    assert result.passed, result.failure
+
+
+def test_a_replica_that_is_off_is_replaced_once_a_coordinator_was_there_for_long_enough(
+    played: Callable[[Disaster, Play], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run waits for that: who has just begun, or hears nothing of the log, notices nobody's silence."""
+    monkeypatch.setattr(run, "REPLACED_S", 20.0)
+
+    def play(world: World) -> None:
+        _until(world, lambda: len(world.witness.members()) == run.MEMBERS, "there are members")
+        absent, (coordinator,) = world.machines[world.witness.members()[0]], world.coordinators
+        absent.is_off = True
+        absent.crash()
+        for at_s in range(10, 60, 15):
+            world.kernel.at(us(at_s), None, coordinator.crash)
+            world.kernel.at(us(at_s + 1), None, coordinator.boot)
+        run._is_replaced(world, absent)
+        assert absent.name not in world.witness.members()
+        assert world.kernel.now_us > us(55.0)
+
+    result = played(msgspec.structs.replace(QUIET, replicas=4, coordinators=1), play)
+    assert result.passed, result.failure
+
+
 def test_the_dead_are_removed_while_a_restore_waits_for_tablets_that_they_alone_have(
     played: Callable[[Disaster, Play], Result],
 ) -> None:

@@ -203,7 +203,9 @@ class Mover(Caller):
         image = self.world.witness.image
         for node in self.world.nodes:
             row = image.node(node.node_id)
-            if row is not None and row.state is NodeState.LEFT and node.is_up:
+            if node.is_wanted_back(image):
+                node.put_back()
+            elif row is not None and row.state is NodeState.LEFT and node.is_up:
                 self.world.trace(f"{node.node_id} has left: its folder is thrown away")
                 node.renew()
             elif row is not None and row.excluded_since and not node.is_off and node.is_up:

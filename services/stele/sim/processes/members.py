@@ -299,11 +299,12 @@ class NodeMachine(FollowerMachine):
         self.start_later(1.0)
 
     def is_wanted_back(self, image: Image) -> bool:
-        """The new node was refused, and the old one not given up."""
+        """The new node was refused, or rejected and does not know it yet, and the old one not given up."""
         row = image.node(self.replaces) if self.kept is not None else None
         if row is None or row.excluded_since or row.state is NodeState.LEFT:
             return False
-        return self.is_refused
+        own = image.node(self.node_id)
+        return self.is_refused or (own is not None and own.state is NodeState.LEFT)
 
     def put_back(self) -> None:
         """The old node's disk again."""

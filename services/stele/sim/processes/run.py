@@ -17,7 +17,7 @@ from stele.log.history import Bounds, History
 from stele.metadata_log import writer
 from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
-from stele.sim.processes.broker import BROKER
+from stele.sim.processes.broker import BROKER, EPOCHS
 from stele.sim.processes.deaf import DEAF
 from stele.sim.processes.interposed import Current, interposed
 from stele.sim.processes.late import LATE
@@ -30,7 +30,7 @@ from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.stores import watch
 from stele.sim.processes.traps import KINDS
-from stele.sim.processes.world import CORES_RAISE, KEPT_LINES, World
+from stele.sim.processes.world import CORES_RAISE, DEAD_AFTER_S, KEPT_LINES, World
 from stele.sim.result import Failure, Result
 from stele.sim.scenario import Action
 from stele.sim.violation import Violation
@@ -43,6 +43,10 @@ ATTEMPTS: Final = 4
 MEMBERS: Final = 3
 """Of the archive, where there are so many replicas."""
 REPLACED_S: Final = 90.0
+NOTICED_S: Final = DEAD_AFTER_S + 25.0
+"""A term that nothing disturbs for so long has noticed who is silent, and seen the change of members through."""
+WATCHED_LIMIT_S: Final = 600.0
+"""Weather is over by then."""
 PAUSE_S: Final = 8.0
 SMALL_PIECES: Final = 16
 SMALL_HISTORY: Final = Bounds(mark_every=4, marks=6, images=4, recent_records=12, read_records=5)
@@ -224,20 +228,38 @@ def _round(world: World, operator: Operator, each: Round, number: int) -> None:
 
 
 def _is_replaced(world: World, absent: Machine) -> None:
-    """Its place in the archive is another's, where there is one."""
+    """Its place in the archive is another's, where there is one, once a coordinator has had time to notice."""
     if len(world.replicas) <= MEMBERS:
         return
-    deadline_us = world.kernel.now_us + us(REPLACED_S)
-    while absent.name in world.witness.members() and world.kernel.now_us < deadline_us:
+    since_us = world.kernel.now_us
+    term, term_us = _undisturbed_term(world), since_us
+    while absent.name in world.witness.members():
+        waited_us, watched_us = (world.kernel.now_us - each_us for each_us in (since_us, term_us))
+        had_time = term is not None and watched_us >= us(NOTICED_S)
+        if waited_us >= us(REPLACED_S if had_time else WATCHED_LIMIT_S):
+            break
         if any(machine.failure for machine in world.machines.values()):
             return  # the log is lost again, or was not recovered
         world.run_until(world.kernel.now_us + us(1.0))
+        if term != (term := _undisturbed_term(world)):
+            term_us = world.kernel.now_us
     world.demand(
         absent.name not in world.witness.members(),
         REST,
         f"{absent.name}, which has been off for long, is no member of the archive any more",
         f"the members are {', '.join(world.witness.members())}",
     )
+
+
+def _undisturbed_term(world: World) -> tuple[int, str, int] | None:
+    """The term, its holder and when that was started; none while it is away, asleep, or hears nothing of the log."""
+    coordinator, now_us = world.witness.image.topology.coordinator, world.kernel.now_us
+    machine = world.machines.get(coordinator.holder)
+    if machine is None or not machine.is_up or machine.paused_until_us > now_us:
+        return None
+    if not all(world.network.reaches(each, machine.name) for each in (BROKER.name, EPOCHS)):
+        return None
+    return coordinator.term, machine.name, machine.started_us
 
 
 def _hurt_the_topic(world: World, each: Round) -> list[bytes]:
