@@ -44,7 +44,7 @@ MEMBERS: Final = 3
 """Of the archive, where there are so many replicas."""
 REPLACED_S: Final = 90.0
 NOTICED_S: Final = DEAD_AFTER_S + 25.0
-"""A term that nothing disturbs for so long has noticed who is silent, and seen the change of members through."""
+"""A term that nothing disturbs for so long has noticed who is silent, and seen others take that place."""
 WATCHED_LIMIT_S: Final = 600.0
 """Weather is over by then."""
 PAUSE_S: Final = 8.0
@@ -252,7 +252,7 @@ def _is_replaced(world: World, absent: Machine) -> None:
 
 
 def _undisturbed_term(world: World) -> tuple[int, str, int] | None:
-    """The term, its holder and when that was started; none while it is away, asleep, or hears nothing of the log."""
+    """The term, its holder and when that was started; none while it is away, asleep, or deaf to the log."""
     coordinator, now_us = world.witness.image.topology.coordinator, world.kernel.now_us
     machine = world.machines.get(coordinator.holder)
     if machine is None or not machine.is_up or machine.paused_until_us > now_us:
