@@ -475,7 +475,8 @@ async def test_a_topic_that_lost_a_loser_alone_is_not_the_log_that_was_read(
         following.log.append(winner if behind == "a winner" else other)
         await until(lambda: follower.fold.next_offset == held + 2, "what is behind it to be read")
     following.log.looks = 0
-    follower._reader._spawn(follower._reader._look_in_passing())
+    await asyncio.wait_for(follower._reader._look_in_passing(), TIMEOUT_S)
+    assert follower.in_doubt or follower.failure is not None
     await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
     expected = AnchorLostError if behind == "a winner" else OffsetGoneError
     assert isinstance(follower.failure, expected)
