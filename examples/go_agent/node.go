@@ -159,7 +159,7 @@ func (n *Node) ack() map[string]any {
 	if !n.serves() {
 		return nil
 	}
-	if state.version > noted.Version || state.fence > noted.Fence {
+	if state.version > noted.Version || state.fence > noted.Fence || state.lastExclusion() > noted.Epoch {
 		err := noted.save(func(i *Identity) {
 			i.Version, i.Fence, i.Epoch, i.StateID = state.version, state.fence, state.epoch, hexOf(state.stateID)
 		})

@@ -322,6 +322,15 @@ func (s *State) excluded(node string) bool {
 	return row == nil || row.Int("excluded_since") > 0
 }
 
+// lastExclusion is the epoch that excluded a node last; 0: none did.
+func (s *State) lastExclusion() int64 {
+	last := int64(0)
+	for _, row := range s.nodes {
+		last = max(last, row.Int("excluded_since"))
+	}
+	return last
+}
+
 // takesPart says whether a node routes requests and must therefore acknowledge every step.
 func (s *State) takesPart(node string) bool {
 	row := s.nodes[node]

@@ -12,12 +12,12 @@ import pytest
 from stele.agent.agent import Agent, Flows
 from stele.agent.identity import Acknowledged, boot
 from stele.domain.acks import AckTable
-from stele.domain.commands import Noop, Truncate
+from stele.domain.commands import Exclude, ExcludeDead, Noop, Truncate
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
-from tests.node.world import KEYSPACE, World, until
+from tests.node.world import KEYSPACE, TERM, World, until
 
 NEVER_S = 60.0
 
@@ -204,6 +204,28 @@ async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
     world.apply(Noop())
     await until(lambda: acks[-1].epoch == epoch + 1, "an ack of nothing new to fence")
     assert len(written) == count, "an ack without a new version or fence costs no sync"
+
+
+async def test_an_exclusion_is_on_the_disk_before_the_ack_of_its_epoch(
+    world: World, agent: Agent, acks: list[Ack]
+) -> None:
+    """It makes no version. A barrier counts whoever has acknowledged it: nobody may forget it by a restart, and
+    take requests of the excluded again.
+    """
+    world.apply(Exclude(("n3",)), "exclude")
+    await until(lambda: acks[-1].epoch == world.image.epoch, "an ack of what asks for it")
+    world.apply(ExcludeDead(TERM, "exclude"))
+    epoch = world.image.membership.last_exclusion()
+    assert epoch == world.image.epoch > agent._directory.identity.acknowledged.epoch
+    noted = list[int]()
+
+    def send(ack: Ack) -> None:
+        noted.append(agent._directory.identity.acknowledged.epoch)
+        acks.append(ack)
+
+    agent._flows = Flows(send_ack=send, send_report=lambda _: None)
+    await until(lambda: acks[-1].epoch >= epoch, "the ack of the exclusion")
+    assert noted and min(noted) >= epoch
 
 
 async def test_a_disk_that_is_slower_than_the_rounds_does_not_silence_the_node(

@@ -189,9 +189,16 @@ class Agent:
             self._noting = self._loop.create_task(self._note(self.image))
 
     def _is_noted(self, image: Image) -> bool:
-        """Whether the disk has the version and the fence of the image."""
+        """Whether the disk has what others count on once it is acknowledged: version, fence and exclusions.
+
+        Of any other epoch nobody does, so a node may come back without it.
+        """
         known, topology = self._directory.identity.acknowledged, image.topology
-        return topology.version <= known.version and topology.fence_version <= known.fence_version
+        return (
+            topology.version <= known.version
+            and topology.fence_version <= known.fence_version
+            and image.membership.last_exclusion() <= known.epoch
+        )
 
     def _send_ack(self, image: Image) -> None:
         """Tell that the image, the newest or one shortly before it, is applied, and what is in use now."""

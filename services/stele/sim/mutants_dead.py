@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.agent.agent import Agent
 from stele.coordinator import exclusions, rounds
 from stele.coordinator.knowledge import Limits
 from stele.domain.fencing import takes_part
@@ -45,6 +46,19 @@ def exclusion_passes_every_barrier(patch: Patch) -> None:
 def exclusion_need_not_be_known(patch: Patch) -> None:
     """A barrier does not wait until its nodes refuse those for whom it does not wait."""
     patch.attribute(MembershipImage, "last_exclusion", lambda self: 0)
+
+
+def exclusions_are_not_noted(patch: Patch) -> None:
+    """A node acknowledges who is excluded before that is on its disk: once it has started again on an older end
+    of the log it may take requests of the excluded, though all barriers have counted it.
+    """
+
+    def noted(self: Agent, image: Image) -> bool:
+        known = self._directory.identity.acknowledged  # noqa: SLF001
+        version, fence = image.topology.version, image.topology.fence_version
+        return version <= known.version and fence <= known.fence_version
+
+    patch.attribute(Agent, "_is_noted", noted)
 
 
 def excluded_nodes_are_served(patch: Patch) -> None:
@@ -139,6 +153,7 @@ DEAD_NODE_MUTANTS: Final = (
     excluded_without_listening,
     exclusion_passes_every_barrier,
     exclusion_need_not_be_known,
+    exclusions_are_not_noted,
     excluded_nodes_are_served,
     excluded_nodes_are_waited_for,
     undone_removal_makes_a_member_again,

@@ -63,6 +63,15 @@ class BarrierWitness:
             " tells them",
             f"it has {told.version} and {told.fence_version}",
         )
+        image = self._witness.image_at(ack.state_id)
+        rows = image.membership.nodes.values() if image is not None else ()
+        excluded = max((row.excluded_since for row in rows), default=0)
+        self._world.demand(
+            told.epoch >= excluded,
+            "I6",
+            f"{machine.name} has the exclusion of epoch {excluded} on its disk before it acknowledges that",
+            f"it has epoch {told.epoch}",
+        )
 
     def buries(self, machine: "NodeMachine") -> None:
         """Its disk is thrown away. What it had acknowledged until then was true."""
