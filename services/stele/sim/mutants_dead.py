@@ -54,7 +54,7 @@ def exclusions_are_not_noted(patch: Patch) -> None:
     """
 
     def noted(self: Agent, image: Image) -> bool:
-        known = self._directory.identity.acknowledged  # noqa: SLF001
+        known = self._directory.identity.acknowledged
         version, fence = image.topology.version, image.topology.fence_version
         return version <= known.version and fence <= known.fence_version
 
