@@ -333,3 +333,16 @@ async def test_of_a_process_that_is_asked_how_it_is_only_so_much_is_read() -> No
 
 def _id(history: History, epoch: int) -> str:
     return images(history)[epoch].state_id.hex()
+
+
+async def test_an_instance_that_has_not_read_an_epoch_yet_is_no_proof_that_there_is_none() -> None:
+    history = grown()
+    async with console(begun(history, 3)) as found:
+        await found.read(3)
+        found.mirror.image = images(history)[12]
+        with pytest.raises(HttpError) as unread:
+            await found.mirror.epochs(8, 2)
+        with pytest.raises(HttpError) as missing:
+            await found.mirror.epochs(13, 2)
+    assert (unread.value.status, unread.value.body.code) == (503, "not_ready")
+    assert (missing.value.status, missing.value.body.code) == (404, "epoch_not_found")

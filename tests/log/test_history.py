@@ -1,5 +1,7 @@
 """Any state and any epoch of the past, with bounded memory."""
 
+import threading
+
 import pytest
 
 from stele.domain.commands import SetSetting
@@ -7,7 +9,8 @@ from stele.domain.image import Image, without_memory
 from stele.log.chain import LOG_ID
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
-from stele.log.history import Bounds, EpochNotFoundError, History, Winner
+from stele.log.history import LARGE_BYTES, Bounds, EpochNotFoundError, History, Winner
+from stele.log.history import told as tell
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.log.start import Start
@@ -196,3 +199,31 @@ async def test_without_an_archive_what_is_before_the_beginning_is_not_there(long
         await history.epochs(100, 1)
     with pytest.raises(EpochNotFoundError):
         await history.image_at(99)
+
+
+class BehindLog(MemoryLog):
+    """A broker that is asked, and has not the records yet."""
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        return []
+
+
+async def test_what_the_broker_does_not_give_is_unknown_and_not_missing(long: Story) -> None:
+    history, log = told(long)
+    history._log = BehindLog(log._partition)
+    assert history._from_recent(5, 1) is None
+    for asked in (history.epoch(5), history.image_at(6), history.epochs(5, 2)):
+        with pytest.raises(TimeoutError, match="did not give epoch"):
+            await asked
+
+
+async def test_large_epochs_are_told_in_a_thread_and_small_ones_at_once() -> None:
+    story, _ = three_nodes()
+    value = encode_epoch(story.epochs[-1])
+    few, many = [Winner(1, 0, value)], [Winner(1, 0, value)] * (LARGE_BYTES // len(value) + 1)
+    assert await tell(few, lambda epochs: (len(epochs), threading.get_ident())) == (
+        1,
+        threading.get_ident(),
+    )
+    count, thread = await tell(many, lambda epochs: (len(epochs), threading.get_ident()))
+    assert count == len(many) and thread != threading.get_ident()

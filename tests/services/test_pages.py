@@ -24,6 +24,8 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.view import diff, view
 from stele.log.errors import LostWinnersError, OffsetGoneError
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Record
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.questions import Cursor
 from stele.runtime.answers import metadata_log as answers
@@ -47,6 +49,25 @@ async def change(site: Site, value: str) -> None:
 
 def plain(image: Image) -> Any:
     return json.loads(msgspec.json.encode(view(image)))
+
+
+class BehindLog(MemoryLog):
+    """A broker that is asked, and has not the records yet."""
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        return []
+
+
+@pytest.mark.parametrize("path", ["/v1/epochs/3", "/v1/epochs?from=3", "/v1/state?epoch=3"])
+async def test_an_epoch_that_the_broker_does_not_give_in_time_is_no_missing_one(
+    site: Site, path: str
+) -> None:
+    history = site.writer.history
+    history._recent.clear()
+    del history._images[1:]
+    history._log = BehindLog(MemoryPartition())
+    answer = await site.http.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])

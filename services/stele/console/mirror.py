@@ -161,9 +161,17 @@ class Mirror:
         answer = await self._upstream.ask(SERVICE, path, params)
         _check(answer)
         found = await asyncio.to_thread(decode, answer.body)
-        if not found:
-            raise HttpError(404, "epoch_not_found", f"There is no epoch {params['from']}.")
-        return found
+        if found:
+            return found
+        first = int(str(params["from"]))
+        if first <= self.image.epoch:
+            raise HttpError(
+                503,
+                "not_ready",
+                f"The metadata-log that was asked has not read epoch {first} yet.",
+                hint="Try again in a moment.",
+            )
+        raise HttpError(404, "epoch_not_found", f"There is no epoch {first}.")
 
     def _begin(self, image: Image) -> None:
         """The whole state was read; what was known of before may be another history."""

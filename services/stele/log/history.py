@@ -9,10 +9,10 @@ folded. When there are too many marks or images, every second one is dropped.
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image, without_memory
@@ -24,10 +24,14 @@ from stele.log.incarnations import crossing
 from stele.log.port import LogPast, Record
 from stele.log.start import Start
 
+T = TypeVar("T")
+
 FOLDED_AT_ONCE: Final = 100
 """Epochs folded before other work gets its turn, 2 ms."""
 JUDGED_AT_ONCE: Final = 1000
 """Records of which winners are told from others, so too."""
+LARGE_BYTES: Final = 64 * 1024
+"""Epochs of so many bytes together take a millisecond or two to be decoded and told."""
 REMEMBERED_IMAGES: Final = 4
 """Images of the past that were asked for lately: the next question is often nearby."""
 
@@ -95,6 +99,17 @@ class Checkpoint(NamedTuple):
 
     image: Image
     next_offset: int
+
+
+async def told(winners: Sequence[Winner], tell: Callable[[list[Epoch]], T]) -> T:
+    """What is told of these epochs, decoded; of large ones in a thread, since commits would wait for that."""
+
+    def work() -> T:
+        return tell([winner.decode() for winner in winners])
+
+    if sum(len(winner.value) for winner in winners) < LARGE_BYTES:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 class Older(Protocol):
@@ -181,9 +196,9 @@ class History:
         Raises EpochNotFoundError when they are older than what this process knows, OffsetGoneError
         when the topic was truncated, TimeoutError when the broker is too slow.
         """
-        return [winner.decode() async for winner in self.winners(first, limit)]
+        return await told([winner async for winner in self.winners(first, limit)], _all)
 
-    async def winners(self, first: int, limit: int) -> AsyncIterator[Winner]:
+    async def winners(self, first: int, limit: int) -> AsyncGenerator[Winner, None]:
         """At most ``limit`` winners from ``first`` on, none of them decoded; raises as ``epochs`` does.
 
         No more of them are in memory than are read at once.
@@ -198,8 +213,13 @@ class History:
                 yield winner
 
     async def epoch(self, epoch: int) -> Epoch:
+        """Raises as ``winner`` does."""
+        (found,) = await told([await self.winner(epoch)], _all)
+        return found
+
+    async def winner(self, epoch: int) -> Winner:
         """Raises as ``epochs`` does, and EpochNotFoundError when it has not happened yet."""
-        found = await self.epochs(epoch, 1)
+        found = [winner async for winner in self.winners(epoch, 1)]
         if not found:
             raise self.missing(epoch, self.oldest + 1)
         return found[0]
@@ -320,6 +340,10 @@ class History:
                 return _checkpoint(start.image, start.next_offset)
         assert nearest is not None, "without an archive the beginning is known"
         return nearest
+
+
+def _all(epochs: list[Epoch]) -> list[Epoch]:
+    return epochs
 
 
 def _behind(winner: Winner) -> Mark:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,13 +12,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.commands import Envelope, Outcome
+from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests import not_taken
 from stele.domain.snapshot import state_hash
 from stele.domain.staging.image import of_names
-from stele.domain.view import diff, epoch_view
+from stele.domain.view import diff
 from stele.log.errors import OffsetGoneError
-from stele.log.history import EpochNotFoundError
+from stele.log.history import EpochNotFoundError, told
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.callers import ReaderStoppedError, Result, Tell
 from stele.metadata_log.openapi import openapi, query_parameters
@@ -200,17 +202,15 @@ class Api:
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
         names = fact_names(request)
-        found = await self._writer.history.epochs(max(1, first), limit)
-        if names:
-            found = [
-                msgspec.structs.replace(e, facts=tuple(of_names(e.facts, names))) for e in found
-            ]
-        return await respond(request, b"[" + b",".join(as_json(found)) + b"]")
+        found = self._writer.history.winners(max(1, first), limit)
+        body = await told([winner async for winner in found], partial(_page, names))
+        return await respond(request, body)
 
     async def get_epoch(self, request: Request) -> Response:
         asked = parse("epoch", request.path_params["epoch"])
-        found = await self._writer.history.epoch(asked)
-        return await respond(request, msgspec.json.encode(epoch_view(found)))
+        found = await self._writer.history.winner(asked)
+        (body,) = await told([found], as_json)
+        return await respond(request, body)
 
     async def get_diff(self, request: Request) -> Response:
         if "from" not in request.query_params:
@@ -274,6 +274,16 @@ class Api:
             if self._hash[0] != image.state_id:
                 self._hash = (image.state_id, await asyncio.to_thread(state_hash, image))
             return self._hash[1]
+
+
+def _page(names: frozenset[str], epochs: list[Epoch]) -> bytes:
+    """With facts of these names alone, where any are named."""
+    if names:
+        epochs = [
+            msgspec.structs.replace(each, facts=tuple(of_names(each.facts, names)))
+            for each in epochs
+        ]
+    return b"[" + b",".join(as_json(epochs)) + b"]"
 
 
 def _check_log(asked: bytes, log_id: bytes) -> None:

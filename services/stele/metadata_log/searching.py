@@ -48,7 +48,7 @@ class Searching:
         before = number(request, "before", newest + 1)
         async with self._turn:
             found = await search(self._writer.history, question, before, limit)
-        shown, next_before = as_json(found.epochs), found.next_before
+        shown, next_before = await asyncio.to_thread(as_json, found.epochs), found.next_before
         if len(shown) < len(found.epochs):
             next_before = found.epochs[len(shown) - 1].epoch
         head = {

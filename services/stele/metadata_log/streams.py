@@ -3,6 +3,8 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,7 +16,7 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image, without_memory
 from stele.domain.view import delta_view, epoch_view
-from stele.log.history import EpochNotFoundError
+from stele.log.history import EpochNotFoundError, told
 from stele.metadata_log.questions import id_of, number, resumed_after
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers.history import ChangesAnswer
@@ -112,12 +114,13 @@ class Streams:
                 while encoded is not None and epoch in encoded:
                     yield encoded[epoch]
                     epoch += 1
-                for found in await self._writer.history.epochs(epoch, STREAM_EPOCHS):
-                    epoch = found.epoch + 1
-                    content = event(found).encode()
-                    if encoded is not None:
-                        _remember(encoded, found.epoch, content)
-                    yield content
+                async with aclosing(self._writer.history.winners(epoch, STREAM_EPOCHS)) as winners:
+                    async for found in winners:
+                        epoch = found.epoch + 1
+                        content = await told([found], partial(_content, event))
+                        if encoded is not None:
+                            _remember(encoded, found.epoch, content)
+                        yield content
                 if epoch > self._writer.image.epoch:
                     if self._writer.failure is not None:
                         return
@@ -126,6 +129,11 @@ class Streams:
                     waiting.cancel()
         finally:
             stopped.cancel()
+
+
+def _content(event: Callable[[Epoch], ServerSentEvent], epochs: list[Epoch]) -> bytes:
+    (epoch,) = epochs
+    return event(epoch).encode()
 
 
 def _remember(encoded: OrderedDict[int, bytes], epoch: int, content: bytes) -> None:
