@@ -97,9 +97,11 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
 ) -> None:
     monkeypatch.setattr("stele.agent.admission.RETRY_S", 0.001)
     not_founded = NotTakenError("join-1", Rejection("not_founded", "There is no cluster."))
-    log = Log(TimeoutError(), not_founded, None)
+    another = NotTakenError("join-1", Rejection("other_log", "This is another log."))
+    log = Log(TimeoutError(), not_founded, another, None)
     await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
-    assert [envelope.request_id for envelope in log.asked] == ["join-1"] * 3
+    assert [envelope.request_id for envelope in log.asked] == ["join-1"] * 4
+    assert {envelope.log_id for envelope in log.asked} == {world.image.log_id.hex()}
     command = log.asked[0].command
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)

@@ -11,9 +11,17 @@ from stele.agent.identity import DataDirectory, Identity
 from stele.agent.standing import expelled, join_ended
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome, Replace
 from stele.domain.commits.restricted import takes_from
+from stele.domain.image import NO_LOG, Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
-from stele.domain.requests.not_taken import EXPIRED, NOT_FOUNDED, RESTRICTED, REUSED, horizon_of
+from stele.domain.requests.not_taken import (
+    EXPIRED,
+    NOT_FOUNDED,
+    OTHER_LOG,
+    RESTRICTED,
+    REUSED,
+    horizon_of,
+)
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.runtime.announce import Announcer, growing_pauses
@@ -30,8 +38,10 @@ NOTE_S: Final = 0.5
 """Between two looks at what the cluster decided of this node since; only logs and notes wait for it."""
 RENEWALS: Final = 3
 """So many times an id that is too old is replaced; where new ones are too old as well the clock is wrong."""
-NOT_YET: Final = RESTRICTED | {NOT_FOUNDED}
-"""Reasons why nothing was decided that pass: somebody will found the cluster, or thaw its log."""
+NOT_YET: Final = RESTRICTED | {NOT_FOUNDED, OTHER_LOG}
+"""Reasons why nothing was decided that pass: somebody will found the cluster, or thaw its log; or this node
+will have read the log that its cluster goes on in.
+"""
 
 log = get_logger(__name__)
 
@@ -92,6 +102,7 @@ async def admit(
             actor=actor_of(identity),
             reason="started with STELE_JOIN=auto" if joins else "restarted",
             origin=advertised.address,
+            log_id=_log_id(follower.image),
         )
         try:
             outcome = await submit.submit(envelope, SUBMIT_TIMEOUT_S)
@@ -126,6 +137,11 @@ async def admit(
         if not joins or row is None or row.address == advertised.address:
             log.info("known to the cluster", epoch=outcome.epoch)
             return
+
+
+def _log_id(image: Image) -> str:
+    """Of the log that is read, in which alone the request may be decided; empty: there is none yet."""
+    return "" if image.log_id == NO_LOG else image.log_id.hex()
 
 
 async def _wait_until_taken(actor: str, follower: LogFollower, stop: Stop) -> None:

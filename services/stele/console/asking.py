@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,7 +15,7 @@ from rich.text import Text
 from stele.console.operations import BY_NAME, Known, Operation
 from stele.console.upstream import AwayError, Upstream
 from stele.domain.base import Command
-from stele.domain.commands import command_name
+from stele.domain.commands import AnyCommand, Envelope, command_name
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.callers import Caller
@@ -46,16 +46,6 @@ class CommandAsked(PlanAsked, frozen=True, kw_only=True, forbid_unknown_fields=T
     """``mark_of`` the plan that was looked at; empty: none was."""
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """As metadata-log takes it."""
-
-    request_id: str
-    command: Command
-    actor: str
-    reason: str
-    origin: str = ORIGIN
-
-
 def operation_of(asked: PlanAsked) -> Operation:
     """Raises HttpError."""
     found = BY_NAME.get(asked.operation)
@@ -78,10 +68,12 @@ async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> C
 
 
 async def envelope_of(
-    asked: CommandAsked, upstream: Upstream, caller: Caller | None = None
+    asked: CommandAsked, upstream: Upstream, caller: Caller | None = None, log_id: str = ""
 ) -> Envelope:
-    """``caller`` is whose token was shown. Raises HttpError where the reason is missing, the command cannot be
-    made, or is not for the caller: of a metadata-log that asks nobody for a token this is all that keeps him.
+    """``caller`` is whose token was shown, ``log_id`` is of the log that the page shows.
+
+    Raises HttpError where the reason is missing, the command cannot be made, or is not for the caller: of a
+    metadata-log that asks nobody for a token this is all that keeps him.
     """
     if not any(each.isprintable() and not each.isspace() for each in asked.reason):
         hint = "Say why: the log keeps it for those who ask later."
@@ -93,9 +85,11 @@ async def envelope_of(
         actor = caller.actor(actor)
     return Envelope(
         request_id=request_id,
-        command=command,
+        command=cast(AnyCommand, command),
         actor=actor or ORIGIN,
         reason=" ".join(asked.reason.split()),
+        origin=ORIGIN,
+        log_id=log_id,
     )
 
 

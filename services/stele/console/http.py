@@ -15,7 +15,6 @@ from starlette.staticfiles import StaticFiles
 from stele.console.asking import (
     ORIGIN,
     CommandAsked,
-    Envelope,
     PlanAsked,
     command_of,
     envelope_of,
@@ -29,6 +28,7 @@ from stele.console.shown import names_by_id
 from stele.console.stream import Pages
 from stele.console.upstream import AwayError, Upstream
 from stele.domain.base import Command
+from stele.domain.commands import Envelope
 from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.http import HttpError, JsonResponse, read_json
 from stele.runtime.tokens import authorization_of
@@ -128,7 +128,8 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
         _check_may(may_command)
         asked = await read_json(request, CommandAsked)
         caller = getattr(request.state, "caller", None)
-        envelope = await envelope_of(asked, upstream, caller)
+        log_id = mirror.newest().log_id.hex()
+        envelope = await envelope_of(asked, upstream, caller, log_id)
         await check_plan(asked, envelope)
         body = msgspec.json.encode(envelope)
         shown = authorization_of(request.headers) if caller else ""

@@ -22,6 +22,7 @@ from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
 from stele.log.follower import Floor
+from stele.log.history import History, Mark, Winner
 from stele.log.port import LogPast, Look, Record
 from stele.log.reader import LogReader
 from stele.log.start import Start
@@ -207,6 +208,19 @@ def whoever_is_asked_to_recover_ends(patch: Patch) -> None:
     patch.function(recovering.lacking, lambda archive, asked, more: [])
 
 
+def late_answers_are_missing_epochs(patch: Patch) -> None:
+    """That a broker does not give an epoch in time is told as if there were none."""
+    page = History._page  # noqa: SLF001
+
+    async def paged(self: History, mark: Mark, last: int, read: int) -> tuple[list[Winner], Mark]:
+        try:
+            return await page(self, mark, last, read)
+        except TimeoutError:
+            raise self.missing(mark.epoch + 1, self.oldest + 1) from None
+
+    patch.attribute(History, "_page", paged)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -230,5 +244,6 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_is_left_to_who_wrote_it,
     recovery_is_finished_whatever_others_hold,
     whoever_is_asked_to_recover_ends,
+    late_answers_are_missing_epochs,
 )
 """Runs come upon these, but too seldom."""

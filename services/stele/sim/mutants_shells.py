@@ -18,7 +18,7 @@ from stele.catch_up.http import Api
 from stele.catch_up.recovering import RecoverQuestion
 from stele.console import asking, gate
 from stele.console.upstream import Upstream
-from stele.domain.commands import Outcome, Rejection
+from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.context import Context
 from stele.domain.features.counts import Count
 from stele.domain.image import Image
@@ -390,9 +390,12 @@ def console_leaves_it_to_others_who_may(patch: Patch) -> None:
     envelope_of = asking.envelope_of
 
     async def of_anybody(
-        asked: asking.CommandAsked, upstream: Upstream, caller: Caller | None = None
-    ) -> asking.Envelope:
-        return await envelope_of(asked, upstream)
+        asked: asking.CommandAsked,
+        upstream: Upstream,
+        caller: Caller | None = None,
+        log_id: str = "",
+    ) -> Envelope:
+        return await envelope_of(asked, upstream, log_id=log_id)
 
     patch.attribute(asking, "envelope_of", of_anybody)
 
