@@ -92,19 +92,35 @@ class Chunk:
 
     __slots__ = ("_hash_sum", "_lists", "even", "keys", "rows", "same", "values")
 
-    def __init__(self, rows: Rows, even: Even | None = None) -> None:
+    def __init__(self, rows: Rows) -> None:
         for column in (rows.keys, *rows.values):
             column.setflags(write=False)
         self.rows = rows
         self.keys = rows.keys.data
         """For ``bisect``: a search in numpy costs five times as much for one key."""
-        self.even = _even(rows.keys) if even is None else even
+        self.even = _even(rows.keys)
         self.values = tuple([column.data for column in rows.values])
         self.same = tuple([_same_of_all(column) for column in rows.values])
         """Of each column the number that all rows have there, and 0 where all lists are empty; None where they
         differ. It spares whoever reads one row a look at the column."""
         self._lists = tuple([_unpacker(column) for column in rows.values])
         self._hash_sum: int | None = None
+
+    def with_values(self, low: int, high: int, new: Rows) -> "Chunk":
+        """With the values of ``new``, whose keys are the same, at the places from ``low`` to ``high``."""
+        changed = object.__new__(Chunk)
+        changed.keys, changed.even, changed._hash_sum = self.keys, self.even, None
+        columns, values = [*self.rows.values], [*self.values]
+        same, lists = [*self.same], [*self._lists]
+        for at, column in enumerate(new.values):
+            now = _overwritten(columns[at], low, high, column)
+            if now is not columns[at]:
+                now.setflags(write=False)
+                columns[at], values[at] = now, now.data
+                same[at], lists[at] = _same_of_all(now), _unpacker(now)
+        changed.rows = Rows(self.rows.keys, tuple(columns))
+        changed.values, changed.same, changed._lists = tuple(values), tuple(same), tuple(lists)
+        return changed
 
     def list_at(self, column: int, place: int) -> tuple[int, ...]:
         """The list of one row, without padding."""
@@ -181,8 +197,7 @@ class Columns:
         first, start, last, stop = self._span(low, high)
         head, tail = self.chunks[first], self.chunks[last]
         if first == last and head.keys[start:stop].tolist() == keys.tolist():
-            changed = Chunk(_overwritten(head.rows, start, stop, rows), head.even)
-            return self._with(first, first, (changed,))
+            return self._with(first, first, (head.with_values(start, stop, rows),))
         parts = [head.rows.cut(0, start), rows, tail.rows.cut(stop, len(tail.rows))]
         count = sum(map(len, parts))
         if count < MIN_CHUNK_ROWS:
@@ -299,20 +314,16 @@ def _stacked(columns: Sequence[Ints]) -> Ints:
     return np.concatenate([widened(column, width) for column in columns])
 
 
-def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
-    """The rows with the values of ``new`` at the places from ``low`` to ``high``."""
-    found = list[Ints]()
-    for old, column in zip(rows.values, new.values, strict=True):
-        if old.shape[1:] == column.shape[1:]:
-            changed = old
-            if column.size:
-                needed = narrowest(column)
-                changed = old.astype(needed if needed.itemsize > old.itemsize else old.dtype)
-                changed[low:high] = column
-        else:
-            changed = _stacked((old[:low], column, old[high:]))
-        found.append(_trimmed(changed))
-    return Rows(rows.keys, tuple(found))
+def _overwritten(old: Ints, low: int, high: int, new: Ints) -> Ints:
+    """The column with ``new`` at the places from ``low`` to ``high``; itself where that changes nothing."""
+    if old.shape[1:] != new.shape[1:]:
+        return _trimmed(_stacked((old[:low], new, old[high:])))
+    if old[low:high].tolist() == new.tolist():
+        return old
+    needed = narrowest(new)
+    changed = old.astype(needed if needed.itemsize > old.itemsize else old.dtype)
+    changed[low:high] = new
+    return _trimmed(changed)
 
 
 def _chunked(rows: Rows) -> Iterator[Chunk]:

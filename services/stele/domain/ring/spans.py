@@ -53,8 +53,7 @@ def spans_of(ranges: Ranges) -> list[Span]:
     starts, ends = ranges.starts, ranges.ends
     found = list[Span]()
     first, reached = 0, MIN_TOKEN
-    (breaks,) = (starts[1:] != ends[:-1]).nonzero()
-    for stop in (*(breaks + 1).tolist(), len(starts)) if len(starts) else ():
+    for stop in _breaks(starts, ends):
         span = Span(starts.item(first), ends.item(stop - 1), first, stop)
         if span.start < reached:
             raise PlacementError(
@@ -68,6 +67,14 @@ def spans_of(ranges: Ranges) -> list[Span]:
         found.append(span)
         first, reached = stop, upper_bound(span.end)
     return found
+
+
+def _breaks(starts: Keys, ends: Keys) -> list[int]:
+    """Behind which ranges there is a gap, or nothing."""
+    if len(starts) < 2:
+        return [1] * len(starts)
+    (breaks,) = (starts[1:] != ends[:-1]).nonzero()
+    return [*(breaks + 1).tolist(), len(starts)]
 
 
 def check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
