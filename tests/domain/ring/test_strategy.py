@@ -3,8 +3,10 @@
 import random
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pytest
+from cassandra.metadata import Murmur3Token, NetworkTopologyStrategy
 from hypothesis import given
 
 from stele.domain.ring import strategy
@@ -36,6 +38,30 @@ def replicas_by_model(ring: Ring, rf: Mapping[str, int], end: int) -> tuple[str,
 def test_replicas_are_those_of_the_slow_model(ring: Ring, rf: dict[str, int]) -> None:
     rows = network_topology(ring.tokens, ring.locations, rf)
     assert rows == tuple((r, replicas_by_model(ring, rf, r.end)) for r, _ in rows)
+
+
+class Host(NamedTuple):
+    """As much of the driver's host as its strategy looks at."""
+
+    name: str
+    datacenter: str
+    rack: str
+
+
+@given(ring=rings(), rf=some_rf)
+def test_replicas_are_those_that_cassandras_driver_routes_by(
+    ring: Ring, rf: dict[str, int]
+) -> None:
+    hosts = {name: Host(name, at.dc, at.rack) for name, at in ring.locations.items()}
+    tokens = sorted(ring.tokens)
+    owners = {Murmur3Token(token): hosts[ring.tokens[token]] for token in tokens}
+    asked = {dc: str(copies) for dc, copies in rf.items()}
+    of_driver = NetworkTopologyStrategy(asked).make_token_replica_map(owners, [*owners])
+    ours = {
+        range_.end: {*names} for range_, names in network_topology(ring.tokens, ring.locations, rf)
+    }
+    for token in tokens:
+        assert ours[token] == {host.name for host in of_driver[Murmur3Token(token)]}
 
 
 @pytest.mark.parametrize(("groups", "rounds"), [(0, 64), (0, 2), (16, 2)])
