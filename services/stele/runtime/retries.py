@@ -4,9 +4,15 @@ from functools import partial
 from typing import Final
 
 import stamina
+import stamina.instrumentation
 
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 2.0
+
+stamina.instrumentation.set_on_retry_hooks([])
+"""Who retries says once what is away, in its own words; a command's output is its own too."""
+
+retried = stamina.retry_context
 
 until_it_works = partial(
     stamina.retry_context,

@@ -20,6 +20,7 @@ from stele.cli.demo.timeline import Bar
 from stele.cli.errors import UnreachableError
 from stele.cli.output import size
 from stele.domain.commands import CreateKeyspace
+from stele.runtime.retries import retried
 
 NOT_DATA = frozenset({"site-packages", "dist-packages", "__pycache__"})
 LARGEST_BYTES = 8_000_000
@@ -27,6 +28,13 @@ LARGEST_BYTES = 8_000_000
 WRITERS = 12
 ATTEMPTS = 5
 TIMEOUT_S = 20.0
+
+
+class NotWrittenError(Exception):
+    """What a node answered instead."""
+
+
+FAILURES = (NotWrittenError, aiohttp.ClientError, TimeoutError)
 
 File = tuple[Path, int]
 """Where it is, and its size in bytes."""
@@ -97,20 +105,18 @@ async def _write_all(
 
 async def _write(scene: Scene, address: str, key: str, content: bytes) -> None:
     """Write one file; the same bytes again when a node is too busy."""
-    why = ""
-    for attempt in range(ATTEMPTS):
-        try:
-            async with scene.site.http.put(
-                address + data_path(KEYSPACE, key),
-                params={"consistency": "quorum"},
-                data=content,
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-            ) as answer:
-                body = await answer.read()
-                if answer.status == 200:
-                    return
-                why = f"{answer.status} {body[:300].decode()}"
-        except (aiohttp.ClientError, TimeoutError) as error:
-            why = repr(error)
-        await asyncio.sleep(0.1 * 2**attempt)
-    raise UnreachableError(f"{key} could not be written through {address}: {why}")
+    try:
+        async for attempt in retried(on=FAILURES, attempts=ATTEMPTS, timeout=None):
+            with attempt:
+                async with scene.site.http.put(
+                    address + data_path(KEYSPACE, key),
+                    params={"consistency": "quorum"},
+                    data=content,
+                    timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+                ) as answer:
+                    body = await answer.read()
+                    if answer.status != 200:
+                        raise NotWrittenError(f"{answer.status} {body[:300].decode()}")
+    except FAILURES as error:
+        why = str(error) if isinstance(error, NotWrittenError) else repr(error)
+        raise UnreachableError(f"{key} could not be written through {address}: {why}") from error
