@@ -37,6 +37,9 @@ RECORDS = {
     "outcome": "outcomes",
 }
 """What is encoded and decoded, and the topic that it goes through."""
+FROM = ("stele.log", "stele.runtime.announce")
+COMMANDS = {"Commander", "announced", "announce", "Announcer"}
+"""Who imports one of these sends commands and hears their outcomes."""
 OTHERS = {"producer"}
 """Programs of others."""
 _EDGE = re.compile(r"(.+?) -->(?:\|(.+?)\|)? (.+)")
@@ -63,13 +66,13 @@ def flows(lines: list[str]) -> Iterator[Flow]:
 
 @cache
 def imported_by(room: str) -> frozenset[str]:
-    """Names that the modules of a folder import from ``log``."""
+    """Names that the modules of a folder import from ``log``, or to announce themselves."""
     return frozenset(
         alias.name
         for folder in FOLDERS[room]
         for path in (STELE / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stele.log")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FROM)
         for alias in node.names
     )
 
@@ -77,7 +80,8 @@ def imported_by(room: str) -> frozenset[str]:
 def speaks(room: str, way: str, record: str) -> bool:
     """A commander encodes commands and decodes outcomes on behalf of who has one."""
     commands = (way, record) in (("encode", "envelope"), ("decode", "outcome"))
-    return f"{way}_{record}" in imported_by(room) or (commands and "Commander" in imported_by(room))
+    names = imported_by(room)
+    return f"{way}_{record}" in names or (commands and bool(COMMANDS & names))
 
 
 def test_what_goes_through_topics_is_what_the_code_encodes_and_decodes() -> None:
