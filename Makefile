@@ -88,6 +88,8 @@ docs: setup ## the pages as a site in build/site, with search; a dead link fails
 bench: setup ## measure, on this machine
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.archive
+	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.ring
 
 lock: setup ## resolve the newest versions that pyproject.toml and jars/ allow
 	echo "uv==0.13.8" | $(LOCK) --upgrade - -o requirements/uv.txt
