@@ -5,6 +5,7 @@ or those of another run where that one is long; or the story that does not go as
 invariant that fails in it where one does; or the test that fails, and whether it needs a broker.
 """
 
+import re
 import warnings
 from pathlib import Path
 
@@ -33,6 +34,8 @@ FOUND = read_record()
 BY_STORIES = sorted(name for name, known in FOUND.items() if "story" in known)
 BY_TESTS = sorted(name for name, known in FOUND.items() if "test" in known)
 BY_RUNS = sorted({*FOUND} - {*BY_STORIES} - {*BY_TESTS})
+OF_FORM = {"6"}
+"""Rules that no state can break."""
 TEST_TIMEOUT_S = 110
 RENEW = "python -m tests.sim.record finds a run for it, and writes the table anew"
 
@@ -40,6 +43,21 @@ RENEW = "python -m tests.sim.record finds a run for it, and writes the table ane
 def test_the_page_shows_the_record() -> None:
     page = PAGE.read_text()
     assert page == page_with(page, FOUND), RENEW
+
+
+def test_each_rule_has_a_planted_bug_or_says_what_holds_it() -> None:
+    section = (
+        PAGE.read_text()
+        .partition("### A planted bug for each rule")[2]
+        .partition("\n\nBugs are")[0]
+    )
+    found = re.findall(r"^\| (\d+|I\d+) \| [^|]* \| (.*) \|$", section, re.MULTILINE)
+    rows = dict(found)
+    assert len(rows) == len(found)
+    assert [*rows] == [*map(str, range(1, 14)), *(f"I{number}" for number in range(1, 15))]
+    for rule, cell in rows.items():
+        if rule not in OF_FORM:
+            assert {*re.findall(r"`(\w+)`", cell)} <= FOUND.keys() and "`" in cell, rule
 
 
 @pytest.mark.slow

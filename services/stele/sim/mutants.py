@@ -35,6 +35,7 @@ from stele.sim.mutants_requests import REQUEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_rows import ROW_MUTANTS
+from stele.sim.mutants_rules import RULE_TEST_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_snapshots import SNAPSHOT_MUTANTS, SNAPSHOT_TEST_MUTANTS
@@ -162,6 +163,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *OVERRIDE_TEST_MUTANTS,
             *LOST_LOG_TEST_MUTANTS,
             *GUARD_TEST_MUTANTS,
+            *RULE_TEST_MUTANTS,
         )
     },
 }
