@@ -94,3 +94,25 @@ def test_a_run_writes_it(
     (page,) = tmp_path.glob("*.html")
     assert page.as_uri() in capsys.readouterr().out
     assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_story_has_a_page_too(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    goes: bool,
+) -> None:
+    story = (Path(__file__).parent / "stories/leave_rolled_back.txt").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("it.txt").write_text(story if goes else f"{story}\nnobody understands this\n")
+    code = run(["sim", "run", "--scenario", "it.txt", "--html"])
+    said, page = capsys.readouterr().out, (tmp_path / "stele-sim-it.html").read_text()
+    assert code == (0 if goes else 1) and (tmp_path / "stele-sim-it.html").as_uri() in said
+    assert ("went as it is written" if goes else "did not go as it is written") in page
+    assert ("nobody understands this" in page) is (not goes)
+    assert {"<div>A</div>", "<div>c1</div>", "<div>w1</div>"} <= {
+        *re.findall("<div>[A-Za-z0-9]+</div>", page)
+    }
+    assert ('class="failed"' in page) is (not goes)

@@ -1,4 +1,4 @@
-"""A run as a page for the browser: a lane for each process, its faults as bars, and every line of the trace.
+"""A run or a story as a page for the browser: a lane for each process, faults as bars, each line of its trace.
 
 It is one file without scripts. Who points at an event sees its line; who follows it gets to the line below.
 """
@@ -6,6 +6,7 @@ It is one file without scripts. Who points at an event sees its line; who follow
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.sim.report import failure_lines, replay_command, result_lines
@@ -17,7 +18,8 @@ WORLD: Final = "world"
 """Of what names no process: the leader, Redis, the topic."""
 
 _LINE: Final = re.compile(r"\s*(\d+\.\d+) (.*)")
-_PROCESS: Final = re.compile(r"\b(?!(?:k|r|dc)\d)[a-z]{1,2}\d+\b")
+_PROCESS: Final = re.compile(r"\b(?:(?!(?:k|r|dc)\d)[a-z]{1,2}\d+|(?!I\b)[A-Z])\b")
+"""Nodes of stories have a letter as their name."""
 _LASTS: Final = re.compile(r"\bfor ([\d.]+) s\b")
 _KINDS: Final = {
     "epoch": re.compile(r"epoch \d+ "),
@@ -65,18 +67,59 @@ def events_of(trace: Iterable[str]) -> list[Event]:
     return found
 
 
+class Head(NamedTuple):
+    """What stands above the lanes. ``failed_s`` is when a rule failed; below 0 where none did."""
+
+    title: str
+    verdict: str
+    """As HTML."""
+    again: str
+    """The command that plays it again."""
+    figures: Sequence[str]
+    end_s: float
+    failed_s: float = -1.0
+
+
 def time_line(trace: Sequence[str], result: Result) -> str:
     """The page of a run, as HTML."""
+    failure = result.failure
+    lines = result_lines(result)[1:]
+    if failure is None:
+        head = Head(
+            f"seed {result.seed}", "passed", replay_command(result), lines, result.virtual_s
+        )
+    else:
+        head = Head(
+            f"seed {result.seed}",
+            f'<b class="fault">{escape(failure.invariant)} fails</b>',
+            replay_command(result),
+            [*failure_lines(failure), "", *lines],
+            result.virtual_s,
+            failure.at_s,
+        )
+    return _page(trace, head)
+
+
+def story_line(trace: Sequence[str], path: Path, why: str) -> str:
+    """The page of a story, as HTML; ``why`` it did not go as it is written, empty where it did."""
+    end_s = max((event.at_s for event in events_of(trace)), default=0.0)
+    verdict = '<b class="fault">did not go as it is written</b>' if why else "went as it is written"
+    again = f"stele sim run --scenario {path} --html"
+    told = [*([why, ""] if why else []), *path.read_text().splitlines()]
+    return _page(trace, Head(path.stem, verdict, again, told, end_s, end_s if why else -1.0))
+
+
+def _page(trace: Sequence[str], head: Head) -> str:
     events = events_of(trace)
-    title = f"seed {result.seed}"
     lanes = _in_order({lane for event in events for lane in event.lanes})
+    title = escape(head.title)
     return "\n".join(
         (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',
-            f"<style>:root {{ --lane: {LANE}px; }}{_STYLE}</style><h1>{escape(title)}: {_verdict(result)}</h1>",
-            f"<p>Again: <code>{escape(replay_command(result))}</code></p>",
-            *_figures(result),
-            *_drawn(events, lanes, result),
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>',
+            f"<style>:root {{ --lane: {LANE}px; }}{_STYLE}</style><h1>{title}: {head.verdict}</h1>",
+            f"<p>Again: <code>{escape(head.again)}</code></p>",
+            f"<pre>{escape(chr(10).join(head.figures))}</pre>",
+            *_drawn(events, lanes, head),
             "<h2>Line by line</h2><ol>",
             *(_row(event) for event in events),
             "</ol></html>",
@@ -100,27 +143,13 @@ def _in_order(lanes: set[str]) -> list[str]:
 
     def place(lane: str) -> tuple[str, int]:
         letters = lane.rstrip("0123456789")
-        return letters, int(lane[len(letters) :])
+        return letters, int(lane[len(letters) :] or 0)
 
     return first + sorted(lanes - {LOG, REQUESTS, WORLD}, key=place)
 
 
-def _verdict(result: Result) -> str:
-    failure = result.failure
-    return (
-        "passed" if failure is None else f'<b class="fault">{escape(failure.invariant)} fails</b>'
-    )
-
-
-def _figures(result: Result) -> Iterator[str]:
-    lines = result_lines(result)[1:]
-    if result.failure is not None:
-        lines = [*failure_lines(result.failure), "", *lines]
-    yield f"<pre>{escape(chr(10).join(lines))}</pre>"
-
-
-def _drawn(events: Sequence[Event], lanes: Sequence[str], result: Result) -> Iterator[str]:
-    end_s = max([result.virtual_s, *(event.at_s for event in events)])
+def _drawn(events: Sequence[Event], lanes: Sequence[str], head: Head) -> Iterator[str]:
+    end_s = max([head.end_s, *(event.at_s for event in events)])
     scale = min(PIXELS_A_SECOND, MOST_PIXELS / max(1.0, end_s))
     width, height = LEFT + end_s * scale + 40, LANE * (len(lanes) + 1)
     place = {lane: LANE * (index + 1) + LANE / 2 for index, lane in enumerate(lanes)}
@@ -136,8 +165,8 @@ def _drawn(events: Sequence[Event], lanes: Sequence[str], result: Result) -> Ite
         x = LEFT + event.at_s * scale
         mark = "".join(_mark(event, x, place[lane], scale, end_s) for lane in event.lanes)
         yield f'<a href="#e{event.number}" class="{event.kind}">{mark}<title>{_told(event)}</title></a>'
-    if result.failure is not None:
-        x = LEFT + result.failure.at_s * scale
+    if head.failed_s >= 0:
+        x = LEFT + head.failed_s * scale
         yield f'<path class="failed" d="M{x:.1f} 0V{height}"/>'
     yield "</svg></div></div>"
     yield f"<p>{''.join(f'<span class={kind}>● {says}</span> ' for kind, says in _LEGEND.items())}</p>"

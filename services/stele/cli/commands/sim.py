@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
@@ -60,9 +60,7 @@ def run(
     from stele.sim.processes.run import run_disaster_scenario  # noqa: PLC0415
 
     if scenario is not None and scenario.suffix == ".txt":
-        if html:
-            raise SystemExit("A story has no page: run a seed, or a scenario (.json), with --html.")
-        return _tell(scenario, trace=trace)
+        return _tell(scenario, trace=trace, html=html)
     chosen = make_disaster(seed)
     if scenario is not None:
         chosen = msgspec.json.decode(_content(scenario), type=Disaster)
@@ -71,7 +69,9 @@ def run(
     if trace:
         print("\n".join(lines))
     if html:
-        _write_page(lines, result, quiet=json)
+        from stele.sim.time_line import time_line  # noqa: PLC0415
+
+        _write_page(str(result.seed), time_line(lines, result), quiet=json)
     if json:
         print(msgspec.json.encode(result).decode())
     else:
@@ -235,25 +235,30 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _tell(path: Path, *, trace: bool) -> int:
+def _tell(path: Path, *, trace: bool, html: bool) -> int:
     from stele.sim.processes.stories.story import StoryError  # noqa: PLC0415
     from stele.sim.processes.stories.telling import tell  # noqa: PLC0415
     from stele.sim.violation import Violation  # noqa: PLC0415
 
+    lines, why, epochs = list[str](), "", 0
     try:
-        world = tell(path, show=print if trace else None)
+        world = tell(path, show=lines.append if trace or html else None)
+        epochs = world.witness.image.epoch
     except (StoryError, Violation) as error:
-        print(error)
-        return 1
-    print(f"{path.name}: went as it is written, {world.witness.image.epoch} epochs")
-    return 0
+        why = str(error)
+    if trace:
+        print("\n".join(lines))
+    if html:
+        from stele.sim.time_line import story_line  # noqa: PLC0415
+
+        _write_page(path.stem, story_line(lines, path, why), quiet=False)
+    print(why or f"{path.name}: went as it is written, {epochs} epochs")
+    return 1 if why else 0
 
 
-def _write_page(trace: Sequence[str], result: Result, *, quiet: bool) -> None:
-    from stele.sim.time_line import time_line  # noqa: PLC0415
-
-    path = Path(f"stele-sim-{result.seed}.html")
-    path.write_text(time_line(trace, result))
+def _write_page(name: str, page: str, *, quiet: bool) -> None:
+    path = Path(f"stele-sim-{name}.html")
+    path.write_text(page)
     if not quiet:
         print(f"time line: {path.absolute().as_uri()}")
 
