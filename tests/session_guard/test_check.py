@@ -83,7 +83,7 @@ async def test_a_guard_that_lags_refuses_what_it_would_permit(how: str) -> None:
         assert answer.status_code == 503
         found = answer.json()
         assert (found["ok"], found["code"]) == (False, "not_current")
-        assert found["facts"]["proof_max_age_s"] == MAX_AGE_S
+        assert found["details"]["proof_max_age_s"] == MAX_AGE_S
         assert found["message"] and found["hint"]
         world.answer()
         world.thaw()

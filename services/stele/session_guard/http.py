@@ -114,7 +114,7 @@ def not_current(age_s: float, max_age_s: float, trouble: str) -> CheckView:
         f"{trouble or 'the log is slow'}.",
         hint="Do not go on; ask again, or ask another session-guard.",
         proof_age_s=proof_age_s,
-        facts={"proof_age_s": proof_age_s, "proof_max_age_s": max_age_s},
+        details={"proof_age_s": proof_age_s, "proof_max_age_s": max_age_s},
     )
 
 

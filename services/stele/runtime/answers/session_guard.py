@@ -63,7 +63,7 @@ class CheckView(msgspec.Struct, frozen=True):
     """``GET /v1/check`` of the session guard: ``ok`` when all that was asked about may go on.
 
     The log's end was asked ``proof_age_s`` ago, and all that was there is in this answer; None when it
-    never was. A refusal has the shape of every error: ``code``, ``message``, ``hint``, ``facts``.
+    never was. A refusal has the shape of every error: ``code``, ``message``, ``hint``, ``details``.
     """
 
     ok: bool
@@ -75,7 +75,7 @@ class CheckView(msgspec.Struct, frozen=True):
     epoch: int = 0
     version: int = 0
     fence_version: int = 0
-    facts: dict[str, float | None] = {}
+    details: dict[str, float | None] = {}
 
 
 class SessionsView(msgspec.Struct, frozen=True):
