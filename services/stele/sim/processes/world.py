@@ -51,6 +51,7 @@ from stele.sim.processes.redis import Server
 from stele.sim.processes.release_checks import ReleaseWitness
 from stele.sim.processes.releases import NEWER, OLDER
 from stele.sim.processes.requester import RequesterMachine
+from stele.sim.processes.rivals import Rivals
 from stele.sim.processes.rolling import Roller
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
@@ -139,7 +140,7 @@ class World:
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
         self.traps = Traps(self)
-        self.late = Late(self)
+        self.late, self.rivals = Late(self), Rivals(self)
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = self._ages_ending = 0
@@ -306,6 +307,7 @@ class World:
         self.network.mend_all()
         self.network.weather = FINE
         self.traps.leave()
+        self.rivals.leave()
         self.late.end()
         for machine in self.machines.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
