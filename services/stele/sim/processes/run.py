@@ -381,6 +381,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "ids too old": world.latecomer.refused,
             "decisions in parts": witness.log.in_parts,
             "too large": witness.log.too_large,
+            "owed reads": world.answers.checks,
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
