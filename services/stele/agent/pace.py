@@ -17,13 +17,13 @@ class Pace:
     """``bytes_per_s`` is asked again and again; it must be above 0."""
 
     def __init__(
-        self, bytes_per_s: Callable[[], float], clock: Callable[[], float] = time.monotonic
+        self, bytes_per_s: Callable[[], float], clock: Callable[[], float] | None = None
     ) -> None:
         self._bytes_per_s = bytes_per_s
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._taken = 0.0
         self._paid = 0.0
-        self._looked_at_s = clock()
+        self._looked_at_s = self._clock()
 
     async def took(self, size_bytes: int) -> None:
         """Say what was taken, and wait until it is paid for. Each waits for what was taken up to then: were

@@ -12,17 +12,18 @@ TURN_S: Final = 0.01
 
 def resting(
     share: float = SHARE,
-    now_s: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    now_s: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] | None = None,
 ) -> Callable[[], None]:
     """To be called again and again by a thread: it sleeps, so that it works for this share of the time."""
-    began_s = now_s()
+    clock, pause = now_s or time.monotonic, sleep or time.sleep
+    began_s = clock()
 
     def rest() -> None:
         nonlocal began_s
-        worked_s = now_s() - began_s
+        worked_s = clock() - began_s
         if worked_s >= TURN_S:
-            sleep(worked_s * (1 - share) / share)
-            began_s = now_s()
+            pause(worked_s * (1 - share) / share)
+            began_s = clock()
 
     return rest

@@ -6,10 +6,10 @@ tablet comes, and when a table is split or merged; until it rests on enough it i
 what they knew.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import expm1, log
-from time import monotonic
 from typing import Final, NamedTuple
 
 import msgspec
@@ -80,9 +80,9 @@ class _Table:
 class Rates:
     """Counts, and tells. ``count`` is on the path of every operation."""
 
-    def __init__(self, half_life_s: float, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, half_life_s: float, clock: Callable[[], float] | None = None) -> None:
         self._half_life_s = half_life_s
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._tables = dict[str, _Table]()
 
     def count(self, data_id: str, token: int, *, written: bool) -> None:

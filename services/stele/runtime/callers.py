@@ -71,14 +71,14 @@ class Caller(NamedTuple):
 class Callers:
     """Those in a file, which is read again once it has changed. One that cannot be read lets nobody in."""
 
-    def __init__(self, file: Path, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: Path, now: Callable[[], float] | None = None) -> None:
         """Raises ValueError, OSError."""
         self._file = file
-        self._now = now
+        self._now = now or time.monotonic
         self._seen = _mark(file)
         self._known: Mapping[bytes, Caller] = read_callers(_text(file))
         self._problem = ""
-        self._look_s = now() + LOOK_S
+        self._look_s = self._now() + LOOK_S
 
     def who(self, authorization: str) -> Caller:
         """Whose token the header holds. Raises HttpError."""

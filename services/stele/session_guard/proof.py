@@ -27,14 +27,14 @@ class Proofs:
         self,
         follower: LogFollower,
         probe_timeout_s: float,
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] | None = None,
     ) -> None:
         self.asked_at_s = NEVER
         self.trouble = ""
         self._asked_at: Moment | None = None
         self._follower = follower
         self._probe_timeout_s = probe_timeout_s
-        self._now_s = now_s
+        self._now_s = now_s or time.monotonic
         self._probe: asyncio.Task[None] | None = None
 
     def age_s(self) -> float:

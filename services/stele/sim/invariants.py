@@ -16,6 +16,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import unchanged
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim import ranges_in_use as in_use
+from stele.sim.quorum_sets import asks_for_another_number
 from stele.sim.tablet_checks import has_copies, replications_of
 from stele.sim.violation import require
 
@@ -91,6 +92,15 @@ def check_quorums_meet(older: Image, newer: Image) -> None:
                 f" {newer.topology.version} meet at token {end} of {name}",
                 f"{first} and {second} have quorums that do not",
             )
+            for sides in (first, second):
+                differs = asks_for_another_number(sides)
+                require(
+                    not differs,
+                    "I4",
+                    f"more than half of the readers are a quorum of {sides}, for a write more than half of"
+                    " those on the other side of a move as well",
+                    differs,
+                )
 
 
 def check_sessions(after: Image, ever: set[str]) -> None:

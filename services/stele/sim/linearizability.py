@@ -46,6 +46,7 @@ class CommandHistory:
         self.told = 0
         self.rejected = 0
         self.barriers = 0
+        self.barrier_reads = 0
         self.envelopes: dict[str, Envelope] = {}
         self.epoch_of: dict[str, int] = {}
         """Request id -> the epoch that decided it."""
@@ -195,5 +196,16 @@ class CommandHistory:
             epoch > durable_before,
             "I2",
             f"a barrier asked for after epoch {durable_before} became durable shows that epoch",
+            f"it was answered at epoch {epoch}",
+        )
+
+    def barrier_read_answered(self, known_before: int, epoch: int) -> None:
+        """A read at level barrier, which adds no record, shows what was known before it was asked for."""
+        self.barrier_reads += 1
+        self.floor = max(self.floor, epoch)
+        require(
+            epoch >= known_before,
+            "I2",
+            f"a read at level barrier shows epoch {known_before}, which was known before it was asked for",
             f"it was answered at epoch {epoch}",
         )

@@ -98,6 +98,7 @@ BY_DISASTERS: Final = frozenset(
         "recognise_requests_by_payload",
         "reject_on_an_old_state",
         "barrier_reads_locally",
+        "barrier_that_lost_is_not_answered",
         "barrier_is_shared_for_ever",
         "loser_is_not_decided_again",
         "timeout_is_failure",

@@ -128,6 +128,22 @@ def barrier_reads_locally(patch: Patch) -> None:
     patch.attribute(CommitPipeline, "read_barrier", local)
 
 
+def barrier_that_lost_is_not_answered(patch: Patch) -> None:
+    """A linearizable read waits for ever where other records came before its own."""
+    plain = CommitPipeline.read_barrier
+
+    def read_barrier(self: CommitPipeline, reply: Reply) -> None:
+        before = self.fold.image.epoch
+
+        def tell(outcome: Outcome) -> None:
+            if outcome.epoch == before + 1:
+                reply(outcome)
+
+        plain(self, tell)
+
+    patch.attribute(CommitPipeline, "read_barrier", read_barrier)
+
+
 def barrier_is_shared_for_ever(patch: Patch) -> None:
     """Late readers join a NOOP that was appended long before they asked."""
     read_barrier = CommitPipeline.read_barrier
@@ -301,6 +317,7 @@ LOG_MUTANTS: Final = (
     recognise_requests_by_payload,
     reject_on_an_old_state,
     barrier_reads_locally,
+    barrier_that_lost_is_not_answered,
     barrier_is_shared_for_ever,
     loser_is_not_decided_again,
     timeout_is_failure,

@@ -17,7 +17,12 @@ from stele.coordinator.knowledge import Observed
 from stele.coordinator.replicas import AskedReplicas
 from stele.domain.acks import Barrier
 from stele.domain.archive.facts import Replica
+from stele.domain.context import Context, Decision
 from stele.domain.image import Image
+from stele.domain.registry import DECISIONS
+from stele.domain.topology.commands import ClaimCoordinator
+from stele.domain.topology.facts import CoordinatorChanged
+from stele.domain.topology.heads import Coordinator
 from stele.log.codec import decode_ack
 from stele.sim.patching import Patch
 from stele.tablet_balancer.balancing import Balancer
@@ -94,6 +99,20 @@ def balancers_hear_the_acks_of_the_log_before(patch: Patch) -> None:
     patch.attribute(Balancer, "on_ack", on_ack)
 
 
+def term_is_claimed_twice(patch: Patch) -> None:
+    """A claim of the term that another one holds by now succeeds too."""
+    plain = DECISIONS[ClaimCoordinator]
+
+    def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:
+        current = context.image.topology.coordinator
+        if command.term == current.term and command.holder != current.holder:
+            return (CoordinatorChanged(Coordinator(command.term, command.holder)),)
+        found: Decision = plain(context, command)
+        return found
+
+    patch.item(DECISIONS, ClaimCoordinator, claim_coordinator)
+
+
 PROCESS_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     resigned_leader_takes_the_newest_term_for_its_own,
     silent_nodes_have_answered,
@@ -101,4 +120,5 @@ PROCESS_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     node_json_is_not_synced,
     replicas_are_always_heard,
     balancers_hear_the_acks_of_the_log_before,
+    term_is_claimed_twice,
 )

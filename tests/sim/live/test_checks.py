@@ -133,6 +133,11 @@ def records(history: History) -> list[Record]:
     return [Record(offset, encode_epoch(epoch)) for offset, epoch in enumerate(history.epochs)]
 
 
+def shown(run: Run, at: int) -> int:
+    """The epoch that read number ``at`` gave."""
+    return [r.epoch for r in run.records if isinstance(r, StateRead)][at]
+
+
 def state_id(log: LogRead, epoch: int) -> str:
     return log.images[epoch].state_id.hex()
 
@@ -141,9 +146,38 @@ def test_a_run_that_fits_its_log() -> None:
     run = Run()
     checked = check_all(run.records, run.log, run.acks, run.rest)
     assert checked.epochs == run.log.image.epoch > run.first
-    assert (checked.commands, checked.rejected, checked.barriers, checked.probes) == (3, 1, 1, 1)
+    assert (checked.commands, checked.rejected, checked.probes) == (3, 1, 1)
+    assert (checked.barriers, checked.barrier_reads) == (1, 1)
     assert checked.gates > 8, "a join of each of four nodes, fenced at every step"
     assert checked.watched == checked.epochs
+
+
+def test_a_read_at_barrier_may_give_what_was_not_known_when_it_began() -> None:
+    """Another one, meanwhile, is told of a newer epoch: the older answer is right, as it began before."""
+    run = Run()
+    before = run.history.image
+    run.ask(SetSetting(name="a", value="3"))
+    run.log = LogRead(records(run.history))
+    run.add(
+        Told(**run.moment(), watch=0, epoch=run.log.image.epoch, state_id=state_id(run.log, -1))
+    )
+    asked = next(r for r in reversed(run.records) if isinstance(r, Question))
+    for epoch in (before.epoch, run.log.image.epoch):
+        run.add(
+            StateRead(
+                began=asked.began,
+                ended=run.at + 1,
+                through="metadata-log-1",
+                level="barrier",
+                answered=True,
+                epoch=epoch,
+                state_id=state_id(run.log, epoch),
+            )
+        )
+    here = (run.log.image.epoch, state_hash(run.log.image))
+    run.rest.positions.update(n1=here, n2=here)
+    checked = check_all(run.records, run.log, run.acks, run.rest)
+    assert checked.barrier_reads == 3
 
 
 def _gap(run: Run) -> None:
@@ -199,6 +233,18 @@ def _invented_read_at_barrier(run: Run) -> None:
     run.change(StateRead, 1, state_id="11" * 16)
 
 
+def _stale_read_at_barrier(run: Run) -> None:
+    """Older by one than what the read before it had shown."""
+    old = shown(run, 0) - 1
+    run.change(StateRead, 1, epoch=old, state_id=state_id(run.log, old))
+
+
+def _stale_read_at_barrier_after_an_answer(run: Run) -> None:
+    run.read("barrier")
+    old = run.history.image.epoch - 1
+    run.change(StateRead, 2, epoch=old, state_id=state_id(run.log, old))
+
+
 def _silent_metadata_log(run: Run) -> None:
     run.change(StateRead, 1, answered=False, answer="TimeoutError()")
 
@@ -241,6 +287,8 @@ PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
     (_refused_yet_applied, "I2", "the log decided it at epoch"),
     (_refused_for_no_reason, "I2", "a rejection lies after epoch"),
     (_stale_read, "I2", "shows that epoch"),
+    (_stale_read_at_barrier, "I2", "a read at level barrier shows epoch"),
+    (_stale_read_at_barrier_after_an_answer, "I2", "a read at level barrier shows epoch"),
     (_invented_read, "I1", "shows a state of the log"),
     (_invented_read_at_barrier, "I1", "shows a state of the log"),
     (_silent_metadata_log, "I10", "answers reads at level barrier"),

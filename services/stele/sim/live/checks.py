@@ -69,6 +69,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     commands: int
     rejected: int
     barriers: int
+    """Reads at level linearizable."""
+    barrier_reads: int
     data_operations: int
     truncations: int
     copies: int
@@ -99,6 +101,7 @@ def check_all(
         commands=commands.told,
         rejected=commands.rejected,
         barriers=commands.barriers,
+        barrier_reads=commands.barrier_reads,
         data_operations=operations,
         truncations=len(parts) - 1,
         copies=copies,
@@ -131,7 +134,7 @@ def check_gates(log: LogRead, acks: Iterable[Ack]) -> int:
 
 
 def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory:
-    """I2: answers and linearizable reads fit into the order of epochs."""
+    """I2: answers, and reads at level linearizable or barrier, fit into the order of epochs."""
     history = CommandHistory(log, strangers=True)
     questions = [r for r in records if isinstance(r, Question)]
     history.envelopes.update({q.envelope.request_id: q.envelope for q in questions})
@@ -159,6 +162,8 @@ def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory
             _check_state(record, log)
             if record.level == "linearizable":
                 history.barrier_answered(floors[id(record)], record.epoch)
+            else:
+                history.barrier_read_answered(floors[id(record)], record.epoch)
     return history
 
 

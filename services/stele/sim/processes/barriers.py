@@ -2,6 +2,7 @@
 of the newest term, and pass a barrier where as many have noted the version, or its fence, as that takes.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,8 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.names import COORDINATOR, RequestKind
+from stele.domain.topology.facts import CoordinatorChanged
+from stele.domain.topology.heads import Coordinator
 from stele.domain.topology.image import TopologyImage
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class BarrierWitness:
         """By node whose disk was thrown away: what that had noted."""
         self._placed: dict[int, frozenset[str]] = {}
         """By version the placements that were there when it came."""
+        self._claims = defaultdict[int, dict[bytes, str]](dict)
+        """By term the states in which it began, with who holds it."""
 
     @property
     def _witness(self) -> "Witness":
@@ -82,7 +87,24 @@ class BarrierWitness:
         is_part = not epoch.request_id  # the commit of a decision has its request's id
         if epoch.actor == COORDINATOR and epoch.command != CLAIM and not is_part:
             self._is_of_the_holder(before, epoch)
+        for fact in epoch.facts:
+            if isinstance(fact, CoordinatorChanged):
+                self._is_a_new_term(fact.coordinator, epoch)
         self._passes(before.topology, after.topology, before)
+
+    def _is_a_new_term(self, claimed: Coordinator, epoch: Epoch) -> None:
+        """Along a history a term is claimed once: whoever has it keeps it for good."""
+        head = self._witness.head
+        line, claims = self._witness.line(head), self._claims[claimed.term]
+        others = [f"{holder} in epoch {line[at]}" for at, holder in claims.items() if at in line]
+        claims[head] = claimed.holder
+        self._witness.checks += 1
+        self._world.demand(
+            not others,
+            ONE_TERM,
+            f"term {claimed.term} has one holder for good, {', '.join(others)}",
+            f"epoch {epoch.epoch} gives it to {claimed.holder}",
+        )
 
     def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
         """What a coordinator has an effect with, it sent as the holder of the newest term, or by a state."""

@@ -58,7 +58,8 @@ class Topic:
         self._on_durable = on_durable
         self._last_arrival_us: dict[str, int] = {}
         self._readers: list[Reading] = []
-        self._down_until_us = 0
+        self.down_until_us = 0
+        """No leader takes anything until then."""
         self._generation = 0
         self._reports: dict[int, OnReport] = {}
         """Of records that readers may not see yet."""
@@ -95,7 +96,7 @@ class Topic:
 
     def land(self, value: bytes, report: OnReport | None = None) -> None:
         """A record is at the leader."""
-        if self.kernel.now_us < self._down_until_us:
+        if self.kernel.now_us < self.down_until_us:
             return
         if report is not None:
             self._reports[self.end] = report
@@ -140,7 +141,7 @@ class Topic:
         del self.records[self.high - self.begin :]
         self._reports.clear()
         self._generation += 1
-        self._down_until_us = self.kernel.now_us + us(down_s)
+        self.down_until_us = self.kernel.now_us + us(down_s)
         for reading in [*self._readers]:
             reading.doubt("the leader has changed")
 

@@ -119,6 +119,7 @@ class Caller(Owner):
         world, began_us = self.world, self.world.kernel.now_us
         target, least = of or self.chance.choice(world.logs), world.witness.promises.newest()
         image: Image | None = await self._call(target, target.serve_read)
+        world.answers.look()
         if image is not None and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0):
             world.witness.checks += 1
             require(

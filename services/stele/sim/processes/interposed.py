@@ -38,6 +38,15 @@ if TYPE_CHECKING:
 OURS: Final = "stele."
 NOT_THE_SIMULATOR: Final = ("stele.sim.",)
 BOOT_CLOCK: Final = "CLOCK_BOOTTIME"
+REAL_CLOCKS: Final = (
+    "clock_gettime_ns",
+    "process_time",
+    "process_time_ns",
+    "thread_time",
+    "thread_time_ns",
+)
+"""Clocks that simulated processes have no other one for."""
+OF_THE_MACHINE: Final = ("uuid1", "getnode")
 
 
 class Runs(Protocol):
@@ -69,6 +78,11 @@ class Time(types.ModuleType):
 
     perf_counter = monotonic
 
+    def monotonic_ns(self) -> int:
+        return round(self.monotonic() * 1e9)
+
+    perf_counter_ns = monotonic_ns
+
     def time(self) -> float:
         return self._current.who.clock.wall_ms() / 1000
 
@@ -82,6 +96,8 @@ class Time(types.ModuleType):
         raise AssertionError(f"nothing blocks in the simulator: {seconds} s")
 
     def __getattr__(self, name: str) -> Any:
+        if name in REAL_CLOCKS:
+            raise AttributeError(f"the simulator has no time.{name}")
         return getattr(real_time, name)
 
 
@@ -117,6 +133,8 @@ class Uuid(types.ModuleType):
         return real_uuid.UUID(int=self._current.who.chance.getrandbits(128), version=4)
 
     def __getattr__(self, name: str) -> Any:
+        if name in OF_THE_MACHINE:
+            raise AttributeError(f"the simulator has no uuid.{name}")
         return getattr(real_uuid, name)
 
 

@@ -99,6 +99,20 @@ class Group:
         self._members: dict[str, Member] = {}
         self._owners: dict[str, str] = {}
         self._ids = itertools.count(1)
+        self._shared_until_us = 0
+
+    def share(self, for_us: int) -> None:
+        """For so long each member takes the topics for its own: who had them before is late to learn of it."""
+        kernel = self._flows.kernel
+        self._shared_until_us = kernel.now_us + for_us
+        kernel.at(self._shared_until_us, None, self._end_sharing)
+
+    def _end_sharing(self) -> None:
+        """All but the owners learn that they are no members any more, and join again."""
+        if self._flows.kernel.now_us < self._shared_until_us:
+            return
+        owners = {*self._owners.values()}
+        self._members = {name: each for name, each in self._members.items() if name in owners}
 
     def join(self, name: str, topics: Sequence[str], session_us: int) -> int:
         """The member id of the newest consumer under this name. The one before is fenced out."""
@@ -118,7 +132,8 @@ class Group:
         member.until_us = self._flows.kernel.now_us + member.session_us
         for topic in member.topics:
             self._owners.setdefault(topic, name)
-        mine = (topic for topic in member.topics if self._owners[topic] == name)
+        is_shared = self._flows.kernel.now_us < self._shared_until_us
+        mine = (topic for topic in member.topics if is_shared or self._owners[topic] == name)
         return Mine({topic: self.offsets.get(topic) for topic in mine})
 
     def commit(self, name: str, member_id: int, offsets: Iterable[TopicPartition]) -> int:

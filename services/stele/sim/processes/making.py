@@ -12,6 +12,7 @@ from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
 from stele.sim.processes.old_ids import Memory, make_memory
 from stele.sim.processes.releases import make_upgrades
+from stele.sim.processes.rivals import make_rivals
 from stele.sim.processes.traps import late_to_truncate, make_traps
 from stele.sim.scenario import Action, ClockError, times
 
@@ -256,6 +257,7 @@ def make_disaster(seed: int) -> Disaster:
     actions += _of_nodes(Random(f"nodes/{seed}"), base)
     actions += make_traps(Random(f"traps/{seed}"), base.length_s, tablets=bool(base.tablets))
     actions += make_deaf(Random(f"deaf/{seed}"), base.logs, base.length_s)
+    actions += make_rivals(Random(f"rivals/{seed}"), base.coordinators, base.length_s)
     if base.asked:
         actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
     if base.truncated:

@@ -145,6 +145,7 @@ class LogMachine(Machine):
         writer = self.writer
         if writer is None:
             return
+        asked = self.world.answers.begins(self)
         is_barrier = self.chance.random() < 0.5
         read = writer.barrier if is_barrier else writer.linearizable
         noticed, witness = writer.failure is not None, self.world.witness
@@ -153,9 +154,11 @@ class LogMachine(Machine):
         try:
             await writer.wait_ready(COMMIT_S)
             image = await read(COMMIT_S)
-        except (BusyError, ReaderStoppedError, TimeoutError, KafkaException):
+        except (BusyError, ReaderStoppedError, TimeoutError, KafkaException) as error:
+            self.world.answers.fails(asked, error)
             answer(None)
             return
+        self.world.answers.answered(asked)
         witness.served(self, image, noticed=noticed)
         witness.has_read(self, image, least, began_us)
         answer(image)

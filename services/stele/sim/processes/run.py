@@ -28,6 +28,7 @@ from stele.sim.processes.operator import Operator
 from stele.sim.processes.releases import bring
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
+from stele.sim.processes.rivals import RIVALS
 from stele.sim.processes.stores import watch
 from stele.sim.processes.traps import KINDS
 from stele.sim.processes.world import CORES_RAISE, DEAD_AFTER_S, KEPT_LINES, World
@@ -149,6 +150,9 @@ def _act(world: World, action: Action) -> None:
         return
     if action.kind == DEAF:
         world.deafness.begin(action)
+        return
+    if action.kind == RIVALS:
+        world.rivals.begin(action)
         return
     machine = world.machines.get(action.target)
     if machine is None:
@@ -373,9 +377,11 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
             "deaf processes": world.deafness.times,
+            "rival coordinators": world.rivals.times,
             "ids too old": world.latecomer.refused,
             "decisions in parts": witness.log.in_parts,
             "too large": witness.log.too_large,
+            "owed reads": world.answers.checks,
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},

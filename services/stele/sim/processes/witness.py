@@ -268,6 +268,7 @@ class Witness:
         self._world.releases.changed(before, after, epoch)
         self._world.backups.changed(before, after)
         self._world.traps.changed(before, after)
+        self._world.rivals.changed(epoch)
         self._world.tablet_rows.changed(before, after)
         self._world.truncations.changed(before, after)
         self.on_step(before, after)

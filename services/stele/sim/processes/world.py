@@ -14,6 +14,7 @@ from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.network import FINE, Network
+from stele.sim.processes.answers import AnswerWitness
 from stele.sim.processes.backups import BackupWitness
 from stele.sim.processes.balancing import BalancerMachine
 from stele.sim.processes.broker import Topic
@@ -51,6 +52,7 @@ from stele.sim.processes.redis import Server
 from stele.sim.processes.release_checks import ReleaseWitness
 from stele.sim.processes.releases import NEWER, OLDER
 from stele.sim.processes.requester import RequesterMachine
+from stele.sim.processes.rivals import Rivals
 from stele.sim.processes.rolling import Roller
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
@@ -135,11 +137,11 @@ class World:
         self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
         self.truncations = TruncationWitness(self)
-        self.backups = BackupWitness(self)
+        self.backups, self.answers = BackupWitness(self), AnswerWitness(self)
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
         self.traps = Traps(self)
-        self.late = Late(self)
+        self.late, self.rivals = Late(self), Rivals(self)
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = self._ages_ending = 0
@@ -275,8 +277,11 @@ class World:
 
     def cut(self, key: int, pairs: Iterable[tuple[str, str]], seconds: float) -> None:
         """Nothing goes from the first to the second of each for so long."""
-        self.network.cut(key, frozenset(pairs))
-        self.kernel.at(self.kernel.now_us + us(seconds), None, self.network.mend, key)
+        cut, until_us = frozenset(pairs), self.kernel.now_us + us(seconds)
+        for name in sorted({name for pair in cut for name in pair}):
+            self.answers.cuts(name, until_us)
+        self.network.cut(key, cut)
+        self.kernel.at(until_us, None, self.network.mend, key)
 
     def ages_end(self) -> None:
         """Epochs were lost for good, or nodes by force: rows that a quorum of their replicas had may be, too.
@@ -306,6 +311,7 @@ class World:
         self.network.mend_all()
         self.network.weather = FINE
         self.traps.leave()
+        self.rivals.leave()
         self.late.end()
         for machine in self.machines.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)

@@ -1,0 +1,92 @@
+"""Who owes an answer: a metadata-log that nothing has disturbed for a while gives one to every read."""
+
+from typing import TYPE_CHECKING, Final
+
+from stele.sim.kernel import us
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
+    from stele.sim.processes.world import World
+
+OWED: Final = "I10"
+SETTLED_S: Final = 20.0
+"""After which a fault is over for those whom it hit: restarts, elections, time-outs and their pauses."""
+LIMIT_S: Final = 9.0
+"""A read has a limit of 8 s."""
+
+
+class Asked:
+    """A read that has come to a process which had read the log when it was asked."""
+
+    def __init__(self, machine: "Machine", at_us: int) -> None:
+        self.machine = machine
+        self.incarnation = machine.incarnation
+        self.at_us = at_us
+
+
+class AnswerWitness:
+    """Sees each read of the state when it comes to a metadata-log, and what becomes of it."""
+
+    def __init__(self, world: "World") -> None:
+        self.checks = 0
+        """Reads that were owed an answer."""
+        self._world = world
+        self._open: dict[Asked, None] = {}
+        self._cut_until_us: dict[str, int] = {}
+
+    def cuts(self, name: str, until_us: int) -> None:
+        """Something does not reach this process, or it does not reach something."""
+        self._cut_until_us[name] = max(until_us, self._cut_until_us.get(name, 0))
+
+    def begins(self, machine: "Machine") -> Asked:
+        self.look()
+        asked = Asked(machine, self._world.kernel.now_us)
+        self._open[asked] = None
+        return asked
+
+    def answered(self, asked: Asked) -> None:
+        if asked in self._open:
+            del self._open[asked]
+            self.checks += self._is_owed(asked)
+
+    def fails(self, asked: Asked, error: Exception) -> None:
+        """There is no answer."""
+        if asked in self._open:
+            del self._open[asked]
+            self._is_given(asked, repr(error))
+
+    def look(self) -> None:
+        """Whoever was asked long ago has answered."""
+        now_us = self._world.kernel.now_us
+        for asked in [each for each in self._open if now_us - each.at_us > us(LIMIT_S)]:
+            del self._open[asked]
+            self._is_given(asked, "nothing")
+
+    def _is_given(self, asked: Asked, found: str) -> None:
+        owed = self._is_owed(asked)
+        self.checks += owed
+        self._world.demand(
+            not owed,
+            OWED,
+            f"{asked.machine.name}, which nothing has disturbed for {SETTLED_S:g} s, answers a read of"
+            f" {asked.at_us / 1e6:.3f} s",
+            f"it has not: {found}",
+        )
+
+    def _is_owed(self, asked: Asked) -> bool:
+        """Neither the process nor the log was disturbed, from long before it until now."""
+        machine, witness, topic = asked.machine, self._world.witness, self._world.topic
+        if not machine.alive or machine.incarnation != asked.incarnation:
+            return False
+        recovered_us = witness.recoveries.newest_us
+        disturbed_us = max(
+            machine.started_us,
+            machine.paused_until_us,
+            machine.slow_until_us,
+            self._cut_until_us.get(machine.name, 0),
+            topic.down_until_us,
+            topic.faulted_us,
+            recovered_us,
+        )
+        is_lost = topic.faulted_us >= recovered_us and topic.faulted_us >= 0
+        return not is_lost and disturbed_us + us(SETTLED_S) < asked.at_us

@@ -1,0 +1,79 @@
+"""The checker of quorums has rules of its own, and notices where production's are others."""
+
+from collections.abc import Callable, Set
+from itertools import pairwise
+
+import pytest
+
+from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
+from stele.domain.ring.ranges import RangeReplicas
+from stele.sim.mutants import MUTANTS
+from stele.sim.patching import Patch
+from stele.sim.quorum_sets import Sides, asks_for_another_number, quorums_meet
+
+OLD, NEW = ("a", "b", "c"), ("b", "c", "d")
+UNION = ("a", "b", "c", "d")
+BEFORE: Sides = (OLD, OLD, ())
+BOTH_READ_OLD: Sides = (OLD, UNION, NEW)
+BOTH_READ_NEW: Sides = (NEW, UNION, OLD)
+AFTER: Sides = (NEW, NEW, ())
+MOVE = (BEFORE, BOTH_READ_OLD, BOTH_READ_NEW, AFTER)
+FEWER: Sides = (("a", "b"), ("a", "b", "c", "d", "e"), ("c", "d", "e"))
+
+
+def test_neighbours_of_a_move_meet() -> None:
+    for one, two in pairwise(MOVE):
+        assert quorums_meet(one, two)
+        assert quorums_meet(two, one)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (BEFORE, (("d", "e", "f"), ("d", "e", "f"), ())),
+        ((OLD, UNION, ()), (("b", "d", "e"), ("b", "d", "e"), ())),
+        (BEFORE, (("a", "d"), ("a", "d"), ())),
+    ],
+)
+def test_what_lies_further_apart_does_not(written: Sides, read: Sides) -> None:
+    assert not quorums_meet(written, read)
+
+
+@pytest.mark.parametrize("sides", [*MOVE, FEWER, ((), (), ()), (("a",), ("a",), ())])
+def test_production_asks_for_a_majority(sides: Sides) -> None:
+    assert asks_for_another_number(sides) == ""
+
+
+def _half(replicas: int) -> int:
+    return max(1, replicas // 2)
+
+
+def _of_all_writers(answered: Set[str], row: RangeReplicas) -> bool:
+    return len(answered & {*row.writes}) >= quorum_of(len(row.writes))
+
+
+def _nobody(answered: Set[str], row: RangeReplicas) -> bool:
+    """No two quorums of those that never come about fail to meet."""
+    return False
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        MUTANTS["write_quorum_over_the_old_set_only"],
+        MUTANTS["write_is_acknowledged_by_one"],
+        MUTANTS["read_is_answered_by_one"],
+        lambda patch: patch.function(quorum_of, _half),
+        lambda patch: patch.function(write_satisfied, _of_all_writers),
+        lambda patch: patch.function(read_satisfied, _of_all_writers),
+        lambda patch: patch.function(read_satisfied, _nobody),
+    ],
+)
+def test_other_rules_are_noticed(plant: Callable[[Patch], None]) -> None:
+    sides: Sides = (("a", "b", "c", "d"), ("a", "b", "c", "d", "e"), ("b", "c", "d", "e"))
+    assert asks_for_another_number(sides) == ""
+    with Patch() as patch:
+        plant(patch)
+        assert asks_for_another_number(sides)
+        assert quorums_meet(sides, sides), "whether they meet is not production's to say"
+    assert asks_for_another_number(sides) == ""

@@ -1,0 +1,46 @@
+"""Two coordinators that both believe to be elected, and neither of which knows of the other's claim."""
+
+import pytest
+
+from stele.sim.mutants import MUTANTS
+from stele.sim.patching import Patch
+from stele.sim.processes.barriers import ONE_TERM
+from stele.sim.processes.making import Disaster, make_disaster
+from stele.sim.processes.rivals import RIVALS
+from stele.sim.processes.run import run_disaster_scenario
+from stele.sim.scenario import Action
+
+SEEDS = 400
+
+
+@pytest.fixture
+def rivals() -> Disaster:
+    """Of a quiet cluster."""
+    actions = tuple(Action(at_s, RIVALS, seconds=5.0) for at_s in (4.0, 14.0))
+    return Disaster(seed=1, actions=actions)
+
+
+def test_of_two_that_claim_one_term_one_is_refused(rivals: Disaster) -> None:
+    lines = list[str]()
+    result = run_disaster_scenario(rivals, lines.append)
+    assert result.passed, result.failure
+    assert result.finished["rival coordinators"] == len(rivals.actions)
+    for term in (3, 4):
+        refused = f"Term {term} cannot be claimed: the log is at term {term}."
+        assert any(refused in line for line in lines)
+
+
+def test_a_term_that_two_get_is_noticed(rivals: Disaster) -> None:
+    with Patch() as patch:
+        MUTANTS["term_is_claimed_twice"](patch)
+        failure = run_disaster_scenario(rivals).failure
+    assert failure is not None
+    assert failure.invariant == ONE_TERM
+    assert "has one holder for good" in failure.expected
+
+
+def test_a_tenth_of_the_disasters_has_rivals() -> None:
+    scenarios = [make_disaster(seed) for seed in range(SEEDS)]
+    having = [each for each in scenarios if any(a.kind == RIVALS for a in each.actions)]
+    assert SEEDS / 20 < len(having) < SEEDS / 6
+    assert all(each.coordinators > 1 for each in having)
