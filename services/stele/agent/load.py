@@ -92,7 +92,7 @@ def resized(before: Sequence[Held], now: Sequence[Held]) -> tuple[Held, ...]:
 
 Measure = Callable[[Image, Sequence[Held]], Awaitable[tuple[TabletSizes, ...]]]
 """The bytes of these tablets of this node, as they are now."""
-Told = Callable[[Sequence[TabletSizes]], tuple[TabletSizes, ...]]
+AddRates = Callable[[Sequence[TabletSizes]], tuple[TabletSizes, ...]]
 """What is about to be told: gives it back, with rates where they are counted."""
 
 
@@ -103,7 +103,7 @@ class LoadReporter:
         self,
         agent: Agent,
         measure: Measure,
-        told: Told,
+        told: AddRates,
         send: Callable[[Load], None],
         disk: Callable[[int], Disk],
         interval_s: float,
@@ -205,7 +205,7 @@ async def reporting_load(
     cluster: str,
     agent: Agent,
     measure: Measure,
-    told: Told,
+    told: AddRates,
     disk: Callable[[int], Disk],
     interval_s: float,
     on_failure: Callable[[], None] = lambda: None,

@@ -12,7 +12,7 @@ from stele.console.gone import Gone
 from stele.console.mirror import SERVICE, Mirror, refused
 from stele.console.shared import Shared
 from stele.console.shown import names_by_id
-from stele.console.told import Told, names_of, row_of, told
+from stele.console.told import EpochInWords, names_of, row_of, told
 from stele.console.upstream import Answered, Upstream
 from stele.domain.base import Fact
 from stele.domain.image import Image
@@ -38,7 +38,7 @@ class Page(msgspec.Struct, frozen=True):
     """Epochs in words, the newest first; ``next_before`` goes on, 0: that was all."""
 
     newest: int
-    epochs: tuple[Told, ...]
+    epochs: tuple[EpochInWords, ...]
     next_before: int = 0
     looked_at: int = 0
     begins: int = 0
@@ -47,7 +47,7 @@ class Page(msgspec.Struct, frozen=True):
 class WholeEpoch(msgspec.Struct, frozen=True):
     """One epoch with all lines, and its facts as they are."""
 
-    told: Told
+    told: EpochInWords
     lines: tuple[str, ...]
     facts: tuple[dict[str, Any], ...]
 

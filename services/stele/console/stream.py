@@ -9,7 +9,7 @@ import msgspec
 
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
-from stele.console.told import Told, names_of, row_of, told
+from stele.console.told import EpochInWords, names_of, row_of, told
 from stele.console.upstream import AwayError
 from stele.console.watch import Watch
 from stele.runtime.http import HttpError
@@ -29,7 +29,7 @@ def event(name: str, data: bytes, number: int | None = None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), data)
 
 
-def told_event(epoch: Told) -> bytes:
+def told_event(epoch: EpochInWords) -> bytes:
     return event("epoch", _JSON.encode(epoch), epoch.epoch)
 
 
@@ -99,7 +99,7 @@ class Pages:
                 at = number
                 yield number, bytes_
 
-    async def _past(self, at: int, newest: int) -> list[Told]:
+    async def _past(self, at: int, newest: int) -> list[EpochInWords]:
         """Epochs behind ``at``; none while they cannot be had."""
         until = min(newest, self._hub.oldest - 1) if self._hub.newest else newest
         try:

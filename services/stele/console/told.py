@@ -40,7 +40,7 @@ class MapChange(msgspec.Struct, frozen=True, kw_only=True):
     anew: bool = False
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class EpochInWords(msgspec.Struct, frozen=True, kw_only=True):
     """One epoch. ``lines`` are its facts in words, ``more`` says how many were left out; ``touched`` are the
     domains that changed.
     """
@@ -78,10 +78,10 @@ def row_of(epoch: Epoch) -> EpochRow:
     return msgspec.json.decode(msgspec.json.encode(epoch_view(epoch)), type=EpochRow)
 
 
-def told(row: EpochRow, names: HistoryNames) -> Told:
+def told(row: EpochRow, names: HistoryNames) -> EpochInWords:
     """An epoch of the past: without what it changed."""
     lines = fact_lines(row, names)
-    return Told(
+    return EpochInWords(
         epoch=row.epoch,
         state_id=row.state_id,
         at_ms=row.at_ms,
@@ -96,7 +96,7 @@ def told(row: EpochRow, names: HistoryNames) -> Told:
     )
 
 
-def told_live(before: Image, epoch: Epoch, after: Image) -> Told:
+def told_live(before: Image, epoch: Epoch, after: Image) -> EpochInWords:
     """An epoch that has just come, with what it changed of the maps."""
     facts = [*Delta(before, epoch).facts()]
     return msgspec.structs.replace(

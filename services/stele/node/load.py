@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from stele.agent.load import Held, Measure, Told
+from stele.agent.load import AddRates, Held, Measure
 from stele.agent.partitions import placed
 from stele.agent.spans import spans_of
 from stele.domain.image import Image
@@ -18,7 +18,7 @@ def measuring(store: Store, node_id: str) -> Measure:
     return partial(measured, store, node_id)
 
 
-def telling(rates: Rates) -> Told:
+def telling(rates: Rates) -> AddRates:
     return partial(with_rates, rates)
 
 

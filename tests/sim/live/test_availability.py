@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stele.sim.live.availability import SETTLED_S, Owed, check_availability
+from stele.sim.live.availability import SETTLED_S, AnswersDue, check_availability
 from stele.sim.live.faults import FaultKind, Role
 from stele.sim.live.history import Hit, StateRead
 from stele.sim.violation import Violation
@@ -41,7 +41,7 @@ OWED = [
 
 @pytest.mark.parametrize(("fault", "at"), HINDERED)
 def test_a_read_that_a_fault_may_have_hindered(fault: Hit, at: float) -> None:
-    assert check_availability([fault, read(at)]) == Owed(0, 0)
+    assert check_availability([fault, read(at)]) == AnswersDue(0, 0)
 
 
 @pytest.mark.parametrize("fault", OWED)
@@ -50,4 +50,4 @@ def test_a_read_that_nothing_hindered(fault: Hit) -> None:
     with pytest.raises(Violation, match="which no fault has hit for 20 s, answers reads"):
         check_availability([fault, read(began)])
     gone = fault.kind is FaultKind.GONE
-    assert check_availability([fault, read(began, answered=True)]) == Owed(1, int(gone))
+    assert check_availability([fault, read(began, answered=True)]) == AnswersDue(1, int(gone))

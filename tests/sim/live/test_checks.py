@@ -18,7 +18,7 @@ from stele.log.codec import encode_epoch
 from stele.log.port import Record
 from stele.sim.live.checks import LogRead, check_all
 from stele.sim.live.clients import KEYSPACE
-from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, Told
+from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, WatchedEpoch
 from stele.sim.live.rest import Rest
 from stele.sim.live.watchers import PROBE_KEY
 from stele.sim.violation import Violation
@@ -51,7 +51,9 @@ class Run:
         self.ask(SetSetting(name="a", value="2"))
         log = LogRead(records(self.history))
         for epoch in range(1, log.image.epoch + 1):
-            self.add(Told(**self.moment(), watch=0, epoch=epoch, state_id=state_id(log, epoch)))
+            self.add(
+                WatchedEpoch(**self.moment(), watch=0, epoch=epoch, state_id=state_id(log, epoch))
+            )
         self.add(
             Probe(
                 **self.moment(),
@@ -159,7 +161,9 @@ def test_a_read_at_barrier_may_give_what_was_not_known_when_it_began() -> None:
     run.ask(SetSetting(name="a", value="3"))
     run.log = LogRead(records(run.history))
     run.add(
-        Told(**run.moment(), watch=0, epoch=run.log.image.epoch, state_id=state_id(run.log, -1))
+        WatchedEpoch(
+            **run.moment(), watch=0, epoch=run.log.image.epoch, state_id=state_id(run.log, -1)
+        )
     )
     asked = next(r for r in reversed(run.records) if isinstance(r, Question))
     for epoch in (before.epoch, run.log.image.epoch):
@@ -189,11 +193,11 @@ def _twice(run: Run) -> None:
 
 
 def _other_state(run: Run) -> None:
-    run.change(Told, 3, state_id="00" * 16)
+    run.change(WatchedEpoch, 3, state_id="00" * 16)
 
 
 def _lagging_watch(run: Run) -> None:
-    told = [i for i, record in enumerate(run.records) if isinstance(record, Told)]
+    told = [i for i, record in enumerate(run.records) if isinstance(record, WatchedEpoch)]
     del run.records[told[-1]]
 
 

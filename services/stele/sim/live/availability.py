@@ -20,14 +20,14 @@ SETTLED_S: Final = 20.0
 _GONE_KINDS: Final = (FaultKind.KILL, FaultKind.GONE)
 
 
-class Owed(msgspec.Struct, frozen=True):
+class AnswersDue(msgspec.Struct, frozen=True):
     """How many reads had to be answered, and were; how many of them while a broker was gone."""
 
     reads: int
     without_a_broker: int
 
 
-def check_availability(records: Sequence[AnyRecord]) -> Owed:
+def check_availability(records: Sequence[AnyRecord]) -> AnswersDue:
     """I10 during the faults. Raises Violation for the first read that was owed an answer and got none."""
     hits = [r for r in records if isinstance(r, Hit)]
     reads = [r for r in records if isinstance(r, StateRead)]
@@ -45,7 +45,7 @@ def check_availability(records: Sequence[AnyRecord]) -> Owed:
             f"one from {read.began:.1f} s to {read.ended:.1f} s had no answer: {read.answer}",
         )
     gone = [(hit.began, hit.ended) for hit in hits if hit.kind is FaultKind.GONE]
-    return Owed(len(owed), sum(_meet(gone, read.began, read.ended) for read in owed))
+    return AnswersDue(len(owed), sum(_meet(gone, read.began, read.ended) for read in owed))
 
 
 def _disturbed(hits: Sequence[Hit], name: str) -> list[tuple[float, float]]:

@@ -17,7 +17,7 @@ from stele.log.fold import Fold
 from stele.log.port import Record
 from stele.sim.gates import Gates
 from stele.sim.linearizability import CommandHistory
-from stele.sim.live.availability import Owed, check_availability
+from stele.sim.live.availability import AnswersDue, check_availability
 from stele.sim.live.clients import KEYSPACE
 from stele.sim.live.copies import check_copies
 from stele.sim.live.history import (
@@ -27,8 +27,8 @@ from stele.sim.live.history import (
     Probe,
     Question,
     StateRead,
-    Told,
     Truncation,
+    WatchedEpoch,
 )
 from stele.sim.live.rest import Rest
 from stele.sim.live.truncations import registers
@@ -77,7 +77,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """Keys whose newest value was counted on its replicas."""
     watched: int
     probes: int
-    owed: Owed
+    owed: AnswersDue
 
 
 def check_all(
@@ -143,12 +143,12 @@ def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory
     seen = [
         r
         for r in records
-        if isinstance(r, (Question, Told)) or (isinstance(r, StateRead) and r.answered)
+        if isinstance(r, (Question, WatchedEpoch)) or (isinstance(r, StateRead) and r.answered)
     ]
     moments = [(r.began, 0, r) for r in seen] + [(r.ended, 1, r) for r in seen]
     asked, floors = dict[str, int](), dict[int, int]()
     for _, is_end, record in sorted(moments, key=lambda each: each[:2]):
-        if isinstance(record, Told):
+        if isinstance(record, WatchedEpoch):
             history.floor = max(history.floor, record.epoch)
         elif isinstance(record, Question):
             request_id = record.envelope.request_id
@@ -181,7 +181,7 @@ def check_watches(records: Iterable[AnyRecord], log: LogRead, last_epoch: int) -
     """I9: each watch got every epoch once, in order, at least up to ``last_epoch``."""
     last = defaultdict[int, int](int)
     count = 0
-    for told in (r for r in records if isinstance(r, Told)):
+    for told in (r for r in records if isinstance(r, WatchedEpoch)):
         count += 1
         require(
             told.epoch == last[told.watch] + 1,

@@ -58,7 +58,7 @@ class StateRead(Record, frozen=True, kw_only=True, tag="state"):
     answer: str = ""
 
 
-class Told(Record, frozen=True, kw_only=True, tag="watch"):
+class WatchedEpoch(Record, frozen=True, kw_only=True, tag="watch"):
     """An epoch that arrived at watch number ``watch``."""
 
     watch: int
@@ -107,7 +107,7 @@ class Event(Record, frozen=True, kw_only=True, tag="event"):
     text: str
 
 
-AnyRecord = DataOp | Question | StateRead | Told | Probe | Truncation | Copy | Hit | Event
+AnyRecord = DataOp | Question | StateRead | WatchedEpoch | Probe | Truncation | Copy | Hit | Event
 R = TypeVar("R", bound=Record)
 
 

@@ -17,7 +17,7 @@ from stele.runtime.answers.position import Position
 from stele.sim.live.clients import DataClients, all_keys
 from stele.sim.live.copies import record_copies
 from stele.sim.live.faults import Role
-from stele.sim.live.history import History, Told
+from stele.sim.live.history import History, WatchedEpoch
 from stele.sim.live.site import Site
 
 REST_LIMIT_S: Final = 180.0
@@ -83,7 +83,7 @@ def _is_at_rest(image: Image) -> bool:
 
 def _least_told(history: History) -> int:
     """The newest epoch that every watch has been told."""
-    last = {told.watch: told.epoch for told in history.of(Told)}
+    last = {told.watch: told.epoch for told in history.of(WatchedEpoch)}
     return min(last.values(), default=0)
 
 

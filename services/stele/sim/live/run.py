@@ -31,11 +31,11 @@ from stele.sim.live.checks import Checked, LogRead, check_all
 from stele.sim.live.clients import KEYSPACE, SCRATCH, DataClients
 from stele.sim.live.faults import Fault, Role, plan
 from stele.sim.live.history import DataOp, Event, History, Question
+from stele.sim.live.injector import FaultInjector
 from stele.sim.live.rest import Rest, come_to_rest, members_of, until
 from stele.sim.live.scratch import ScratchAdmin
 from stele.sim.live.site import CLUSTER, NODES, Site
 from stele.sim.live.topology import TopologyAdmin
-from stele.sim.live.trouble import Trouble
 from stele.sim.live.watchers import probe, read_states, watch
 from stele.sim.violation import Violation
 
@@ -102,11 +102,11 @@ class Live:
         shutil.rmtree(stack, ignore_errors=True)
         site = Site(stack, self._seed)
         history = History(self._directory / "history.jsonl", self._tell)
-        trouble = Trouble(site, history)
+        injector = FaultInjector(site, history)
         try:
             history.event("brokers, Redis and services start")
             await site.start()
-            clients, rest, log, acks = await self._act(site, history, trouble)
+            clients, rest, log, acks = await self._act(site, history, injector)
         finally:
             await site.stop()
             history.close()
@@ -122,7 +122,7 @@ class Live:
             minutes=self._minutes,
             failure=failure,
             checked=checked,
-            faults=trouble.done,
+            faults=injector.done,
             connections=site.fabric.connections,
             disturbed=site.fabric.lost,
             commands=len(questions),
@@ -138,7 +138,7 @@ class Live:
         )
 
     async def _act(
-        self, site: Site, history: History, trouble: Trouble
+        self, site: Site, history: History, injector: FaultInjector
     ) -> tuple[DataClients, Rest, LogRead, list[Ack]]:
         """Load and faults for the run's minutes, then rest; what was seen and what the log holds."""
         log = KafkaLog(site.kafka, flow_topic(CLUSTER, "epochs"))
@@ -178,7 +178,7 @@ class Live:
             )
             async with _running(onlookers):
                 history.event(f"{len(members())} nodes serve; faults begin")
-                await self._disturb(history, trouble, clients, admins)
+                await self._disturb(history, injector, clients, admins)
                 rest = await come_to_rest(site, history, http, follower, clients)
             acks = await asyncio.to_thread(_acks, site.kafka)
             return clients, rest, LogRead(await _everything(log)), acks
@@ -186,7 +186,7 @@ class Live:
     async def _disturb(
         self,
         history: History,
-        trouble: Trouble,
+        injector: FaultInjector,
         clients: DataClients,
         admins: Sequence[Admins | TopologyAdmin | ScratchAdmin],
     ) -> None:
@@ -200,9 +200,9 @@ class Live:
             group.create_task(clients.work())
             for admin in admins:
                 group.create_task(admin.work())
-            await trouble.make(faults)
+            await injector.make(faults)
             await asyncio.sleep(max(0.0, start_s + seconds - history.now()))
-            await trouble.end()
+            await injector.end()
             history.event("faults end")
             await asyncio.sleep(LAST_WRITES_S)
             for admin in admins:

@@ -17,7 +17,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Cell
 from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
 from stele.sim.live.clients import KEYSPACE, Members
-from stele.sim.live.history import History, Probe, StateRead, Told
+from stele.sim.live.history import History, Probe, StateRead, WatchedEpoch
 from stele.sim.live.site import ANSWER_TIMEOUT_S
 
 RECONNECT_S: Final = 0.3
@@ -58,7 +58,7 @@ async def watch(http: aiohttp.ClientSession, url: str, number: int, history: His
                         found = msgspec.json.decode(line[5:].strip(), type=_Epoch)
                         now, last = history.now(), found.epoch
                         history.add(
-                            Told(
+                            WatchedEpoch(
                                 began=now,
                                 ended=now,
                                 watch=number,

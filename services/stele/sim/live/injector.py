@@ -11,7 +11,7 @@ from stele.sim.live.history import History, Hit
 from stele.sim.live.site import Site
 
 
-class Trouble:
+class FaultInjector:
     """Faults under way; each ends by itself."""
 
     def __init__(self, site: Site, history: History) -> None:
