@@ -46,6 +46,7 @@ from stele.sim.processes.members import (
     ReplicaMachine,
     catch_up_of,
 )
+from stele.sim.processes.old_ends import OldEnds
 from stele.sim.processes.old_ids import Latecomer
 from stele.sim.processes.redis import Server
 from stele.sim.processes.release_checks import ReleaseWitness
@@ -54,6 +55,7 @@ from stele.sim.processes.requester import RequesterMachine
 from stele.sim.processes.rolling import Roller
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
+from stele.sim.processes.swapped import Swaps
 from stele.sim.processes.tablet_rows import TabletRows
 from stele.sim.processes.traps import Traps
 from stele.sim.processes.truncated import TruncatedClient, TruncationWitness
@@ -138,8 +140,9 @@ class World:
         self.backups = BackupWitness(self)
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
-        self.traps = Traps(self)
-        self.late = Late(self)
+        self.traps, self.late = Traps(self), Late(self)
+        self.swaps, self.old_ends = Swaps(self), OldEnds(self)
+        self.topic.old_ends = self.old_ends
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = self._ages_ending = 0
@@ -307,6 +310,8 @@ class World:
         self.network.weather = FINE
         self.traps.leave()
         self.late.end()
+        self.old_ends.end()
+        self.swaps.end()
         for machine in self.machines.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False
