@@ -1,4 +1,4 @@
-"""Planted bugs of disks that are full, or in another node's machine."""
+"""Planted bugs of disks that are full, or in another node's machine, and of brokers that tell an old end."""
 
 import sqlite3
 from collections.abc import Callable, Set
@@ -10,6 +10,9 @@ import msgspec
 from stele.agent import identity
 from stele.agent.identity import FILE, STORE_FILE, DataDirectory
 from stele.domain.registry import KNOWN_FEATURES
+from stele.log.chain import Anchor
+from stele.log.port import Look
+from stele.log.reader import LogReader
 from stele.node import binding, commits
 from stele.node.commits import DiskFull
 from stele.runtime.settings import ConfigurationError
@@ -56,6 +59,15 @@ def another_nodes_disk_is_taken(patch: Patch) -> None:
     patch.function(plain, boot)
 
 
+def old_end_is_proof_of_loss(patch: Patch) -> None:
+    """An end before the last winner is taken at once for the loss of it."""
+
+    def at_once(self: LogReader, anchor: Anchor, look: Look) -> None:
+        raise self._lost(anchor, "it is gone")
+
+    patch.attribute(LogReader, "_wait_for_leader", at_once)
+
+
 def full_disk_at_the_first_start_is_final(patch: Patch) -> None:
     """A node that has no room for its store at its first start ends for good, as badly configured."""
 
@@ -69,5 +81,6 @@ DISK_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     full_disk_counts_as_done,
     acks_need_no_room,
     another_nodes_disk_is_taken,
+    old_end_is_proof_of_loss,
 )
 DISK_TEST_MUTANTS: Final = (full_disk_at_the_first_start_is_final,)

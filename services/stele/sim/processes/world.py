@@ -9,6 +9,7 @@ from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.requests.limits import GENERATIONS
 from stele.log.archive.segments import Limits
+from stele.log.errors import AnchorLostError, LostWinnersError
 from stele.runtime.build import Build
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
@@ -69,6 +70,7 @@ KNOWN_S: Final = 20.0
 """So long after a recovery all that run know of it, and a pause is over."""
 DEAD_AFTER_S: Final = 20
 """A member of the archive that was silent for so long is replaced."""
+NOTHING_LOST: Final = "winners are missed where they are lost"
 CORES_RAISE: Final = "the cores raise nothing"
 
 
@@ -265,6 +267,19 @@ class World:
             self.kernel.run_until(min(time_us, self.kernel.now_us + 100_000))
             if self._broken is not None:
                 raise self._broken
+            self._nobody_misses_anything()
+
+    def _nobody_misses_anything(self) -> None:
+        """Whoever says that winners are gone is right: an old end alone is no proof."""
+        if self.topic.faulted_us >= 0:
+            return
+        for machine in self.machines.values():
+            self.demand(
+                not isinstance(machine.failure, AnchorLostError | LostWinnersError),
+                NOTHING_LOST,
+                f"{machine.name} reads on, since the topic has lost nothing",
+                f"it has stopped: {machine.failure}",
+            )
 
     # -- what happens to it
 
