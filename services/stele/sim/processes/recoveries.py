@@ -38,6 +38,11 @@ def _whole(archive: Archive) -> bytes | None:
     return bytes.fromhex(snapshots[newest].head.state_id) if newest else None
 
 
+def _stays(machine: "Machine") -> bool:
+    """A node that is not admitted yet ends when its log is lost, and begins anew."""
+    return not hasattr(machine, "gate") or (machine.gate is not None and machine.gate.is_open)
+
+
 class Asked:
     """What the operator was answered: who held what."""
 
@@ -78,7 +83,7 @@ class RecoveryWitness:
         self._remembered = {
             machine.name: (machine.kills, machine.image.state_id)
             for machine in self._world.machines.values()
-            if machine.alive and machine.image is not None
+            if machine.alive and machine.image is not None and _stays(machine)
         }
         lost = (
             self._witness.line(self._head_when_hurt).keys()
