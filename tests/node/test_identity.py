@@ -163,3 +163,21 @@ def test_a_store_that_is_locked_at_the_start_is_said_to_be(
     other.execute("rollback")
     other.close()
     bind_store(directory)
+
+
+def test_a_disk_that_is_full_at_the_first_start_is_no_bad_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor takes that for final; once there is room the next start makes the store."""
+
+    def without_room(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.execute("pragma max_page_count = 1")  # SQLite's own "database or disk is full"
+        return connection
+
+    directory = boot(tmp_path, "n1", "demo")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as full:
+        patch.setattr("stele.node.binding.connect", without_room)
+        bind_store(directory)
+    assert full.value.filename == str(tmp_path / STORE_FILE)
+    assert started(tmp_path).identity.has_store

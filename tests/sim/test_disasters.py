@@ -14,7 +14,7 @@ from stele.sim.scenario import ClockError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SEEDS = (0, 1, 2, 3, 4, 6, 8)
+SEEDS = (0, 1, 2, 3, 4, 6, 8, 105)
 HOUR_MS = 3_600_000
 
 
@@ -33,6 +33,8 @@ def test_disasters_pass() -> None:
     assert sum(r.requests for r in results) >= len(SEEDS)
     assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
     assert sum(r.finished["stopped by a feature"] for r in results) >= 3
+    assert sum(r.finished["refused with another's disk"] for r in results) >= 2
+    assert sum(r.finished["old ends"] for r in results) >= 10
 
 
 def test_a_coordinator_and_a_balancer_whose_clocks_are_an_hour_ahead_work() -> None:

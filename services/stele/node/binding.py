@@ -1,5 +1,7 @@
 """A store belongs to the host whose id it carries: one that was swapped, emptied or lost is noticed (I13)."""
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -17,7 +19,7 @@ _HAS_META: Final = "select count(*) from sqlite_master where name = 'meta'"
 
 
 def bind_store(directory: DataDirectory) -> Path:
-    """The directory's store, made at the first start. Raises ConfigurationError."""
+    """The directory's store, made at the first start. Raises ConfigurationError, and OSError on a full disk."""
     return bind(directory, _host_id_in, _make)
 
 
@@ -51,7 +53,11 @@ def _make(path: Path, host_id: str) -> None:
     sync_folder(path.parent)
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> ConfigurationError:
-    if getattr(error, "sqlite_errorcode", 0) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+def _unusable(path: Path, error: sqlite3.Error) -> Exception:
+    """A full disk is no fault of the directory: the next start may find room."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_FULL:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return ConfigurationError(f"{path} is locked by another process: end that one first")
     return ConfigurationError(f"{path} cannot be read ({error}); {WHAT_TO_DO}")

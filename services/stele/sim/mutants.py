@@ -12,6 +12,7 @@ from stele.sim.mutants_clients import CLIENT_MUTANTS
 from stele.sim.mutants_colocated import COLOCATED_MUTANTS, COLOCATED_TEST_MUTANTS
 from stele.sim.mutants_columns import COLUMN_TEST_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
+from stele.sim.mutants_disks import DISK_MUTANTS, DISK_TEST_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_freezing import FREEZING_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
@@ -71,6 +72,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *SNAPSHOT_MUTANTS,
         *LOST_LOG_MUTANTS,
         *PROCESS_MUTANTS,
+        *DISK_MUTANTS,
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
@@ -84,6 +86,7 @@ BY_DISASTERS: Final = frozenset(
     for mutant in (
         *LOST_LOG_MUTANTS,
         *PROCESS_MUTANTS,
+        *DISK_MUTANTS,
         *ROW_MUTANTS,
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
@@ -165,6 +168,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *LOST_LOG_TEST_MUTANTS,
             *GUARD_TEST_MUTANTS,
             *RULE_TEST_MUTANTS,
+            *DISK_TEST_MUTANTS,
         )
     },
 }

@@ -17,6 +17,7 @@ from stele.sim.network import Network
 
 if TYPE_CHECKING:
     from stele.sim.processes.machine import Machine
+    from stele.sim.processes.old_ends import OldEnds
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class Topic:
         self.records: list[bytes] = []
         """From offset ``begin`` on."""
         self.high = 0
+        self.old_ends: OldEnds | None = None
         self.faulted_us = -us(3600)
         """When something was lost the last time."""
         self.kernel = kernel
@@ -77,6 +79,12 @@ class Topic:
 
     def value_at(self, offset: int) -> bytes | None:
         return self.records[offset - self.begin] if self.begin <= offset < self.high else None
+
+    def end_for(self, name: str) -> int:
+        """What this process is told when it asks where the topic ends."""
+        if self.old_ends is None:
+            return self.high
+        return max(self.begin, self.old_ends.end_for(name, self.high))
 
     # -- what processes do --
 
@@ -167,6 +175,8 @@ class Topic:
         self._after_fault(silent=silent)
 
     def _after_fault(self, *, silent: bool) -> None:
+        if self.old_ends is not None:
+            self.old_ends.end()
         for reading in [*self._readers]:
             if silent:
                 reading.fetch_soon()
@@ -298,21 +308,21 @@ class TopicLog:
             topic.kernel.at(later, machine, machine.turn, reading.reported, offset, value, sent)
 
     async def end_offset(self) -> int:
-        return await self._ask(lambda: self._topic.high)
+        return await self._ask(self._end)
 
     async def ends(self) -> Ends:
-        return await self._ask(lambda: Ends(self._topic.begin, self._topic.high))
+        return await self._ask(lambda: Ends(self._topic.begin, self._end()))
 
     async def look(self, offset: int | None) -> Look:
         if self._closed:
             raise TimeoutError("reading was ended")
 
         def seen() -> Look:
-            topic = self._topic
-            if offset is None or offset >= topic.high:
-                return Look(topic.topic_id, topic.high, None)
+            topic, end = self._topic, self._end()
+            if offset is None or offset >= end:
+                return Look(topic.topic_id, end, None)
             value = topic.value_at(offset)
-            return Look(topic.topic_id, topic.high, value, topic.begin if value is None else 0)
+            return Look(topic.topic_id, end, value, topic.begin if value is None else 0)
 
         return await self._ask(seen)
 
@@ -334,10 +344,13 @@ class TopicLog:
             topic = self._topic
             if offset < topic.begin:
                 raise OffsetGoneError(offset, f"the topic begins at {topic.begin}.")
-            last = min(topic.high, offset + limit)
+            last = min(self._end(), offset + limit)
             return [Record(at, topic.records[at - topic.begin]) for at in range(offset, last)]
 
         return await self._ask(found)
+
+    def _end(self) -> int:
+        return self._topic.end_for(self._machine.name)
 
     async def close(self) -> None:
         self._closed = True

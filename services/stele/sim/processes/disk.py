@@ -4,8 +4,10 @@
 later life of the process; after a power failure only what was synced is, and perhaps some of the rest.
 """
 
+import errno
 import fnmatch
 import io
+import os
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple, Self
@@ -40,6 +42,7 @@ class Disk:
         self.trap = -1
         self.on_trap: Callable[[], None] = lambda: None
         self.full = False
+        """No file grows; names come, change and go all the same."""
         self.flipped = set[bytes]()
         """Contents that are not what was written."""
         self._luck = luck
@@ -88,14 +91,12 @@ class Disk:
             self.flipped.add(bytes(data))
 
     def operation(self) -> None:
-        """Raises Died where the trap is, and OSError when the disk takes nothing."""
+        """Raises Died where the trap is."""
         if self.trap >= 0:
             self.trap -= 1
             if self.trap < 0:
                 self.on_trap()
                 raise Died
-        if self.full:
-            raise OSError(28, "No space left on device")
 
 
 class Plug:
@@ -233,6 +234,10 @@ class SimPath:
             if name.startswith(before):
                 disk.on_platter[name] = content
 
+    def is_full(self) -> bool:
+        """Its disk is. Raises Died."""
+        return self._plug.disk.full
+
     def databases(self) -> dict[str, object]:
         """Of this life of the process."""
         return self._plug.databases
@@ -299,7 +304,7 @@ class SimFile(io.RawIOBase):
         return found
 
     def write(self, data: object) -> int:
-        """Raises OSError, Died: then half of it is there."""
+        """Raises OSError when the disk is full, Died: then half of it is there."""
         given = bytes(data)  # type: ignore[call-overload]
         try:
             self._plug.disk.operation()
@@ -307,6 +312,9 @@ class SimFile(io.RawIOBase):
             if not self._plug.is_out:
                 self._put(given[: len(given) // 2])
             raise
+        if self._plug.disk.full:
+            self._put(given[: len(given) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._put(given)
         return len(given)
 

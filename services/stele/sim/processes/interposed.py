@@ -164,7 +164,7 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
         id(real_threading): Threads(lambda: _machine(current)),
         id(ThreadPoolExecutor): Executor,
         id(sqlite3): Sqlite(),
-        id(shutil): Shutil(),
+        id(shutil): Shutil(lambda: _machine(current)),
         id(aiohttp): Aiohttp(lambda: _machine(current)),
         id(confluent_kafka.Consumer): lambda given: Consumer(_machine(current), given),
         id(confluent_kafka.Producer): lambda given: Producer(_machine(current), given),

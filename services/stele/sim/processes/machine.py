@@ -61,6 +61,8 @@ class Machine(Owner):
         self.chance: Random = world.kernel.random(f"machine/{name}")
         self.disk = Disk(world.kernel.random(f"disk/{name}").random)
         self.disk.on_trap = self._die_in_a_job
+        self.mounted: Disk | None = None
+        """Another machine's disk, which is in this one by mistake."""
         self.url = f"http://{name}"
         self.routes: list[BaseRoute] = []
         self.is_off = False
@@ -73,6 +75,7 @@ class Machine(Owner):
         """It ended as badly configured, and is not started until somebody has looked."""
         self.kills = 0
         self.slow_until_us = 0
+        self._full_until_us = 0
         self.began_at = 0
         """The epoch that its process began with."""
         self.plug: Plug = self.disk.plug()
@@ -112,7 +115,7 @@ class Machine(Owner):
         self.build, self.started_us = self.installed, self.world.kernel.now_us
         self.incarnation += 1
         self.paused_until_us = 0
-        self.plug = self.disk.plug()
+        self.plug = (self.mounted or self.disk).plug()
         self.loop = VirtualLoop(  # type: ignore[abstract]
             self.world.kernel,
             self,
@@ -145,6 +148,17 @@ class Machine(Owner):
         """What its threads do takes long."""
         later_us = self.world.kernel.now_us + us(seconds)
         self.slow_until_us = max(self.slow_until_us, later_us)
+
+    def fill_disk(self, seconds: float) -> None:
+        """Its disk has no room for so long."""
+        kernel, self.disk.full = self.world.kernel, True
+        self._full_until_us = max(self._full_until_us, kernel.now_us + us(seconds))
+        kernel.at(kernel.now_us + us(seconds), None, self._make_room)
+
+    def _make_room(self) -> None:
+        if self.disk.full and self._full_until_us <= self.world.kernel.now_us:
+            self.disk.full = False
+            self.world.trace(f"the disk of {self.name} has room again")
 
     def _job_luck(self, random: Random) -> float:
         is_slow = self.slow_until_us > self.world.kernel.now_us

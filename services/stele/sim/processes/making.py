@@ -6,27 +6,22 @@ from typing import Final
 import msgspec
 
 from stele.sim.network import Weather
+from stele.sim.processes.dark import make_dark
 from stele.sim.processes.deaf import make_deaf
+from stele.sim.processes.full_disks import make_full
 from stele.sim.processes.large import Records, make_records
 from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
+from stele.sim.processes.old_ends import make_old_ends
 from stele.sim.processes.old_ids import Memory, make_memory
 from stele.sim.processes.releases import make_upgrades
 from stele.sim.processes.rivals import make_rivals
+from stele.sim.processes.swapped import make_swapped
 from stele.sim.processes.traps import late_to_truncate, make_traps
+from stele.sim.processes.weather import WEATHER, make_weather
 from stele.sim.scenario import Action, ClockError, times
 
 PROFILE: Final = "disaster"
-WEATHER: Final = Weather(
-    loss=0.01,
-    duplicate=0.02,
-    delay_s=0.003,
-    tail=0.005,
-    tail_s=1.0,
-    append_loss=0.03,
-    append_duplicate=0.05,
-    append_tail=0.03,
-)
 FAULT_EVERY_S: Final = 9.0
 AWAY_EVERY_S: Final = 25.0
 """A node is away for longer than barriers or readers are patient."""
@@ -74,6 +69,9 @@ DEAD_EVERY_S: Final = 30.0
 DEAD: Final = "dead"
 MORE_NODES: Final = 5
 MORE_NODES_SHARE: Final = 0.6
+DATACENTRES_SHARE: Final = 0.16
+"""Of the disasters with so many nodes that have a store, beside those of the pressed ones."""
+DATACENTRE_NODES: Final = 4
 TWO_COPIES_SHARE: Final = 0.7
 """Of a keyspace with one copy nobody who has data is let go."""
 FREEZE_SHARE: Final = 0.3
@@ -240,6 +238,7 @@ def make_disaster(seed: int) -> Disaster:
         segment_epochs=random.choice((4, 10, 30)),
         snapshots_kept=random.choice((2, 3, 4)),
         short_records=random.choice((0, 20, 5000)),
+        weather=make_weather(Random(f"weather/{seed}")),
     )
     copies = base.members if base.nodes > base.members else 2
     base = msgspec.structs.replace(base, copies=copies)
@@ -250,6 +249,7 @@ def make_disaster(seed: int) -> Disaster:
     base = msgspec.structs.replace(base, truncated=is_truncated)
     dead = Random(f"dead/{seed}")
     base = _with_dead_nodes(dead, base)
+    base = _with_datacentres(Random(f"two dcs/{seed}"), base)
     count = random.choice((1, 1, 2, 2, 3))
     rounds = tuple(_round(Random(f"round/{seed}/{i}"), base, i) for i in range(count))
     base = msgspec.structs.replace(base, rounds=rounds)
@@ -260,6 +260,12 @@ def make_disaster(seed: int) -> Disaster:
     actions += make_rivals(Random(f"rivals/{seed}"), base.coordinators, base.length_s)
     if base.asked:
         actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
+    actions += make_full(Random(f"full disks/{seed}"), base.nodes, base.replicas, base.length_s)
+    actions += make_old_ends(Random(f"old ends/{seed}"), _upgraded(base), base.length_s)
+    actions += make_swapped(Random(f"swapped/{seed}"), base.nodes, base.length_s)
+    actions += make_dark(Random(f"dark/{seed}"), _upgraded(base), base.length_s)
+    if base.weather != WEATHER:
+        actions += _faults(Random(f"storm/{seed}"), base)
     if base.truncated:
         actions += late_to_truncate(Random(f"late to truncate/{seed}"), base.length_s)
     base = msgspec.structs.replace(base, actions=tuple(actions))
@@ -458,6 +464,12 @@ def _with_dead_nodes(random: Random, base: Disaster) -> Disaster:
         nodes=MORE_NODES if random.random() < MORE_NODES_SHARE else base.nodes,
         least_copies=2 if random.random() < TWO_COPIES_SHARE else 1,
     )
+
+
+def _with_datacentres(random: Random, base: Disaster) -> Disaster:
+    if random.random() >= DATACENTRES_SHARE or not base.clients or base.nodes < DATACENTRE_NODES:
+        return base
+    return msgspec.structs.replace(base, dcs=2)
 
 
 def _declarations(random: Random, base: Disaster) -> list[Action]:

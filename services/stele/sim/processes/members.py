@@ -160,6 +160,8 @@ class LogMachine(Machine):
             return
         self.world.answers.answered(asked)
         witness.served(self, image, noticed=noticed)
+        if is_barrier and self.world.old_ends.told_since([self.name], began_us) is not None:
+            least = 0  # a leader that does not know that it was replaced has told the end
         witness.has_read(self, image, least, began_us)
         answer(image)
 
@@ -259,7 +261,7 @@ class NodeMachine(FollowerMachine):
         return self.world.scenario.shards.get(self.name, 1)
 
     async def main(self) -> None:
-        directory = self._boot()
+        directory = self._begin()
         bind_store(directory)
         settings = NodeSettings(
             cluster=CLUSTER,
@@ -325,6 +327,11 @@ class NodeMachine(FollowerMachine):
     def folder(self) -> Path:
         return cast(Path, self.plug.path(FOLDER))
 
+    def _begin(self) -> DataDirectory:
+        directory = self._boot()
+        self.world.swaps.began(self)
+        return directory
+
     def _boot(self) -> DataDirectory:
         return boot(self.folder(), self.node_id, CLUSTER, self.store_file, self.build.features)
 
@@ -347,7 +354,7 @@ class EmbeddedMachine(NodeMachine):
     store_file = STORE_FILE
 
     async def main(self) -> None:
-        directory = self._boot()
+        directory = self._begin()
         shelf = open_bound(directory, Shelf)
         settings = AgentSettings(
             cluster=CLUSTER,

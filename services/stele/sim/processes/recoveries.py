@@ -3,6 +3,7 @@
 from collections.abc import Set
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stele.log.archive.archive import Archive
 from stele.sim.kernel import us
 from stele.sim.processes.records import ZERO, segments, states_in
 
@@ -22,6 +23,24 @@ class Held(NamedTuple):
     state_id: bytes
     first: int
     is_archive: bool
+
+
+def _whole(archive: Archive) -> bytes | None:
+    """The newest state that an archive can make an image of. What it has behind a damaged file that others have
+    not mended yet nobody can go on from.
+    """
+    snapshots = {kept.head.epoch: kept for kept in archive.snapshots.all()}
+    images, spans = {0, *snapshots}, archive.segments.spans()
+    ends = {span.last for span in spans if images & {*range(span.first - 1, span.last + 1)}}
+    newest = max(images | ends)
+    if newest in ends:
+        return next(record.links[1] for record in archive.segments.read(newest))
+    return bytes.fromhex(snapshots[newest].head.state_id) if newest else None
+
+
+def _stays(machine: "Machine") -> bool:
+    """A node that is not admitted yet ends when its log is lost, and begins anew."""
+    return not hasattr(machine, "gate") or (machine.gate is not None and machine.gate.is_open)
 
 
 class Asked:
@@ -64,7 +83,7 @@ class RecoveryWitness:
         self._remembered = {
             machine.name: (machine.kills, machine.image.state_id)
             for machine in self._world.machines.values()
-            if machine.alive and machine.image is not None
+            if machine.alive and machine.image is not None and _stays(machine)
         }
         lost = (
             self._witness.line(self._head_when_hurt).keys()
@@ -94,9 +113,9 @@ class RecoveryWitness:
         """Somebody tells what it has."""
         if path == "/v1/history":
             keeper = getattr(machine, "keeper", None)
-            states = keeper.archive.states(1) if keeper is not None else {}
-            if states:
-                self.served_held[machine.name] = Held(states[max(states)], 1, is_archive=True)
+            whole = None if keeper is None else _whole(keeper.archive)
+            if whole is not None:
+                self.served_held[machine.name] = Held(whole, 1, is_archive=True)
         elif path == "/v1/recent":
             image = machine.image
             if image is not None and image.epoch:

@@ -19,17 +19,20 @@ from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.processes.broker import BROKER, EPOCHS
 from stele.sim.processes.deaf import DEAF
+from stele.sim.processes.full_disks import FULL
 from stele.sim.processes.interposed import Current, interposed
 from stele.sim.processes.late import LATE
 from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
+from stele.sim.processes.old_ends import OLD_END
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.releases import bring
 from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.rivals import RIVALS
 from stele.sim.processes.stores import watch
+from stele.sim.processes.swapped import SWAPPED
 from stele.sim.processes.traps import KINDS
 from stele.sim.processes.world import CORES_RAISE, DEAD_AFTER_S, KEPT_LINES, World
 from stele.sim.result import Failure, Result
@@ -145,18 +148,21 @@ def _act(world: World, action: Action) -> None:
         world.topic.change_leader(action.seconds)
         world.trace("the leader changes")
         return
+    begins = {
+        OLD_END: world.old_ends.begin,
+        SWAPPED: world.swaps.begin,
+        DEAF: world.deafness.begin,
+        RIVALS: world.rivals.begin,
+    }
     if action.target == world.redis.name:
         _act_on_redis(world, action)
-        return
-    if action.kind == DEAF:
-        world.deafness.begin(action)
-        return
-    if action.kind == RIVALS:
-        world.rivals.begin(action)
-        return
-    machine = world.machines.get(action.target)
-    if machine is None:
-        return  # it was left out of a scenario that is being shrunk
+    elif action.kind in begins:
+        begins[action.kind](action)
+    elif action.target in world.machines:  # else it was left out of a scenario that is being shrunk
+        _act_on_machine(world, world.machines[action.target], action)
+
+
+def _act_on_machine(world: World, machine: Machine, action: Action) -> None:
     if action.kind in ("crash", "power"):
         machine.crash(power=action.kind == "power")
         machine.start_later(action.seconds)
@@ -166,6 +172,9 @@ def _act(world: World, action: Action) -> None:
     elif action.kind == "slow":
         machine.slow(action.seconds)
         world.trace(f"the disk of {machine.name} is slow for {action.seconds} s")
+    elif action.kind == FULL:
+        machine.fill_disk(action.seconds)
+        world.trace(f"the disk of {machine.name} is full for {action.seconds} s")
     elif action.kind == "trap":
         machine.disk.trap = action.number
     elif action.kind == LATE:
@@ -374,6 +383,8 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "permissions": witness.permissions.given,
             "stale requests": world.stores.stale,
             "truncations": world.truncations.done,
+            "old ends": world.old_ends.told,
+            "refused with another's disk": world.swaps.refused,
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
             "deaf processes": world.deafness.times,

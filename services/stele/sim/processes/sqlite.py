@@ -25,12 +25,29 @@ class Database:
         self.syncs = True
         self.engine = real.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._path = path
+        self._before: tuple[int, int] | None = None
+        """What a transaction that cannot be committed for want of room had before it; None: there is room."""
         found = path.read_bytes() if path.exists() else b""
         if found:
             self.engine.deserialize(found)
         elif not path.exists():
             path.open("wb").close()
         self._saved = found
+
+    def begins(self) -> None:
+        self._before = self._state() if self._path.is_full() else None
+
+    def check_room(self) -> None:
+        """What is to be committed has room, or is undone. Raises sqlite3.OperationalError as SQLite does."""
+        if self._before is None or self._before == self._state():
+            return
+        self.engine.execute("rollback")
+        error = real.OperationalError("database or disk is full")
+        error.sqlite_errorcode, error.sqlite_errorname = real.SQLITE_FULL, "SQLITE_FULL"
+        raise error
+
+    def _state(self) -> tuple[int, int]:
+        return self.engine.total_changes, self.engine.execute("pragma schema_version").fetchone()[0]
 
     def committed(self) -> None:
         """Raises Died."""
@@ -73,9 +90,18 @@ class Connection:
             self.engine = self._database.copy()
         if words.startswith("pragma synchronous="):
             self._database.syncs = words.partition("=")[2] in SYNCED
-        was_open = self.engine.in_transaction
+        writes = not self.engine.in_transaction and words.startswith(WRITES)
+        if writes or words == "begin immediate":
+            self._database.begins()
+        if writes:
+            self.engine.execute("begin")
+        elif words == "commit":
+            self._database.check_room()
         cursor = self.engine.execute(text, values)
-        if words == "commit" or (not was_open and words.startswith(WRITES)):
+        if writes:
+            self._database.check_room()
+            self.engine.execute("commit")
+        if writes or words == "commit":
             self._database.committed()
         elif words.startswith("pragma wal_checkpoint") and self._database.syncs:
             self._database.copied()

@@ -101,13 +101,14 @@ class Usage(NamedTuple):
 
 
 class Shutil(types.ModuleType):
-    """As the module ``shutil``: a simulated disk has room."""
+    """As the module ``shutil``: a simulated disk has room, unless it is full."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: "Callable[[], Machine]") -> None:
         super().__init__("shutil")
+        self._who = who
 
     def disk_usage(self, _: object) -> Usage:
-        return Usage(10 * GIB, 9 * GIB)
+        return Usage(10 * GIB, 0 if self._who().disk.full else 9 * GIB)
 
     def rmtree(self, folder: "SimPath", **_: bool) -> None:
         folder.remove_all()

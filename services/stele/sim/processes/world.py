@@ -9,6 +9,7 @@ from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.requests.limits import GENERATIONS
 from stele.log.archive.segments import Limits
+from stele.log.errors import AnchorLostError, LostWinnersError
 from stele.runtime.build import Build
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
@@ -47,6 +48,7 @@ from stele.sim.processes.members import (
     ReplicaMachine,
     catch_up_of,
 )
+from stele.sim.processes.old_ends import OldEnds
 from stele.sim.processes.old_ids import Latecomer
 from stele.sim.processes.redis import Server
 from stele.sim.processes.release_checks import ReleaseWitness
@@ -56,6 +58,7 @@ from stele.sim.processes.rivals import Rivals
 from stele.sim.processes.rolling import Roller
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
+from stele.sim.processes.swapped import Swaps
 from stele.sim.processes.tablet_rows import TabletRows
 from stele.sim.processes.traps import Traps
 from stele.sim.processes.truncated import TruncatedClient, TruncationWitness
@@ -69,6 +72,7 @@ KNOWN_S: Final = 20.0
 """So long after a recovery all that run know of it, and a pause is over."""
 DEAD_AFTER_S: Final = 20
 """A member of the archive that was silent for so long is replaced."""
+NOTHING_LOST: Final = "winners are missed where they are lost"
 CORES_RAISE: Final = "the cores raise nothing"
 
 
@@ -140,8 +144,9 @@ class World:
         self.backups, self.answers = BackupWitness(self), AnswerWitness(self)
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
-        self.traps = Traps(self)
-        self.late, self.rivals = Late(self), Rivals(self)
+        self.traps, self.late, self.rivals = Traps(self), Late(self), Rivals(self)
+        self.swaps, self.old_ends = Swaps(self), OldEnds(self)
+        self.topic.old_ends = self.old_ends
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = self._ages_ending = 0
@@ -264,6 +269,19 @@ class World:
             self.kernel.run_until(min(time_us, self.kernel.now_us + 100_000))
             if self._broken is not None:
                 raise self._broken
+            self._nobody_misses_anything()
+
+    def _nobody_misses_anything(self) -> None:
+        """Whoever says that winners are gone is right: an old end alone is no proof."""
+        if self.topic.faulted_us >= 0:
+            return
+        for machine in self.machines.values():
+            self.demand(
+                not isinstance(machine.failure, AnchorLostError | LostWinnersError),
+                NOTHING_LOST,
+                f"{machine.name} reads on, since the topic has lost nothing",
+                f"it has stopped: {machine.failure}",
+            )
 
     # -- what happens to it
 
@@ -313,6 +331,8 @@ class World:
         self.traps.leave()
         self.rivals.leave()
         self.late.end()
+        self.old_ends.end()
+        self.swaps.end()
         for machine in self.machines.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False

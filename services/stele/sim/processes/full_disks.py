@@ -1,0 +1,26 @@
+"""Disks that are full for a while: a node's, or that of a replica of the archive."""
+
+from random import Random
+from typing import Final
+
+from stele.sim.scenario import Action, times
+
+FULL: Final = "full"
+FULL_SHARE: Final = 0.15
+"""Of the disasters."""
+FULL_EVERY_S: Final = 15.0
+FULL_S: Final = (2.0, 30.0)
+NODE_SHARE: Final = 0.7
+
+
+def make_full(random: Random, nodes: int, replicas: int, length_s: float) -> list[Action]:
+    """Whose disk is full, from when on and for how long."""
+    if random.random() >= FULL_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in times(random, FULL_EVERY_S, length_s)[1:]:  # at the first moment nobody has written
+        kind, count = ("n", nodes) if random.random() < NODE_SHARE else ("cu", replicas)
+        seconds = FULL_S[0] + (FULL_S[1] - FULL_S[0]) * random.random()
+        target = f"{kind}{random.randrange(count) + 1}"
+        found.append(Action(at_s, FULL, target, round(seconds, 3)))
+    return found

@@ -1,0 +1,86 @@
+"""Leaders that were replaced and do not know it: for some seconds they tell who asks them where the log ended
+when they still led. What is fetched comes from the new leader, as by a connection of its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stele.sim.kernel import us
+from stele.sim.scenario import Action, times
+
+if TYPE_CHECKING:
+    from stele.sim.processes.world import World
+
+OLD_END: Final = "old_end"
+OLD_END_SHARE: Final = 0.15
+"""Of the disasters."""
+OLD_END_EVERY_S: Final = 12.0
+OLD_END_S: Final = (1.0, 6.0)
+"""An end that stays before the last winner for eight seconds is proof that this is lost."""
+ASKS_IT: Final = 0.5
+"""The share of processes that ask the old leader."""
+DOWN_MS: Final = 1000
+
+
+def make_old_ends(random: Random, names: Sequence[str], length_s: float) -> list[Action]:
+    """``text`` has who asks the old leader; for ``number`` milliseconds there is no new one."""
+    if random.random() >= OLD_END_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in times(random, OLD_END_EVERY_S, length_s):
+        seconds = OLD_END_S[0] + (OLD_END_S[1] - OLD_END_S[0]) * random.random()
+        asking = " ".join(name for name in names if random.random() < ASKS_IT)
+        down_ms = random.randrange(DOWN_MS)
+        found.append(Action(at_s, OLD_END, "", round(seconds, 3), down_ms, asking))
+    return found
+
+
+class OldEnd(NamedTuple):
+    """What an old leader tells these processes from the change of the leader on."""
+
+    end: int
+    names: frozenset[str]
+    changed_us: int
+    until_us: int
+
+
+class OldEnds:
+    """Who is told an old end, and was."""
+
+    def __init__(self, world: "World") -> None:
+        self.told = 0
+        self._world = world
+        self._all = list[OldEnd]()
+        self._newest: OldEnd | None = None
+
+    def begin(self, action: Action) -> None:
+        world, topic = self._world, self._world.topic
+        now_us, names = world.kernel.now_us, frozenset(action.text.split())
+        self._newest = OldEnd(topic.high, names, now_us, now_us + us(action.seconds))
+        self._all.append(self._newest)
+        topic.change_leader(action.number / 1000)
+        world.trace(
+            f"the leader changes, and the old one tells {', '.join(sorted(names))} that the log ends at"
+            f" {topic.high} for {action.seconds} s"
+        )
+
+    def end(self) -> None:
+        """There is one leader, whom all ask."""
+        self._newest = None
+
+    def end_for(self, name: str, end: int) -> int:
+        """What this process is told, of a topic that ends at ``end``."""
+        old = self._newest
+        if old is None or name not in old.names or self._world.kernel.now_us >= old.until_us:
+            return end
+        self.told += old.end < end
+        return min(end, old.end)
+
+    def told_since(self, names: Iterable[str], since_us: int) -> int | None:
+        """When the oldest end was true that one of these may have been told since; None: none was told."""
+        asking = frozenset(names)
+        changes = [
+            old.changed_us for old in self._all if old.until_us >= since_us and old.names & asking
+        ]
+        return min(changes, default=None)

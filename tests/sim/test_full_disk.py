@@ -1,0 +1,71 @@
+"""A full simulated disk refuses what a real one refuses, as it does, and keeps what was there."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from stele.node.commits import transaction
+from stele.sim.processes.disk import Disk
+from stele.sim.processes.sqlite import Sqlite
+
+CREATE = "create table cells (key text primary key, value blob)"
+INSERT = "insert into cells values (?, ?)"
+KEYS = "select key from cells order by key"
+
+
+def half_of_them() -> float:
+    return 0.5
+
+
+def test_a_file_gets_half_of_what_is_written_and_names_still_change() -> None:
+    disk = Disk(half_of_them)
+    folder = disk.plug().path("/data")
+    disk.full = True
+    with (folder / "a.new").open("wb") as file, pytest.raises(OSError) as full:
+        file.write(b"12345678")
+    assert full.value.errno == errno.ENOSPC
+    assert (folder / "a.new").read_bytes() == b"1234"
+    (folder / "a.new").replace(folder / "a")
+    (folder / "a").unlink()
+    disk.full = False
+    with (folder / "a").open("wb") as file:
+        file.write(b"12345678")
+    assert (folder / "a").read_bytes() == b"12345678"
+
+
+def refusal(connection: sqlite3.Connection) -> tuple[type[sqlite3.Error], int, str, bool]:
+    """What comes of a transaction for which there is no room, and whether it is still open."""
+    with pytest.raises(sqlite3.Error) as full, transaction(connection):
+        connection.execute(INSERT, ("large", bytes(1_000_000)))
+    error = full.value
+    return type(error), error.sqlite_errorcode, str(error), connection.in_transaction
+
+
+def test_sqlite_says_so_as_it_does_on_a_real_disk_and_undoes_the_transaction(
+    tmp_path: Path,
+) -> None:
+    real = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    disk = Disk(half_of_them)
+    path = disk.plug().path("/data/store.sqlite")
+    simulated = cast(sqlite3.Connection, Sqlite().connect(path))
+    for connection in (real, simulated):
+        connection.execute(CREATE)
+        connection.execute(INSERT, ("before", b""))
+    real.execute("pragma max_page_count = 1")
+    disk.full = True
+    assert refusal(simulated) == refusal(real)
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        simulated.execute(INSERT, ("large", b""))
+    with transaction(simulated):
+        assert simulated.execute(KEYS).fetchall() == [("before",)]
+    disk.full = False
+    simulated.execute(INSERT, ("later", b""))
+    assert simulated.execute(KEYS).fetchall() == [("before",), ("later",)]
+    later = Sqlite().connect(disk.plug().path("/data/store.sqlite"))
+    assert later.execute(KEYS).fetchall() == [("before",), ("later",)]
+    real.close()
