@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from stele.domain.image import Image
 from stele.sim import invariants, member_checks, tablet_checks
 from stele.sim.generation_checks import check_generations
+from stele.sim.undoing_checks import check_goes_back
 
 
 class LogChecks:
@@ -25,6 +26,7 @@ class LogChecks:
         if after.topology is not before.topology:
             invariants.check_versions(before, after)
             invariants.check_no_way_back(before, after)
+            check_goes_back(before, after)
             self._note_opened(before, after)
             invariants.check_undone(self._opened, before, after)
             invariants.check_fresh_sessions(before, after, self._sessions)

@@ -84,6 +84,7 @@ class AnswerWitness:
             machine.paused_until_us,
             machine.slow_until_us,
             self._cut_until_us.get(machine.name, 0),
+            self._world.old_ends.until_us(machine.name),
             topic.down_until_us,
             topic.faulted_us,
             recovered_us,

@@ -77,6 +77,10 @@ class OldEnds:
         self.told += old.end < end
         return min(end, old.end)
 
+    def until_us(self, name: str) -> int:
+        """Up to when this process asked, or asks, an old leader."""
+        return max((old.until_us for old in self._all if name in old.names), default=0)
+
     def told_since(self, names: Iterable[str], since_us: int) -> int | None:
         """When the oldest end was true that one of these may have been told since; None: none was told."""
         asking = frozenset(names)
