@@ -1,7 +1,7 @@
 """Planted bugs of the log: each breaks one rule of the commit protocol, and is named after what it does."""
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -279,12 +279,12 @@ def writer_trusts_its_own_image(patch: Patch) -> None:
 
 def watch_goes_on_one_epoch_late(patch: Patch) -> None:
     """Who asks for the epochs after the last that he saw gets them from the one after the next."""
-    epochs = History.epochs
+    winners = History.winners
 
-    async def late(self: History, first: int, limit: int) -> list[Epoch]:
-        return await epochs(self, first + 1, limit)
+    def late(self: History, first: int, limit: int) -> AsyncGenerator[Winner, None]:
+        return winners(self, first + 1, limit)
 
-    patch.attribute(History, "epochs", late)
+    patch.attribute(History, "winners", late)
 
 
 def watch_is_told_losers(patch: Patch) -> None:
