@@ -18,7 +18,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from stele.log.brokers import Brokers
 from stele.log.refusals import Refusals
-from stele.runtime.retries import retried
 
 DEFAULT_DEADLINE_S = 60.0
 CALL_TIMEOUT_S = 5.0  # one request to the brokers
@@ -161,23 +160,17 @@ class _Asking:
 
     def until(self, what: str, attempt: Callable[[float], Sequence[str] | None]) -> Sequence[str]:
         """Repeat an attempt while it raises KafkaException; it is given its time-out in seconds."""
-        tries = retried(
-            on=KafkaException,
-            attempts=None,
-            timeout=max(0.0, self._end_s - time.monotonic()),
-            wait_initial=FIRST_PAUSE_S,
-            wait_max=LAST_PAUSE_S,
-            wait_jitter=0.0,
-        )
-        try:
-            for each in tries:
-                with each:
-                    left_s = self._end_s - time.monotonic()
-                    return attempt(max(FIRST_PAUSE_S, min(CALL_TIMEOUT_S, left_s))) or ()
-        except KafkaException as error:
-            why = self.refusals.why(error, self.admin)
-            raise TopicsUnavailable(f"Could not {what}: {why}.") from error
-        raise AssertionError("stamina either returns or raises")
+        pause_s = FIRST_PAUSE_S
+        while True:
+            left_s = self._end_s - time.monotonic()
+            try:
+                return attempt(max(pause_s, min(CALL_TIMEOUT_S, left_s))) or ()
+            except KafkaException as error:
+                why = self.refusals.why(error, self.admin)
+                if time.monotonic() + pause_s >= self._end_s:
+                    raise TopicsUnavailable(f"Could not {what}: {why}.") from error
+            time.sleep(pause_s)
+            pause_s = min(LAST_PAUSE_S, pause_s * 2)
 
 
 def _make_missing(
