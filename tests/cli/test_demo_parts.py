@@ -168,6 +168,7 @@ def test_a_fault_waits_until_data_moves() -> None:
     assert fault.is_due(after, None)
     fault.fired = True
     assert not fault.is_due(after, None)
+    assert Fault("coordinator").is_due(after, None), "no look came while it streamed"
 
 
 def test_a_value_is_known_only_as_its_own_keys() -> None:

@@ -67,7 +67,7 @@ async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end
 
 async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the_time() -> None:
     partition = MemoryPartition()
-    settings = MetadataLogSettings(cluster="demo", unknown_after_s=0.3, found="auto")
+    settings = MetadataLogSettings(cluster="demo", unknown_after_s=1.0, found="auto")
     log, other = LossyLog(partition), LossyLog(partition)
     writer, second = Writer(log, settings), Writer(other, settings)
     await writer.start()

@@ -15,7 +15,7 @@ from stele.cli.demo.timeline import Bar
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.follow import step_of
 from stele.cli.output import duration, size
-from stele.domain.names import UNFINISHED, OrderKind, ReportStatus
+from stele.domain.names import UNFINISHED, OrderKind, ReportStatus, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.log.brokers import Brokers
@@ -29,6 +29,14 @@ from stele.words.facts import EpochRow
 
 TICK_S = 0.05
 DEADLINE_S = 150.0
+AFTER_STREAMING = frozenset(
+    {
+        TransitionState.WRITE_BOTH_READ_NEW,
+        TransitionState.FINISHING,
+        TransitionState.LEFT_TOKEN_RING,
+    }
+)
+"""On a busy machine a look may come only then."""
 STREAMING_SOON_S = 0.25
 """Streaming that has not reported its first bytes by then is hit all the same."""
 
@@ -49,7 +57,7 @@ class Fault:
         if self.fired or transition is None:
             return False
         streams = bool(transition.session)
-        if not streams and not self.seen_at:
+        if not (streams or self.seen_at or transition.state in AFTER_STREAMING):
             return False
         self.seen_at = self.seen_at or time.monotonic()
         moving = progress is not None and 0 < progress.bytes_done < progress.bytes_total
