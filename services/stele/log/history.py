@@ -196,7 +196,7 @@ class History:
         Raises EpochNotFoundError when they are older than what this process knows, OffsetGoneError
         when the topic was truncated, TimeoutError when the broker is too slow.
         """
-        return await told([winner async for winner in self.winners(first, limit)], _all)
+        return await told([winner async for winner in self.winners(first, limit)], list)
 
     async def winners(self, first: int, limit: int) -> AsyncGenerator[Winner, None]:
         """At most ``limit`` winners from ``first`` on, none of them decoded; raises as ``epochs`` does.
@@ -214,7 +214,7 @@ class History:
 
     async def epoch(self, epoch: int) -> Epoch:
         """Raises as ``winner`` does."""
-        (found,) = await told([await self.winner(epoch)], _all)
+        (found,) = await told([await self.winner(epoch)], list)
         return found
 
     async def winner(self, epoch: int) -> Winner:
@@ -340,10 +340,6 @@ class History:
                 return _checkpoint(start.image, start.next_offset)
         assert nearest is not None, "without an archive the beginning is known"
         return nearest
-
-
-def _all(epochs: list[Epoch]) -> list[Epoch]:
-    return epochs
 
 
 def _behind(winner: Winner) -> Mark:
