@@ -1,17 +1,26 @@
-"""Which metadata-log owes an answer to a read, in a world of whole processes."""
+"""Which metadata-log owes an answer to a read, and which answer, in a world of whole processes."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
+import msgspec
 import pytest
 
+from stele.domain.commands import SetSetting
+from stele.domain.image import EMPTY
 from stele.sim.kernel import us
 from stele.sim.processes.answers import LIMIT_S, OWED, SETTLED_S
 from stele.sim.processes.broker import BROKER, EPOCHS
+from stele.sim.processes.callers import Caller
 from stele.sim.processes.interposed import Current, interposed
 from stele.sim.processes.making import Disaster
+from stele.sim.processes.members import LogMachine, Shown
+from stele.sim.processes.old_ends import OLD_END
+from stele.sim.processes.records import ZERO
 from stele.sim.processes.run import Nobody
 from stele.sim.processes.stores import watch
 from stele.sim.processes.world import World
+from stele.sim.scenario import Action
 from stele.sim.violation import Violation
 
 pytestmark = pytest.mark.slow
@@ -98,3 +107,79 @@ def test_what_befalls_others_is_no_excuse(world: World) -> None:
     world.cut(1, {("w2", BROKER.name), (BROKER.name, "n1")}, 30.0)
     with pytest.raises(Violation, match="answers a read of"):
         _refused(world)
+
+
+def test_nothing_is_owed_in_a_storm(world: World) -> None:
+    before = world.network.weather
+    world.network.weather = msgspec.structs.replace(before, append_loss=0.1)
+    _refused(world)
+    world.network.weather = before
+    with pytest.raises(Violation, match="answers a read of"):
+        _refused(world)
+
+
+def test_nothing_is_owed_until_somebody_has_begun_on_a_recovered_log(world: World) -> None:
+    recoveries, now_us = world.witness.recoveries, world.kernel.now_us
+    world.topic.faulted_us, recoveries.newest_us = now_us - us(5), now_us - us(4)
+    _later(world, QUIET_S)
+    _refused(world)
+    recoveries.first_states.append(world.witness.head)
+    _later(world, SETTLED_S / 2)
+    assert recoveries.begun_us > now_us
+    _refused(world)
+    _later(world, SETTLED_S)
+    with pytest.raises(Violation, match="answers a read of"):
+        _refused(world)
+
+
+@pytest.mark.parametrize("is_promised", [True, False])
+def test_only_what_an_old_end_may_hide_is_missed_in_a_read(world: World, is_promised: bool) -> None:
+    def answers_of_the_past(answer: Callable[[Shown | None], None]) -> None:
+        answer(Shown(EMPTY, is_promised))
+
+    world.logs[0].serve_read = answers_of_the_past  # type: ignore[method-assign]
+    caller = Caller("k", world)
+    caller.spawn(_reads(caller, world.logs[0]))
+    with pytest.raises(Violation, match="w1 shows epoch 0") if is_promised else nullcontext():
+        _later(world, 1.0)
+
+
+async def _reads(caller: Caller, machine: LogMachine) -> None:
+    await caller.read(machine)
+
+
+def test_an_old_end_hides_epochs_from_reads_at_barrier_alone(world: World) -> None:
+    witness, found = world.witness, list[tuple[bool, int]]()
+    world.old_ends.begin(Action(world.kernel.now_s, OLD_END, "", 6.0, 0, "w1"))
+    old = witness.epoch_of(witness.head)
+    world.cut(1, {(EPOCHS, "w1")}, 5.0)
+    caller = Caller("k", world)
+    caller.spawn(caller.ask(caller.envelope(SetSetting("a", "1")), world.logs[1]))
+    _later(world, 1.0)
+
+    def note(shown: Shown | None) -> None:
+        assert shown is not None
+        found.append((shown.is_promised, shown.image.epoch))
+
+    for _ in range(10):
+        world.logs[0].serve_read(note)
+    _later(world, 7.0)
+    assert {epoch > old for is_promised, epoch in found if is_promised} == {True}
+    assert old in {epoch for is_promised, epoch in found if not is_promised}
+
+
+def test_what_a_process_had_that_ends_by_a_full_disk_nobody_misses(world: World) -> None:
+    replica = world.replicas[0]
+    kills = replica.kills
+    replica.disk.full = True
+    _later(world, 20.0)
+    assert replica.kills > kills
+
+
+def test_nothing_at_all_is_the_beginning_of_every_history(world: World) -> None:
+    world.topic.faulted_us = -us(3600)
+    writer, witness = world.logs[0], world.witness
+    witness.served(writer, EMPTY, noticed=False)
+    head, witness.head = witness.head, ZERO
+    with pytest.raises(Violation, match="is of the history that the topic holds"):
+        witness.served(writer, witness.image_of(head), noticed=False)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from stele.sim.kernel import us
+from stele.sim.processes.weather import is_storm
 
 if TYPE_CHECKING:
     from stele.sim.processes.machine import Machine
@@ -78,7 +79,9 @@ class AnswerWitness:
         machine, witness, topic = asked.machine, self._world.witness, self._world.topic
         if not machine.alive or machine.incarnation != asked.incarnation:
             return False
-        recovered_us = witness.recoveries.newest_us
+        if is_storm(self._world.network.weather):  # three records in a row may be lost or late
+            return False
+        recovered_us = witness.recoveries.begun_us
         disturbed_us = max(
             machine.started_us,
             machine.paused_until_us,

@@ -15,7 +15,7 @@ from stele.sim.scenario import Action
 from stele.sim.violation import require
 
 if TYPE_CHECKING:
-    from stele.sim.processes.members import LogMachine
+    from stele.sim.processes.members import LogMachine, Shown
     from stele.sim.processes.world import World
 
 ATTEMPTS: Final = 5
@@ -118,15 +118,20 @@ class Caller(Owner):
         """What was told before the question is in the answer."""
         world, began_us = self.world, self.world.kernel.now_us
         target, least = of or self.chance.choice(world.logs), world.witness.promises.newest()
-        image: Image | None = await self._call(target, target.serve_read)
+        shown: Shown | None = await self._call(target, target.serve_read)
         world.answers.look()
-        if image is not None and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0):
+        image = None if shown is None else shown.image
+        if (
+            shown is not None
+            and shown.is_promised
+            and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0)
+        ):
             world.witness.checks += 1
             require(
-                image.epoch >= least,
+                shown.image.epoch >= least,
                 "I2",
                 f"a read shows epoch {least}, which a client was told before it",
-                f"{target.name} shows epoch {image.epoch}",
+                f"{target.name} shows epoch {shown.image.epoch}",
             )
         return image
 

@@ -1,6 +1,7 @@
 """A machine with one production process: a supervisor, a disk, clocks, an address, and a life with crashes."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -38,6 +39,13 @@ BUGS: Final = (
     asyncio.InvalidStateError,
 )
 """No process ends by one of these because of what the world does to it."""
+
+
+def _has_no_room(error: BaseException | None) -> bool:
+    """It ends by a full disk, in which it has no say."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_has_no_room(each) for each in error.exceptions)
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
 class Machine(Owner):
@@ -220,6 +228,7 @@ class Machine(Owner):
         error = None if task.cancelled() else task.exception()
         self.ended_by = "" if error is None else repr(error)
         self.ended_at = self.world.witness.head
+        self.kills += _has_no_room(error)
         self.world.trace(f"{self.name} ends {self.ended_by}")
         for each in error.exceptions if isinstance(error, BaseExceptionGroup) else (error,):
             if isinstance(each, BUGS):

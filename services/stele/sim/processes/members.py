@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -78,6 +78,14 @@ WATCHED: Final = ("/v1/epochs", "/v1/state")
 Answer = Callable[[Outcome | None], None]
 
 
+class Shown(NamedTuple):
+    """The answer to a read."""
+
+    image: Image
+    is_promised: bool
+    """It has all that was durable: no leader that does not know that it was replaced has told the end."""
+
+
 class LogMachine(Machine):
     """metadata-log: the production writer behind a simulated front door."""
 
@@ -134,11 +142,11 @@ class LogMachine(Machine):
         self.world.witness.decided(self, outcome, noticed=noticed)
         answer(outcome)
 
-    def serve_read(self, answer: Callable[[Image | None], None]) -> None:
+    def serve_read(self, answer: Callable[[Shown | None], None]) -> None:
         if self.loop is not None:
             self.loop.create_task(self._read(answer))
 
-    async def _read(self, answer: Callable[[Image | None], None]) -> None:
+    async def _read(self, answer: Callable[[Shown | None], None]) -> None:
         """At level ``linearizable``, whose own record is behind all that was durable, or ``barrier`` every
         other time.
         """
@@ -160,10 +168,10 @@ class LogMachine(Machine):
             return
         self.world.answers.answered(asked)
         witness.served(self, image, noticed=noticed)
-        if is_barrier and self.world.old_ends.told_since([self.name], began_us) is not None:
-            least = 0  # a leader that does not know that it was replaced has told the end
-        witness.has_read(self, image, least, began_us)
-        answer(image)
+        told_us = self.world.old_ends.told_since([self.name], began_us)
+        is_promised = not is_barrier or told_us is None
+        witness.has_read(self, image, least if is_promised else 0, began_us)
+        answer(Shown(image, is_promised))
 
 
 class FollowerMachine(Machine):

@@ -59,6 +59,10 @@ class RecoveryWitness:
         self.first_states: list[bytes] = []
         """Of the logs that went on."""
         self.newest_us = -us(3600)
+        self.begun_us = -us(3600)
+        """When somebody had read the newest of these, and wrote on. Nobody can begin on it before its first
+        snapshot: if the replica that makes this dies, it is recovered once more.
+        """
         self.lost_epochs = 0
         self.asked: list[Asked] = []
         """Since the topic was hurt the last time."""
@@ -152,6 +156,11 @@ class RecoveryWitness:
             )
             promises.excused.add(request_id)
             self.lost_epochs += 1
+
+    def wins(self, before: bytes) -> None:
+        """A winner follows this state."""
+        if self.first_states and before == self.first_states[-1]:
+            self.begun_us = self._world.kernel.now_us
 
     def _holders(self, asked: Asked, state_id: bytes) -> list[str]:
         """Who said that it has this state, of those whose history counts."""

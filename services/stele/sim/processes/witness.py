@@ -94,6 +94,8 @@ class Witness:
         self.permissions.head_changes(self.head)
         if self.head != before and self._is_recovery(state_id):
             self.recoveries.goes_on(state_id)
+        elif self.head != before:
+            self.recoveries.wins(before)
 
     def _unknown_up_to(self, state_id: bytes) -> list[bytes]:
         """The states up to this one that were never the newest, in order. Several are those of a recovery: a
@@ -215,7 +217,7 @@ class Witness:
             return
         line = self.line(self.head)
         self._world.demand(
-            state_id in line,
+            state_id in line or state_id == ZERO,  # nothing at all is the beginning of each
             ONE_HISTORY,
             f"what {machine.name} gives is of the history that the topic holds, up to epoch"
             f" {self.epoch_of(self.head)}",
