@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.runtime.answers.catch_up import HistoryAnswer
+from stele.runtime.answers.catch_up import HistoryAnswer, RecoveredAnswer
 from tests.cli.conftest import Server, Stele
 
 LOG = "0a" * 16
@@ -111,6 +111,79 @@ def test_two_histories_are_told_with_the_option_that_decides(
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert "name a source that has it with --take" in ran.err
+
+
+def with_a_hole(replica_id: str) -> HistoryAnswer:
+    """The epochs 4 and 5 are behind what another replica has, and a file before them is damaged."""
+    states = {2: "02" * 16, 4: "04" * 16, 5: "05" * 16}
+    return msgspec.structs.replace(history(replica_id, "", states), last_image=2)
+
+
+def in_one_piece(replica_id: str) -> HistoryAnswer:
+    return history(replica_id, "", {epoch: f"{epoch:02}" * 16 for epoch in (2, 3, 4, 5)})
+
+
+def first_with_a_hole(server: Server, then: HistoryAnswer) -> None:
+    for name, states in (("one", {2: "02" * 16, **STATES}), ("two", {})):
+        server.answers["GET", f"/{name}/v1/history"].clear()
+        if states:
+            server.answer("GET", f"/{name}/v1/history", history(f"cu-{name}", "", states))
+    for told in (with_a_hole("cu-two"), with_a_hole("cu-two"), then):
+        server.answer("GET", "/two/v1/history", told)
+    recovered = RecoveredAnswer(
+        replica_id="cu",
+        log_id="0c" * 16,
+        epoch=6,
+        last_epoch=5,
+        known_epoch=5,
+        offset=0,
+        was_there=False,
+    )
+    for name in ("one", "two"):
+        server.answer("POST", f"/{name}/v1/recover", recovered)
+
+
+def test_epochs_behind_a_damaged_file_are_waited_for(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    first_with_a_hole(server, in_one_piece("cu-two"))
+    ran = stele("recover", "--reason", "it is lost", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert f"waits for cu-two ({replicas[1]}) to get what is missing before epoch 5" in ran.err
+    assert "goes on after epoch 5, from cu-two" in ran.out
+    assert "LOST" not in ran.out
+    (asked,) = server.asked_for("/two/v1/recover")
+    assert asked.query["epoch"] == ["5"]
+
+
+def test_they_are_not_waited_for_without_end(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    first_with_a_hole(server, with_a_hole("cu-two"))
+    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 3, from cu-one" in ran.out
+    assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
+
+
+def test_a_dry_run_and_a_named_source_wait_for_nobody(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    first_with_a_hole(server, in_one_piece("cu-two"))
+    ran = stele("recover", "--dry-run")
+    assert "unless cu-two" in ran.out and "waits" not in ran.err
+    ran = stele("recover", "--take", "cu-one", "--reason", "it is lost", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert "unless cu-two" in ran.out and "waits" not in ran.err
+
+
+def test_a_recovery_needs_a_reason_before_anybody_is_asked(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    ran = stele("recover")
+    assert ran.exit_code == 2
+    assert "A recovery needs a reason" in ran.err
+    assert not server.asked
 
 
 def test_nobody_is_asked_but_the_named(server: Server, stele: Stele, replicas: list[str]) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import CliError, UsageError
-from stele.domain.recovery.histories import Source
+from stele.domain.recovery.histories import Choice, Source
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived, from_container
 from stele.log.chain import LOG_ID
@@ -51,6 +51,13 @@ class Left(msgspec.Struct, frozen=True):
                 f"Name one of: {', '.join(sorted(found))}.",
             )
         return found[0] if found else name
+
+    def held_up(self, choice: Choice) -> tuple[str, ...]:
+        """The replicas that hold later epochs than the choice, but not all before them: a file of theirs is
+        damaged or missing. They ask the others for it, and get it within seconds if one of these has it.
+        """
+        known = {*self.urls}.difference(choice.unproven)
+        return tuple(name for name in choice.ahead if name in known)
 
     def extended(self) -> tuple[Source, ...]:
         """The sources, each with what a process can add to it."""

@@ -8,6 +8,7 @@ import msgspec
 from stele.agent import lost_epochs
 from stele.agent.identity import Identity
 from stele.agent.lost_epochs import Binding
+from stele.cli.left import Left
 from stele.domain.cluster import lineage
 from stele.domain.cluster.facts import ClusterImage, LogRecovered
 from stele.domain.cluster.lineage import Standing
@@ -215,6 +216,11 @@ def nodes_of_another_log_are_answered(patch: Patch) -> None:
     patch.attribute(NodeHttp, "_check_is_meant", whoever)
 
 
+def epochs_behind_a_hole_are_lost(patch: Patch) -> None:
+    """A recovery does not wait until a replica has got what is missing before its newest epochs."""
+    patch.attribute(Left, "held_up", lambda self, choice: ())
+
+
 RECOVERY_TEST_MUTANTS: Final = (
     recovery_is_passed_by,
     any_recovery_is_ones_own,
@@ -235,4 +241,5 @@ RECOVERY_TEST_MUTANTS: Final = (
     ids_of_lost_epochs_come_again,
     versions_of_lost_epochs_come_again,
     nodes_of_another_log_are_answered,
+    epochs_behind_a_hole_are_lost,
 )

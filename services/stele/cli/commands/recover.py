@@ -13,7 +13,7 @@ from stele.cli.client import Client, Deadline, decode
 from stele.cli.errors import CliError, UsageError
 from stele.cli.left import Left, ask
 from stele.cli.options import Json, Where, user_name
-from stele.cli.output import console, print_value_as_json
+from stele.cli.output import console, error_console, print_value_as_json
 from stele.cli.places import address_of
 from stele.domain.base import Rejection
 from stele.domain.recovery.histories import Choice, choose
@@ -48,15 +48,18 @@ def recover(
         force: Also where a replica reads the log without trouble: its later epochs are given up.
         wait: Until a metadata-log takes commands again.
     """
+    if not (reason or dry_run):
+        raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
     with where.client() as client:
-        left = ask(client, client.places.of("catch-up"), _addresses(client, only))
-        chosen = choose(left.extended(), left.named(take))
+        left, chosen = _choose(client, only, take)
+        if not (dry_run or take):
+            left, chosen = _whole(client, only, left, chosen, where.timeout_s)
         if not json.as_json:
             _show(left)
         if isinstance(chosen, Rejection):
             raise CliError(chosen.message, chosen.hint)
         if not json.as_json:
-            _show_choice(chosen, len(left.silent))
+            _show_choice(chosen, left)
         if dry_run:
             checked = _check(client, left, chosen, force=force)
             if json.as_json:
@@ -75,8 +78,6 @@ def recover(
                     highlight=False,
                 )
             return
-        if not reason:
-            raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
         answer = _recover(client, left, chosen, reason, force=force)
         if json.as_json:
             print_value_as_json(answer)
@@ -99,6 +100,34 @@ def _addresses(client: Client, only: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+def _choose(client: Client, only: tuple[str, ...], take: str) -> tuple[Left, Choice | Rejection]:
+    left = ask(client, client.places.of("catch-up"), _addresses(client, only))
+    return left, choose(left.extended(), left.named(take))
+
+
+def _whole(
+    client: Client,
+    only: tuple[str, ...],
+    left: Left,
+    chosen: Choice | Rejection,
+    limit_s: float,
+) -> tuple[Left, Choice | Rejection]:
+    """What is left once replicas have given each other what their archives lack, or when the time is over."""
+    deadline, waits = Deadline(limit_s), False
+    while not isinstance(chosen, Rejection) and left.held_up(chosen) and deadline.left_s() > 0:
+        if not waits:
+            names = ", ".join(left.held_up(chosen))
+            error_console().print(
+                f"waits for {names} to get what is missing before epoch {chosen.known_epoch}",
+                soft_wrap=True,
+                highlight=False,
+            )
+        waits = True
+        time.sleep(LOOK_S)
+        left, chosen = _choose(client, only, "")
+    return left, chosen
+
+
 def _show(left: Left) -> None:
     out = console()
     for source in left.sources:
@@ -114,12 +143,16 @@ def _show(left: Left) -> None:
         out.print(f"{url}: {why}", soft_wrap=True, highlight=False)
 
 
-def _show_choice(chosen: Choice, silent: int) -> None:
-    out = console()
+def _show_choice(chosen: Choice, left: Left) -> None:
+    out, silent, held_up = console(), len(left.silent), left.held_up(chosen)
     out.print(f"goes on after epoch {chosen.epoch}, from {chosen.source}", soft_wrap=True)
     if chosen.known_epoch > chosen.epoch:
         lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
-        out.print(f"LOST: epochs {lost}, which somebody has read and nobody holds", soft_wrap=True)
+        who = "which somebody has read and nobody holds"
+        if held_up:
+            names = ", ".join(held_up)
+            who = f"unless {names} gets from another replica what is missing before them"
+        out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False)
     elif silent:
         who = "one process" if silent == 1 else f"{silent} processes"
         out.print(
