@@ -256,3 +256,14 @@ async def test_a_start_of_a_reader_that_is_cancelled_as_it_becomes_ready_ends(
     task.cancel()
     await asyncio.wait((task,), timeout=90)
     assert task.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "said"),
+    [("--help", 0, "usage: python -m stele.coordinator"), ("--port=1", 64, "no such argument")],
+)
+def test_a_service_takes_no_arguments(tmp_path: Path, argument: str, code: int, said: str) -> None:
+    argv = [sys.executable, "-m", "stele.coordinator", argument]
+    started = spawn(Command("coordinator", argv, tmp_path / "both", tmp_path / "both"))
+    assert started.wait(20) == code
+    assert said in (tmp_path / "both").read_text()

@@ -16,7 +16,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -26,6 +26,7 @@ from stele.runtime.settings import ConfigurationError
 
 # sysexits.h
 EXIT_OK = 0
+EXIT_USAGE = 64
 EXIT_INTERNAL_ERROR = 70
 EXIT_BAD_CONFIGURATION = 78
 
@@ -82,6 +83,10 @@ def run_service(
     The first SIGTERM or SIGINT asks for an orderly end, the second one, or the deadline,
     cancels `main`. While `main` is still starting, the first one does.
     """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    program = spec.name.removesuffix(".__main__") if spec is not None else ""
+    if program.startswith("stele.") and sys.argv[1:]:
+        return _explain(program, sys.argv[1:])
     collect_seldom()
     if not structlog.is_configured():  # until `main` has read its settings
         configure_logs(service="stele", instance=f"pid-{os.getpid()}")
@@ -91,6 +96,21 @@ def run_service(
     except ConfigurationError as error:
         sys.stderr.write(f"{error.title}: {error}\n")
         return EXIT_BAD_CONFIGURATION
+
+
+def _explain(program: str, arguments: Sequence[str]) -> int:
+    """What a process of ours that was given arguments says: it has none."""
+    asked = {*arguments} <= {"-h", "--help"}
+    usage = (
+        f"usage: python -m {program}\n\n"
+        "It takes no arguments. STELE_* environment variables configure it, all of which\n"
+        "docs/operations/settings.md lists, and SIGTERM ends it. `stele --help` is the command line.\n"
+    )
+    if asked:
+        sys.stdout.write(usage)
+        return EXIT_OK
+    sys.stderr.write(f"{' '.join(arguments)}: no such argument.\n{usage}")
+    return EXIT_USAGE
 
 
 async def _supervise(main: Callable[[Stop], Awaitable[None]], stop_deadline_s: float) -> int:
