@@ -102,6 +102,22 @@ async def test_who_looks_through_the_topic_while_another_recovers_adopts_that(
     assert two.archive.segments.last == EPOCHS + 1
 
 
+async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
+    tmp_path: Path, story: Story
+) -> None:
+    """Its record is on its way: who gives up here leaves a log behind on which nobody can begin."""
+    topic = MemoryLog(MemoryPartition())
+    silent = iter([False, True, True])
+
+    async def ends() -> tuple[int, int]:
+        if next(silent, False):
+            raise TimeoutError("no leader answers")
+        return 0, await topic.end_offset()
+
+    found = await recover(replica(tmp_path, story), topic, ends, asked(story), [])
+    assert (found.epoch, found.was_there) == (EPOCHS + 1, False)
+
+
 async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
     tmp_path: Path, story: Story
 ) -> None:

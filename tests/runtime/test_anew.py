@@ -1,6 +1,7 @@
 """When a process ends so that it begins anew, and when it stays since it may hold what nobody else has."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from stele.log.errors import (
     RecoveredError,
     TruncatedError,
 )
+from stele.runtime import anew
 from stele.runtime.anew import begin_anew
 from stele.runtime.catch_up import CatchUp
 
@@ -54,3 +56,36 @@ async def test_who_may_hold_what_is_left_stays_until_the_log_is_recovered(
     await asyncio.sleep(0.02)
     task.cancel()
     assert bool(ended) is ends
+
+
+class Replica:
+    """Follows the recovered log once it is up."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def archives(self) -> list[Any]:
+        self.asked += 1
+        before = SimpleNamespace(log_id=bytes(16).hex())
+        return [("", SimpleNamespace(incarnations=[before]))] if self.asked > 1 else []
+
+
+async def test_who_meets_a_recovery_before_it_has_read_the_log_waits_for_a_snapshot_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has just begun without one, and would do nothing but begin again."""
+    monkeypatch.setattr(anew, "LOOK_S", 0.001)
+    failed, ended, replica = asyncio.Event(), list[int](), Replica()
+    failed.set()
+    await asyncio.wait_for(
+        anew.begin_anew(
+            failed,
+            lambda: RecoveredError(3, RECOVERED, "recovered"),
+            lambda: bytes(16),
+            cast(CatchUp, replica),
+            lambda: ended.append(replica.asked),
+            has_read=lambda: False,
+        ),
+        5,
+    )
+    assert ended == [2]

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
-import msgspec
 import pytest
 
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
 from stele.sim.kernel import us
-from stele.sim.processes.answers import LIMIT_S, OWED, SETTLED_S
+from stele.sim.processes.answers import LIMIT_S, OWED, SETTLED_S, STALLS
 from stele.sim.processes.broker import BROKER, EPOCHS
 from stele.sim.processes.callers import Caller
 from stele.sim.processes.interposed import Current, interposed
@@ -109,11 +108,14 @@ def test_what_befalls_others_is_no_excuse(world: World) -> None:
         _refused(world)
 
 
-def test_nothing_is_owed_in_a_storm(world: World) -> None:
-    before = world.network.weather
-    world.network.weather = msgspec.structs.replace(before, append_loss=0.1)
-    _refused(world)
-    world.network.weather = before
+def test_who_loses_one_record_after_the_other_owes_none(world: World) -> None:
+    asked = world.answers.begins(world.logs[0])
+    for _ in range(STALLS):
+        for _ in range(5):
+            world.answers.appends_late("w1")
+        _later(world, 2.0)
+    world.answers.fails(asked, TimeoutError())
+    _later(world, 5.0)
     with pytest.raises(Violation, match="answers a read of"):
         _refused(world)
 

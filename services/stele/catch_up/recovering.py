@@ -10,6 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from confluent_kafka import KafkaException
+
 from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
 from stele.domain.recovery.record import NewLog, Why, recovered
@@ -216,8 +218,12 @@ async def _write(
     topic.append(value)
     async with asyncio.timeout(WRITE_S):
         while True:
-            _, end = await ends()
-            found = await recovery_in(topic, start.image.log_id, before, end)
+            try:
+                _, end = await ends()
+                found = await recovery_in(topic, start.image.log_id, before, end)
+            except (TimeoutError, KafkaException) as error:
+                log.warning("whether the record stands in the topic is unknown", why=str(error))
+                found = None
             if found is not None:
                 return found, found.value != value
             await asyncio.sleep(LOOK_S)

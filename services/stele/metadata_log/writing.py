@@ -71,7 +71,14 @@ async def writing(
 
     comparing = asyncio.create_task(writer.compare(late_floor), name="compare")
     beginning_anew = asyncio.create_task(
-        begin_anew(writer.failed, lambda: writer.failure, lambda: writer.log_id, catch_up, end),
+        begin_anew(
+            writer.failed,
+            lambda: writer.failure,
+            lambda: writer.log_id,
+            catch_up,
+            end,
+            has_read=lambda: writer.ready,
+        ),
         name="begin-anew",
     )
     try:

@@ -3,7 +3,9 @@
 A reader that was left behind by a truncation ends at once; so does one that stands behind the topic's end
 although its last winner is there: what was lost there was no winner. One that stopped because its log is gone,
 or is another one by now, stays: it says why, and what it has read last may be all that is left. It ends once
-the log was recovered, which a catch-up replica tells; a replica that can finishes a recovery itself.
+the log was recovered, which a catch-up replica tells; a replica that can finishes a recovery itself. One that
+meets a recovery ends at once, but stays where it met that before it had read to the log's end: it has just
+begun, without a snapshot of what the log goes on as, and would come to the same place again.
 """
 
 import asyncio
@@ -45,15 +47,17 @@ async def begin_anew(
     catch_up: CatchUp,
     end: Callable[[], None] = end_in_order,
     finish: Finish = cannot,
+    has_read: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Wait for such a failure, and end the process in order."""
+    """Wait for such a failure, and end the process in order. ``has_read``: the log, to its end."""
     await failed.wait()
     why = failure()
     if is_lasting(why):
         log.error("the log cannot be read any further, until it is recovered", why=str(why))
         await recovered(log_id().hex(), catch_up, finish)
-    elif isinstance(why, RecoveredError):
-        await finish()
+    elif isinstance(why, RecoveredError) and not await finish() and not has_read():
+        log.error("the log was recovered, and nobody gives a snapshot of it yet", why=str(why))
+        await recovered(log_id().hex(), catch_up, finish)
     log.error(
         "the log goes on elsewhere: this process ends, and begins with a snapshot", why=str(why)
     )

@@ -142,6 +142,7 @@ async def reading(
             catch_up,
             end,
             finish,
+            followed.caught_up.is_set,
         ),
         name="begin-anew",
     )

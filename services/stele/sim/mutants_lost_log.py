@@ -23,7 +23,7 @@ from stele.log.chain import Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
 from stele.log.follower import Floor
 from stele.log.history import History, Mark, Winner
-from stele.log.port import LogPast, Look, Record
+from stele.log.port import Log, LogPast, Look, Record
 from stele.log.reader import LogReader
 from stele.log.start import Start
 from stele.metadata_log.writer import Writer
@@ -221,6 +221,46 @@ def late_answers_are_missing_epochs(patch: Patch) -> None:
     patch.attribute(History, "_page", paged)
 
 
+def who_begins_on_a_recovered_log_begins_again(patch: Patch) -> None:
+    """Where nobody gives a snapshot of a recovered log, processes end as soon as they have begun."""
+    plain = anew.begin_anew
+
+    async def at_once(
+        failed: asyncio.Event,
+        failure: Callable[[], Exception | None],
+        log_id: Callable[[], bytes],
+        catch_up: CatchUp,
+        end: Callable[[], None] = anew.end_in_order,
+        finish: anew.Finish = anew.cannot,
+        has_read: Callable[[], bool] = lambda: True,
+    ) -> None:
+        await plain(failed, failure, log_id, catch_up, end, finish)
+
+    patch.function(anew.begin_anew, at_once)
+
+
+def recovery_gives_up_at_a_time_out(patch: Patch) -> None:
+    """Who has written the first record of a recovered log ends when the brokers do not answer at once."""
+    plain = recovering._write  # noqa: SLF001
+
+    async def hasty(
+        topic: Log,
+        ends: recovering.Ends,
+        before: int,
+        start: Start,
+        asked: recovering.RecoverQuestion,
+    ) -> tuple[Record, bool]:
+        async def once() -> tuple[int, int]:
+            try:
+                return await ends()
+            except TimeoutError as error:
+                raise recovering.NotRecoverable(str(error)) from error
+
+        return await plain(topic, once, before, start, asked)
+
+    patch.attribute(recovering, "_write", hasty)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -245,5 +285,7 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_is_finished_whatever_others_hold,
     whoever_is_asked_to_recover_ends,
     late_answers_are_missing_epochs,
+    who_begins_on_a_recovered_log_begins_again,
+    recovery_gives_up_at_a_time_out,
 )
 """Runs come upon these, but too seldom."""

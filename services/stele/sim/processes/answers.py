@@ -1,9 +1,9 @@
 """Who owes an answer: a metadata-log that nothing has disturbed for a while gives one to every read."""
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from stele.sim.kernel import us
-from stele.sim.processes.weather import is_storm
 
 if TYPE_CHECKING:
     from stele.sim.processes.machine import Machine
@@ -14,6 +14,10 @@ SETTLED_S: Final = 20.0
 """After which a fault is over for those whom it hit: restarts, elections, time-outs and their pauses."""
 LIMIT_S: Final = 9.0
 """A read has a limit of 8 s."""
+STALLS: Final = 3
+"""So often a writer waits for records that are lost or late, two seconds or four, until a read is too late."""
+STALL_S: Final = 1.5
+"""What is lost within so much of a loss is lost together with it."""
 
 
 class Asked:
@@ -34,10 +38,22 @@ class AnswerWitness:
         self._world = world
         self._open: dict[Asked, None] = {}
         self._cut_until_us: dict[str, int] = {}
+        self._stalls_us: dict[str, deque[int]] = {}
+        """When the newest losses of what a process appended began."""
+        world.topic.on_late = self.appends_late
 
     def cuts(self, name: str, until_us: int) -> None:
         """Something does not reach this process, or it does not reach something."""
         self._cut_until_us[name] = max(until_us, self._cut_until_us.get(name, 0))
+
+    def appends_late(self, name: str) -> None:
+        """What this process has just appended never comes, or comes late."""
+        now_us, stalls = (
+            self._world.kernel.now_us,
+            self._stalls_us.setdefault(name, deque(maxlen=STALLS)),
+        )
+        if not stalls or now_us - stalls[-1] > us(STALL_S):
+            stalls.append(now_us)
 
     def begins(self, machine: "Machine") -> Asked:
         self.look()
@@ -79,8 +95,6 @@ class AnswerWitness:
         machine, witness, topic = asked.machine, self._world.witness, self._world.topic
         if not machine.alive or machine.incarnation != asked.incarnation:
             return False
-        if is_storm(self._world.network.weather):  # three records in a row may be lost or late
-            return False
         recovered_us = witness.recoveries.begun_us
         disturbed_us = max(
             machine.started_us,
@@ -93,4 +107,10 @@ class AnswerWitness:
             recovered_us,
         )
         is_lost = topic.faulted_us >= recovered_us and topic.faulted_us >= 0
-        return not is_lost and disturbed_us + us(SETTLED_S) < asked.at_us
+        is_quiet = not is_lost and disturbed_us + us(SETTLED_S) < asked.at_us
+        return is_quiet and not self._is_unlucky(asked)
+
+    def _is_unlucky(self, asked: Asked) -> bool:
+        """One after the other of its records was lost, from just before it was asked."""
+        stalls = self._stalls_us.get(asked.machine.name, ())
+        return len(stalls) == STALLS and min(stalls) >= asked.at_us - us(2 * STALL_S)

@@ -29,6 +29,8 @@ the topics beside it, can be had, and no error tells the consumer.
 ANSWER_S: Final = 3.0
 RETRY_S: Final = 0.2
 MAX_BATCH: Final = 16
+LATE_US: Final = us(1.0)
+"""A writer gives up waiting for records after two seconds."""
 MAX_REPORT_AGE_S: Final = 0.2
 """Production's few milliseconds would leave none: a record alone takes longer here."""
 
@@ -54,6 +56,8 @@ class Topic:
         self.old_ends: OldEnds | None = None
         self.faulted_us = -us(3600)
         """When something was lost the last time."""
+        self.on_late: Callable[[str], None] | None = None
+        """Told who appended what never comes, or comes late."""
         self.kernel = kernel
         self.network = network
         self._chance = kernel.random("broker").random
@@ -92,15 +96,22 @@ class Topic:
         """``report`` is called once its sender hears where it stands, if it does."""
         weather, draw = self.network.weather, self.network.chance(machine.name, BROKER.name)
         if not self.network.reaches(machine.name, BROKER.name) or draw() < weather.append_loss:
+            self._is_late(machine)
             return
         arrival = self.kernel.now_us + self.network.delay_us(draw)
         if draw() < weather.append_tail:
             arrival += us(weather.tail_s * draw())
         arrival = max(arrival, self._last_arrival_us.get(machine.name, 0))
         self._last_arrival_us[machine.name] = arrival
+        if arrival > self.kernel.now_us + LATE_US:
+            self._is_late(machine)
         self.kernel.at(arrival, None, self.land, value, report)
         if draw() < weather.append_duplicate:
             self.kernel.at(arrival + self.network.delay_us(draw), None, self.land, value, report)
+
+    def _is_late(self, machine: "Machine") -> None:
+        if self.on_late is not None:
+            self.on_late(machine.name)
 
     def land(self, value: bytes, report: OnReport | None = None) -> None:
         """A record is at the leader."""

@@ -274,6 +274,7 @@ class Machine(Owner):
             async with asyncio.timeout(limit_s):
                 return await future
         except TimeoutError:
+            self.world.answers.cuts(self.name, kernel.now_us)  # by the network, and nothing else
             raise TimeoutError("no leader answers") from None
 
     def note(self, level: str, text: str, values: dict[str, object]) -> None:

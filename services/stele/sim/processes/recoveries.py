@@ -38,6 +38,11 @@ def _whole(archive: Archive) -> bytes | None:
     return bytes.fromhex(snapshots[newest].head.state_id) if newest else None
 
 
+def _has_hole(machine: "Machine") -> bool:
+    keeper = getattr(machine, "keeper", None)
+    return keeper is not None and len(keeper.archive.segments.spans()) > 1
+
+
 def _stays(machine: "Machine") -> bool:
     """A node that is not admitted yet ends when its log is lost, and begins anew."""
     return not hasattr(machine, "gate") or (machine.gate is not None and machine.gate.is_open)
@@ -177,10 +182,14 @@ class RecoveryWitness:
         return sorted(name for name, line in lines.items() if state_id in line)
 
     def answered(self, name: str, held: Held) -> None:
-        """Whoever was not killed since the topic was hurt has what it had read; or the topic has it still."""
+        """Whoever was not killed since the topic was hurt has what it had read; or the topic has it still. Of a
+        replica whose disk has lost a file in between, the rest comes to light once others have given it that.
+        """
         kills, state_id = self._remembered.get(name, (-1, ZERO))
         machine = self._world.machines[name]
         if kills != machine.kills or state_id == ZERO or self.first_states != self._hurt_after:
+            return
+        if _has_hole(machine):
             return
         witness = self._witness
         witness.checks += 1

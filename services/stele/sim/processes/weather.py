@@ -19,10 +19,6 @@ STORM_SHARE: Final = 0.2
 """Of the disasters."""
 
 
-def is_storm(weather: Weather) -> bool:
-    return weather.append_loss > WEATHER.append_loss or weather.append_tail > WEATHER.append_tail
-
-
 def make_weather(random: Random) -> Weather:
     if random.random() >= STORM_SHARE:
         return WEATHER
