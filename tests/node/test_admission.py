@@ -47,6 +47,7 @@ from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import parse, time_ms
 from stele.log.commander import NotTakenError
+from stele.log.errors import AnchorLostError
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
 from tests.domain.history import join
@@ -461,3 +462,24 @@ async def test_a_node_that_was_asked_for_otherwise_than_it_is_started_ends_befor
     with pytest.raises(JoinRejected, match=code + "changed"):
         async with member.admitting(stop):
             await until(lambda: stop.requested, "the node to end")
+
+
+async def test_a_node_whose_log_is_lost_before_it_is_admitted_stays_with_what_it_has_read(
+    directory: Directory,
+) -> None:
+    """It may be what the log is recovered from; once that is done the process begins anew in any case."""
+    gone, asked = AnchorLostError(3, "it is gone"), list[bool]()
+
+    async def reach(*_: object) -> None:
+        asked.append(True)
+        raise gone
+
+    gate: Any = SimpleNamespace(reach=reach)
+    followed: Any = SimpleNamespace(follower=SimpleNamespace(failure=gone), caught_up=None)
+    stop = Stop()
+    member = Membership(AgentSettings(), directory("n9"), ADVERTISED, gate, followed)
+    async with member.admitting(stop):
+        await until(lambda: bool(asked), "the node to look")
+        await asyncio.sleep(0.05)
+        assert not stop.requested
+        stop.request("the log is recovered")

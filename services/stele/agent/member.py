@@ -27,7 +27,7 @@ from stele.agent.standing import Expelled, expelled, join_ended
 from stele.domain.image import Image
 from stele.domain.membership.hosts import is_unclaimed
 from stele.log.commander import Commander
-from stele.log.errors import OtherHistoryError
+from stele.log.errors import LogError, OtherHistoryError
 from stele.log.follower import Floor, LogFollower
 from stele.runtime.announce import Announcer
 from stele.runtime.build import THIS_BUILD, Build
@@ -86,7 +86,7 @@ class Membership:
         A member opens its gate before it announces what changed: the metadata-log need not be there for that.
         Only who supports less than the log says takes that back first, and who takes a free place says so.
         Who was a member once goes on answering why it serves nothing: a supervisor would start it again for
-        ever.
+        ever. Where the log cannot be read any further what was read of it is kept, for whoever recovers it.
         """
         settings, gate, directory = self._settings, self.gate, self.directory
         follower = self.follower
@@ -115,6 +115,9 @@ class Membership:
             async with self._announced(stop):
                 await wait_for_membership(directory, follower, stop)
                 await keep_noted(directory, follower, stop)
+        except LogError as error:
+            log.error("not admitted before the log is recovered", why=str(error))
+            await stop.wait()
         except BaseException as error:
             if isinstance(error, Exception):
                 log.error("not admitted", why=str(error))

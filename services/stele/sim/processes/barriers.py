@@ -129,7 +129,7 @@ class BarrierWitness:
         lacking = [
             node_id
             for node_id in before.membership.taking_part()
-            if not self._has_noted(node_id, version, 0)
+            if not self._has_noted(node_id, before, version, 0)
         ]
         self.passed += 1
         if is_fenced and new.version != version:
@@ -160,10 +160,12 @@ class BarrierWitness:
             for row in (row for plan in plans for row in plan.rows):
                 for replicas in (row.old, row.new):
                     if excluded.isdisjoint(replicas):
-                        self._demand_quorum(replicas, version, fence)
+                        self._demand_quorum(replicas, before, version, fence)
 
-    def _demand_quorum(self, replicas: Sequence[str], version: int, fence: int) -> None:
-        having = [each for each in replicas if self._has_noted(each, version, fence)]
+    def _demand_quorum(
+        self, replicas: Sequence[str], before: Image, version: int, fence: int
+    ) -> None:
+        having = [each for each in replicas if self._has_noted(each, before, version, fence)]
         self._witness.checks += 1
         self._world.demand(
             2 * (len(replicas) - len(having)) <= len(replicas),
@@ -173,7 +175,8 @@ class BarrierWitness:
             f"{having or 'none of them'} have them",
         )
 
-    def _has_noted(self, node_id: str, version: int, fence: int) -> bool:
+    def _has_noted(self, node_id: str, before: Image, version: int, fence: int) -> bool:
+        """In the history of ``before``; or in one that was lost, where this version was the same one."""
         machine = next((each for each in self._world.nodes if each.node_id == node_id), None)
         told = self._buried.get(node_id) if machine is None else _noted(machine)
         if told is None:
@@ -182,10 +185,23 @@ class BarrierWitness:
         state_id, line = bytes.fromhex(told.state_id), self._witness.line(self._witness.head)
         while state_id in self._witness.records and state_id not in line:
             # It has acknowledged what was lost meanwhile, and before that what is not.
+            if _is_same(self._witness.image_of(state_id), before):
+                break
             state_id = self._witness.records[state_id].previous
             topology = self._witness.image_of(state_id).topology
             has = (min(has[0], topology.version), min(has[1], topology.fence_version))
-        return state_id in line and has[0] >= version and has[1] >= fence
+        return state_id in self._witness.records and has[0] >= version and has[1] >= fence
+
+
+def _is_same(one: Image, other: Image) -> bool:
+    """Of one version: what moves, how far it is, and who has what."""
+    if one.topology.version != other.topology.version:
+        return False
+    moving = [
+        [(each.transition_id, each.state, bool(each.mark)) for each in image.topology.open()]
+        for image in (one, other)
+    ]
+    return moving[0] == moving[1] and one.ring == other.ring
 
 
 def _noted(machine: "Machine") -> Acknowledged:

@@ -43,11 +43,6 @@ def _has_hole(machine: "Machine") -> bool:
     return keeper is not None and len(keeper.archive.segments.spans()) > 1
 
 
-def _stays(machine: "Machine") -> bool:
-    """A node that is not admitted yet ends when its log is lost, and begins anew."""
-    return not hasattr(machine, "gate") or (machine.gate is not None and machine.gate.is_open)
-
-
 class Asked:
     """What the operator was answered: who held what."""
 
@@ -92,7 +87,7 @@ class RecoveryWitness:
         self._remembered = {
             machine.name: (machine.kills, machine.image.state_id)
             for machine in self._world.machines.values()
-            if machine.alive and machine.image is not None and _stays(machine)
+            if machine.alive and machine.image is not None
         }
         lost = (
             self._witness.line(self._head_when_hurt).keys()
