@@ -2,7 +2,7 @@
 
 import io
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +18,15 @@ from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived, as_container
 from stele.log.chain import FROZEN
+from stele.log.codec import encode_epoch
+from stele.log.errors import AnchorLostError
 from stele.log.follower import LogFollower
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.callers import LOOK_S, Callers, line_of
+from stele.runtime.catch_up import CatchUp
 from stele.runtime.recent import BYTES, Recent
+from stele.runtime.transport import OnPiece
+from tests.catch_up.stories import story_of
 
 RECORD_BYTES = 1 << 20
 TOKEN = "adas-token"
@@ -71,6 +76,47 @@ def client_of(
     )
     app: Any = api.app("catch-up", lambda: None)  # type: ignore[arg-type,return-value]
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://replica")
+
+
+class Wire:
+    """To this replica, whichever is asked."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def ask(
+        self,
+        url: str,
+        on_piece: OnPiece,
+        total_s: float | None,
+        params: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> int:
+        answer = await self._client.request(method, url, params=params or None)
+        on_piece(answer.status_code, answer.content)
+        return answer.status_code
+
+    async def close(self) -> None: ...
+
+
+async def test_a_replica_whose_log_is_lost_says_where_its_winners_stood(
+    tmp_path: Path, recoveries: Recoveries
+) -> None:
+    """Who begins with a snapshot of it notices by them that the log is lost."""
+    story = story_of(12)
+    archive = Archive(tmp_path)
+    archive.segments.adopt(
+        [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    )
+    start = archive.fold_on(archive.begin(decided=False)[0], 12)._replace(before=())
+    gone = AnchorLostError(3, "it is gone")
+    follower = SimpleNamespace(image=start.image, failure=gone, trouble="")
+    async with client_of(tmp_path, recoveries, follower) as client:
+        catch_up = CatchUp(["http://replica"], Wire(client))
+        found = await catch_up.with_places("http://replica", start)
+    assert [each.offset for each in found.before] == [*range(11)]
 
 
 @pytest.mark.parametrize(

@@ -126,15 +126,17 @@ class CatchUp:
 
     async def with_places(self, url: str, start: Start) -> Start:
         """With the places of winners before the one that ``start`` ends with, as the replica at ``url`` keeps
-        them. Raises CatchUpUnavailable, DamagedFileError.
+        them. It is asked whether or not it can read the log: where that is lost they show it. Raises
+        CatchUpUnavailable, DamagedFileError.
         """
-        epoch, log_id = start.image.epoch, start.image.log_id.hex()
+        epoch = start.image.epoch
         first, last = max(1, epoch - RECENT + 1), epoch - 1
         if last < first:
             return start
-        asked = f"{url}/v1/records?from={first}&last={last}&log_id={log_id}"
         try:
-            status, body = await self._get(asked, ANSWER_S + SILENT_S)
+            status, body = await self._get(
+                f"{url}/v1/records?from={first}&last={last}", ANSWER_S + SILENT_S
+            )
         except _FAILURES as error:
             raise CatchUpUnavailable(f"{url}: {error!r}") from error
         if status == NOT_FOUND:

@@ -15,11 +15,12 @@ from stele.domain.image import Image
 from stele.domain.requests.not_taken import moved_on
 from stele.log import follower
 from stele.log.archive import segments, snapshot_folder, snapshots
-from stele.log.archive.archive import Archive
+from stele.log.archive.archive import Archive, with_places
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.snapshots import SnapshotHead
-from stele.log.chain import Anchor
+from stele.log.archive.spans import NotArchivedError
+from stele.log.chain import RECENT, Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
 from stele.log.follower import Floor
 from stele.log.history import History, Mark, Winner
@@ -29,7 +30,7 @@ from stele.log.start import Start
 from stele.metadata_log.writer import Writer
 from stele.runtime import anew, starting
 from stele.runtime.answers.catch_up import SnapshotAnswer
-from stele.runtime.catch_up import CatchUp
+from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
 from stele.sim.patching import Patch
 
 
@@ -261,6 +262,21 @@ def recovery_gives_up_at_a_time_out(patch: Patch) -> None:
     patch.attribute(recovering, "_write", hasty)
 
 
+def who_has_lost_the_log_gives_no_places(patch: Patch) -> None:
+    """Who begins with a snapshot of a replica that has lost its log compares no winner before it."""
+
+    async def of_readers_alone(self: CatchUp, url: str, start: Start) -> Start:
+        epoch, log_id = start.image.epoch, start.image.log_id.hex()
+        first = max(1, epoch - RECENT + 1)
+        try:
+            found = await self.records(first, epoch - 1, log_id, among=[url])
+        except (NotArchivedError, CatchUpUnavailable):
+            return start
+        return with_places(start, found)
+
+    patch.attribute(CatchUp, "with_places", of_readers_alone)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -287,5 +303,6 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     late_answers_are_missing_epochs,
     who_begins_on_a_recovered_log_begins_again,
     recovery_gives_up_at_a_time_out,
+    who_has_lost_the_log_gives_no_places,
 )
 """Runs come upon these, but too seldom."""
