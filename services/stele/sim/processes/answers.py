@@ -95,7 +95,7 @@ class AnswerWitness:
         machine, witness, topic = asked.machine, self._world.witness, self._world.topic
         if not machine.alive or machine.incarnation != asked.incarnation:
             return False
-        recovered_us = witness.recoveries.begun_us
+        recoveries = witness.recoveries
         disturbed_us = max(
             machine.started_us,
             machine.paused_until_us,
@@ -104,9 +104,10 @@ class AnswerWitness:
             self._world.old_ends.until_us(machine.name),
             topic.down_until_us,
             topic.faulted_us,
-            recovered_us,
+            recoveries.begun_us,
         )
-        is_lost = topic.faulted_us >= recovered_us and topic.faulted_us >= 0
+        is_recovered = recoveries.begun_us >= recoveries.newest_us > topic.faulted_us
+        is_lost = topic.faulted_us >= 0 and not is_recovered
         is_quiet = not is_lost and disturbed_us + us(SETTLED_S) < asked.at_us
         return is_quiet and not self._is_unlucky(asked)
 

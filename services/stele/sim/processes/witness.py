@@ -86,7 +86,8 @@ class Witness:
         previous, state_id, log_id, _, epoch, _ = HEAD.unpack_from(value)
         self.records.setdefault(state_id, Known(previous, epoch, log_id, value))
         before, after = self.head, self._after(self.head, state_id)
-        for each in self._unknown_up_to(after):
+        fresh = self._unknown_up_to(after)
+        for each in fresh:
             self.head = each
             self._step(decode_epoch(self.records[each].value))
         self.head = after
@@ -94,7 +95,7 @@ class Witness:
         self.permissions.head_changes(self.head)
         if self.head != before and self._is_recovery(state_id):
             self.recoveries.goes_on(state_id)
-        elif self.head != before:
+        elif fresh:
             self.recoveries.wins(before)
 
     def _unknown_up_to(self, state_id: bytes) -> list[bytes]:
