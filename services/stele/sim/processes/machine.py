@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.routing import BaseRoute
 
 from stele.domain.image import Image
+from stele.log.archive.container import DamagedFileError
 from stele.runtime.build import Build
 from stele.runtime.settings import ConfigurationError
 from stele.sim.kernel import Clock, Owner, us
@@ -41,11 +42,12 @@ BUGS: Final = (
 """No process ends by one of these because of what the world does to it."""
 
 
-def _has_no_room(error: BaseException | None) -> bool:
-    """It ends by a full disk, in which it has no say."""
+def _is_by_its_disk(error: BaseException | None) -> bool:
+    """It ends by a disk that is full or has lost something, in which it has no say."""
     if isinstance(error, BaseExceptionGroup):
-        return any(_has_no_room(each) for each in error.exceptions)
-    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+        return any(_is_by_its_disk(each) for each in error.exceptions)
+    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return is_full or isinstance(error, DamagedFileError)
 
 
 class Machine(Owner):
@@ -228,7 +230,7 @@ class Machine(Owner):
         error = None if task.cancelled() else task.exception()
         self.ended_by = "" if error is None else repr(error)
         self.ended_at = self.world.witness.head
-        self.kills += _has_no_room(error)
+        self.kills += _is_by_its_disk(error)
         self.world.trace(f"{self.name} ends {self.ended_by}")
         for each in error.exceptions if isinstance(error, BaseExceptionGroup) else (error,):
             if isinstance(each, BUGS):

@@ -4,6 +4,7 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stele.log.archive.archive import Archive
+from stele.runtime.recent import EPOCHS as RECENT_EPOCHS
 from stele.sim.kernel import us
 from stele.sim.processes.records import ZERO, segments, states_in
 
@@ -123,7 +124,9 @@ class RecoveryWitness:
         elif path == "/v1/recent":
             image = machine.image
             if image is not None and image.epoch:
-                first = machine.began_at + 1
+                writer = getattr(machine, "writer", None)
+                told = [] if writer is None else writer.history.newest_winners(RECENT_EPOCHS)
+                first = told[0].epoch if told else machine.began_at + 1
                 self.served_held[machine.name] = Held(image.state_id, first, is_archive=False)
 
     def goes_on(self, state_id: bytes) -> None:
