@@ -156,6 +156,37 @@ def test_epochs_behind_a_damaged_file_are_waited_for(
     assert asked.query["epoch"] == ["5"]
 
 
+def silent_from_now_on(server: Server, name: str) -> None:
+    error = {"code": "replica_diverged", "message": "This replica begins anew."}
+    server.answer("GET", f"/{name}/v1/history", error, 503)
+
+
+@pytest.mark.parametrize("silent", ["one", "two"])
+def test_who_does_not_answer_any_more_has_not_lost_what_he_told(
+    server: Server, stele: Stele, replicas: list[str], silent: str
+) -> None:
+    """The one that the log goes on from, or the one that is waited for."""
+    first_with_a_hole(server, with_a_hole("cu-two"))
+    silent_from_now_on(server, silent)
+    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 3, from cu-one" in ran.out
+    assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
+
+
+def test_who_is_waited_for_may_not_answer_for_a_while(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    first_with_a_hole(server, with_a_hole("cu-two"))
+    silent_from_now_on(server, "two")
+    silent_from_now_on(server, "one")
+    server.answer("GET", "/two/v1/history", in_one_piece("cu-two"))
+    ran = stele("recover", "--reason", "it is lost", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 5, from cu-two" in ran.out
+    assert "LOST" not in ran.out
+
+
 def test_they_are_not_waited_for_without_end(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
