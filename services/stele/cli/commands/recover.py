@@ -154,8 +154,12 @@ def _show_choice(chosen: Choice, left: Left) -> None:
         lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
         who = "which somebody has read and nobody holds"
         if held_up:
-            names = ", ".join(held_up)
-            who = f"unless {names} gets from another replica what is missing before them"
+            who = (
+                f"unless {', '.join(held_up)} gets from another replica what is missing before them"
+            )
+            most = max(source.newest for source in left.sources if source.name in held_up)
+            if most < chosen.known_epoch:
+                who += f"; nobody holds those after epoch {most}"
         out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False)
     elif silent:
         who = "one process" if silent == 1 else f"{silent} processes"
