@@ -1,10 +1,13 @@
 """What a replica takes from the others, and what it gives up for it."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from stele.catch_up import replica
 from stele.catch_up.filling import Givers, fill, keep_beginning, reachable
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import FoundCluster, SetSetting
@@ -15,6 +18,7 @@ from stele.log.archive.snapshots import head_of
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
+from stele.log.errors import AnchorLostError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends
 from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer, StartAnswer
@@ -218,3 +222,30 @@ async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
     await keep_beginning(keeper, MemoryLog(partition), start)
     assert keeper.archive.segments.spans() == [Span(1, LAST + is_kept)]
     await keeper.close()
+
+
+async def test_what_is_missing_is_asked_for_at_once_where_the_log_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator who recovers it waits for that; as long as all is well half a minute is soon enough."""
+    asked, failed = asyncio.Semaphore(0), asyncio.Event()
+
+    async def whole(*_: object) -> str:
+        asked.release()
+        return ""
+
+    monkeypatch.setattr(replica, "fill", whole)
+    monkeypatch.setattr(replica, "LOST_PAUSE_S", 0.001)
+    archive = SimpleNamespace(segments=SimpleNamespace(spans=list))
+    keeper = SimpleNamespace(last=3, archive=archive)
+    jobs = SimpleNamespace(keeper=keeper, api=SimpleNamespace(), givers=None)
+    follower = SimpleNamespace(failure=None, failed=failed, image=EMPTY)
+    filling = asyncio.create_task(replica._fill(cast(Any, jobs), 0, cast(Any, follower)))
+    await asked.acquire()
+    await asyncio.sleep(0.02)
+    assert asked.locked(), "it waits"
+    follower.failure = AnchorLostError(3, "it is gone")
+    failed.set()
+    for _ in range(3):
+        await asyncio.wait_for(asked.acquire(), 5)
+    filling.cancel()

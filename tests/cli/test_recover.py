@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import msgspec
 import pytest
 
+from stele.log.archive.records import Archived, as_container
+from stele.log.codec import encode_epoch
 from stele.runtime.answers.catch_up import HistoryAnswer, RecoveredAnswer
+from tests.catch_up.stories import story_of
 from tests.cli.conftest import Server, Stele
+from tests.domain.epochs import LOG_ID
 
 LOG = "0a" * 16
 STATES = {3: "03" * 16}
@@ -156,6 +161,37 @@ def test_epochs_behind_a_damaged_file_are_waited_for(
     assert asked.query["epoch"] == ["5"]
 
 
+def silent_from_now_on(server: Server, name: str) -> None:
+    error = {"code": "replica_diverged", "message": "This replica begins anew."}
+    server.answer("GET", f"/{name}/v1/history", error, 503)
+
+
+@pytest.mark.parametrize("silent", ["one", "two"])
+def test_who_does_not_answer_any_more_has_not_lost_what_he_told(
+    server: Server, stele: Stele, replicas: list[str], silent: str
+) -> None:
+    """The one that the log goes on from, or the one that is waited for."""
+    first_with_a_hole(server, with_a_hole("cu-two"))
+    silent_from_now_on(server, silent)
+    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 3, from cu-one" in ran.out
+    assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
+
+
+def test_who_is_waited_for_may_not_answer_for_a_while(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    first_with_a_hole(server, with_a_hole("cu-two"))
+    silent_from_now_on(server, "two")
+    silent_from_now_on(server, "one")
+    server.answer("GET", "/two/v1/history", in_one_piece("cu-two"))
+    ran = stele("recover", "--reason", "it is lost", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 5, from cu-two" in ran.out
+    assert "LOST" not in ran.out
+
+
 def test_they_are_not_waited_for_without_end(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
@@ -164,6 +200,27 @@ def test_they_are_not_waited_for_without_end(
     assert ran.exit_code == 0, ran.err
     assert "goes on after epoch 3, from cu-one" in ran.out
     assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
+
+
+def test_of_what_is_lost_more_may_be_known_than_held(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    story, told = story_of(7), io.BytesIO()
+    state = {epoch.epoch: epoch.state_id.hex() for epoch in story.epochs}
+    has = {"one": {2: state[2], 3: state[3]}, "two": {each: state[each] for each in (2, 4, 5)}}
+    for name, last in (("one", 3), ("two", 2)):
+        answer = msgspec.structs.replace(
+            history(f"cu-{name}", f"{server.url}/node", has[name]),
+            log_id=LOG_ID.hex(),
+            last_image=last,
+        )
+        server.answers["GET", f"/{name}/v1/history"].clear()
+        server.answer("GET", f"/{name}/v1/history", answer)
+    as_container(told, [Archived(7, 6, 0, encode_epoch(story.epochs[6]))])
+    server.answer("GET", "/node/v1/recent", told.getvalue())
+    ran = stele("recover", "--dry-run")
+    assert "LOST: epochs 4 to 7, unless cu-two (" in ran.out, ran.err
+    assert "what is missing before them; nobody holds those after epoch 5" in ran.out
 
 
 def test_a_dry_run_and_a_named_source_wait_for_nobody(

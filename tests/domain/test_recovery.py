@@ -186,6 +186,14 @@ def test_the_longest_history_is_chosen_and_what_is_known_to_be_lost_is_said() ->
     assert (level.source, level.shared, level.known_epoch) == ("c", ("c", "d"), 2)
 
 
+def test_epochs_of_a_log_that_came_from_the_chosen_one_are_lost_too() -> None:
+    """It has them behind a hole in its archive: no image of them can be had."""
+    later = replace(archive("b", 2, 4, 5), log_id="bb", last_image=2)
+    found = chosen(archive("a", 1, 2, 3), later)
+    assert (found.source, found.epoch, found.known_epoch) == ("a", 3, 5)
+    assert found.ahead == ("b",)
+
+
 def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None:
     other = {**states(1, 2), **states(3, 4, side=9)}
     fork = Source(name="b", log_id="aa", states=other, first_image=1, last_image=4)

@@ -24,6 +24,8 @@ RECOVERED = LogRecovered("0a" * 16, 5, "0b" * 16, "0c" * 16, "", 5, 0)
 
 
 class NoReplica:
+    replicas = 1
+
     async def archives(self) -> list[Any]:
         return []
 
@@ -61,6 +63,8 @@ async def test_who_may_hold_what_is_left_stays_until_the_log_is_recovered(
 class Replica:
     """Follows the recovered log once it is up."""
 
+    replicas = 1
+
     def __init__(self) -> None:
         self.asked = 0
 
@@ -89,3 +93,21 @@ async def test_who_meets_a_recovery_before_it_has_read_the_log_waits_for_a_snaps
         5,
     )
     assert ended == [2]
+
+
+async def test_who_knows_no_replica_that_could_tell_begins_again() -> None:
+    """Its next start may find a topic that was made anew."""
+    failed, ended = asyncio.Event(), list[bool]()
+    failed.set()
+    await asyncio.wait_for(
+        begin_anew(
+            failed,
+            lambda: RecoveredError(3, RECOVERED, "recovered"),
+            lambda: bytes(16),
+            cast(CatchUp, SimpleNamespace(replicas=0)),
+            lambda: ended.append(True),
+            has_read=lambda: False,
+        ),
+        5,
+    )
+    assert ended

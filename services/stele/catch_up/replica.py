@@ -35,7 +35,6 @@ from stele.catch_up.trimming import Trimmer
 from stele.catch_up.truncating import Delete, truncate
 from stele.domain.archive.retention import Point
 from stele.domain.facts import Epoch
-from stele.domain.image import Image
 from stele.log.archive.archive import Archive
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshots import UnreadableSnapshotError
@@ -46,9 +45,11 @@ from stele.log.start import Start
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.follow import Followed, on_stray, reading
 from stele.runtime.logs import get_logger
+from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError
 from stele.runtime.starting import AskEnds
 
+LOST_PAUSE_S: Final = 2.0
 LAST_ANSWER_S: Final = 0.5
 """So long an answer takes that is given before the process ends."""
 
@@ -182,7 +183,7 @@ async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) 
     began = follower.image.epoch
     async with asyncio.TaskGroup() as group:
         group.create_task(jobs.keeper.run())
-        group.create_task(_fill(jobs, began, image))
+        group.create_task(_fill(jobs, began, follower))
         await followed.caught_up.wait()
         group.create_task(tell(ports.commander, image, jobs.own))
         is_certain = lambda: follower.failure is None and not follower.in_doubt  # noqa: E731
@@ -259,21 +260,30 @@ async def _recover_and_end(
     return answer
 
 
-async def _fill(jobs: Jobs, began: int, image: Callable[[], Image]) -> None:
-    """Get what is missing, for ever: a file may turn out to be damaged later."""
+async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
+    """Get what is missing, for ever: a file may turn out to be damaged later. Where the log is lost an operator
+    waits for it.
+    """
+
+    async def pause(most_s: float) -> None:
+        if follower.failure is None:
+            await wait_at_most(follower.failed, most_s)
+        else:
+            await asyncio.sleep(min(most_s, LOST_PAUSE_S))
+
     keeper, api, pause_s = jobs.keeper, jobs.api, FIRST_PAUSE_S
     while True:
         before = [*gaps(keeper.archive.segments.spans(), began)]
-        api.filling = await fill(keeper, jobs.givers, began, image().archive.trimmed)
+        api.filling = await fill(keeper, jobs.givers, began, follower.image.archive.trimmed)
         if not api.filling:
-            await asyncio.sleep(LAST_PAUSE_S)
+            await pause(LAST_PAUSE_S)
             began = keeper.last
             continue
         got_on = [*gaps(keeper.archive.segments.spans(), began)] != before
         pause_s = FIRST_PAUSE_S if got_on else min(2 * pause_s, LAST_PAUSE_S)
         if not got_on:
             log.warning("epochs are missing in the archive", missing=api.filling)
-            await asyncio.sleep(pause_s)
+            await pause(pause_s)
 
 
 def own_of(

@@ -59,6 +59,21 @@ class Left(msgspec.Struct, frozen=True):
         known = {*self.urls}.difference(choice.unproven)
         return tuple(name for name in choice.ahead if name in known)
 
+    def remembering(self, before: Left) -> Left:
+        """With what those told before who do not answer now: it is not lost by that."""
+        gone = {
+            source.name: url
+            for source in before.sources
+            if (url := before.urls.get(source.name, source.name)) in self.silent
+        }
+        urls = {*gone.values()}
+        return Left(
+            sources=(*self.sources, *(each for each in before.sources if each.name in gone)),
+            urls=self.urls | {name: url for name, url in before.urls.items() if name in gone},
+            recent=self.recent | {url: has for url, has in before.recent.items() if url in urls},
+            silent={url: why for url, why in self.silent.items() if url not in urls},
+        )
+
     def extended(self) -> tuple[Source, ...]:
         """The sources, each with what a process can add to it."""
         return tuple(_extended(source, self.more_than(source)) for source in self.sources)

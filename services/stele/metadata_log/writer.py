@@ -81,6 +81,8 @@ class Writer:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         """Set once there is a failure."""
+        self.has_read = False
+        """The log, to the end that it had at the start. Who fails before that is ready, and has not."""
         self._logs = [kafka_log] if past is None else [past, kafka_log]
         self.history = History(self._logs[0], start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
@@ -134,7 +136,9 @@ class Writer:
 
     @property
     def ready(self) -> bool:
-        """The log was read to the end that it had at the start; there need not be a cluster in it."""
+        """The log was read to the end that it had at the start, or will not be: there is a failure then. There
+        need not be a cluster in it.
+        """
         return self._ready.is_set()
 
     @property
@@ -185,6 +189,7 @@ class Writer:
                     self._known_end.check_end()
                     if not self.image.cluster and self._settings.found == "auto":
                         await self.commit(founding(self._settings), FOUND_TIMEOUT_S)
+                    self.has_read = self.failure is None
                     self._ready.set()
                 except LostWinnersError as error:
                     self._fail(error)

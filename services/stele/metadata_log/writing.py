@@ -77,7 +77,7 @@ async def writing(
             lambda: writer.log_id,
             catch_up,
             end,
-            has_read=lambda: writer.ready,
+            has_read=lambda: writer.has_read,
         ),
         name="begin-anew",
     )

@@ -5,7 +5,8 @@ although its last winner is there: what was lost there was no winner. One that s
 or is another one by now, stays: it says why, and what it has read last may be all that is left. It ends once
 the log was recovered, which a catch-up replica tells; a replica that can finishes a recovery itself. One that
 meets a recovery ends at once, but stays where it met that before it had read to the log's end: it has just
-begun, without a snapshot of what the log goes on as, and would come to the same place again.
+begun, without a snapshot of what the log goes on as, and would come to the same place again. Who knows no
+replica that could tell begins again all the same.
 """
 
 import asyncio
@@ -55,7 +56,9 @@ async def begin_anew(
     if is_lasting(why):
         log.error("the log cannot be read any further, until it is recovered", why=str(why))
         await recovered(log_id().hex(), catch_up, finish)
-    elif isinstance(why, RecoveredError) and not await finish() and not has_read():
+    elif isinstance(why, RecoveredError) and not (
+        await finish() or has_read() or (finish is cannot and not catch_up.replicas)
+    ):
         log.error("the log was recovered, and nobody gives a snapshot of it yet", why=str(why))
         await recovered(log_id().hex(), catch_up, finish)
     log.error(

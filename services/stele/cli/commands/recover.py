@@ -51,9 +51,7 @@ def recover(
     if not (reason or dry_run):
         raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
     with where.client() as client:
-        left, chosen = _choose(client, only, take)
-        if not (dry_run or take):
-            left, chosen = _whole(client, only, left, chosen, where.timeout_s)
+        left, chosen = _choose(client, only, take, 0.0 if dry_run else where.timeout_s)
         if not json.as_json:
             _show(left)
         if isinstance(chosen, Rejection):
@@ -100,20 +98,25 @@ def _addresses(client: Client, only: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _choose(client: Client, only: tuple[str, ...], take: str) -> tuple[Left, Choice | Rejection]:
-    left = ask(client, client.places.of("catch-up"), _addresses(client, only))
-    return left, choose(left.extended(), left.named(take))
+def _ask(client: Client, only: tuple[str, ...]) -> Left:
+    return ask(client, client.places.of("catch-up"), _addresses(client, only))
+
+
+def _choose(
+    client: Client, only: tuple[str, ...], take: str, limit_s: float
+) -> tuple[Left, Choice | Rejection]:
+    """Where a source is named nobody is waited for."""
+    left = _ask(client, only)
+    if take:
+        return left, choose(left.extended(), left.named(take))
+    return _whole(client, only, left, limit_s)
 
 
 def _whole(
-    client: Client,
-    only: tuple[str, ...],
-    left: Left,
-    chosen: Choice | Rejection,
-    limit_s: float,
+    client: Client, only: tuple[str, ...], left: Left, limit_s: float
 ) -> tuple[Left, Choice | Rejection]:
     """What is left once replicas have given each other what their archives lack, or when the time is over."""
-    deadline, waits = Deadline(limit_s), False
+    deadline, waits, chosen = Deadline(limit_s), False, choose(left.extended())
     while not isinstance(chosen, Rejection) and left.held_up(chosen) and deadline.left_s() > 0:
         if not waits:
             names = ", ".join(left.held_up(chosen))
@@ -124,7 +127,8 @@ def _whole(
             )
         waits = True
         time.sleep(LOOK_S)
-        left, chosen = _choose(client, only, "")
+        left = _ask(client, only).remembering(left)
+        chosen = choose(left.extended())
     return left, chosen
 
 
@@ -150,8 +154,12 @@ def _show_choice(chosen: Choice, left: Left) -> None:
         lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
         who = "which somebody has read and nobody holds"
         if held_up:
-            names = ", ".join(held_up)
-            who = f"unless {names} gets from another replica what is missing before them"
+            who = (
+                f"unless {', '.join(held_up)} gets from another replica what is missing before them"
+            )
+            most = max(source.newest for source in left.sources if source.name in held_up)
+            if most < chosen.known_epoch:
+                who += f"; nobody holds those after epoch {most}"
         out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False)
     elif silent:
         who = "one process" if silent == 1 else f"{silent} processes"

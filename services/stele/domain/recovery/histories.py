@@ -38,9 +38,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch to go on from, and who has its image. Names are in order.
 
-    ``known_epoch`` is the newest epoch of the same log that anybody tells of: those after ``epoch`` are lost.
-    ``shared`` have this very state, ``ahead`` tell of later epochs, ``apart`` of another history, and
-    ``unproven`` share no epoch with the source, so that nobody can say.
+    ``known_epoch`` is the newest epoch of the same log, or of one that came from it, that anybody tells of:
+    those after ``epoch`` are lost. ``shared`` have this very state, ``ahead`` tell of later epochs, ``apart``
+    of another history, and ``unproven`` share no epoch with the source, so that nobody can say.
     """
 
     source: str
@@ -143,6 +143,8 @@ def _choice(chosen: Source, sources: Sequence[Source]) -> Choice:
         if any(chosen.states[each] != source.states[each] for each in common):
             apart.append(source.name)
             continue
+        if common and source.log_id > chosen.log_id:
+            known_epoch = max(known_epoch, source.newest)
         if source.states and not common:
             unproven.append(source.name)
         if source.newest > epoch:

@@ -276,7 +276,8 @@ class Machine(Owner):
             async with asyncio.timeout(limit_s):
                 return await future
         except TimeoutError:
-            self.world.answers.cuts(self.name, kernel.now_us)  # by the network, and nothing else
+            if future.cancelled():  # by the network: nothing came
+                self.world.answers.cuts(self.name, kernel.now_us)
             raise TimeoutError("no leader answers") from None
 
     def note(self, level: str, text: str, values: dict[str, object]) -> None:

@@ -41,7 +41,9 @@ def _whole(archive: Archive) -> bytes | None:
 
 def _has_hole(machine: "Machine") -> bool:
     keeper = getattr(machine, "keeper", None)
-    return keeper is not None and len(keeper.archive.segments.spans()) > 1
+    if keeper is None or not machine.disk.flipped:
+        return False
+    return len(keeper.archive.segments.spans()) > 1
 
 
 class Asked:
