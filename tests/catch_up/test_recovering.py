@@ -107,7 +107,7 @@ async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
 ) -> None:
     """Its record is on its way: who gives up here leaves a log behind on which nobody can begin."""
     topic = MemoryLog(MemoryPartition())
-    silent = iter([False, True, True])
+    silent = iter([True, False, True, True])
 
     async def ends() -> tuple[int, int]:
         if next(silent, False):

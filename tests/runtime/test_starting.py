@@ -128,6 +128,13 @@ async def test_a_replica_that_missed_a_recovery_does_not_judge_what_a_process_ac
         await started(Replicas((0.0, stale), (0.0, other)), floor=floor)
 
 
+async def test_a_replica_that_cannot_read_the_log_does_not_say_whose_history_it_is() -> None:
+    """It may hold what a recovery has just given up, while the replica that made this starts again."""
+    floor = Floor(80, b"s" * 16)
+    stopped = answer("a", 82, known=Known.OTHER, stopped="the log was recovered")
+    assert (await started(Replicas((0.0, stopped), known=1), floor=floor)).floor is not None
+
+
 @pytest.mark.parametrize(
     ("own", "known", "least"),
     [(0, Known.SAME, 90), (50, Known.SAME, 90), (95, Known.UNKNOWN, 95), (50, Known.UNKNOWN, 50)],

@@ -110,6 +110,7 @@ class Holdings:
             recovered=recovered,
             tail_bytes=tail_bytes,
             snapshot=snapshot,
+            stopped=str(self._follower.failure or ""),
             begins=self._follower.image.archive.trimmed_epoch,
         )
 

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -32,6 +32,8 @@ READ_RECORDS: Final = 2000
 WRITE_S: Final = 30.0
 LOOK_S: Final = 0.1
 ENTROPY_BITS: Final = 74
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
@@ -66,7 +68,7 @@ async def recover(
     TimeoutError when the topic does not take the record.
     """
     start = await asyncio.to_thread(_image, keeper.archive, asked, more)
-    begin, end = await ends()
+    begin, end = await _answered(ends)
     there = await recovery_in(topic, start.image.log_id, begin, end)
     was_there = there is not None
     if there is None:
@@ -192,6 +194,17 @@ async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Re
     return None
 
 
+async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """What a broker answers; one that does not is asked again. Raises TimeoutError, KafkaException."""
+    async with asyncio.timeout(WRITE_S):
+        while True:
+            try:
+                return await ask()
+            except TimeoutError as error:
+                log.warning("a recovery waits for the brokers", why=str(error))
+            await asyncio.sleep(LOOK_S)
+
+
 async def _write(
     topic: Log, ends: Ends, before: int, start: Start, asked: RecoverQuestion
 ) -> tuple[Record, bool]:
@@ -200,7 +213,7 @@ async def _write(
 
     Raises NotRecoverable, LogError, TimeoutError.
     """
-    look = await topic.look(None)
+    look = await _answered(lambda: topic.look(None))
     now_ms = time.time_ns() // 1_000_000
     new = NewLog(
         log_id=next_state_id(

@@ -173,7 +173,7 @@ async def _from_replicas(
 
 def _check_floor(answers: Answers, floor: Floor | None) -> None:
     """A replica that has missed a recovery may hold the history that this gave up: it says nothing of the floor
-    where another one knows the log of now.
+    where another one knows the log of now, nor where it cannot read the log itself.
     """
     for url, answer in _of_newest_log(answers):
         if floor is not None and 0 < floor.epoch < answer.begins:
@@ -183,7 +183,7 @@ def _check_floor(answers: Answers, floor: Floor | None) -> None:
                 f" which begins at epoch {answer.begins} (archive_keep_days, archive_keep_epochs): nobody can"
                 " tell any more whether it is of the same history.",
             )
-        if floor is not None and answer.known is Known.OTHER:
+        if floor is not None and answer.known is Known.OTHER and not answer.stopped:
             raise OtherHistoryError(
                 0,
                 f"epoch {floor.epoch} has another state id in the archive at {url} than"

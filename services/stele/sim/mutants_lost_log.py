@@ -277,6 +277,17 @@ def who_has_lost_the_log_gives_no_places(patch: Patch) -> None:
     patch.attribute(CatchUp, "with_places", of_readers_alone)
 
 
+def who_has_lost_the_log_judges_others(patch: Patch) -> None:
+    """A node ends for good since a replica that cannot read the log has another history than the node."""
+    plain = starting._check_floor  # noqa: SLF001
+
+    def whoever(answers: starting.Answers, floor: Floor | None) -> None:
+        well = [(url, msgspec.structs.replace(each, stopped="")) for url, each in answers]
+        plain(well, floor)
+
+    patch.function(plain, whoever)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -304,5 +315,6 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     who_begins_on_a_recovered_log_begins_again,
     recovery_gives_up_at_a_time_out,
     who_has_lost_the_log_gives_no_places,
+    who_has_lost_the_log_judges_others,
 )
 """Runs come upon these, but too seldom."""

@@ -114,6 +114,8 @@ class StartAnswer(msgspec.Struct, frozen=True, kw_only=True):
     recovered: bool = False
     """The log goes on from another one, so that nobody can read it from the beginning of its topic."""
     snapshot: SnapshotAnswer | None = None
+    stopped: str = ""
+    """Why it reads the log no further; empty while it does."""
     begins: int = 0
     """Epochs before this one were deleted from the archives of all; 0: none was."""
 

@@ -272,6 +272,8 @@ def _accept_losses(world: "World") -> None:
             node.put_back()
             continue
         if row is None or row.state is NodeState.LEFT:
+            if any(machine.failure for machine in world.machines.values()):
+                continue  # the log is lost, and it may be in what that goes on with
             world.trace(f"{node.node_id}, which the log does not know, gets an empty folder")
             replaced = image.node(node.replaces) if node.replaces else None
             is_there = replaced is not None and replaced.state is not NodeState.LEFT
