@@ -277,7 +277,9 @@ def _accept_losses(world: "World") -> None:
             world.trace(f"{node.node_id}, which the log does not know, gets an empty folder")
             replaced = image.node(node.replaces) if node.replaces else None
             is_there = replaced is not None and replaced.state is not NodeState.LEFT
-            node.renew(node.replaces if is_there else "", waits=is_there and node.waits)
+            is_gone = replaced is not None and bool(replaced.excluded_since)  # by force, if need be
+            waits = is_there and (node.waits or is_gone)
+            node.renew(node.replaces if is_there else "", waits=waits)
             continue
         identity = node.disk_identity()
         state_id = bytes.fromhex(identity.acknowledged.state_id)
