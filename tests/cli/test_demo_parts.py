@@ -6,6 +6,8 @@ import asyncio
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
 import msgspec
@@ -17,8 +19,9 @@ from stele.cli.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, 
 from stele.cli.demo.operation import Fault, step_durations
 from stele.cli.demo.scenario import STEPS, chosen_steps
 from stele.cli.demo.several import one_waits_for_the_other, share_a_transition
-from stele.cli.demo.site import MOST_RESTARTS, Site
+from stele.cli.demo.site import MOST_RESTARTS, Never, Site
 from stele.cli.demo.steps.library import library_files
+from stele.cli.demo.steps.tablets import check_has_room
 from stele.cli.demo.timeline import Timeline
 from stele.cli.demo.words import NEXT, PROVES, TERMS, suggestions, what_next
 from stele.cli.errors import CliError
@@ -26,6 +29,7 @@ from stele.cli.main import build_app
 from stele.cli.places import STACK_FILE
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
+from stele.runtime.answers.tablet_balancer import BalanceAnswer
 from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, at, request, transition
 from tests.end_to_end.demo.test_demo import CHECKS
@@ -274,3 +278,10 @@ async def test_who_waits_for_a_process_that_cannot_go_on_stops_waiting_and_says_
             await Site(tmp_path, http).until_of("placements", "Spark", never, 0.3)
     assert ("getSubject is not supported" in raised.value.message) is stops
     assert (len(tries) == 1) is stops
+
+
+def test_a_disk_that_is_too_full_to_get_tablets_ends_the_demo_with_what_to_do() -> None:
+    found = cast(BalanceAnswer, SimpleNamespace(full=("n8",)))
+    check_has_room(found, "n7")
+    with pytest.raises(Never, match="the disk is more than 98% full, so n8 gets no tablets; make"):
+        check_has_room(found, "n8")

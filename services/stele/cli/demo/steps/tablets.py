@@ -11,12 +11,14 @@ import aiohttp
 
 from stele.cli.commands.data import data_path
 from stele.cli.demo.scene import Scene
+from stele.cli.demo.site import Never
 from stele.cli.demo.steps.join import start_node
 from stele.cli.errors import CliError
 from stele.cli.output import counted
 from stele.domain.commands import AlterTable, CreateKeyspace, CreateTable, Leave
 from stele.domain.names import NodeState
 from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets.load import CRITICAL_USE
 from stele.runtime.answers.metadata_log import PlacementsPage
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState
 
@@ -104,6 +106,7 @@ async def _until_balanced(scene: Scene, name: str) -> BalanceAnswer:
     async def is_balanced() -> bool:
         nonlocal shown
         found = await _balance(scene)
+        check_has_room(found, name)
         held = found.nodes[name].tablets if name in found.nodes else 0
         moving = counted(len(found.under_way), "tablet moves", "tablets move")
         text = f"{found.state}: {moving}, {name} has {held}"
@@ -114,6 +117,16 @@ async def _until_balanced(scene: Scene, name: str) -> BalanceAnswer:
 
     await scene.site.until("the tablets to be even", is_balanced, DEADLINE_S)
     return await _balance(scene)
+
+
+def check_has_room(found: BalanceAnswer, name: str) -> None:
+    """All nodes of the demo are on one disk. Raises Never where that is so full that nothing moves to them."""
+    if name in found.full:
+        raise Never(
+            "tablet-balancer",
+            f"the disk is more than {CRITICAL_USE:.0%} full, so {name} gets no tablets; make room, and run the"
+            " demo again",
+        )
 
 
 async def _balance(scene: Scene) -> BalanceAnswer:
