@@ -27,6 +27,7 @@ from stele.log.start import Start
 from stele.log.state_ids import next_state_id
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.logs import get_logger
+from stele.runtime.retries import until_it_works
 
 READ_RECORDS: Final = 2000
 WRITE_S: Final = 30.0
@@ -194,15 +195,21 @@ async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Re
     return None
 
 
-async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """What a broker answers; one that does not is asked again. Raises TimeoutError, KafkaException."""
+async def _answered(
+    ask: Callable[[], Awaitable[T]], passing: tuple[type[Exception], ...] = (TimeoutError,)
+) -> T:
+    """What a broker answers; where that is an error which passes it is asked again. Raises TimeoutError."""
+
+    def is_passing(error: Exception) -> bool:
+        if isinstance(error, passing):
+            log.warning("a recovery waits for the brokers", why=str(error))
+        return isinstance(error, passing)
+
     async with asyncio.timeout(WRITE_S):
-        while True:
-            try:
+        async for attempt in until_it_works(on=is_passing):
+            with attempt:
                 return await ask()
-            except TimeoutError as error:
-                log.warning("a recovery waits for the brokers", why=str(error))
-            await asyncio.sleep(LOOK_S)
+    raise AssertionError("it is tried until it works")
 
 
 async def _write(
@@ -229,14 +236,14 @@ async def _write(
         raise NotRecoverable(f"{epoch.message} {epoch.hint}")
     value = encode_epoch(epoch)
     topic.append(value)
+
+    async def look_through() -> Record | None:
+        _, end = await ends()
+        return await recovery_in(topic, start.image.log_id, before, end)
+
     async with asyncio.timeout(WRITE_S):
         while True:
-            try:
-                _, end = await ends()
-                found = await recovery_in(topic, start.image.log_id, before, end)
-            except (TimeoutError, KafkaException) as error:
-                log.warning("whether the record stands in the topic is unknown", why=str(error))
-                found = None
+            found = await _answered(look_through, (TimeoutError, KafkaException))
             if found is not None:
                 return found, found.value != value
             await asyncio.sleep(LOOK_S)

@@ -127,21 +127,17 @@ class CatchUp:
     async def with_places(self, url: str, start: Start) -> Start:
         """With the places of winners before the one that ``start`` ends with, as the replica at ``url`` keeps
         them. It is asked whether or not it can read the log: where that is lost they show it. Raises
-        CatchUpUnavailable, DamagedFileError.
+        CatchUpUnavailable.
         """
         epoch = start.image.epoch
         first, last = max(1, epoch - RECENT + 1), epoch - 1
         if last < first:
             return start
         try:
-            status, body = await self._get(
-                f"{url}/v1/records?from={first}&last={last}", ANSWER_S + SILENT_S
-            )
-        except _FAILURES as error:
-            raise CatchUpUnavailable(f"{url}: {error!r}") from error
-        if status == NOT_FOUND:
+            found = await self.records(first, last, among=(url,))
+        except NotArchivedError:
             return start
-        return with_places(start, await asyncio.to_thread(from_container, body))
+        return with_places(start, found)
 
     async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
         """A snapshot's file, and with ``decided`` that of the decided requests. Raises CatchUpUnavailable."""
