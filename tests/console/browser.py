@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "build" / "console"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1280, 860
+SHOWN = """(() => {
+    const { place, newest, trouble, problem, locked, looked } = globalThis.steleConsole?.state ?? {};
+    const text = document.body.innerText.slice(0, 400);
+    return JSON.stringify({ place, newest, trouble, problem, locked, looked: looked?.at_ms, text });
+})()"""
+"""What a page that has not come as far as it should has to say."""
 
 
 @contextmanager
@@ -48,12 +54,15 @@ class Watched:
         )
         context.set_default_timeout(90_000)
         self.complaints = list[str]()
+        self.failed = list[str]()
+        """Requests without an answer: of a service that is away on purpose, or of none that should be."""
         self.url = url
         self.page: Page = self._watched(context.new_page())
 
     def _watched(self, page: Page) -> Page:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda m: self._said(m.type, m.text))
+        page.on("requestfailed", lambda r: self.failed.append(f"{r.url} {r.failure}"))
         return page
 
     def _said(self, kind: str, text: str) -> None:
@@ -76,11 +85,25 @@ class Watched:
 
     def until(self, condition: str, deadline_s: float = 90.0, page: Page | None = None) -> None:
         """Playwright's own way needs ``eval`` in the page, which its policy forbids."""
-        wait_until(lambda: (page or self.page).evaluate(condition), condition, deadline_s)
+        page = page or self.page
+        try:
+            wait_until(lambda: _holds(page, condition), condition, deadline_s)
+        except AssertionError as error:
+            shown = page.evaluate(SHOWN)
+            raise AssertionError(f"{error}; {shown}; {self.complaints}; {self.failed}") from None
 
     def picture(self, name: str) -> None:
         PICTURES.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=PICTURES / f"{name}.png")
+
+
+def _holds(page: Page, condition: str) -> bool:
+    try:
+        return bool(page.evaluate(condition))
+    except Error as error:
+        if "Execution context was destroyed" in str(error):  # the page loads itself again
+            return False
+        raise
 
 
 def serious_faults(page: Page, *rules: str) -> list[str]:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +16,9 @@ from stele.domain.ring.facts import PlacementChanged
 from stele.domain.ring.packed import PackedRanges, PackedRows
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.schema.facts import tablet_map
-from stele.stack.process import Command, spawn
 from tests.console.browser import Watched, chromium
 from tests.console.generated import TABLE, Generated, large_image, served_beside
+from tests.console.process import console
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -99,19 +94,6 @@ def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         cluster.is_shown(found)
         yield found
         assert not found.complaints
-
-
-@contextmanager
-def console(metadata_log: str, folder: Path) -> Iterator[str]:
-    given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
-    env = {**os.environ, **given, "STELE_INSTANCE_ID": "console"}
-    argv = [sys.executable, "-m", "stele.console"]
-    process = spawn(Command("console", argv, folder / "out", folder / "err", env=env))
-    try:
-        wait_until(process.stdout_of_this_run, "the console's announcement")
-        yield json.loads(process.stdout_of_this_run())["http"]
-    finally:
-        process.stop()
 
 
 def test_whatever_is_told_on_the_way_back_to_now_the_map_is_that_of_now(

@@ -3,7 +3,10 @@
 import { token } from "./address.js";
 import { follow, REFUSED } from "./stream.js";
 
-/** The worker tells of each new look at the services, and of each try to get there: silent for so long, it is gone. */
+/**
+ * The worker tells of each new look at the services, and of each try to get there: silent for so long, it is gone.
+ * One that was silent from the beginning has not begun, and whoever asks for it again gets the same one.
+ */
 const SILENT_MS = 30_000;
 /** Between two questions under a token that was refused. */
 const REFUSED_MS = 5_000;
@@ -27,7 +30,7 @@ export async function listenOn(at, on, state) {
 }
 
 /**
- * Until the worker is silent; false: there can be none.
+ * Until the worker is silent; false: there can be none, or it does not begin.
  * @param {() => {after: number, state_id: string}} at
  * @param {(name: string, data: any) => void} on
  * @param {(trouble: string, status: number) => void} state
@@ -37,6 +40,7 @@ function byWorker(at, on, state) {
   return new Promise((done) => {
     const worker = new SharedWorker("/page/shared_stream.js", { type: "module", name: WORKER });
     let watchdog = 0;
+    let hasBegun = false;
     const end = (/** @type {boolean} */ again) => {
       clearTimeout(watchdog);
       worker.port.onmessage = null;
@@ -45,12 +49,13 @@ function byWorker(at, on, state) {
     };
     const ask = () => {
       clearTimeout(watchdog);
-      watchdog = setTimeout(() => end(true), SILENT_MS);
+      watchdog = setTimeout(() => end(hasBegun), SILENT_MS);
       worker.port.postMessage(/** @type {Asked} */ ({ token: token(), ...at() }));
     };
     worker.onerror = () => end(false);
     worker.port.onmessage = ({ data }) => {
       clearTimeout(watchdog);
+      hasBegun = true;
       try {
         for (const [name, told] of data.news) on(name, told);
       } catch (error) {

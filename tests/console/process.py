@@ -1,0 +1,27 @@
+"""A console's process, beside what a test serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stele.stack.process import Command, spawn
+from tests.polling import wait_until
+
+
+@contextmanager
+def console(metadata_log: str, folder: Path) -> Iterator[str]:
+    """Its address, inside the block."""
+    given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
+    env = {**os.environ, **given, "STELE_INSTANCE_ID": "console"}
+    argv = [sys.executable, "-m", "stele.console"]
+    process = spawn(Command("console", argv, folder / "out", folder / "err", env=env))
+    try:
+        wait_until(process.stdout_of_this_run, "the console's announcement")
+        yield json.loads(process.stdout_of_this_run())["http"]
+    finally:
+        process.stop()
