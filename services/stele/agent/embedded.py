@@ -169,18 +169,7 @@ async def embedded(
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(membership(settings, directory, address))
         member = await stack.enter_async_context(working(settings, node, store))
-        disk = partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity)
-        await stack.enter_async_context(
-            reporting_load(
-                settings.brokers,
-                settings.cluster,
-                member.agent,
-                partial(_measured, store),
-                tuple,
-                disk,
-                settings.load_interval_s,
-            )
-        )
+        await stack.enter_async_context(reporting(settings, member, store))
         if on_ranges is not None:
             watch_ranges(node.node_id, node.follower, on_ranges)
         yield member
@@ -213,6 +202,22 @@ async def working(
             )
         )
         yield made[0]
+
+
+@asynccontextmanager
+async def reporting(settings: AgentSettings, member: Member, store: Store) -> AsyncIterator[None]:
+    """The balancer is told inside the block how large the member's tablets are, and how much room it has."""
+    folder = member.membership.directory.folder
+    async with reporting_load(
+        settings.brokers,
+        settings.cluster,
+        member.agent,
+        partial(_measured, store),
+        tuple,
+        partial(disk_of, folder, capacity_bytes=settings.data_file_capacity),
+        settings.load_interval_s,
+    ):
+        yield
 
 
 async def _measured(store: Store, _: Image, held: Sequence[Held]) -> tuple[TabletSizes, ...]:

@@ -5,17 +5,19 @@ begins anew.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Final
 
+from stele.domain.registry import KNOWN_FEATURES
+from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.brokers import Brokers
 from stele.log.errors import LogError
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.router.router import READY_S, Router, listed
+from stele.log.port import EpochsLog
+from stele.router.router import READY_S, Router, kept_current, listed
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
 
@@ -33,25 +35,46 @@ async def kafka_router(
 
     Raises NotReady when nothing was read within ``ready_s`` seconds.
     """
-    router = Router()
-    following = asyncio.create_task(_follow(router, brokers, cluster, listed(catch_up_urls)))
-    try:
-        await router.wait_ready(ready_s)
+    urls = listed(catch_up_urls)
+    reads = log_router(
+        lambda: KafkaLog(brokers, flow_topic(cluster, "epochs")),
+        lambda: CatchUp(urls),
+        cluster,
+        ready_s,
+    )
+    async with reads as router:
         yield router
-    finally:
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await following
-        router.stop("The router was closed.")
 
 
-async def _follow(router: Router, brokers: Brokers, cluster: str, urls: Sequence[str]) -> None:
+@asynccontextmanager
+async def log_router(
+    open_log: Callable[[], EpochsLog],
+    open_catch_up: Callable[[], CatchUp],
+    cluster: str,
+    ready_s: float = READY_S,
+    supported: Set[str] = KNOWN_FEATURES,
+) -> AsyncIterator[Router]:
+    """As ``kafka_router``, by other ways to the log and to its replicas, which are opened, and closed, as often
+    as reading begins anew. ``supported`` are the features that it can read.
+    """
+    router = Router()
+    following = _follow(router, open_log, open_catch_up, cluster, supported)
+    async with kept_current(router, following, ready_s):
+        yield router
+
+
+async def _follow(
+    router: Router,
+    open_log: Callable[[], EpochsLog],
+    open_catch_up: Callable[[], CatchUp],
+    cluster: str,
+    supported: Set[str],
+) -> None:
     while True:
-        catch_up = CatchUp(urls)
-        kafka_log = KafkaLog(brokers, flow_topic(cluster, "epochs"))
+        catch_up, epochs = open_catch_up(), open_log()
         try:
-            start, _ = await begin(catch_up, cluster, kafka_log.ends, None, decided=False)
-            follower = LogFollower(kafka_log, start)
+            start, _ = await begin(catch_up, cluster, epochs.ends, None, decided=False)
+            follower = LogFollower(epochs, start, supported=supported)
             follower.listen(lambda image, _: router.take(image))
             follower.start()
             await follower.wait_for_end()
@@ -59,9 +82,9 @@ async def _follow(router: Router, brokers: Brokers, cluster: str, urls: Sequence
             router.trouble = ""
             await follower.failed.wait()
             router.trouble = str(follower.failure)
-        except (TimeoutError, LogError) as error:
+        except (TimeoutError, LogError, UnreadableSnapshotError) as error:
             router.trouble = str(error) or repr(error)
         finally:
-            await kafka_log.close()
+            await epochs.close()
             await catch_up.close()
         await asyncio.sleep(RETRY_S)

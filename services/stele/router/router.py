@@ -1,7 +1,9 @@
 """The router: the newest image that a source brought, look-ups in it, another try after a stale answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final
 
@@ -143,3 +145,24 @@ class Router:
             f"Replicas refuse version {self.version} of epoch {self.epoch}{why}, and nothing newer came"
             f" in time: {stale}. Try again; if it goes on, see whether the metadata-log answers."
         ) from stale
+
+
+@asynccontextmanager
+async def kept_current(
+    router: Router, source: Coroutine[None, None, None], ready_s: float
+) -> AsyncIterator[Router]:
+    """The router while ``source`` reads for it; stopped where that breaks. Raises NotReady, RouterStopped."""
+    following = asyncio.create_task(source, name="router")
+
+    def ended(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        router.stop("The router was closed." if error is None else f"It reads no more: {error!r}.")
+
+    following.add_done_callback(ended)
+    try:
+        await router.wait_ready(ready_s)
+        yield router
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await following

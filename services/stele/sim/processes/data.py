@@ -7,6 +7,7 @@ anew once nodes know of it.
 
 from collections.abc import Coroutine, Iterator
 from math import inf
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from stele.sim.messages import KvOp
 from stele.sim.registers import check_registers
 
 if TYPE_CHECKING:
+    from stele.sim.processes.making import Disaster
     from stele.sim.processes.world import World
 
 KEYSPACE: Final = "rows"
@@ -53,6 +55,20 @@ def all_keys(*, tablets: bool, colocated: bool) -> set[str]:
     tables = [TABLE] * tablets + [OTHER_TABLE] * colocated
     of_tables = {f"{table}/key{number}" for table in tables for number in range(TABLE_KEYS)}
     return {f"key{number}" for number in range(KEYS)} | of_tables
+
+
+def some_key(scenario: "Disaster", chance: Random) -> str:
+    """Of the keyspace without tablets, or, with its name, of a table."""
+    if scenario.tablets and chance.random() < TABLES_SHARE:
+        table = chance.choice((TABLE, OTHER_TABLE)) if scenario.colocated else TABLE
+        return f"{table}/key{_number(scenario, chance, TABLE_KEYS)}"
+    return f"key{_number(scenario, chance, KEYS)}"
+
+
+def _number(scenario: "Disaster", chance: Random, keys: int) -> int:
+    """Of one of so many keys."""
+    is_hot = scenario.pressed and chance.random() < HOT_SHARE
+    return 0 if is_hot else chance.randrange(keys)
 
 
 class Rows:
@@ -109,7 +125,7 @@ class DataClient(Owner):
     async def _work(self) -> None:
         while self.world.callers_work:
             await self._sleep(2 * THINK_S * self.chance.random())
-            key = self._some_key()
+            key = some_key(self.world.scenario, self.chance)
             if self.chance.random() < 0.5:
                 if self.world.scenario.pressed:
                     self.spawn(self._meet(key))
@@ -121,19 +137,6 @@ class DataClient(Owner):
         """Read what is being written just now."""
         await self._sleep(MEETING_S * self.chance.random())
         await self._read(key)
-
-    def _some_key(self) -> str:
-        """Of the keyspace without tablets, or, with its name, of a table."""
-        scenario = self.world.scenario
-        if scenario.tablets and self.chance.random() < TABLES_SHARE:
-            table = self.chance.choice((TABLE, OTHER_TABLE)) if scenario.colocated else TABLE
-            return f"{table}/key{self._number(TABLE_KEYS)}"
-        return f"key{self._number(KEYS)}"
-
-    def _number(self, keys: int) -> int:
-        """Of one of so many keys."""
-        is_hot = self.world.scenario.pressed and self.chance.random() < HOT_SHARE
-        return 0 if is_hot else self.chance.randrange(keys)
 
     async def read_all(self, keys: set[str]) -> None:
         """Of each of these keys a quorum answers, once nothing fails; it is checked with the rest."""

@@ -43,6 +43,10 @@ BURY_EVERY_S: Final = 45.0
 COLOCATED_SHARE: Final = 0.4
 PRESSED_SHARE: Final = 0.6
 THREE_SHARE: Final = 0.7
+ROUTED_SHARE: Final = 0.9
+ROUTERS: Final = 2
+"""One over HTTP, one by the log."""
+ROUTER_FAULT_EVERY_S: Final = 12.0
 ONE_RACK_SHARE: Final = 0.8
 """Where racks have one copy each there is hardly any other place for a tablet."""
 TRUNCATED_SHARE: Final = 0.5
@@ -155,7 +159,9 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """So many of the nodes are members from the beginning; the others join."""
     callers: int = 3
     clients: int = 3
-    """Of the rows; 0: nodes are stores that embed the agent, to which nobody writes."""
+    """Of the rows; 0: nodes are stores that embed the agent."""
+    routers: int = 0
+    """Of clients of such stores."""
     copies: int = 2
     """Of each row."""
     tablets: int = 0
@@ -243,9 +249,12 @@ def make_disaster(seed: int) -> Disaster:
     copies = base.members if base.nodes > base.members else 2
     base = msgspec.structs.replace(base, copies=copies)
     base = _pressed(Random(f"busy/{seed}"), base)
+    base = _routed(Random(f"routed/{seed}"), base)
     base = _with_tablets(Random(f"tablets/{seed}"), base)
     base = _with_shards(Random(f"shards/{seed}"), base)
-    is_truncated = base.asked and Random(f"truncated/{seed}").random() < TRUNCATED_SHARE
+    is_truncated = (
+        base.asked and not base.routers and Random(f"truncated/{seed}").random() < TRUNCATED_SHARE
+    )
     base = msgspec.structs.replace(base, truncated=is_truncated)
     dead = Random(f"dead/{seed}")
     base = _with_dead_nodes(dead, base)
@@ -266,6 +275,8 @@ def make_disaster(seed: int) -> Disaster:
     actions += make_dark(Random(f"dark/{seed}"), _upgraded(base), base.length_s)
     if base.weather != WEATHER:
         actions += _faults(Random(f"storm/{seed}"), base)
+    if base.routers:
+        actions += _of_routers(Random(f"of routers/{seed}"), base)
     if base.truncated:
         actions += late_to_truncate(Random(f"late to truncate/{seed}"), base.length_s)
     base = msgspec.structs.replace(base, actions=tuple(actions))
@@ -304,9 +315,19 @@ def _pressed(random: Random, base: Disaster) -> Disaster:
     return msgspec.structs.replace(base, nodes=4, members=3, copies=3)
 
 
+def _routed(random: Random, base: Disaster) -> Disaster:
+    """Most of the clusters whose stores embed the agent have clients that find their replicas themselves."""
+    if base.clients or random.random() >= ROUTED_SHARE:
+        return base
+    base = msgspec.structs.replace(base, routers=ROUTERS, pressed=random.random() < PRESSED_SHARE)
+    if random.random() >= THREE_SHARE:
+        return base
+    return msgspec.structs.replace(base, nodes=4, members=3, copies=3)
+
+
 def _with_tablets(random: Random, base: Disaster) -> Disaster:
     tablets, racks = random.choice((0, 4, 8)), random.choice((1, 2, 3))
-    if not base.clients or not tablets:
+    if not (base.clients or base.routers) or not tablets:
         return msgspec.structs.replace(base, colocated=False)
     members, asked = max(2, base.members), random.choice((False, True, True))
     if base.pressed and random.random() < ONE_RACK_SHARE:
@@ -323,7 +344,7 @@ def _with_tablets(random: Random, base: Disaster) -> Disaster:
 
 
 def _with_shards(random: Random, base: Disaster) -> Disaster:
-    if not base.tablets or random.random() >= SHARDS_SHARE:
+    if not base.tablets or base.routers or random.random() >= SHARDS_SHARE:
         return base
     shards = {f"n{number + 1}": random.choice((1, 2, 2, 2)) for number in range(base.nodes)}
     return msgspec.structs.replace(base, shards=shards)
@@ -414,6 +435,19 @@ def _of_nodes(random: Random, base: Disaster) -> list[Action]:
     return found
 
 
+def _of_routers(random: Random, base: Disaster) -> list[Action]:
+    """A client stands still, ends, or hears nothing, and goes on by what it knew."""
+    found = list[Action]()
+    for at_s in times(random, ROUTER_FAULT_EVERY_S, base.length_s):
+        router = f"u{random.randrange(base.routers) + 1}"
+        kind = random.choice(("crash", "pause", "pause", "cut"))
+        seconds = round(0.1 + 8 * random.random() ** 2, 3)
+        found.append(
+            Action(at_s, kind, router, seconds, random.randrange(4) if kind == "cut" else 0)
+        )
+    return found
+
+
 def _requests(random: Random, base: Disaster) -> list[Action]:
     """``number`` is the chance by which a request is made out when its time has come."""
     if not base.asked:
@@ -467,7 +501,9 @@ def _with_dead_nodes(random: Random, base: Disaster) -> Disaster:
 
 
 def _with_datacentres(random: Random, base: Disaster) -> Disaster:
-    if random.random() >= DATACENTRES_SHARE or not base.clients or base.nodes < DATACENTRE_NODES:
+    if not (base.clients or base.routers):
+        return base
+    if random.random() >= DATACENTRES_SHARE or base.nodes < DATACENTRE_NODES:
         return base
     return msgspec.structs.replace(base, dcs=2)
 

@@ -1,6 +1,7 @@
 """The processes of a simulated cluster, each put together from production's parts as its ``__main__`` does."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from stele.agent.embedded import STORE_FILE, open_bound, working
+from stele.agent.embedded import STORE_FILE, open_bound, reporting, working
 from stele.agent.gate import Gate
 from stele.agent.identity import FILE, DataDirectory, Identity, boot
 from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
@@ -61,7 +62,8 @@ from stele.runtime.service import Stop
 from stele.sim.processes.broker import TopicLog
 from stele.sim.processes.deletions import check_truncation
 from stele.sim.processes.machine import Machine
-from stele.sim.processes.shelf import Shelf
+from stele.sim.processes.routed import rows_of
+from stele.sim.processes.shelf import Shelf, cells_of
 from stele.sim.processes.web import WebTransport
 
 if TYPE_CHECKING:
@@ -72,8 +74,8 @@ DC: Final = "dc1"
 FOLDER: Final = "/data"
 BROKERS: Final = Brokers("log:9092")
 COMMIT_S: Final = 8.0
-WATCHED: Final = ("/v1/epochs", "/v1/state")
-"""What watches ask of a metadata-log."""
+READ: Final = ("/v1/epochs", "/v1/state", "/v1/changes", "/v1/diff")
+"""What watches and routers ask of a metadata-log."""
 
 Answer = Callable[[Outcome | None], None]
 
@@ -106,9 +108,9 @@ class LogMachine(Machine):
         ):
             self.writer, self.began_at = writer, writer.image.epoch
             self.routes = [recent_route(partial(recent_records, writer))]
-            if self.world.watches:
+            if self.world.watches or self.world.routers:
                 served = MetadataLogApi(writer, settings).routes()
-                self.routes += [each for each in served if each.path in WATCHED]
+                self.routes += [each for each in served if each.path in READ]
             await asyncio.get_running_loop().create_future()
 
     def forget(self) -> None:
@@ -351,13 +353,19 @@ class NodeMachine(FollowerMachine):
         """What its disk says now."""
         return msgspec.json.decode(self.disk.files[f"{FOLDER}/{FILE}"].data, type=Identity)
 
+    def open_store(self, content: bytes) -> sqlite3.Connection:
+        """Of what is on its disk, to be read."""
+        engine = sqlite3.connect(":memory:")
+        engine.deserialize(content)
+        return engine
+
     def forget(self) -> None:
         super().forget()
         self.gate = None
 
 
 class EmbeddedMachine(NodeMachine):
-    """A store that embeds the agent; no client writes to it."""
+    """A store that embeds the agent; its clients have routers."""
 
     store_file = STORE_FILE
 
@@ -370,6 +378,8 @@ class EmbeddedMachine(NodeMachine):
             dc=self.dc,
             rack=self.rack,
             num_tokens=1,
+            shards=self.shards,
+            data_dir=self.folder(),
             replace_node="" if self.waits else self.replaces,
             join="no" if self.waits else "auto",
             accept_lost_epochs=self.accept,
@@ -377,10 +387,16 @@ class EmbeddedMachine(NodeMachine):
         stop = Stop()
         async with membership(settings, directory, self.url, self.following, self.build) as node:
             self.gate = node.gate
-            async with working(settings, node, shelf, WebTransport(self)) as member:
-                self.routes = [*member.routes()]
+            async with (
+                working(settings, node, shelf, WebTransport(self)) as member,
+                reporting(settings, member, shelf),
+            ):
+                self.routes = [*member.routes(), *rows_of(member, shelf)]
                 async with node.admitting(stop):
                     await stop.wait()
+
+    def open_store(self, content: bytes) -> sqlite3.Connection:
+        return cells_of(content)
 
 
 class ReplicaMachine(Machine):

@@ -56,7 +56,9 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     _until(world, operator, _behind, "everybody has everything")
     _recall(world, operator)
     _until(world, operator, _behind, "everybody has what came while the past was asked for")
-    if world.clients and not world.rows.age:  # of lost epochs nobody says what nodes have of them
+    if (
+        world.clients or world.routers
+    ) and not world.rows.age:  # of lost epochs nobody says what nodes have of them
         world.stores.check_clean(world.witness.image)
     _compare(world)
     world.witness.promises.check()
@@ -114,11 +116,20 @@ def _ask_guards(world: "World", operator: Operator) -> None:
 
 def _read_rows(world: "World", operator: Operator) -> None:
     """Every key is read once more; then all that clients were told is possible."""
-    if not world.clients:
+    if not world.clients and not world.routers:
         return
     keys = all_keys(tablets=bool(world.scenario.tablets), colocated=world.scenario.colocated)
-    world.clients[0].spawn(world.clients[0].read_all(keys))
-    reads = lambda _: f"nobody answers for {', '.join(sorted(keys))}" if keys else ""  # noqa: E731
+    if world.clients:
+        world.clients[0].spawn(world.clients[0].read_all(keys))
+    else:
+        for router in world.routers:
+            router.unread = {*keys}
+
+    def reads(_: "World") -> str:
+        if world.routers:
+            keys.intersection_update(key for each in world.routers for key in each.unread)
+        return f"nobody answers for {', '.join(sorted(keys))}" if keys else ""
+
     _until(world, operator, reads, "a quorum answers for every key")
     world.tablet_rows.rest(world.witness.image)
     try:

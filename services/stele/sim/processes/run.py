@@ -158,8 +158,8 @@ def _act(world: World, action: Action) -> None:
         _act_on_redis(world, action)
     elif action.kind in begins:
         begins[action.kind](action)
-    elif action.target in world.machines:  # else it was left out of a scenario that is being shrunk
-        _act_on_machine(world, world.machines[action.target], action)
+    elif action.target in world.victims:  # else it was left out of a scenario that is being shrunk
+        _act_on_machine(world, world.victims[action.target], action)
 
 
 def _act_on_machine(world: World, machine: Machine, action: Action) -> None:
@@ -199,7 +199,7 @@ def _act_on_redis(world: World, action: Action) -> None:
 
 def _cut(world: World, machine: Machine, action: Action) -> None:
     """0: both ways, 1: only what goes in, 2: only what comes out, 3: only from the brokers."""
-    name, others = machine.name, [*world.machines, BROKER.name]
+    name, others = machine.name, [*world.victims, BROKER.name]
     into = {(other, name) for other in others if other != name}
     out = {(name, other) for other in others if other != name}
     broker = {(name, BROKER.name), (BROKER.name, name)}

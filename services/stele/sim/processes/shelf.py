@@ -1,5 +1,6 @@
 """A store on a simulated disk, which embeds the agent: what it takes is on the disk when it returns."""
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from stele.agent.stores import Row
 from stele.log.archive.files import sync_file, sync_folder
 
 Key = tuple[int, bytes]
+COUNT_BYTES: Final = 8
+"""A value begins with the count by which it is newer than another."""
 
 
 class Kept(msgspec.Struct, array_like=True):
@@ -23,8 +26,25 @@ class Kept(msgspec.Struct, array_like=True):
 encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
+def cells_of(content: bytes) -> sqlite3.Connection:
+    """The rows of a file as the trial nodes' store has its own."""
+    engine = sqlite3.connect(":memory:")
+    engine.execute(
+        "create table cells (keyspace, token, key, timestamp, tombstone default 0, value)"
+    )
+    found = msgspec.msgpack.decode(content, type=Kept)
+    for data_id, rows in found.rows.items():
+        for token, key, value in rows:
+            cell = data_id, token, key, int.from_bytes(value[:COUNT_BYTES]), value[COUNT_BYTES:]
+            engine.execute(
+                "insert into cells (keyspace, token, key, timestamp, value) values (?, ?, ?, ?, ?)",
+                cell,
+            )
+    return engine
+
+
 class Shelf:
-    """Of two rows with one key the one with the greater value is the newer: values begin with a time."""
+    """Of two rows with one key the one with the greater value is the newer: values begin with a count."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -40,7 +60,7 @@ class Shelf:
 
     def claim(self, host_id: str) -> None:
         self._host_id = host_id
-        self._save()
+        self._save(self.rows)
 
     def data_ids(self) -> Iterable[str]:
         return sorted(data_id for data_id, rows in self.rows.items() if rows)
@@ -51,18 +71,17 @@ class Shelf:
         return [Row(*at, rows[at]) for at in sorted(found)[:limit]]
 
     def merge(self, data_id: str, rows: Sequence[Row]) -> None:
-        mine = self.rows.setdefault(data_id, {})
+        mine = {**self.rows.get(data_id, {})}
         for row in rows:
             at = row.token, row.key
             mine[at] = max(mine.get(at, b""), row.value)
-        self._save()
+        self._save({**self.rows, data_id: mine})
 
     def delete(self, span: Span, limit: int) -> int:
         doomed = sorted(self._in(span))[:limit]
-        for at in doomed:
-            del self.rows[span.keyspace][at]
         if doomed:
-            self._save()
+            left = {at: v for at, v in self.rows[span.keyspace].items() if at not in doomed}
+            self._save({**self.rows, span.keyspace: left})
         return len(doomed)
 
     def size_bytes(self, span: Span) -> int:
@@ -73,14 +92,16 @@ class Shelf:
         _, start, end = span.bounds()
         return [at for at in self.rows.get(span.keyspace, {}) if start < at[0] <= end]
 
-    def _save(self) -> None:
-        rows = {
-            data_id: [(*at, value) for at, value in sorted(rows.items())]
-            for data_id, rows in sorted(self.rows.items())
+    def _save(self, rows: dict[str, dict[Key, bytes]]) -> None:
+        """What has no room on the disk has not come. Raises OSError."""
+        listed = {
+            data_id: [(*at, value) for at, value in sorted(found.items())]
+            for data_id, found in sorted(rows.items())
         }
         new = self._path.with_name(f"{self._path.name}.new")
         with new.open("wb") as file:
-            file.write(encode(Kept(self._host_id, rows)))
+            file.write(encode(Kept(self._host_id, listed)))
             sync_file(file)
         new.replace(self._path)
         sync_folder(self._path.parent)
+        self.rows = rows

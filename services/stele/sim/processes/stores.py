@@ -14,6 +14,7 @@ from stele.agent.orders import OrderProgress
 from stele.agent.partitions import parted
 from stele.agent.pulling import Puller, Reading
 from stele.agent.spans import Span
+from stele.agent.stores import Row as Moved
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
@@ -30,6 +31,7 @@ from stele.node.wire import Answer, AnyOp, Compare, Scan
 from stele.sim.patching import Patch
 from stele.sim.processes.holds import watch_holds
 from stele.sim.processes.members import FOLDER, NodeMachine
+from stele.sim.processes.shelf import Shelf
 from stele.sim.processes.sqlite import Connection, Database
 from stele.sim.ranges_in_use import row_of
 from stele.sim.tablet_checks import places, span, spans_meet
@@ -254,7 +256,7 @@ class StoreWitness:
         database = cast("Database | None", node.plug.databases.get(path))
         if node.alive and database is not None and database.is_saved_as(kept.synced):
             return database.engine
-        return self._opened(node.name, kept.synced)
+        return self._opened(node, kept.synced)
 
     def timestamps(self, node: NodeMachine) -> dict[tuple[str, str], int]:
         """Of all its rows, by partition and key: those of its process, or what is on the platter of one that
@@ -274,14 +276,13 @@ class StoreWitness:
         assert database.engine.execute("delete from cells").rowcount > 0, "it has none"
         database.committed()
 
-    def _opened(self, name: str, content: bytes) -> real.Connection:
-        before = self._copies.get(name)
+    def _opened(self, node: NodeMachine, content: bytes) -> real.Connection:
+        before = self._copies.get(node.name)
         if before is None or before[0] is not content:
-            engine = real.connect(":memory:")
-            engine.deserialize(content)
+            engine = node.open_store(content)
             if before is not None:
                 before[1].close()
-            self._copies[name] = before = content, engine
+            self._copies[node.name] = before = content, engine
         return before[1]
 
     # -- deletions --
@@ -330,9 +331,9 @@ class StoreWitness:
 
     # -- rows --
 
-    def takes(self, node: NodeMachine, row: Row, partitions: Sequence[str]) -> None:
+    def takes(self, node: NodeMachine, token: int, partitions: Sequence[str]) -> None:
         """A row has its place in the order of a node's store, in these partitions."""
-        self._world.tablet_rows.takes(node, row.token, partitions)
+        self._world.tablet_rows.takes(node, token, partitions)
         for data_id in {parted(partition)[0] for partition in partitions}:
             self._world.truncations.takes(node, data_id)
 
@@ -374,6 +375,7 @@ def watch(patch: Patch, world: "World", who: Callable[[], object]) -> None:
     _watch_deletions(patch, stores, who)
     _watch_writes(patch, stores, who)
     _watch_rows(patch, stores)
+    _watch_shelves(patch, stores, who)
     _watch_streams(patch, world, who)
     watch_holds(patch, world, who)
 
@@ -446,7 +448,7 @@ def _watch_writes(patch: Patch, stores: StoreWitness, who: Callable[[], object])
             may, node = permit(place), who()
             if may and isinstance(node, NodeMachine) and node.image is not None:
                 row = rows[place]
-                stores.takes(node, row, (row.keyspace,) if into is None else into(place))
+                stores.takes(node, row.token, (row.keyspace,) if into is None else into(place))
             return may
 
         return await plain(self, rows, asked, into)
@@ -466,6 +468,26 @@ def _watch_rows(patch: Patch, stores: StoreWitness) -> None:
         return found
 
     patch.function(plain, write_cell)
+
+
+def _watch_shelves(patch: Patch, stores: StoreWitness, who: Callable[[], object]) -> None:
+    plain_merge, plain_delete = Shelf.merge, Shelf.delete
+
+    def merge(self: Shelf, data_id: str, rows: Sequence[Moved]) -> None:
+        node = who()
+        if isinstance(node, NodeMachine) and node.image is not None:
+            for row in rows:
+                stores.takes(node, row.token, (data_id,))
+        plain_merge(self, data_id, rows)
+
+    def delete(self: Shelf, span: Span, limit: int) -> int:
+        node = who()
+        if isinstance(node, NodeMachine) and node.image is not None:
+            stores.deletes(node, node.image, span)
+        return plain_delete(self, span, limit)
+
+    patch.attribute(Shelf, "merge", merge)
+    patch.attribute(Shelf, "delete", delete)
 
 
 def _watch_streams(patch: Patch, world: "World", who: Callable[[], object]) -> None:

@@ -26,6 +26,10 @@ CUT_SHARE: Final = 0.02
 LOST: Final = -1
 REFUSED: Final = 0
 OK: Final = 200
+GOES_ON: Final = 1
+EVENTS: Final = "text/event-stream"
+STREAM_SILENT_S: Final = 25.0
+"""No pings come in between: a stream that is only quiet is opened anew, too."""
 _NOTHING: Final[Mapping[str, str]] = {}
 
 Reply = Callable[[int, bytes], None]
@@ -240,7 +244,8 @@ class WebTransport:
         method: str = "GET",
         body: bytes | None = None,
     ) -> int:
-        assert method == ("GET" if body is None else "POST")
+        if headers.get("accept") == EVENTS:
+            return await self._listen(url, on_piece, params)
         machine = self._machine
         future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
@@ -248,7 +253,7 @@ class WebTransport:
             if not future.done():
                 future.set_result((status, content))
 
-        machine.world.web.ask(machine, url, reply, params, headers, body)
+        machine.world.web.ask(machine, url, reply, params, headers, body, method)
         async with asyncio.timeout(total_s or SILENT_S):
             status, content = await future
         if status == REFUSED:
@@ -258,6 +263,28 @@ class WebTransport:
             raise ConnectionResetError(url)
         on_piece(status, content)
         return status
+
+    async def _listen(self, url: str, on_piece: OnPiece, params: Mapping[str, str]) -> int:
+        """Until the other lets go, or nothing has come for long."""
+        came = asyncio.Queue[tuple[int, bytes]]()
+        stream = self._machine.world.web.follow(
+            self._machine,
+            url,
+            params,
+            lambda piece: came.put_nowait((GOES_ON, piece)),
+            lambda *ended: came.put_nowait(ended),
+        )
+        try:
+            while True:
+                async with asyncio.timeout(STREAM_SILENT_S):
+                    status, piece = await came.get()
+                if status == REFUSED:
+                    raise ConnectionRefusedError(url)
+                on_piece(OK if status == GOES_ON else status, piece)
+                if status != GOES_ON:
+                    return status
+        finally:
+            stream.is_over = True
 
     async def close(self) -> None:
         """Nothing is kept."""

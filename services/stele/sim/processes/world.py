@@ -56,6 +56,7 @@ from stele.sim.processes.releases import NEWER, OLDER
 from stele.sim.processes.requester import RequesterMachine
 from stele.sim.processes.rivals import Rivals
 from stele.sim.processes.rolling import Roller
+from stele.sim.processes.routed import RouterMachine
 from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.streams import StreamWitness
 from stele.sim.processes.swapped import Swaps
@@ -114,6 +115,7 @@ class World:
         self.redis = Server(self)
         self.guards = [GuardMachine(f"g{i + 1}", self) for i in range(scenario.guards)]
         self.workers = [WorkerMachine(f"p{i + 1}", self) for i in range(scenario.guards)]
+        self.routers = [RouterMachine(f"u{i + 1}", self) for i in range(scenario.routers)]
         self.requesters = [RequesterMachine("q1", self)] if scenario.requests else []
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
@@ -127,23 +129,17 @@ class World:
                 *self.balancers,
             )
         }
+        self.victims = {**self.machines, **{each.name: each for each in self.routers}}
+        """Whom faults hit."""
         self.web.machines = self.machines
         self.callers_work = True
-        self.callers: list[Caller] = [
-            *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
-            *(LargeCaller("large", self) for _ in range(scenario.records.are_small)),
-        ]
-        self.mover, self.freezer = Mover("mover", self), Freezer("freezer", self)
-        self.roller = Roller("roller", self)
-        self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.rows = Rows()
         self.stores = StoreWitness(self)
         self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
         self.truncations = TruncationWitness(self)
         self.backups, self.answers = BackupWitness(self), AnswerWitness(self)
-        self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
-        self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
+        self._make_callers(scenario)
         self.traps, self.late, self.rivals = Traps(self), Late(self), Rivals(self)
         self.swaps, self.old_ends = Swaps(self), OldEnds(self)
         self.topic.old_ends = self.old_ends
@@ -151,6 +147,18 @@ class World:
         self.web.late_us = self.late.delay_us
         self.faults = self._ages_ending = 0
         self._broken: Violation | None = None
+
+    def _make_callers(self, scenario: Disaster) -> None:
+        """Whoever asks, and is no process of production."""
+        self.callers: list[Caller] = [
+            *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
+            *(LargeCaller("large", self) for _ in range(scenario.records.are_small)),
+        ]
+        self.mover, self.freezer = Mover("mover", self), Freezer("freezer", self)
+        self.roller = Roller("roller", self)
+        self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
+        self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
+        self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
 
     # -- beginning
 
@@ -169,7 +177,7 @@ class World:
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
         if self.scenario.memory.is_short:
             founding.apply(SetSetting(GENERATIONS.name, str(self.scenario.memory.limit)))
-        if self.clients:
+        if self.clients or self.routers:
             founding.apply(CreateKeyspace(KEYSPACE, self.scenario.replication))
         if self.scenario.tablets:
             wide = CreateKeyspace(
@@ -191,7 +199,7 @@ class World:
         """With these epochs in the topic everything starts."""
         self.topic.lay_down(founding.records)
         self.truncations.changed(EMPTY, self.witness.image)
-        for machine in (*self.machines.values(), *self.workers, *self.requesters):
+        for machine in (*self.victims.values(), *self.workers, *self.requesters):
             machine.boot()
         for caller in (*self.callers, self.mover, self.freezer, self.roller):
             caller.start()
@@ -305,7 +313,7 @@ class World:
         """Epochs were lost for good, or nodes by force: rows that a quorum of their replicas had may be, too.
         So it is until nobody goes by the lost epochs any more.
         """
-        if self.clients:
+        if self.clients or self.routers:
             self.rows.age += not self._ages_ending
             self._ages_ending += 1
             self.kernel.at(self.kernel.now_us + us(KNOWN_S), None, self._age_begins)
@@ -333,7 +341,7 @@ class World:
         self.late.end()
         self.old_ends.end()
         self.swaps.end()
-        for machine in self.machines.values():
+        for machine in self.victims.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False
             machine.slow_until_us = 0
@@ -343,7 +351,7 @@ class World:
 
     def end(self) -> None:
         """Nothing goes on."""
-        for machine in (*self.machines.values(), *self.workers, *self.requesters):
+        for machine in (*self.victims.values(), *self.workers, *self.requesters):
             machine.is_off = True
             machine.crash()
 
