@@ -22,7 +22,7 @@ from stele.log.errors import AnchorLostError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends
 from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer, StartAnswer
-from stele.runtime.catch_up import CatchUp
+from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 
@@ -42,9 +42,11 @@ def story_of(epochs: int, colour: str) -> Story:
     return story
 
 
-def archive_of(folder: Path, story: Story, snapshot: int = 0) -> Archive:
+def archive_of(folder: Path, story: Story, snapshot: int = 0, losers: int = 0) -> Archive:
     archive = Archive(folder)
-    records = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    records = [
+        Archived(e.epoch, e.epoch - 1 + losers, e.at_ms, encode_epoch(e)) for e in story.epochs
+    ]
     archive.segments.adopt(records)
     if snapshot:
         image, record = story.images[snapshot], records[snapshot - 1]
@@ -182,6 +184,41 @@ async def test_only_who_follows_the_recovered_log_gives_a_snapshot_of_it(tmp_pat
     assert start.image.log_id == NEW
     assert one.segments.spans() == [Span(1, LAST)]
     assert [kept.head.log_id for kept in one.snapshots.all()] == [NEW.hex()]
+
+
+class Hesitating(Others):
+    """It is asked for a file once before it gives one, as by who cannot hear it for a moment."""
+
+    asked = 0
+
+    async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
+        self.asked += 1
+        if self.asked == 1:
+            raise CatchUpUnavailable(f"{url}: no answer")
+        return await super().files(url, snapshot, decided=decided)
+
+
+@pytest.mark.parametrize("colour", ["blue", "green and more"])
+async def test_what_a_recovery_gave_up_is_set_aside_whenever_its_log_is_taken_over(
+    tmp_path: Path, colour: str
+) -> None:
+    """Its topic begins behind the recovery by the time that a snapshot is got, and who gives that is not as far
+    as what was given up: it knows neither of that nor that it is another history.
+    """
+    own, right = story_of(LATER, "blue"), story_of(LATER, colour)
+    right.recover(NEW, LAST)
+    source = archive_of(tmp_path / "right", right, LAST + 1, losers=LATER)
+    keeper = Keeper(archive_of(tmp_path / "own", own, LATER), 3, 0.01)
+
+    async def ends() -> Ends:
+        return Ends(LATER, 1000)
+
+    others = givers(Hesitating(right=(right, source)))
+    start = await reachable(keeper.begin(), keeper, others, ends)
+    assert start.image.log_id == NEW
+    shared = LAST if colour == "blue" else SHARED
+    assert keeper.archive.segments.spans() == [Span(1, shared)]
+    await keeper.close()
 
 
 @pytest.mark.parametrize(("colour", "fits"), [("blue", True), ("green and more", False)])

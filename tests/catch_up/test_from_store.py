@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stele.catch_up.filling import Givers, fill, reachable
@@ -122,3 +123,33 @@ async def test_epochs_that_lead_elsewhere_are_not_kept(
     told = await fill(keeper, givers(store), 31)
     assert "another history" in told
     assert keeper.archive.segments.spans() == []
+
+
+@pytest.mark.parametrize(
+    ("forked", "is_stranger", "left"), [(0, False, 30), (26, False, 0), (0, True, 0)]
+)
+async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
+    tmp_path: Path, store: FolderStore, forked: int, is_stranger: bool, left: int
+) -> None:
+    """What a recovery gave up, another history before that, and a log that it does not come from."""
+    story, own = long_story(), Made(tmp_path / "own", story=long_story(forked))
+    story.recover(NEW_LOG, 30)
+    made = Made(tmp_path / "new", last=31, snapshots=(31,), story=story)
+    await made.copy(store)
+    keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
+    start = keeper.begin()
+    assert start.anchor is not None
+    image = start.image
+    if is_stranger:
+        founding = msgspec.structs.replace(image.founding, log_id=bytes(15) + b"7")
+        image = msgspec.structs.replace(image, founding=founding)
+    start = start._replace(image=image, anchor=start.anchor._replace(offset=0))
+    anchor = record_of(story.epochs[-1]).offset
+
+    async def ends() -> Ends:
+        return Ends(anchor, 10_000)
+
+    began = await reachable(start, keeper, givers(store), ends)
+    assert began.image.log_id == NEW_LOG
+    assert own.archive.segments.last == left
+    await keeper.close()

@@ -193,6 +193,27 @@ async def test_what_is_before_a_snapshot_or_truncated_is_read_from_the_archive(
     assert max(first for first, _ in older.asked) > began, "the topic did not have it any more"
 
 
+@pytest.mark.parametrize("where", ["in between", "at the beginning of what was read"])
+async def test_an_archive_that_gives_another_history_is_not_believed(
+    long: Story, where: str
+) -> None:
+    """As a replica that kept what a recovery gave up beside what came after it."""
+    other, _ = three_nodes()
+    other.at_ms += 1
+    for n in range(120):
+        assert other.apply(SetSetting("another", str(n))) is None
+    began, cut = 100, 60 if where == "in between" else 0
+    other.epochs[:cut] = long.epochs[:cut]
+    history = History(
+        MemoryLog(MemoryPartition()), long.images[began], 133, SMALL, OlderOfStory(other)
+    )
+    history.add(134, encode_epoch(long.epochs[began]), long.images[began + 1])
+    with pytest.raises(TimeoutError, match="another history"):
+        await history.epochs(1, began)
+    with pytest.raises(TimeoutError, match="another history"):
+        await history.epochs(cut or 1, began + 1 - (cut or 1))
+
+
 async def test_without_an_archive_what_is_before_the_beginning_is_not_there(long: Story) -> None:
     history = History(MemoryLog(MemoryPartition()), long.images[100], 133, SMALL)
     with pytest.raises(EpochNotFoundError):

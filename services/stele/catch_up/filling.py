@@ -14,6 +14,7 @@ from stele.domain.image import NO_LOG, Image
 from stele.log.archive.archive import Archive, archived
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
+from stele.log.archive.snapshots import shared_with
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.blobs.port import BlobStore, StoreError
 from stele.log.chain import digest_of
@@ -31,8 +32,6 @@ LAST_PAUSE_S: Final = 30.0
 PIECE_EPOCHS: Final = 65_536
 """Epochs that become a segment at most."""
 PIECE_BYTES: Final = 64 * 1024 * 1024
-
-MOST_EPOCHS: Final = 1 << 62
 
 log = get_logger(__name__)
 
@@ -60,7 +59,8 @@ async def reachable(start: Start, keeper: Keeper, givers: Givers, ends: AskEnds)
         return start
     adopted = await _adopted(keeper, givers, begin, start.image)
     if adopted is None and givers.store is not None:
-        adopted = await from_store.adopted(keeper, givers.store, givers.cluster, begin)
+        store = givers.store
+        adopted = await from_store.adopted(keeper, store, givers.cluster, begin, start.image)
     if adopted is None:
         raise TruncatedError(
             stands,
@@ -87,16 +87,16 @@ async def _taken_over(start: Start, keeper: Keeper, givers: Givers) -> Start | N
     beginning of its topic.
     """
     mine, is_empty = start.image.log_id.hex(), start.image.log_id == NO_LOG
-    ends = {
-        answer.log_id: before.last_epoch
+    recovered = {
+        answer.log_id
         for _, answer in await givers.others.archives()
         for before in answer.incarnations
         if is_empty or before.log_id == mine
     }
-    if not ends:
+    if not recovered:
         return None
-    newest = max(ends)
-    found = await _adopted(keeper, givers, 0, start.image, newest, ends[newest])
+    newest = max(recovered)
+    found = await _adopted(keeper, givers, 0, start.image, newest)
     if found is None:
         log.warning("a recovered log has no snapshot yet", log_id=newest)
     return found
@@ -108,10 +108,9 @@ async def _adopted(
     begin: int,
     own: Image,
     log_id: str = "",
-    last: int = MOST_EPOCHS,
 ) -> Start | None:
     """Behind a snapshot of another replica of this cluster whose anchor is not before offset ``begin``, and
-    which is of log ``log_id``. What this archive, which leads to ``own``, has of its log up to epoch ``last``
+    which is of log ``log_id``, or of any. What this archive, which leads to ``own``, has of the snapshot's log
     stays, as far as it is the same there.
     """
     others, mine = givers.others, own.log_id.hex()
@@ -124,6 +123,7 @@ async def _adopted(
             continue
         try:
             image, decided = await others.files(url, snapshot, decided=True)
+            last, _ = await asyncio.to_thread(shared_with, own, image, keeper.archive.supported)
             shared = await _shared(keeper, others, url, last)
             lost = await asyncio.to_thread(keeper.archive.set_aside_after, shared, mine)
             kept = await asyncio.to_thread(keeper.archive.snapshots.adopt, image, decided)

@@ -4,9 +4,10 @@ import asyncio
 from typing import Final
 
 from stele.catch_up.keeper import Keeper
+from stele.domain.image import Image
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import head_in
+from stele.log.archive.snapshots import head_in, shared_with
 from stele.log.archive.spans import NotArchivedError
 from stele.log.archive_store.stored import NoArchiveError, stored_archive
 from stele.log.blobs.port import BlobStore, StoreError
@@ -19,8 +20,11 @@ NEWEST_TRIED: Final = 3
 log = get_logger(__name__)
 
 
-async def adopted(keeper: Keeper, store: BlobStore, cluster: str, begin: int) -> Start | None:
-    """Behind the newest snapshot in the store, if the topic, which begins at ``begin``, has what follows.
+async def adopted(
+    keeper: Keeper, store: BlobStore, cluster: str, begin: int, own: Image
+) -> Start | None:
+    """Behind the newest snapshot in the store, if the topic, which begins at ``begin``, has what follows. What
+    this archive, which leads to ``own``, has and the snapshot's log has not is set aside.
 
     Raises UnreadableSnapshotError, OSError.
     """
@@ -32,6 +36,7 @@ async def adopted(keeper: Keeper, store: BlobStore, cluster: str, begin: int) ->
                 files = await stored.files(shot)
                 if head_in(files[0]).anchor_offset < begin:
                     return None
+                await asyncio.to_thread(_give_up, keeper, own, files[0])
                 kept = await asyncio.to_thread(snapshots.adopt, *files)
             except DamagedFileError as error:
                 log.error("a snapshot in the store is damaged", store=store.url, why=str(error))
@@ -46,6 +51,19 @@ async def adopted(keeper: Keeper, store: BlobStore, cluster: str, begin: int) ->
     except StoreError as error:
         log.warning("the store gives no snapshot", store=store.url, why=str(error))
     return None
+
+
+def _give_up(keeper: Keeper, own: Image, image_file: bytes) -> None:
+    """Raises DamagedFileError, UnreadableSnapshotError, OSError."""
+    archive, (last, state_id) = (
+        keeper.archive,
+        shared_with(own, image_file, keeper.archive.supported),
+    )
+    if state_id and archive.state_id_of(last) not in (None, state_id):
+        last = 0  # it had read what an unclean election lost
+    lost = archive.set_aside_after(last, own.log_id.hex())
+    if lost:
+        log.error("epochs are not in the log any more, and set aside", after=last, epochs=lost)
 
 
 async def records(store: BlobStore, cluster: str, first: int, last: int) -> list[Archived]:

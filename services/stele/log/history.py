@@ -9,14 +9,14 @@ folded. When there are too many marks or images, every second one is dropped.
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image, without_memory
-from stele.log.chain import LOG_ID, STATE_ID, STOPS, Chain, Verdict
+from stele.log.chain import LOG_ID, PREV_STATE_ID, STATE_ID, STOPS, Chain, Verdict
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError
 from stele.log.fold import Fold, stopped_by
@@ -139,7 +139,7 @@ class History:
         self._log = log
         self._older = older
         self._bounds = bounds
-        self._oldest = image.epoch
+        self._oldest, self._began = image.epoch, bytes(image.state_id)
         self._newest = image
         self._recent: deque[Winner] = deque()
         self._recent_bytes = 0
@@ -312,6 +312,12 @@ class History:
 
     async def _archived(self, older: Older, mark: Mark, last: int) -> tuple[list[Winner], Mark]:
         found = await older.winners(mark.epoch + 1, last)
+        stray = first_stray(found, mark.state_id, {self._oldest: self._began})
+        if stray is not None:
+            raise TimeoutError(
+                f"What the archive gives as epoch {stray.epoch} is of another history: look whether a"
+                " catch-up replica says that it has trouble."
+            )
         return found, _behind(found[-1])
 
     def _won(self, mark: Mark, records: list[Record]) -> tuple[list[Winner], Mark]:
@@ -340,6 +346,18 @@ class History:
                 return _checkpoint(start.image, start.next_offset)
         assert nearest is not None, "without an archive the beginning is known"
         return nearest
+
+
+def first_stray(
+    winners: Sequence[Winner], state_id: bytes, known: Mapping[int, bytes]
+) -> Winner | None:
+    """Which of them does not follow from the one before, the first from ``state_id``, or is not ``known``."""
+    for winner in winners:
+        follows = state_id in (ZERO_STATE, winner.value[PREV_STATE_ID])
+        state_id = winner.value[STATE_ID]
+        if not follows or state_id != known.get(winner.epoch, state_id):
+            return winner
+    return None
 
 
 def _behind(winner: Winner) -> Mark:

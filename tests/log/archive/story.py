@@ -7,9 +7,10 @@ from tests.domain.history import three_nodes
 EPOCHS = 80
 
 
-def long_story() -> History:
-    """A cluster of three nodes, then settings, up to epoch 80."""
+def long_story(forked: int = 0) -> History:
+    """A cluster of three nodes, then settings, up to epoch 80; another history after epoch ``forked``."""
     made, _ = three_nodes()
     for n in range(EPOCHS - made.image.epoch):
+        made.at_ms += made.image.epoch == forked
         assert made.apply(SetSetting(f"s{n % 7}", str(n))) is None
     return made
