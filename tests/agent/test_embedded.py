@@ -89,6 +89,23 @@ async def test_what_was_begun_in_time_and_ended_late_is_not_acknowledged() -> No
     assert done and not agent.versions.in_use()
 
 
+async def test_an_effect_that_has_waited_is_checked_in_its_own_turn() -> None:
+    world = World()
+    member, _ = await member_of(world)
+    world.start_join()
+    request = routed(world, world.key_that_changes())
+    await member.membership.follower.wait_for_epoch(world.image.epoch)
+    has_effect = False
+    with pytest.raises(Refused, match="older than version"):
+        async with member.request(request):
+            member.check(request)
+            world.advance()
+            await member.membership.follower.wait_for_epoch(world.image.epoch)
+            member.check(request)
+            has_effect = True
+    assert not has_effect
+
+
 async def test_a_node_that_serves_nothing_says_why_and_another_logs_sender_is_refused() -> None:
     world = World()
     member, _ = await member_of(world)

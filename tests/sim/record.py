@@ -16,6 +16,7 @@ RECORD = Path(__file__).parent / "mutants.json"
 PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
 HEAD = "| planted bug | what it does | runs | found by | invariant |\n|---|---|--:|---|---|\n"
 PROCESSES = 2
+FEW = 10
 
 Known = dict[str, Any]
 """``seed`` and ``runs``, or ``story``, or ``test``; and the ``invariant`` where one fails. The runs are
@@ -28,13 +29,20 @@ def read_record() -> dict[str, Known]:
 
 
 def table(record: dict[str, Known]) -> str:
-    """The rows of the page, in the order of the record."""
-    return HEAD + "".join(_row(name, known) for name, known in record.items())
+    """What finds how many, and the rows of the page, in the order of the record."""
+    runs = [known["runs"] for known in record.values() if "runs" in known]
+    stories = sum("story" in known for known in record.values())
+    few = sum(count <= FEW for count in runs)
+    counts = (
+        f"Of {len(record)} planted bugs runs find {len(runs)}, {few} of these within {FEW} and all within"
+        f" {max(runs)}; stories find {stories}, and tests the others.\n\n"
+    )
+    return counts + HEAD + "".join(_row(name, known) for name, known in record.items())
 
 
 def page_with(page: str, record: dict[str, Known]) -> str:
     """The page with the table that the record says."""
-    found = re.search(r"\| planted bug \|.*\n(\|.*\n)*", page)
+    found = re.search(r"(Of \d+ planted bugs [^\n]*\n\n)?\| planted bug \|.*\n(\|.*\n)*", page)
     assert found, "the page has a table of planted bugs"
     return page[: found.start()] + table(record) + page[found.end() :]
 

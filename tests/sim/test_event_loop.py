@@ -38,6 +38,55 @@ def test_who_keeps_off_cancels_ends_with_its_process() -> None:
     assert ended == ["inside"]
 
 
+def test_a_process_stands_still_between_two_callbacks_of_one_turn() -> None:
+    """What was ready goes on when it wakes, in its order, and before what came meanwhile."""
+    kernel, loop = _loop()
+    ran = list[tuple[int, str]]()
+
+    def pause() -> None:
+        loop.owner.paused_until_us = kernel.now_us + 1_000
+
+    def note(name: str) -> None:
+        ran.append((kernel.now_us, name))
+
+    def meanwhile() -> None:
+        loop.call_soon(note, "meanwhile")
+
+    for name in ("one", "two", "three", "four"):
+        loop.call_soon(note, name)
+    loop.behind(2, pause)
+    kernel.at(500, loop.owner, meanwhile)
+    kernel.run_until(10_000)
+    woken = [(1_000, name) for name in ("three", "four", "meanwhile")]
+    assert ran == [(0, "one"), (0, "two"), *woken]
+
+
+def test_a_process_that_ends_in_the_midst_of_a_turn_runs_no_more_of_it() -> None:
+    kernel, loop = _loop()
+    ran = list[str]()
+    for name in ("one", "two", "three"):
+        loop.call_soon(ran.append, name)
+    loop.behind(1, loop.kill)
+    kernel.run_until(10_000)
+    assert ran == ["one"]
+
+
+def test_who_stands_still_again_in_the_midst_of_what_came_meanwhile_does_the_rest_later() -> None:
+    kernel, owner = Kernel("seed"), Owner("n1")
+    ran = list[int]()
+
+    def again(until_us: int) -> None:
+        ran.append(kernel.now_us)
+        owner.paused_until_us = until_us
+
+    owner.paused_until_us = 100
+    kernel.at(10, owner, again, 200)
+    kernel.at(20, owner, again, 0)
+    kernel.at(30, owner, again, 0)
+    kernel.run_until(1_000)
+    assert ran == [100, 200, 200]
+
+
 def test_what_the_last_lines_of_a_process_begin_never_runs() -> None:
     begun = list[str]()
 

@@ -117,7 +117,11 @@ class Kernel:
             self.at(owner.paused_until_us, None, self._wake, owner)
             return
         backlog, owner.backlog = owner.backlog, []
-        for event in backlog:
+        for done, event in enumerate(backlog):
+            if owner.paused_until_us > self.now_us:  # it stands still again, in the midst of them
+                owner.backlog = backlog[done:]
+                self.at(owner.paused_until_us, None, self._wake, owner)
+                return
             self._run(event, owner)
 
     def _run(self, event: Event, owner: Owner) -> None:

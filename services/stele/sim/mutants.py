@@ -35,6 +35,7 @@ from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_
 from stele.sim.mutants_requests import REQUEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
+from stele.sim.mutants_router import ROUTER_MUTANTS, ROUTER_TEST_MUTANTS
 from stele.sim.mutants_rows import ROW_MUTANTS
 from stele.sim.mutants_rules import RULE_TEST_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
@@ -78,6 +79,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *REQUEST_MUTANTS,
         *PART_MUTANTS,
         *RELEASE_MUTANTS,
+        *ROUTER_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -91,6 +93,7 @@ BY_DISASTERS: Final = frozenset(
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
         *PART_MUTANTS,
+        *ROUTER_MUTANTS,
     )
 ) | frozenset(
     [
@@ -136,6 +139,25 @@ BY_DISASTERS: Final = frozenset(
         "write_is_acknowledged_by_one",
         "read_is_answered_by_one",
         "cleanup_is_forgotten",
+        "cleanup_counts_before_it_is_done",
+        "cleanup_keeps_primary_ranges_only",
+        "drained_is_not_asked",
+        "move_streams_to_the_mover_alone",
+        "rebuild_is_done_before_it_has_streamed",
+        "request_is_promoted_whose_row_changed",
+        "requests_do_not_hold_their_version",
+        "rollback_forgets_the_placements",
+        "serve_before_caught_up",
+        "skip_the_fence",
+        "stream_reports_success_first",
+        "truncation_ends_by_a_quorum",
+        "truncation_keeps_the_data",
+        "undone_group_keeps_its_tokens",
+        "undone_join_makes_a_member",
+        "undone_removal_makes_a_member_again",
+        "who_stays_is_given_nothing",
+        "who_stays_of_two_need_not_be_there",
+        "work_is_ordered_before_the_fence",
     ]
 )
 """Those of them that runs find; stories find the others."""
@@ -148,6 +170,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *SHELL_MUTANTS,
             *JOINING_MUTANTS,
             *CLIENT_MUTANTS,
+            *ROUTER_TEST_MUTANTS,
             *BARRIER_MUTANTS,
             *DEAD_RACK_MUTANTS,
             *GENERATION_TEST_MUTANTS,

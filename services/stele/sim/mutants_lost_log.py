@@ -18,12 +18,12 @@ from stele.log.archive import segments, snapshot_folder, snapshots
 from stele.log.archive.archive import Archive, with_places
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.snapshots import SnapshotHead
+from stele.log.archive.snapshots import LAST_EPOCH, SnapshotHead
 from stele.log.archive.spans import NotArchivedError
 from stele.log.chain import RECENT, Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
 from stele.log.follower import Floor
-from stele.log.history import History, Mark, Winner
+from stele.log.history import History, Mark, Winner, first_stray
 from stele.log.port import Log, LogPast, Look, Record
 from stele.log.reader import LogReader
 from stele.log.start import Start
@@ -298,8 +298,22 @@ LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     snapshots_tell_who_wrote_them,
     damage_is_not_mended,
 )
+
+
+def what_was_given_up_stays_beside_its_successor(patch: Patch) -> None:
+    """A replica that begins with the snapshot of a recovered log keeps all that it had of the one before."""
+    patch.function(snapshots.shared_with, lambda own, image_file, supported: (LAST_EPOCH, b""))
+
+
+def archives_are_believed_whatever_they_give(patch: Patch) -> None:
+    """Epochs of the past that do not lead to what a process has read are taken for its own."""
+    patch.function(first_stray, lambda winners, state_id, known: None)
+
+
 LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     topics_end_is_a_lost_log,
+    what_was_given_up_stays_beside_its_successor,
+    archives_are_believed_whatever_they_give,
     lost_log_of_a_newcomer_has_no_name,
     first_epoch_is_left_to_who_recovered_the_log,
     replicas_floor_is_ones_own,

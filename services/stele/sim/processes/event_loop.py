@@ -87,6 +87,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._over = False
         self._is_due = False
         """A turn is on its way."""
+        self._callbacks_left = 0
+        self._then: Callable[[], object] = lambda: None
 
     # -- turns --
 
@@ -150,6 +152,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if handle.callback is not None:
                 runs(owner)  # the one before may have ended another process
                 self._run(handle)
+                if self._callbacks_left:
+                    self._callbacks_left -= 1
+                    if not self._callbacks_left and self._is_halted_by(self._then):
+                        return
+
+    def behind(self, callbacks: int, then: Callable[[], object]) -> None:
+        """Call ``then`` once so many more callbacks have run in turns, be it in the midst of one."""
+        self._callbacks_left, self._then = callbacks, then
+
+    def _is_halted_by(self, then: Callable[[], object]) -> bool:
+        """Whether the process stands still now, or is dead; what was ready comes when it goes on."""
+        then()
+        if self.owner.paused_until_us <= self._kernel.now_us:
+            return self._over
+        if self._ready and not self._is_due and not self._over:
+            self._is_due = True
+            self._kernel.at(self._kernel.now_us, self.owner, self._turn)
+        return True
 
     def _due(self, handle: Handle) -> None:
         if handle.callback is not None:

@@ -154,6 +154,13 @@ class Machine(Owner):
     def pause(self, seconds: float) -> None:
         self.paused_until_us = max(self.paused_until_us, self.world.kernel.now_us + us(seconds))
 
+    def behind(self, callbacks: int, call: Callable[[], None]) -> None:
+        """Between two callbacks of its event loop, so many from now; at once for none, or without a loop."""
+        if callbacks and self.loop is not None:
+            self.loop.behind(callbacks, call)
+        else:
+            call()
+
     def slow(self, seconds: float) -> None:
         """What its threads do takes long."""
         later_us = self.world.kernel.now_us + us(seconds)

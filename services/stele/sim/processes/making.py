@@ -46,7 +46,11 @@ THREE_SHARE: Final = 0.7
 ROUTED_SHARE: Final = 0.9
 ROUTERS: Final = 2
 """One over HTTP, one by the log."""
-ROUTER_FAULT_EVERY_S: Final = 12.0
+STOPS: Final = ("crash", "power", "pause")
+IN_A_TURN_SHARE: Final = 0.5
+MOST_CALLBACKS: Final = 200
+ROUTER_FAULT_EVERY_S: Final = 6.0
+FROM_THE_LOG: Final = 4
 ONE_RACK_SHARE: Final = 0.8
 """Where racks have one copy each there is hardly any other place for a tablet."""
 TRUNCATED_SHARE: Final = 0.5
@@ -277,6 +281,8 @@ def make_disaster(seed: int) -> Disaster:
         actions += _faults(Random(f"storm/{seed}"), base)
     if base.routers:
         actions += _of_routers(Random(f"of routers/{seed}"), base)
+    if seed % 2:
+        actions = _at_any_await(Random(f"callbacks/{seed}"), actions)
     if base.truncated:
         actions += late_to_truncate(Random(f"late to truncate/{seed}"), base.length_s)
     base = msgspec.structs.replace(base, actions=tuple(actions))
@@ -316,13 +322,14 @@ def _pressed(random: Random, base: Disaster) -> Disaster:
 
 
 def _routed(random: Random, base: Disaster) -> Disaster:
-    """Most of the clusters whose stores embed the agent have clients that find their replicas themselves."""
+    """Most of the clusters whose stores embed the agent have clients that find their replicas themselves. With
+    one copy a replica that was passed by is missed at once.
+    """
     if base.clients or random.random() >= ROUTED_SHARE:
         return base
     base = msgspec.structs.replace(base, routers=ROUTERS, pressed=random.random() < PRESSED_SHARE)
-    if random.random() >= THREE_SHARE:
-        return base
-    return msgspec.structs.replace(base, nodes=4, members=3, copies=3)
+    copies = random.choice((1, 1, 3, 3, 0))
+    return msgspec.structs.replace(base, nodes=4, members=3, copies=copies) if copies else base
 
 
 def _with_tablets(random: Random, base: Disaster) -> Disaster:
@@ -339,7 +346,7 @@ def _with_tablets(random: Random, base: Disaster) -> Disaster:
         asked=asked,
         nodes=4,
         members=members,
-        copies=members,
+        copies=base.copies if base.routers else members,
     )
 
 
@@ -435,16 +442,26 @@ def _of_nodes(random: Random, base: Disaster) -> list[Action]:
     return found
 
 
+def _at_any_await(random: Random, actions: list[Action]) -> list[Action]:
+    """Of every other run half of the pauses and ends come between two callbacks of one turn: ``number`` says
+    after how many.
+    """
+    return [
+        msgspec.structs.replace(each, number=random.randrange(1, MOST_CALLBACKS))
+        if each.kind in STOPS and random.random() < IN_A_TURN_SHARE
+        else each
+        for each in actions
+    ]
+
+
 def _of_routers(random: Random, base: Disaster) -> list[Action]:
-    """A client stands still, ends, or hears nothing, and goes on by what it knew."""
+    """A client stands still, ends, or hears of no epoch, and goes on by what it knew."""
     found = list[Action]()
     for at_s in times(random, ROUTER_FAULT_EVERY_S, base.length_s):
         router = f"u{random.randrange(base.routers) + 1}"
-        kind = random.choice(("crash", "pause", "pause", "cut"))
-        seconds = round(0.1 + 8 * random.random() ** 2, 3)
-        found.append(
-            Action(at_s, kind, router, seconds, random.randrange(4) if kind == "cut" else 0)
-        )
+        kind = random.choice(("crash", "pause", "cut", "cut", "cut"))
+        seconds = round(0.1 + 10 * random.random(), 3)
+        found.append(Action(at_s, kind, router, seconds, FROM_THE_LOG if kind == "cut" else 0))
     return found
 
 
@@ -461,7 +478,7 @@ def _requests(random: Random, base: Disaster) -> list[Action]:
     beside = [
         Action(round(each.at_s + BESIDE_S, 3), "migrate_hot", number=random.randrange(1_000_000))
         for each in base.actions
-        if each.kind == "cut" and each.number == ONLY_FROM_BROKERS
+        if each.kind == "cut" and each.number in (ONLY_FROM_BROKERS, FROM_THE_LOG)
     ]
     late = Random(f"beside late/{base.seed}")
     beside += [

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from stele.sim.processes.world import World
 
 REST_LIMIT_S: Final = 400.0
+ROUTERS_LIMIT_S: Final = 60.0
+"""All that is stale is known by then, and everybody else has nothing left to do."""
 LAST_CALLS_S: Final = 12.0
 STUCK_S: Final = 25.0
 """After which the operator looks again."""
@@ -130,7 +132,8 @@ def _read_rows(world: "World", operator: Operator) -> None:
             keys.intersection_update(key for each in world.routers for key in each.unread)
         return f"nobody answers for {', '.join(sorted(keys))}" if keys else ""
 
-    _until(world, operator, reads, "a quorum answers for every key")
+    limit_s = ROUTERS_LIMIT_S if world.routers else REST_LIMIT_S
+    _until(world, operator, reads, "a quorum answers for every key", limit_s)
     world.tablet_rows.rest(world.witness.image)
     try:
         world.witness.checks += world.rows.check()
@@ -139,10 +142,14 @@ def _read_rows(world: "World", operator: Operator) -> None:
 
 
 def _until(
-    world: "World", operator: Operator, waits_for: "Callable[[World], str]", what: str
+    world: "World",
+    operator: Operator,
+    waits_for: "Callable[[World], str]",
+    what: str,
+    limit_s: float = REST_LIMIT_S,
 ) -> None:
     kernel = world.kernel
-    deadline_us, looked_us = kernel.now_us + us(REST_LIMIT_S), kernel.now_us
+    deadline_us, looked_us = kernel.now_us + us(limit_s), kernel.now_us
     while (waits := waits_for(world)) and kernel.now_us < deadline_us:
         world.run_until(kernel.now_us + us(1.0))
         _accept_losses(world)

@@ -163,12 +163,8 @@ def _act(world: World, action: Action) -> None:
 
 
 def _act_on_machine(world: World, machine: Machine, action: Action) -> None:
-    if action.kind in ("crash", "power"):
-        machine.crash(power=action.kind == "power")
-        machine.start_later(action.seconds)
-    elif action.kind == "pause":
-        machine.pause(action.seconds)
-        world.trace(f"{machine.name} stands still for {action.seconds} s")
+    if action.kind in ("crash", "power", "pause"):
+        machine.behind(action.number, partial(_stop, world, machine, action))
     elif action.kind == "slow":
         machine.slow(action.seconds)
         world.trace(f"the disk of {machine.name} is slow for {action.seconds} s")
@@ -181,6 +177,15 @@ def _act_on_machine(world: World, machine: Machine, action: Action) -> None:
         world.late.begin(machine.name, action.seconds)
     elif action.kind == "cut":
         _cut(world, machine, action)
+
+
+def _stop(world: World, machine: Machine, action: Action) -> None:
+    if action.kind == "pause":
+        machine.pause(action.seconds)
+        world.trace(f"{machine.name} stands still for {action.seconds} s")
+    else:
+        machine.crash(power=action.kind == "power")
+        machine.start_later(action.seconds)
 
 
 def _act_on_redis(world: World, action: Action) -> None:
@@ -198,12 +203,16 @@ def _act_on_redis(world: World, action: Action) -> None:
 
 
 def _cut(world: World, machine: Machine, action: Action) -> None:
-    """0: both ways, 1: only what goes in, 2: only what comes out, 3: only from the brokers."""
+    """0: both ways, 1: only what goes in, 2: only what comes out, 3: only from the brokers, 4: from all but the
+    nodes who know the log.
+    """
     name, others = machine.name, [*world.victims, BROKER.name]
     into = {(other, name) for other in others if other != name}
     out = {(name, other) for other in others if other != name}
     broker = {(name, BROKER.name), (BROKER.name, name)}
-    pairs = (into | out, into, out, broker)[action.number]
+    knowing = [each.name for each in (*world.logs, *world.replicas)]
+    log = broker | {pair for each in knowing for pair in ((each, name), (name, each))}
+    pairs = (into | out, into, out, broker, log)[action.number]
     key = int(action.at_s * 1000)
     world.cut(key, pairs, action.seconds)
     world.trace(f"{name} is cut off ({action.number}) for {action.seconds} s")

@@ -129,8 +129,6 @@ class World:
                 *self.balancers,
             )
         }
-        self.victims = {**self.machines, **{each.name: each for each in self.routers}}
-        """Whom faults hit."""
         self.web.machines = self.machines
         self.callers_work = True
         self.rows = Rows()
@@ -292,6 +290,11 @@ class World:
             )
 
     # -- what happens to it
+
+    @property
+    def victims(self) -> dict[str, Machine]:
+        """Whom faults hit."""
+        return {**self.machines, **{each.name: each for each in self.routers}}
 
     def lose_topic(self, *, silent: bool) -> list[bytes]:
         """It is made anew with nothing in it; what it had."""
