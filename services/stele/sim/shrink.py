@@ -26,6 +26,7 @@ PLAIN: Final[dict[str, Any]] = {
     "logs": 1,
     "callers": 1,
     "clients": 1,
+    "routers": 0,
 }
 PLAIN_ROUND: Final[dict[str, Any]] = {
     field.name: field.default for field in msgspec.structs.fields(Round) if field.name != "kind"
