@@ -14,10 +14,10 @@ from tests.polling import wait_until
 
 
 @contextmanager
-def console(metadata_log: str, folder: Path) -> Iterator[str]:
-    """Its address, inside the block."""
+def console(metadata_log: str, folder: Path, **more: str) -> Iterator[str]:
+    """Its address, inside the block; ``more`` are variables of its own."""
     given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
-    env = {**os.environ, **given, "STELE_INSTANCE_ID": "console"}
+    env = {**os.environ, **given, "STELE_INSTANCE_ID": "console", **more}
     argv = [sys.executable, "-m", "stele.console"]
     process = spawn(Command("console", argv, folder / "out", folder / "err", env=env))
     try:

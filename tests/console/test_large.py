@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from stele.stack.process import Command, spawn
 from tests.console.browser import PICTURES, Watched, chromium
 from tests.console.generated import Generated, large_image, served_beside
+from tests.console.process import console
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
@@ -27,36 +25,27 @@ FRAMES = 60
 def test_a_million_tablets_on_a_thousand_nodes_are_shown_at_thirty_frames_a_second(
     tmp_path: Path,
 ) -> None:
-    with chromium() as browser, served_beside(Generated(large_image(NODES, TABLETS))) as url:
-        env = {
-            **os.environ,
-            "STELE_METADATA_LOG_URLS": url,
-            "STELE_INSTANCE_ID": "console",
-            "STELE_HTTP_PORT": "0",
-            "STELE_CONSOLE_TOKEN": TOKEN,
-        }
-        argv = [sys.executable, "-m", "stele.console"]
-        process = spawn(Command("console", argv, tmp_path / "out", tmp_path / "err", env=env))
-        try:
-            wait_until(process.stdout_of_this_run, "the console's announcement")
-            watched = Watched(browser, json.loads(process.stdout_of_this_run())["http"])
-            watched.page.goto(watched.url)
-            expect(watched.page.get_by_label("token")).to_be_visible()
-            watched.page.goto(f"{watched.url}/#token={TOKEN}")
-            expect(watched.page.get_by_role("navigation")).to_be_visible()
-            assert TOKEN not in watched.page.url
-            page = watched.open("#/map")
-            watched.until("globalThis.steleConsole.state.map?.rows === 1048576", 90)
-            watched.until("globalThis.steleConsole.frames.length > 0")
-            times = {name: page.evaluate(MOVE, [FRAMES, factor]) for name, factor in MOVES.items()}
-            page.evaluate("globalThis.steleConsole.sheet().whole()")
-            watched.picture("million")
-            repaint_ms = page.evaluate(REPAINT)
-            page.goto(f"{watched.url}/#/nodes")
-            wait_until(lambda: page.locator("[data-node]").count() == NODES, "all nodes")
-            watched.picture("thousand-nodes")
-        finally:
-            process.stop()
+    with (
+        chromium() as browser,
+        served_beside(Generated(large_image(NODES, TABLETS))) as url,
+        console(url, tmp_path, STELE_CONSOLE_TOKEN=TOKEN) as address,
+    ):
+        watched = Watched(browser, address)
+        watched.page.goto(watched.url)
+        expect(watched.page.get_by_label("token")).to_be_visible()
+        watched.page.goto(f"{watched.url}/#token={TOKEN}")
+        expect(watched.page.get_by_role("navigation")).to_be_visible()
+        assert TOKEN not in watched.page.url
+        page = watched.open("#/map")
+        watched.until("globalThis.steleConsole.state.map?.rows === 1048576", 90)
+        watched.until("globalThis.steleConsole.frames.length > 0")
+        times = {name: page.evaluate(MOVE, [FRAMES, factor]) for name, factor in MOVES.items()}
+        page.evaluate("globalThis.steleConsole.sheet().whole()")
+        watched.picture("million")
+        repaint_ms = page.evaluate(REPAINT)
+        page.goto(f"{watched.url}/#/nodes")
+        wait_until(lambda: page.locator("[data-node]").count() == NODES, "all nodes")
+        watched.picture("thousand-nodes")
     ordered = {name: sorted(found) for name, found in times.items()}
     median = {name: found[FRAMES // 2] for name, found in ordered.items()}
     p95 = {name: found[int(0.95 * FRAMES)] for name, found in ordered.items()}

@@ -55,10 +55,8 @@ async def adopted(
 
 def _give_up(keeper: Keeper, own: Image, image_file: bytes) -> None:
     """Raises DamagedFileError, UnreadableSnapshotError, OSError."""
-    archive, (last, state_id) = (
-        keeper.archive,
-        shared_with(own, image_file, keeper.archive.supported),
-    )
+    archive = keeper.archive
+    last, state_id = shared_with(own, image_file, archive.supported)
     if state_id and archive.state_id_of(last) not in (None, state_id):
         last = 0  # it had read what an unclean election lost
     lost = archive.set_aside_after(last, own.log_id.hex())

@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import msgspec
-
 from stele.agent.agent import Agent
 from stele.agent.embedded import Member
 from stele.domain.fencing import check_client, check_token
@@ -17,8 +15,6 @@ from stele.router.events import Change
 from stele.router.router import Router
 from stele.router.routes import Replicas
 from stele.sim.patching import Patch
-
-replace = msgspec.structs.replace
 
 
 def clients_are_held_to_the_fence_alone(patch: Patch) -> None:
