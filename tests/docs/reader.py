@@ -34,7 +34,17 @@ from tests.polling import POLL_S, wait_until
 COMMAND_TIMEOUT_S = 60
 LOOKS = tuple(
     f"stele {name}"
-    for name in ("status", "balance", "nodes", "ring", "requests", "why", "watch", "stack logs")
+    for name in (
+        "status",
+        "balance",
+        "nodes",
+        "ring",
+        "requests",
+        "plan",
+        "why",
+        "watch",
+        "stack logs",
+    )
 )
 """Commands that show how it stands: what the pages show may come in a moment."""
 LOOK_AGAIN_FOR_S = 30.0
