@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stele.log import kafka as log_kafka
 from stele.log.brokers import Brokers
 from stele.log.delivered import Delivered
 from stele.log.errors import OffsetGoneError
@@ -336,6 +337,27 @@ async def test_nothing_of_a_topic_made_anew_at_once_is_given_before_a_doubt(
         assert early == [b"", *(b"%d" % n for n in range(20))]
     finally:
         await log.close()
+
+
+@pytest.mark.broker
+async def test_looks_go_by_one_client(
+    kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process looks every two seconds, and a client is threads and connections."""
+    made = list[AdminClient]()
+
+    def make(settings: dict[str, str]) -> AdminClient:
+        made.append(AdminClient(settings))
+        return made[-1]
+
+    monkeypatch.setattr(log_kafka, "AdminClient", make)
+    log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
+    try:
+        for _ in range(5):
+            await log.look(None)
+    finally:
+        await log.close()
+    assert len(made) == 1
 
 
 async def _is_there(log: Log) -> bool:

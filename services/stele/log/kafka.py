@@ -247,7 +247,8 @@ class KafkaLog:
 
     def _ask_topic_id(self) -> str:
         """Of the controller's metadata, never of what a client remembers."""
-        self._admin = self._admin or AdminClient(self._client | {"error_cb": self._refusals})
+        if self._admin is None:  # one with nothing to deliver has length 0, and is false
+            self._admin = AdminClient(self._client | {"error_cb": self._refusals})
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )
