@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -346,7 +347,7 @@ async def test_looks_go_by_one_client(
     """Each process looks every two seconds, and a client is threads and connections."""
     made = list[AdminClient]()
 
-    def make(settings: dict[str, str]) -> AdminClient:
+    def make(settings: dict[str, Any]) -> AdminClient:
         made.append(AdminClient(settings))
         return made[-1]
 
