@@ -11,8 +11,8 @@ import (
 
 // Routed is what a request says of itself in its headers.
 type Routed struct {
-	version, epoch, token                int64
-	data, coordinating, session, logHere string
+	version, epoch, token                         int64
+	data, replica, coordinating, session, logHere string
 }
 
 // Refusal says why a request is not served; epoch is one that its sender should have read.
@@ -29,7 +29,7 @@ func refuse(status int, code string, epoch int64, text string, values ...any) *R
 
 func routedOf(header http.Header) (*Routed, *Refusal) {
 	found := &Routed{
-		data: header.Get("x-stele-data"), coordinating: header.Get("x-stele-coordinating"),
+		data: header.Get("x-stele-data"), replica: header.Get("x-stele-replica"), coordinating: header.Get("x-stele-coordinating"),
 		session: header.Get("x-stele-session"), logHere: header.Get("x-stele-log"),
 	}
 	for name, number := range map[string]*int64{"version": &found.version, "epoch": &found.epoch, "token": &found.token} {
@@ -39,8 +39,10 @@ func routedOf(header http.Header) (*Routed, *Refusal) {
 		}
 		*number = given
 	}
-	if found.data == "" {
-		return nil, refuse(400, "invalid_request", 0, "the request has no x-stele-data: send what the look-up gave")
+	for name, given := range map[string]string{"data": found.data, "replica": found.replica} {
+		if given == "" {
+			return nil, refuse(400, "invalid_request", 0, "the request has no x-stele-%s: send what the look-up gave", name)
+		}
 	}
 	return found, nil
 }

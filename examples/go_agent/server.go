@@ -46,7 +46,7 @@ func (n *Node) check(logID string) *Refusal {
 		return refuse(503, "not_admitted", 0, "this node is no member now, or cannot read the log")
 	}
 	if here := hexOf(n.state.logID); logID != "" && logID != here {
-		return refuse(421, "other_log", 0, "this node follows log %s", here)
+		return refuse(409, "other_log", 0, "this node follows log %s", here)
 	}
 	return nil
 }
@@ -56,6 +56,9 @@ func (n *Node) serve(asked *Routed, request *http.Request, work func()) *Refusal
 	n.until(request.Context(), catchUp, func() bool { return !n.state.isNewer(asked) })
 	n.lock.Lock()
 	refused := n.check(asked.logHere)
+	if refused == nil && asked.replica != n.settings.nodeID { // another one may have come to its address
+		refused = refuse(421, "other_node", 0, "this is node %s, not %s", n.settings.nodeID, asked.replica)
+	}
 	if refused == nil {
 		refused = n.state.refusal(n.settings.nodeID, asked)
 	}

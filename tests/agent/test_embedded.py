@@ -45,7 +45,11 @@ async def member_of(world: World) -> tuple[Member, Any]:
     follower = await world.follower()
     sessions = Sessions(follower)
     agent = Agent(
-        hold=sessions.hold, release=sessions.release, versions=sessions.versions, follower=follower
+        node_id="n1",
+        hold=sessions.hold,
+        release=sessions.release,
+        versions=sessions.versions,
+        follower=follower,
     )
     gate = SimpleNamespace(closed=lambda: None)
     membership = SimpleNamespace(follower=follower, gate=gate)
@@ -112,13 +116,24 @@ async def test_a_node_that_serves_nothing_says_why_and_another_logs_sender_is_re
     with pytest.raises(HttpError) as other:
         async with member.request(routed(world, b"k", log_id="0b" * 16)):
             pass
-    assert (other.value.status, other.value.body.code) == (421, "other_log")
+    assert (other.value.status, other.value.body.code) == (409, "other_log")
     closed = SimpleNamespace(code="catching_up", message="The node is reading the log.")
     member.membership.gate = SimpleNamespace(closed=lambda: closed)  # type: ignore[assignment]
     with pytest.raises(HttpError) as catching_up:
         async with member.request(routed(world, b"k")):
             pass
     assert (catching_up.value.status, catching_up.value.body.code) == (503, "catching_up")
+
+
+async def test_what_is_meant_for_another_node_is_not_begun() -> None:
+    """Who takes a dead node's place may have its address, and has none of its data."""
+    world = World()
+    member, agent = await member_of(world)
+    with pytest.raises(HttpError) as other:
+        async with member.request(routed(world, b"k", replica="n2")):
+            raise AssertionError("it is not begun")
+    assert (other.value.status, other.value.body.code) == (421, "other_node")
+    assert not agent.versions.in_use()
 
 
 RING = Span("a", MIN_TOKEN, MIN_TOKEN)

@@ -18,10 +18,10 @@ from stele.log.follower import LogFollower
 from tests.node.world import Sessions, World
 
 
-def judge_of(follower: LogFollower, *, clients: bool = True) -> Judge:
+def judge_of(follower: LogFollower, node_id: str = "n1", *, clients: bool = True) -> Judge:
     sessions = Sessions(follower)
     routing = Routing(follower)
-    return Judge("n1", follower, routing, sessions.session_is_open, 0.02, clients=clients)
+    return Judge(node_id, follower, routing, sessions.session_is_open, 0.02, clients=clients)
 
 
 def routed(world: World, key: bytes, version: int = 0, **more: str) -> Routed:
@@ -30,7 +30,7 @@ def routed(world: World, key: bytes, version: int = 0, **more: str) -> Routed:
         epoch=world.image.epoch,
         data_id=world.data_id,
         token=token_of(key),
-        **more,
+        **{"replica": "n1", **more},
     )
 
 
@@ -108,10 +108,15 @@ async def test_a_replica_need_not_know_all_that_a_sender_knows() -> None:
 
 
 def test_what_a_look_up_gives_travels_in_headers() -> None:
-    request = Routed(version=3, epoch=9, data_id="k1", token=-7, session="s", log_id="0a" * 16)
+    request = Routed(
+        version=3, epoch=9, data_id="k1", token=-7, replica="n1", session="s", log_id="0a" * 16
+    )
     assert routed_of(request.headers()) == request
     without = {k: v for k, v in request.headers().items() if k != "x-stele-token"}
     with pytest.raises(MalformedRequest, match="no x-stele-token"):
         routed_of(without)
+    unnamed = {k: v for k, v in request.headers().items() if k != "x-stele-replica"}
+    with pytest.raises(MalformedRequest, match="no x-stele-replica"):
+        routed_of(unnamed)
     with pytest.raises(MalformedRequest, match="x-stele-epoch: nine is no number"):
         routed_of({**request.headers(), "x-stele-epoch": "nine"})

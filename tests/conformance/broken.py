@@ -18,6 +18,7 @@ from stele.agent import identity, member
 from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.orders import OrderExecutor
+from stele.agent.probing import check_meant
 from stele.agent.pulling import Puller
 from stele.agent.truncation import Truncator
 from stele.conformance.data_scenes import (
@@ -180,6 +181,10 @@ def serves_stale_requests(patch: Patch) -> None:
     patch.function(check_token, lambda image, data_id, token, version: None)
 
 
+def takes_what_is_meant_for_others(patch: Patch) -> None:
+    patch.function(check_meant, lambda here, replica: None)
+
+
 def knows_its_host_by_its_name(patch: Patch) -> None:
     """An emptied disk goes by the name that the node had."""
     name = uuid.uuid5(uuid.NAMESPACE_DNS, os.environ["STELE_NODE_ID"])
@@ -257,6 +262,7 @@ BROKEN = {
     answers_once: ("done-is-answered-again", orders_are_judged),
     fails_without_a_word: ("failure-says-why", orders_are_judged),
     reports_on_what_nobody_ordered: ("report-names-its-order", a_fourth_joins),
+    takes_what_is_meant_for_others: ("request-for-another-node", requests_are_judged),
     serves_stale_requests: ("stale-request-is-refused", requests_are_judged),
     streams_no_tablets: ("tablets-move", a_tablet_moves),
     cuts_no_tablets: ("resize-is-prepared", a_tablet_moves),

@@ -87,6 +87,7 @@ def test_the_headers_and_the_path_are_those_of_the_code() -> None:
         routed.EPOCH,
         routed.DATA,
         routed.TOKEN,
+        routed.REPLICA,
         routed.COORDINATING,
         routed.SESSION,
         routed.LOG,

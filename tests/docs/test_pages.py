@@ -16,7 +16,7 @@ from stele.agent import AgentSettings, Member
 from stele.agent.agent import Agent
 from stele.domain.column import Column
 from stele.node.settings import NodeSettings
-from stele.router import Replicas, StaleRoute
+from stele.router import Place, Replicas, StaleRoute
 from stele.runtime.service import Stop
 from stele.session_guard.check import GuardUnavailable, Refused, read_guard
 from stele.session_guard.redis_writer import RedisWriter
@@ -163,14 +163,14 @@ async def test_a_client_routes_as_the_page_says() -> None:
     site, sent = Site(three_nodes()[0]), list[tuple[str, int]]()
     site.give(len(site.history.epochs))
 
-    async def send(address: str, replicas: Replicas, value: bytes) -> None:
+    async def send(place: Place, replicas: Replicas, value: bytes) -> None:
         """One replica refuses the first version that it is sent."""
-        sent.append((address, replicas.version))
+        sent.append((place.address, replicas.version))
         if len(sent) == 1:
             raise StaleRoute(replicas.epoch)
 
-    async def fetch(address: str, replicas: Replicas) -> tuple[int, bytes]:
-        return int(address[-1]), b"dark and stormy"
+    async def fetch(place: Place, replicas: Replicas) -> tuple[int, bytes]:
+        return int(place.address[-1]), b"dark and stormy"
 
     async with site.serving() as url:
         names: dict[str, object] = {"metadata_log_urls": [url], "send": send, "fetch": fetch}

@@ -106,7 +106,7 @@ async def test_a_node_that_follows_another_log_is_not_answered(path: str) -> Non
     """It has not heard that the log was recovered: its versions are of epochs that are lost."""
     async with node_behind(OpenGate()) as client:
         answer = await client.post(path, content=encode([]), headers={LOG_HEADER: "ab" * 16})
-    assert (answer.status_code, answer.json()["code"]) == (421, "other_log")
+    assert (answer.status_code, answer.json()["code"]) == (409, "other_log")
     assert "recovered" in answer.json()["hint"]
 
 

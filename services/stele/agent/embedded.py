@@ -24,7 +24,7 @@ from stele.agent.judging import Judge, Refusal
 from stele.agent.load import Held, disk_of, reporting_load
 from stele.agent.member import Membership, health_of, membership, shut_out
 from stele.agent.orders import OrderHandler
-from stele.agent.probing import Refused, check_log, holds_route, judge_route
+from stele.agent.probing import Refused, check_log, check_meant, holds_route, judge_route
 from stele.agent.ranges import OnRanges, watch_ranges
 from stele.agent.routing import Routing
 from stele.agent.settings import AgentSettings
@@ -32,7 +32,6 @@ from stele.agent.sourcing import Sourcing
 from stele.agent.spans import Span
 from stele.agent.stores import Store
 from stele.agent.transfers import (
-    NODE_HEADER,
     PAGES_PATH,
     Transfers,
     decode_ask,
@@ -42,7 +41,7 @@ from stele.agent.transfers import (
 from stele.domain.image import Image
 from stele.domain.messages import TabletSizes
 from stele.domain.names import OrderKind
-from stele.domain.routed import LOG, Routed
+from stele.domain.routed import LOG, REPLICA, Routed
 from stele.domain.tablets.ranges import range_of
 from stele.runtime import http
 from stele.runtime.http import ErrorCode, HttpError
@@ -86,7 +85,7 @@ class Member:
         effect that waits is checked again in its own turn (``check``). Raises Refused, HttpError: what
         was done is not to be acknowledged then.
         """
-        self._check_serves(routed.log_id)
+        self._check_takes(routed)
         await self._judge.catch_up([routed])
         self.check(routed)
         hold = self.agent.hold(routed.version, routed.data_id, routed.token)
@@ -107,7 +106,7 @@ class Member:
         follower = self.membership.follower
         return [
             Route(PAGES_PATH, self._give, methods=["POST"]),
-            judge_route(self._judge, self._check_serves),
+            judge_route(self._judge, self._check_takes),
             holds_route(self._transfers.has_rows),
             position_route("node", self.node_id, follower),
             recent_route(self.membership.followed.recent.records),
@@ -117,9 +116,7 @@ class Member:
         return health_of(self.node_id, self.membership.followed, self.membership.gate)
 
     async def _give(self, request: Request) -> Response:
-        meant = request.headers.get(NODE_HEADER, self.node_id)
-        if meant != self.node_id:
-            raise HttpError(421, "other_node", f"This is node '{self.node_id}', not '{meant}'.")
+        check_meant(self.node_id, request.headers.get(REPLICA, self.node_id))
         self._check_serves(request.headers.get(LOG, ""))
         try:
             ask = decode_ask(await request.body())
@@ -128,6 +125,11 @@ class Member:
             raise HttpError(400, ErrorCode.INVALID_REQUEST, text) from error
         given = await self._transfers.give(ask)
         return Response(encode(given), media_type="application/msgpack")
+
+    def _check_takes(self, routed: Routed) -> None:
+        """Raises HttpError also when the sender means another node."""
+        check_meant(self.node_id, routed.replica)
+        self._check_serves(routed.log_id)
 
     def _check_serves(self, log_id: str) -> None:
         """Raises HttpError while the node serves nothing, or its sender follows another log."""

@@ -25,6 +25,7 @@ SPAN_END: Final = "x-stele-end"
 STATUS: Final = {Code.BEHIND: 503, Code.NODE_LEFT: 503}
 """HTTP status of a refusal; 409 of all others: the sender has to route anew."""
 ROUTE_ANEW: Final = 409
+MISDIRECTED: Final = 421
 
 
 class Refused(HttpError):
@@ -53,15 +54,27 @@ def check_log(here: str, log_id: str) -> None:
     """Raises HttpError when the sender follows another log than ``here``."""
     if log_id and log_id != here:
         text = f"This node follows log {here}, not {log_id[:64]}: it was recovered since."
-        raise HttpError(421, "other_log", text, hint="Read the state again.")
+        raise HttpError(ROUTE_ANEW, "other_log", text, hint="Read the state again.")
 
 
-def judge_route(judge: Judge, check: Callable[[str], None]) -> Route:
-    """``check(log_id)`` raises HttpError while the node serves nothing, or its sender follows another log."""
+def check_meant(here: str, replica: str) -> None:
+    """Raises HttpError when the sender means another node than ``here``, which has none of that one's data."""
+    if replica != here:
+        raise HttpError(
+            MISDIRECTED,
+            "other_node",
+            f"This is node '{here}', not '{replica[:64]}'.",
+            hint="The replica that was meant did not do it; the log says where it is now.",
+            details={"node": here},
+        )
+
+
+def judge_route(judge: Judge, check: Callable[[Routed], None]) -> Route:
+    """``check`` raises HttpError while the node serves nothing, or its sender means another node or log."""
 
     async def judged(request: Request) -> Response:
         routed = request_of(request)
-        check(routed.log_id)
+        check(routed)
         await judge.catch_up([routed])
         refusal = judge.refusal(routed)
         if refusal is not None:

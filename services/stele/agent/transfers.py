@@ -22,14 +22,13 @@ from stele.agent.stores import Row, Store
 from stele.agent.truncation import Truncator
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
-from stele.domain.routed import LOG
+from stele.domain.routed import LOG, REPLICA
 from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.runtime.http_tls import certificate_refused
 from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 PAGES_PATH: Final = "/v1/agent/pages"
-NODE_HEADER: Final = "x-stele-replica"
 """Names the node that a call is meant for: another one may have come to its address."""
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -173,7 +172,7 @@ class Transfers:
         )
 
     async def _call(self, source: str, address: str, ask: Ask) -> Given:
-        headers = {NODE_HEADER: source, LOG: self._agent.image.log_id.hex()}
+        headers = {REPLICA: source, LOG: self._agent.image.log_id.hex()}
         body = bytearray()
 
         def took(_: int, piece: bytes) -> None:

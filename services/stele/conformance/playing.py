@@ -10,6 +10,7 @@ import msgspec
 from stele.agent.probing import JUDGE_PATH
 from stele.conformance.company import Company
 from stele.conformance.rules import Wrong
+from stele.conformance.values import meant_for
 from stele.domain.messages import Order
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.ring.ranges import RangeReplicas
@@ -95,13 +96,14 @@ def token_of(row: RangeReplicas) -> int:
 
 
 def routed(company: Company, data_id: str, row: RangeReplicas, coordinating: str) -> Routed:
-    """A request of now for this row."""
+    """A request of now for this row, meant for whoever is asked."""
     image = company.image
     return Routed(
         version=image.topology.version,
         epoch=image.epoch,
         data_id=data_id,
         token=token_of(row),
+        replica="",
         coordinating=coordinating,
         log_id=image.log_id.hex(),
     )
@@ -114,7 +116,7 @@ async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
     limit = aiohttp.ClientTimeout(total=HTTP_S)
     async with aiohttp.ClientSession(timeout=limit) as http:
         for rule, (request, expected) in asked.items():
-            status, body = await _judged(company, http, name, request)
+            status, body = await _judged(company, http, name, meant_for(name, request))
             if status == NOT_FOUND:
                 company.not_asked = f"{JUDGE_PATH} is not there"
                 return

@@ -50,7 +50,8 @@ RULES: Final[dict[str, str]] = {
     " later: after streams, cleanups, splits and `kill -9`.",
     "newer-value-stays": "Of two values of a key the newer one stays, whichever comes first and however often.",
     "given-away-is-deleted": "After the cleanup a node has no rows of ranges of which it is no replica.",
-    "request-of-another-log": "A request that names another log is answered 421 `other_log`.",
+    "request-for-another-node": "A request that names another node is answered 421 `other_node`.",
+    "request-of-another-log": "A request that names another log is answered 409 `other_log`.",
 }
 """What each says. The kit's scenes check all of them; those of requests where the process can be asked."""
 

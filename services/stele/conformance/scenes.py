@@ -170,6 +170,7 @@ async def _is_judged(company: Company, name: str, coordinating: str) -> None:
         "newer-request-waits": (later, "behind"),
         "foreign-request-is-refused": (foreign, "not_a_replica"),
         "request-of-a-closed-session": (replace(current, session="none"), "session_closed"),
+        "request-for-another-node": (replace(current, replica="another"), "other_node"),
         "request-of-another-log": (replace(current, log_id="0a" * 16), "other_log"),
     }
     await ask(company, name, asked)

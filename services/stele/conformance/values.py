@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 import aiohttp
+from msgspec.structs import replace
 
 from stele.agent.probing import HOLDS_PATH, SPAN_END, SPAN_START
 from stele.conformance.rules import Wrong
@@ -243,7 +244,8 @@ class Values:
         self, method: str, name: str, key: str, request: Routed, body: bytes = b""
     ) -> tuple[int, bytes]:
         """Status and body. Raises _Answer when there is none."""
-        return await self._call(method, name, f"{VALUES_PATH}{key}", request.headers(), body)
+        headers = meant_for(name, request).headers()
+        return await self._call(method, name, f"{VALUES_PATH}{key}", headers, body)
 
     async def _call(
         self, method: str, name: str, path: str, headers: dict[str, str], body: bytes = b""
@@ -288,6 +290,7 @@ class Values:
             epoch=image.epoch,
             data_id=found.data_id,
             token=token,
+            replica="",
             log_id=image.log_id.hex(),
         )
         return request, image.ring.placements[found.placement].row_for(token)
@@ -302,6 +305,11 @@ class Values:
         node = self._site.image.node(name)
         assert node is not None
         return node.address
+
+
+def meant_for(name: str, request: Routed) -> Routed:
+    """For this agent, unless the request names another."""
+    return replace(request, replica=request.replica or name)
 
 
 def _wrong_value(data: str, key: str, found: bytes, expected: bytes, after: str) -> str:

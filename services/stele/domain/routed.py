@@ -12,6 +12,7 @@ TOKEN: Final = "x-stele-token"  # noqa: S105  (a place on the ring)
 COORDINATING: Final = "x-stele-coordinating"
 SESSION: Final = "x-stele-session"
 LOG: Final = "x-stele-log"
+REPLICA: Final = "x-stele-replica"
 
 
 class MalformedRequest(ValueError):
@@ -19,7 +20,8 @@ class MalformedRequest(ValueError):
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
-    """``version`` and ``epoch`` are those of the sender's image when it chose this replica.
+    """``version`` and ``epoch`` are those of the sender's image when it chose ``replica``, at whose address
+    another node may be by now.
 
     ``coordinating`` is the node that sends it, whose acks tell which versions it has in use; empty: a client,
     for which nobody waits (``domain.fencing.check_client``). ``session`` is that of the topology operation that
@@ -30,6 +32,7 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     data_id: str
     token: int
+    replica: str
     coordinating: str = ""
     session: str = ""
     log_id: str = ""
@@ -40,6 +43,7 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
             EPOCH: str(self.epoch),
             DATA: self.data_id,
             TOKEN: str(self.token),
+            REPLICA: self.replica,
             COORDINATING: self.coordinating,
             SESSION: self.session,
             LOG: self.log_id,
@@ -54,6 +58,7 @@ def routed_of(headers: Mapping[str, str]) -> Routed:
         epoch=_number(headers, EPOCH),
         data_id=_text(headers, DATA),
         token=_number(headers, TOKEN),
+        replica=_text(headers, REPLICA),
         coordinating=headers.get(COORDINATING, ""),
         session=headers.get(SESSION, ""),
         log_id=headers.get(LOG, ""),

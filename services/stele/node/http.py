@@ -14,8 +14,9 @@ from stele.agent.admission import Advertised
 from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
-from stele.agent.probing import check_log, judge_route
+from stele.agent.probing import MISDIRECTED, ROUTE_ANEW, check_log, check_meant, judge_route
 from stele.agent.standing import Expelled
+from stele.domain.routed import Routed
 from stele.node import metrics
 from stele.node.coordinate import Coordination
 from stele.node.refusals import Refused
@@ -85,7 +86,7 @@ class NodeHttp:
             Route(MEASURE_PATH, self.scan, methods=["POST"]),
             Route(DIGESTS_PATH, self.digests, methods=["POST"]),
             Route(BACKUP_PATH, self.backup, methods=["POST"]),
-            judge_route(self._replica.judge, self._check_for),
+            judge_route(self._replica.judge, self._check_takes),
         ]
 
     async def put(self, request: Request) -> Response:
@@ -219,7 +220,7 @@ class NodeHttp:
         own, meant = self._agent.node_id, request.headers.get(REPLICA_HEADER, "")
         if meant and meant != own:
             raise HttpError(
-                421,
+                MISDIRECTED,
                 "other_node",
                 f"This is node '{own}', not '{meant}'.",
                 hint="Read the log: it says where the node is now.",
@@ -229,16 +230,17 @@ class NodeHttp:
         log_id = request.headers.get(LOG_HEADER, here)
         if log_id != here:
             raise HttpError(
-                421,
+                ROUTE_ANEW,
                 "other_log",
                 f"This node follows log {here}, not {log_id[:64]}.",
                 hint="Start the node again whose log is the older one: it was recovered since.",
                 details={"log_id": here},
             )
 
-    def _check_for(self, log_id: str) -> None:
+    def _check_takes(self, routed: Routed) -> None:
+        check_meant(self._agent.node_id, routed.replica)
         self._check_ready()
-        check_log(self._agent.image.log_id.hex(), log_id)
+        check_log(self._agent.image.log_id.hex(), routed.log_id)
 
     def _check_ready(self) -> None:
         out = self._shut_out()

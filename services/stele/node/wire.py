@@ -11,6 +11,7 @@ import msgspec
 
 from stele.agent.codes import Code
 from stele.agent.spans import Span
+from stele.domain.routed import LOG, REPLICA
 from stele.node.cells import Cell, Row, Stamp
 from stele.node.digests import Digest
 from stele.node.store import Cursor
@@ -20,9 +21,9 @@ PAGE_PATH: Final = "/v1/replica/page"
 MEASURE_PATH: Final = "/v1/replica/measure"
 DIGESTS_PATH: Final = "/v1/replica/digests"
 BACKUP_PATH: Final = "/v1/replica/backup"
-REPLICA_HEADER: Final = "x-stele-replica"
+REPLICA_HEADER: Final = REPLICA
 """Names the node that a call is meant for: another one may have come to its address."""
-LOG_HEADER: Final = "x-stele-log"
+LOG_HEADER: Final = LOG
 """The log that the caller follows, 32 hex digits: it may not have heard that it was recovered."""
 
 

@@ -67,13 +67,14 @@ class Replicas(msgspec.Struct, frozen=True, gc=False):
         """
         return self.row.writes
 
-    def headers(self) -> dict[str, str]:
-        """What a request to one of them carries, as HTTP headers; ``stele.agent`` reads them."""
+    def headers(self, place: Place) -> dict[str, str]:
+        """What a request to this one of them carries, as HTTP headers; ``stele.agent`` reads them."""
         routed = Routed(
             version=self.version,
             epoch=self.epoch,
             data_id=self.data_id,
             token=self.token,
+            replica=place.node_id,
             log_id=self.log_id,
         )
         return routed.headers()

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from stele.agent.agent import Agent
 from stele.agent.embedded import Member
+from stele.agent.probing import check_meant
 from stele.domain.fencing import check_client, check_token
 from stele.domain.image import Image
 from stele.domain.routed import Routed
@@ -20,6 +21,11 @@ from stele.sim.patching import Patch
 def clients_are_held_to_the_fence_alone(patch: Patch) -> None:
     """A client writes by the placement of before while data is streamed: all members have moved on."""
     patch.function(check_client, check_token)
+
+
+def nodes_answer_for_who_had_their_address(patch: Patch) -> None:
+    """Who takes a dead node's place at its address is asked in that one's name, and counts as it."""
+    patch.function(check_meant, lambda here, replica: None)
 
 
 def request_is_judged_before_it_alone(patch: Patch) -> None:
@@ -135,8 +141,11 @@ ROUTER_MUTANTS: Final = (
 )
 ROUTER_TEST_MUTANTS: Final = (
     clients_are_held_to_the_fence_alone,
+    nodes_answer_for_who_had_their_address,
     request_is_judged_before_it_alone,
     waiting_effects_are_not_judged_again,
     write_needs_the_readers_alone,
 )
-"""No run has come to a client that is that late at a key of which a replica is passed by."""
+"""No run has come to a client that is that late at a key of which a replica is passed by; nor does a node of a
+run take another one's address.
+"""

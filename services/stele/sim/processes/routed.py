@@ -46,7 +46,7 @@ THINK_S: Final = 0.8
 CALL_S: Final = 1.0
 REQUEST_S: Final = 5.0
 PATH: Final = "/rows"
-ROUTE_ANEW: Final = (409, 421)
+ROUTE_ANEW: Final = 409
 NO_ROOM: Final = 507
 OK: Final = 200
 
@@ -217,11 +217,11 @@ class RouterMachine(Machine):
             f"{at.address}{PATH}/{replicas.key.decode()}",
             lambda _, piece: said.extend(piece),
             CALL_S,
-            headers=replicas.headers(),
+            headers=replicas.headers(at),
             method=method,
             body=body,
         )
-        if status in ROUTE_ANEW:
+        if status == ROUTE_ANEW:
             epoch = msgspec.json.decode(bytes(said), type=Refusal).details.get("epoch", 0)
             raise StaleRoute(int(str(epoch)), f"{at.node_id}: {said.decode()[:200]}")
         if status != OK:
