@@ -150,7 +150,9 @@ async def test_a_wiped_node_is_not_the_same_replica(
     """Its disk was replaced, its name is the same: the cluster would miss what it had acknowledged."""
     wiped = boot(tmp_path / "new disk", "n9", "demo")
     start = Start(wiped, everything(world), world)
-    with pytest.raises(NotThisReplica, match=r"host_id_mismatch: .* restore its data directory"):
+    with pytest.raises(
+        NotThisReplica, match=r"host_id_mismatch: .* put its own data directory back"
+    ):
         await start.admit()
     assert not start.gate.is_open
     assert wiped.identity.admitted_by == ""

@@ -51,7 +51,7 @@ def test_a_store_that_was_lost_under_its_identity_is_refused(
 ) -> None:
     started(tmp_path)
     harm(tmp_path / STORE_FILE)  # type: ignore[operator]
-    with pytest.raises(ConfigurationError, match=f"{said}.*restore its data directory"):
+    with pytest.raises(ConfigurationError, match=f"{said}.*put its own data directory back"):
         started(tmp_path)
 
 
@@ -60,14 +60,16 @@ def test_a_store_that_was_swapped_is_refused(tmp_path: Path) -> None:
     started(one)
     started(two, "n2")
     shutil.copy(two / STORE_FILE, one / STORE_FILE)
-    with pytest.raises(ConfigurationError, match=r"belongs to host .* restore its data directory"):
+    with pytest.raises(
+        ConfigurationError, match=r"belongs to host .* put its own data directory back"
+    ):
         started(one)
 
 
 def test_a_store_without_its_identity_is_refused(tmp_path: Path) -> None:
     started(tmp_path)
     (tmp_path / FILE).unlink()
-    with pytest.raises(ConfigurationError, match=r"holds store.sqlite without node.json: restore"):
+    with pytest.raises(ConfigurationError, match=r"holds store.sqlite without node.json: put back"):
         started(tmp_path)
 
 
@@ -76,7 +78,7 @@ def test_a_torn_identity_is_refused_with_what_to_do(tmp_path: Path, keep: int) -
     started(tmp_path)
     file = tmp_path / FILE
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ConfigurationError, match=r"node.json is damaged .* restore the folder"):
+    with pytest.raises(ConfigurationError, match=r"node.json is damaged .* give the node an empty folder"):
         started(tmp_path)
 
 

@@ -8,8 +8,9 @@ from stele.agent.identity import DataDirectory
 from stele.runtime.settings import ConfigurationError
 
 WHAT_TO_DO: Final = (
-    "this is not the replica that the cluster knows: restore its data directory from a backup, or give the"
-    " node an empty folder and a new name, and remove or replace the old one"
+    "this is not the replica that the cluster knows: put its own data directory back (an older copy of it lacks"
+    " what was acknowledged since), or give the node an empty folder and a new name, and remove or replace the"
+    " old one"
 )
 
 

@@ -180,7 +180,7 @@ class Gate:
             raise NotThisReplica(
                 f"host_id_mismatch: node '{identity.node_id}' is host {row.host_id or '(none)'} in the log,"
                 f" {self._directory.folder} is host {identity.host_id}: this is not the replica that the"
-                f" cluster knows: restore its data directory, or give the node a new name and {what_to_do}"
+                f" cluster knows: put its own data directory back, or give the node a new name and {what_to_do}"
             )
         if row is None and identity.admitted_by and not awaits_state(image):
             raise NotThisReplica(

@@ -142,8 +142,8 @@ def _check_no_store(folder: Path, store_file: str) -> None:
     store = folder / store_file
     if store.exists():
         raise ConfigurationError(
-            f"STELE_DATA_DIR={folder} holds {store_file} without {FILE}: restore {FILE} from the same"
-            " backup, or give the node an empty folder and a new name, and remove or replace the old one"
+            f"STELE_DATA_DIR={folder} holds {store_file} without {FILE}: put back the {FILE} that"
+            " belongs to it, or give the node an empty folder and a new name, and remove or replace the old one"
         )
 
 
@@ -154,7 +154,7 @@ def _read(path: Path) -> Identity | None:
         return None
     except msgspec.DecodeError as error:
         raise ConfigurationError(
-            f"STELE_DATA_DIR: {path} is damaged ({error}): restore the folder from a backup, or give the"
+            f"STELE_DATA_DIR: {path} is damaged ({error}): give the"
             " node an empty folder and a new name, and remove or replace the old one"
         ) from error
 
