@@ -332,11 +332,13 @@ async def bodies_are_held_to_the_document(
     assert tried > 300
 
 
+@pytest.mark.slow
 async def test_bodies_of_commands_are_held_to_the_document(site: Site) -> None:
     bodies = Bodies(document_of(of_metadata_log()), "/v1/commands")
     await bodies_are_held_to_the_document(site.http, "/v1/commands", bodies)
 
 
+@pytest.mark.slow
 async def test_bodies_of_plans_are_held_to_the_document() -> None:
     """By a coordinator that knows nothing yet: what it understands it does not answer with 400."""
     driver = SimpleNamespace(

@@ -29,6 +29,8 @@ from stele.sim.ranges_in_use import data_ids
 from stele.sim.result import Result
 from stele.sim.scenario import Action
 
+pytestmark = pytest.mark.slow
+
 QUIET = Disaster(seed=3)
 """Processes that nothing happens to."""
 LIMIT_S = 120.0

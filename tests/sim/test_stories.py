@@ -19,6 +19,7 @@ def understood(text: str) -> list[Sentence]:
     return [sentence for room in ROOMS for sentence, _ in room.understood(text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STORIES, ids=[path.stem for path in STORIES])
 def test_story_goes_as_it_is_written(path: Path) -> None:
     tell(path)
