@@ -146,6 +146,6 @@ ROUTER_TEST_MUTANTS: Final = (
     waiting_effects_are_not_judged_again,
     write_needs_the_readers_alone,
 )
-"""No run has come to a client that is that late at a key of which a replica is passed by; nor does a node of a
-run take another one's address.
+"""No run has come to a client that is that late at a key of which a replica is passed by, nor to a quorum that
+hangs on who is at a dead one's address.
 """
