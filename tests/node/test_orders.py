@@ -312,6 +312,24 @@ async def test_work_is_given_up_where_what_ran_under_a_closed_session_does_not_e
     await executor.close()
 
 
+async def test_work_whose_session_closes_before_its_first_step_is_reported_once_and_forgotten(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is cancelled before it has begun runs no line: nothing within the work can report it."""
+    monkeypatch.setattr("stele.agent.orders.REPORT_INTERVAL_S", 0.01)
+    monkeypatch.setattr("stele.agent.orders.REMEMBERED", 1)
+    desk.offer(desk.order(1))
+    asyncio.get_running_loop().call_soon(desk.world.advance)
+    assert "session has closed" in (await desk.reported(FAILED, 1)).error
+    assert desk.runs == 0
+    count = len(desk.reports)
+    for index, kind in enumerate((OrderKind.SNAPSHOT, OrderKind.RESTORE), 2):
+        desk.offer(desk.order(index, kind=kind, session="closed"))
+        await desk.reported(FAILED, index)
+    assert all(report.index > 1 for report in desk.reports[count:])
+    assert [kind for _, kind, _ in desk.desk._running] == [OrderKind.SNAPSHOT, OrderKind.RESTORE]
+
+
 async def test_an_order_of_a_session_that_has_closed_is_refused(desk: Desk) -> None:
     late = desk.order(1)
     desk.world.advance()

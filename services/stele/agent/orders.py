@@ -7,6 +7,7 @@ An order may be lost, doubled, late, or of a coordinator that was replaced. The 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -150,24 +151,27 @@ class OrderExecutor:
         for work in finished[:-REMEMBERED]:
             del self._running[work]
         running.task = self._spawn(self._run(running))
+        running.task.add_done_callback(partial(self._ended, running))
         self._spawn(self._keep_reporting(running))
 
     async def _run(self, running: _RunningOrder) -> None:
-        kind = running.order.kind
-        log.info("order begun", kind=kind, session=running.order.session)
-        try:
-            _check_wanted(self._follower.image, running.order)
-            await self._older_ended(running)
-            await self._handlers[kind](running.order, running.progress)
-            running.status = ReportStatus.SUCCESS
-        except asyncio.CancelledError:
+        log.info("order begun", kind=running.order.kind, session=running.order.session)
+        _check_wanted(self._follower.image, running.order)
+        await self._older_ended(running)
+        await self._handlers[running.order.kind](running.order, running.progress)
+
+    def _ended(self, running: _RunningOrder, task: asyncio.Task[None]) -> None:
+        """Not within the work: what is cancelled before its first step runs no line of its own."""
+        if task.cancelled():
             running.status, running.error = ReportStatus.FAILED, "stopped: the session has closed"
-        except Exception as error:  # whatever stops the work is the coordinator's to know
+        elif error := task.exception():  # whatever stops the work is the coordinator's to know
             running.status, running.error = ReportStatus.FAILED, str(error) or repr(error)
+        else:
+            running.status = ReportStatus.SUCCESS
         self._report(running)
         log.info(
             "order ended",
-            kind=kind,
+            kind=running.order.kind,
             status=running.status,
             error=running.error,
             bytes_done=running.progress.bytes_done,
