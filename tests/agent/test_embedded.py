@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +13,19 @@ import pytest
 from examples.sixty_lines.store import Shelf
 from examples.valkey_shards.agent import Valkey
 from stele.agent import Code, Member, Refused, Row, Span, open_bound
-from stele.agent import transfers as transfers_module
 from stele.agent.identity import boot
 from stele.agent.orders import OrderProgress
+from stele.agent.pages import PAGE_BYTES, PAGE_S, Page, page_of
 from stele.agent.pulling import Reading
 from stele.agent.sourcing import Sourcing
-from stele.agent.transfers import Ask, Cursor, Deletes, Given, Transfers, encode
-from stele.domain.commands import Noop
+from stele.agent.transfers import Ask, Deletes, Given, Transfers, encode
+from stele.domain.commands import Noop, SetSetting
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.sessions import SessionClosedError
+from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
 from stele.runtime.http import HttpError
 from stele.runtime.settings import ConfigurationError
@@ -158,11 +159,22 @@ def fill(shelf: Any) -> list[tuple[str, int, bytes]]:
     return keys
 
 
-@pytest.mark.parametrize("page_rows", [1, 2, 3, 5, 100])
+def pages_of(shelf: Any, spans: Sequence[Span], limit_bytes: int = PAGE_BYTES) -> list[Page]:
+    """All of them, each asked for with the cursor of the one before."""
+    found = [page_of(shelf, spans, None, limit_bytes)]
+    while found[-1].cursor is not None:
+        found.append(page_of(shelf, spans, found[-1].cursor, limit_bytes))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page_rows", "limit_bytes"),
+    [(1, 99), (2, 99), (3, 99), (5, 99), (100, 99), (100, 1), (100, 4), (3, 7)],
+)
 async def test_all_rows_of_the_spans_are_on_one_page_each(
-    shelf: Any, page_rows: int, monkeypatch: pytest.MonkeyPatch
+    shelf: Any, page_rows: int, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers_module, "PAGE_ROWS", page_rows)
+    monkeypatch.setattr("stele.agent.pages.PAGE_ROWS", page_rows)
     keys = fill(shelf)
     spans = [
         Span("a", MIN_TOKEN, -5),
@@ -176,23 +188,47 @@ async def test_all_rows_of_the_spans_are_on_one_page_each(
         for data, token, key in sorted(keys)
         if data == span.keyspace and span.bounds()[1] < token <= span.bounds()[2]
     ]
-    transfers, found = _transfers(shelf), list[tuple[int, int, bytes]]()
-    cursor: Cursor | None = None
-    while True:
-        ask = Ask(epoch=1, session="s", spans=spans, cursor=cursor)
-        page = transfers._page(ask)
-        found += [(at, row.token, row.key) for at, row in page.rows]
-        assert len(page.rows) <= page_rows
-        cursor = page.cursor
-        if cursor is None:
-            break
-    assert found == expected
+    pages = pages_of(shelf, spans, limit_bytes)
+    assert [(at, r.token, r.key) for page in pages for at, r in page.rows] == expected
+    for page in pages:
+        assert 1 <= len(page.rows) <= page_rows
+        assert page.size_bytes == sum(len(r.key) + len(r.value) for _, r in page.rows)
+        assert page.size_bytes <= limit_bytes or len(page.rows) == 1
 
 
-def _transfers(shelf: Any) -> Transfers:
-    transfers = Transfers.__new__(Transfers)
-    transfers._store = shelf
-    return transfers
+class Large:
+    """Values of 256 KiB, but that of token 8; ``most`` bytes were read in one scan."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def scan(self, _: Span, after: tuple[int, bytes] | None, limit: int) -> list[Row]:
+        first = 1 if after is None else after[0] + 1
+        tokens = range(first, min(first + limit, 31))
+        rows = [Row(at, b"k", bytes(5 * MIB if at == 8 else MIB // 4)) for at in tokens]
+        self.most = max(self.most, sum(len(row.value) for row in rows))
+        return rows
+
+
+def test_a_page_of_large_values_is_no_larger_than_its_bound_but_for_a_single_row() -> None:
+    store = Large()
+    pages = pages_of(store, [RING])
+    assert [len(page.rows) for page in pages] == [7, 1, 7, 7, 7, 1]
+    assert [page.rows[0][1].token for page in pages if page.size_bytes > PAGE_BYTES] == [8]
+    assert store.most < PAGE_BYTES + 5 * MIB, "nor is much more read for it"
+
+
+async def test_under_a_low_limit_pages_are_what_comes_in_half_a_second() -> None:
+    world = World()
+    world.apply(SetSetting("stream_mib_per_s", "1"))
+    follower, sessions = await streaming(world)
+    sourcing, agent = Sourcing(follower, sessions, judge_of(follower)), Agent(follower=follower)
+    store: Any = Large()
+    transfers = Transfers(agent, sourcing, store, SimpleNamespace())  # type: ignore[arg-type]
+    given = await transfers.give(Ask(epoch=world.image.epoch, session=world.session, spans=[RING]))
+    assert len(given.rows) == 1
+    assert given.size_bytes <= PAGE_S * MIB
+    assert given.cursor == (0, 1, b"k")
 
 
 class Pages:

@@ -15,6 +15,7 @@ from stele.agent.cleanup import Cleaner
 from stele.agent.codes import Code
 from stele.agent.orders import OrderHandler, OrderProgress
 from stele.agent.pace import Pace
+from stele.agent.pages import Cursor, page_bytes, page_of
 from stele.agent.pulling import Puller, Reading, nothing_at
 from stele.agent.sourcing import NotGiven, Sourcing
 from stele.agent.spans import Span
@@ -30,19 +31,11 @@ from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 PAGES_PATH: Final = "/v1/agent/pages"
 """Names the node that a call is meant for: another one may have come to its address."""
-PAGE_ROWS: Final = 500
-PAGE_BYTES: Final = 2 * 1024 * 1024
 ANSWER_S: Final = 15.0
 HTTP_OK: Final = 200
 HTTP_NOT_FOUND: Final = 404
 
 _FAILURES: Final = (*FAILURES, msgspec.DecodeError)
-
-Cursor = tuple[int, int, bytes]
-"""The span's place among those asked for, and the token and key of the last row that was given."""
-
-
-_NO_KEY: Final[tuple[int, bytes] | None] = None
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -84,7 +77,7 @@ class Transfers:
         self._sourcing = sourcing
         self._store = store
         self._transport = transport or HttpTransport(ANSWER_S)
-        self._pace = Pace(lambda: stream_bytes_per_s(agent.image.features.settings))
+        self._pace = Pace(self._limit_bytes_per_s)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -104,27 +97,13 @@ class Transfers:
         return bool(self._store.scan(span, None, 1))
 
     def _page(self, ask: Ask) -> Given:
-        at, after = 0, _NO_KEY
-        if ask.cursor is not None:
-            at, after = ask.cursor[0], ask.cursor[1:]
-        rows, size_bytes = list[tuple[int, Row]](), 0
-        while at < len(ask.spans):
-            found = self._store.scan(ask.spans[at], after, PAGE_ROWS - len(rows))
-            rows += [(at, Row(*row)) for row in found]
-            size_bytes += sum(len(key) + len(value) for _, key, value in found)
-            if found:
-                last = Row(*found[-1])
-                after = last.token, last.key
-                if len(rows) >= PAGE_ROWS or size_bytes >= PAGE_BYTES:
-                    return Given(
-                        code=Code.OK,
-                        rows=rows,
-                        size_bytes=size_bytes,
-                        cursor=(at, *after),
-                    )
-            else:
-                at, after = at + 1, _NO_KEY
-        return Given(code=Code.OK, rows=rows, size_bytes=size_bytes)
+        """Bounded here, by what this node reads of the limit: the receiver's question says nothing of sizes."""
+        limit_bytes = page_bytes(self._limit_bytes_per_s())
+        page = page_of(self._store, ask.spans, ask.cursor, limit_bytes)
+        return Given(code=Code.OK, rows=page.rows, size_bytes=page.size_bytes, cursor=page.cursor)
+
+    def _limit_bytes_per_s(self) -> int:
+        return stream_bytes_per_s(self._agent.image.features.settings)
 
     async def measure(self, reading: Reading, source: str, spans: Sequence[Span]) -> int | None:
         ask = self._ask(reading, spans, size_only=True)
