@@ -35,6 +35,8 @@ from stele.node.wire import (
 )
 from stele.runtime.http_client import connector
 from stele.runtime.http_tls import certificate_refused
+from stele.runtime.logs import get_logger
+from stele.runtime.transport import FAILURES
 
 CALLS_PER_NODE: Final = 4
 """Calls on their way to one node: enough that a slow one does not hold the others up."""
@@ -49,7 +51,9 @@ SCAN_TIMEOUT_S: Final = 15.0
 HTTP_OK: Final = 200
 HTTP_NOT_FOUND: Final = 404
 
-_FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
+log = get_logger(__name__)
+
+_FAILURES: Final = (*FAILURES, msgspec.DecodeError)
 
 
 class NothingThere(aiohttp.ClientError):
@@ -90,6 +94,10 @@ class Peers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in self._lanes.values():
+            while lane.waiting:
+                _give(lane.waiting.popleft(), _unreachable(f"{lane.address}: this node ends"))
+        self._lanes.clear()
         await self._http.close()
 
     def send(self, node_id: str, address: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
@@ -156,12 +164,14 @@ class Peers:
             answers = decode_answers(await self._post(lane.node_id, url, body, until))
         except _FAILURES as error:
             why = _why(lane.address, error)
+        except Exception as error:  # nobody else would call for those that wait behind it
+            why = _why(lane.address, error)
+            log.exception("a call to another node ended as none does", node=lane.node_id)
         finally:
             if len(answers) != len(batch):
                 answers = [_unreachable(why)] * len(batch)
             for pending, answer in zip(batch, answers, strict=True):
-                if not pending.answer.done():
-                    pending.answer.set_result(answer)
+                _give(pending, answer)
 
     async def _post(self, node_id: str, url: str, body: bytes, until: float) -> bytes:
         left_s = max(0.001, until - self._loop.time())
@@ -193,12 +203,18 @@ def _next_batch(lane: _Lane, now: float) -> list[_Pending]:
         if pending.until > now:
             batch.append(pending)
         else:
-            pending.answer.set_result(_unreachable(f"{lane.address} did not answer in time"))
+            _give(pending, _unreachable(f"{lane.address} did not answer in time"))
     return batch
 
 
 def _size_bytes(op: AnyOp) -> int:
     return len(op.cell.value) if isinstance(op, Write) else 0
+
+
+def _give(pending: _Pending, answer: Answer) -> None:
+    """Who no longer waits has cancelled it."""
+    if not pending.answer.done():
+        pending.answer.set_result(answer)
 
 
 def _unreachable(text: str) -> Answer:

@@ -13,8 +13,10 @@ SILENT_S: Final = 10.0
 PIECE_BYTES: Final = 1 << 20
 _NO_PARAMS: Final[Mapping[str, str]] = {}
 
-FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError)
-"""What a transport raises when there is no answer, or no more of it."""
+FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+"""What a transport raises when there is no answer, or no more of it. ValueError: of an address that no resolver
+takes, as of ``http://node..local``, whose UnicodeError is none of the client's own.
+"""
 
 OnPiece = Callable[[int, bytes], None]
 """Called with the status and a piece of the body, as it comes."""

@@ -1,0 +1,97 @@
+"""Whatever becomes of a call to another node, the operations that wait for it are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stele.agent.codes import Code
+from stele.node.peers import BATCH_OPS, CALLS_PER_NODE, Peers
+from stele.node.wire import Answer, Compare, Fetch, Read, ReadMode, Scan
+from stele.runtime.transport import FAILURES, HttpTransport
+
+NOBODYS = "http://node..local:80"
+"""No resolver takes it: the client ends with a UnicodeError, which is none of its own."""
+MANY = 2 * CALLS_PER_NODE * BATCH_OPS
+LIMIT_S = 5.0
+
+
+def read(token: int) -> Read:
+    return Read(
+        version=1, epoch=1, coordinating="n2", data_id="d", token=token, key=b"k", mode=ReadMode.CELL
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Peers]:
+    peers = Peers(lambda: bytes(16))
+    yield peers
+    await peers.close()
+
+
+def send(peers: Peers, address: str, left_s: float = LIMIT_S) -> asyncio.Future[Answer]:
+    return peers.send("n1", address, read(1), asyncio.get_running_loop().time() + left_s)
+
+
+async def test_operations_for_an_address_that_no_resolver_takes_are_answered(peers: Peers) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        answers = await asyncio.gather(*(send(peers, NOBODYS) for _ in range(MANY)))
+    assert {answer.code for answer in answers} == {Code.UNREACHABLE}
+    assert NOBODYS in answers[0].text and "label empty" in answers[0].text
+
+
+async def test_nor_do_other_questions_to_such_an_address_raise(peers: Peers) -> None:
+    scan = Scan(epoch=1, session="s", spans=[], cursor=None, limit_bytes=1)
+    found = (
+        await peers.scan("n1", NOBODYS, scan),
+        await peers.digests("n1", NOBODYS, Compare(epoch=1, session="s", spans=[])),
+        await peers.backup("n1", NOBODYS, Fetch(epoch=1, session="s", name="f")),
+    )
+    assert {each.code for each in found} == {Code.UNREACHABLE}
+
+
+async def test_a_call_that_ends_as_none_does_leaves_no_operation_unanswered(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> bytes:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr(peers, "_post", fails)
+    async with asyncio.timeout(LIMIT_S):
+        answers = await asyncio.gather(*(send(peers, "http://n1") for _ in range(MANY)))
+    assert {answer.code for answer in answers} == {Code.UNREACHABLE}
+    assert "a fault of ours" in answers[-1].text
+
+
+async def test_an_operation_that_nobody_waits_for_any_more_does_not_end_those_behind_it(
+    peers: Peers,
+) -> None:
+    late = [send(peers, NOBODYS, left_s=-1) for _ in range(CALLS_PER_NODE)]
+    other = send(peers, NOBODYS)
+    for future in late:
+        future.cancel()
+    async with asyncio.timeout(LIMIT_S):
+        assert (await other).code is Code.UNREACHABLE
+
+
+async def test_operations_that_wait_when_a_node_ends_are_answered(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    monkeypatch.setattr(peers, "_post", never)
+    sent = [send(peers, "http://n1") for _ in range(MANY)]
+    await asyncio.sleep(0)
+    await peers.close()
+    assert all(future.done() for future in sent)
+
+
+async def test_a_transport_fails_as_it_says_at_an_address_that_no_resolver_takes() -> None:
+    transport = HttpTransport()
+    with pytest.raises(FAILURES, match="label empty"):
+        await transport.ask(f"{NOBODYS}/v1/state", lambda *_: None, LIMIT_S)
+    await transport.close()
