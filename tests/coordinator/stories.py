@@ -56,7 +56,7 @@ def spread() -> World:
         asked = Join(
             node_id=name,
             cluster="demo",
-            address=name,
+            address=f"http://{name}",
             dc="dc1",
             rack="r",
             initial_tokens=(100 * index,),

@@ -47,7 +47,7 @@ def join_at(world: World, name: str, token: int) -> None:
     asked = Join(
         node_id=name,
         cluster="demo",
-        address=name,
+        address=f"http://{name}",
         dc="dc1",
         rack="r",
         initial_tokens=(token,),

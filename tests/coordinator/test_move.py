@@ -177,7 +177,7 @@ def _join(token: int) -> Join:
     return Join(
         node_id="a10",
         cluster="demo",
-        address="a10",
+        address="http://a10",
         dc="dc1",
         rack="r",
         initial_tokens=(token,),

@@ -145,7 +145,7 @@ def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
     for command in (
         join(1),
         Leave("n1"),
-        AnnounceNode(node_id="n1", address="x", host_id="host-n1"),
+        AnnounceNode(node_id="n1", address="http://x", host_id="host-n1"),
     ):
         rejection = history.apply(command)
         assert rejection is not None

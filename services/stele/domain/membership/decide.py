@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.addresses import is_same_address, why_no_address
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name, node_has_left, unknown_node
 from stele.domain.image import Image
@@ -14,6 +15,8 @@ from stele.domain.names import JOINING, NodeState
 
 MAX_FEATURES: Final = 256
 MAX_RELEASE_CHARS: Final = 128
+MAX_TOLD_CHARS: Final = 80
+"""Of an address that is refused."""
 
 
 def announce_node(context: Context, command: AnnounceNode) -> Decision:
@@ -25,6 +28,7 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         return node_has_left(command.node_id)
     refused = (
         check_host(node, command.host_id, command.claims_host_id)
+        or (check_is_address(command.address) if command.address != node.address else None)
         or check_address(image, command.node_id, command.address, _replaced_by(image, node))
         or check_build(
             image,
@@ -72,16 +76,30 @@ def check_host(node: Node, host_id: str, claims: str = "") -> Rejection | None:
     )
 
 
+def check_is_address(address: str) -> Rejection | None:
+    """Who has one that no client can take would be a member that nobody reaches."""
+    why = why_no_address(address)
+    if not why:
+        return None
+    return Rejection(
+        "bad_address",
+        f"{address[:MAX_TOLD_CHARS]!r} is no address of a node: {why}.",
+        "Start it with STELE_ADDRESS=http://host:port, by which the others reach it.",
+    )
+
+
 def check_address(
     image: Image, node_id: str, address: str, replaced_id: str = ""
 ) -> Rejection | None:
-    """An address is one node's; only who replaces that one may have it too."""
+    """An address is one node's, however it is spelled; only who replaces that one may have it too."""
     for other in image.membership.nodes.values():
-        taken = other.address == address and other.node_id not in (node_id, replaced_id)
-        if taken and other.state is not NodeState.LEFT:
+        if other.state is NodeState.LEFT or other.node_id in (node_id, replaced_id):
+            continue
+        if is_same_address(other.address, address):
             return Rejection(
                 "address_in_use",
-                f"Address {address} belongs to node '{other.node_id}'.",
+                f"Address {address} belongs to node '{other.node_id}'"
+                + (f", as {other.address}." if other.address != address else "."),
                 f"It is declared dead: take its place (STELE_REPLACE_NODE={other.node_id}), or wait until it is"
                 f" removed (`stele remove {other.node_id}`)."
                 if other.excluded_since

@@ -10,7 +10,12 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name, node_has_left
 from stele.domain.image import Image
-from stele.domain.membership.decide import check_address, check_build, check_host
+from stele.domain.membership.decide import (
+    check_address,
+    check_build,
+    check_host,
+    check_is_address,
+)
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
@@ -147,9 +152,8 @@ def _check_names(command: Join | Replace) -> Rejection | None:
         bad_name("node", command.node_id)
         or bad_name("dc", command.dc)
         or bad_name("rack", command.rack)
+        or check_is_address(command.address)
     )
-    if refused is None and not command.address:
-        return Rejection("bad_address", "A node needs an address.", "Send its http://host:port.")
     if refused is None and not command.host_id:
         return Rejection(
             "host_id_missing",

@@ -1,0 +1,110 @@
+"""Addresses of nodes: which of them a client can take, and which are one.
+
+By the text alone, so that every process decides alike: whether a host is there is for others to know.
+"""
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+
+PORTS: Final = {"http": 80, "https": 443}
+"""The schemes, and the port of an address that says none."""
+MAX_PORT: Final = 65535
+MAX_HOST_CHARS: Final = 253
+"""A name in DNS is no longer."""
+COMPARED: Final = 4096
+"""Normal forms that are kept: who is announced is compared with all members."""
+_NOT_IN_URLS: Final = frozenset(' "<>\\^`{|}')
+_DIGITS_AND_DOTS: Final = frozenset("0123456789.")
+
+
+class NoAddressError(ValueError):
+    """No client can take it as an address; the text says why, as the end of a sentence."""
+
+
+def why_no_address(address: str) -> str:
+    """Why no client can take it, as the end of a sentence; empty where one can."""
+    try:
+        normal_address(address)
+    except NoAddressError as error:
+        return str(error)
+    return ""
+
+
+def is_same_address(one: str, other: str) -> bool:
+    """Whether both lead to one place, however they are spelled. What is no address is the same as itself."""
+    if one == other:
+        return True
+    try:
+        return normal_address(one) == normal_address(other)
+    except NoAddressError:
+        return False
+
+
+@lru_cache(COMPARED)
+def normal_address(address: str) -> str:
+    """With scheme and host in lower case, the port said, no user, and no slash at the end. Raises
+    NoAddressError.
+    """
+    scheme, separator, rest = address.partition("://")
+    scheme = scheme.lower()
+    if scheme not in PORTS or not separator:
+        raise NoAddressError("it does not begin with http:// or https://")
+    if not address.isprintable() or not _NOT_IN_URLS.isdisjoint(address):
+        raise NoAddressError("it has a space, or another character that no URL has")
+    if "?" in rest or "#" in rest:
+        raise NoAddressError("it ends with a query, and paths are put behind it")
+    place, _, path = rest.partition("/")
+    host, port = _host_and_port(place.rpartition("@")[2])
+    return f"{scheme}://{host}:{port or PORTS[scheme]}/{path}".rstrip("/")
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    """The port is 0 where none is said. Raises NoAddressError."""
+    if place.startswith("["):
+        inside, bracket, behind = place[1:].partition("]")
+        if not bracket or (behind and not behind.startswith(":")):
+            raise NoAddressError("its brackets hold no host")
+        return f"[{_ipv6(inside)}]", _port(behind[1:])
+    host, _, port = place.partition(":")
+    if ":" in port:
+        raise NoAddressError("an IPv6 address stands in brackets: http://[::1]:7100")
+    return _name(host), _port(port)
+
+
+def _port(text: str) -> int:
+    """0 where it is empty. Raises NoAddressError."""
+    if not text:
+        return 0
+    if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)):
+        port = int(text)
+        if 1 <= port <= MAX_PORT:
+            return port
+    raise NoAddressError(f"its port is none from 1 to {MAX_PORT}")
+
+
+def _ipv6(text: str) -> str:
+    try:
+        return str(IPv6Address(text))
+    except ValueError:
+        raise NoAddressError("what stands in its brackets is no IPv6 address") from None
+
+
+def _name(host: str) -> str:
+    """As resolvers are given it: labels beyond ASCII in their ``xn--`` form. Raises NoAddressError."""
+    if not host:
+        raise NoAddressError("it names no host")
+    if "[" in host or "]" in host:
+        raise NoAddressError("its host has brackets, which are of IPv6 addresses alone")
+    if _DIGITS_AND_DOTS.issuperset(host):
+        try:
+            return str(IPv4Address(host))
+        except ValueError:
+            raise NoAddressError("its host is no IPv4 address") from None
+    if len(host) > MAX_HOST_CHARS:
+        raise NoAddressError(f"its host has more than {MAX_HOST_CHARS} characters")
+    try:
+        return host.encode("idna").decode("ascii").lower()
+    except UnicodeError:
+        why = "its host has an empty part between dots, or one of more than 63 characters"
+        raise NoAddressError(why) from None

@@ -1,0 +1,118 @@
+"""Addresses: what no client can take is refused, and one place has one form."""
+
+import pytest
+from msgspec.structs import replace
+
+from stele.domain.addresses import is_same_address, normal_address, why_no_address
+from stele.domain.commands import AnnounceNode
+from tests.domain.history import join, three_nodes
+
+NONE = (
+    "",
+    "n1",
+    "127.0.0.1:7100",
+    "ftp://n1",
+    "http:n1",
+    "http://",
+    "http:///path",
+    "http://:80",
+    "http://node..local:80",
+    "http://.local",
+    "http://" + "a" * 64 + ".local",
+    "http://" + "a." * 127 + "a",
+    "http://" + "\u00fc" * 60,
+    "http://n1:0",
+    "http://n1:65536",
+    "http://n1:99999999999999999999999",
+    "http://n1:-1",
+    "http://n1:+80",
+    "http://n1:8_0",
+    "http://n1:\u0668",
+    "http://n1:http",
+    "http://n 1",
+    "http://n1:80 ",
+    "http://n1\n",
+    "http://n\u20281",
+    "http://n\\1",
+    "http://n1?a=b",
+    "http://n1/#a",
+    "http://300.1.1.1",
+    "http://1.2.3",
+    "http://::1:80",
+    "http://[::1",
+    "http://[n1]",
+    "http://n[1]",
+    "http://[::1]80",
+    "http://n\ud8001",
+)
+SAME = (
+    ("http://n7:80", ("http://n7", "http://n7/", "http://N7", "HTTP://n7:80/", "http://n7:", "http://n7:080")),
+    ("https://n7:443", ("https://n7", "HTTPS://N7:443/")),
+    ("http://n7:7100/store", ("http://n7:7100/store", "http://N7:7100/store/")),
+    ("http://[::1]:7100", ("http://[::1]:7100", "http://[0:0:0:0:0:0:0:1]:7100/")),
+    ("http://xn--tda.local:80", ("http://\u00fc.local", "http://\u00dc.local", "http://xn--tda.local")),
+    ("http://127.0.0.1:1", ("http://127.0.0.1:1", "http://me:secret@127.0.0.1:1")),
+    ("http://node_1.rack-2.local.:80", ("http://Node_1.rack-2.local.",)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", NONE)
+def test_what_no_client_can_take_is_no_address(address: str) -> None:
+    assert why_no_address(address)
+    assert not is_same_address(address, "http://n1")
+
+
+@pytest.mark.parametrize(("normal", "spelled"), SAME)
+def test_an_address_has_one_form_however_it_is_spelled(
+    normal: str, spelled: tuple[str, ...]
+) -> None:
+    assert {normal_address(each) for each in spelled} == {normal}
+    assert normal_address(normal) == normal
+    assert not why_no_address(normal)
+
+
+def test_nobody_joins_or_is_announced_at_what_is_no_address() -> None:
+    history, _ = three_nodes()
+    for address in NONE:
+        newcomer = replace(join(4, "r1"), address=address)
+        announced = AnnounceNode(node_id="n1", address=address, host_id="host-n1")
+        for command in (newcomer, announced):
+            refused = history.apply(command)
+            assert refused is not None and refused.code == "bad_address"
+            assert refused.message.endswith(f" is no address of a node: {why_no_address(address)}.")
+            assert "STELE_ADDRESS=http://host:port" in refused.hint
+
+
+def test_an_address_is_one_nodes_however_it_is_spelled() -> None:
+    history, _ = three_nodes()
+    for address in ("http://n1", "http://n1/", "http://N1", "http://n1:80"):
+        newcomer = replace(join(4, "r1"), address=address)
+        announced = AnnounceNode(node_id="n2", address=address, host_id="host-n2")
+        for command in (newcomer, announced):
+            refused = history.apply(command)
+            assert refused is not None and refused.code == "address_in_use"
+            spelled = "" if address == "http://n1" else ", as http://n1"
+            assert refused.message == f"Address {address} belongs to node 'n1'{spelled}."
+    assert history.apply(AnnounceNode(node_id="n1", address="http://N1", host_id="host-n1")) is None
+
+
+def test_other_schemes_ports_hosts_and_paths_are_other_places() -> None:
+    others = ("http://n1", "https://n1", "http://n1:81", "http://n2", "http://n1/a", "http://n1/A")
+    assert len({normal_address(each) for each in others}) == len(others)
+    assert not is_same_address("10.0.0.1", "http://10.0.0.1")
+    assert is_same_address("10.0.0.1", "10.0.0.1")
+
+
+def test_a_member_keeps_the_address_that_the_log_took_before() -> None:
+    """It would not start again with a newer release otherwise."""
+    history, _ = three_nodes()
+    image = history.images[-1]
+    node = image.membership.nodes["n1"]
+    nodes = image.membership.nodes.set("n1", replace(node, address="http://node..local"))
+    history.images[-1] = replace(image, membership=replace(image.membership, nodes=nodes))
+    told = AnnounceNode(
+        node_id="n1", address="http://node..local", release_version="2", host_id="host-n1"
+    )
+    assert history.apply(told) is None
+    refused = history.apply(replace(told, address="http://node...local"))
+    assert refused is not None and refused.code == "bad_address"
