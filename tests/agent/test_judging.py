@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
 from stele.agent.codes import Code
 from stele.agent.judging import Judge
+from stele.agent.probing import JUDGE_PATH, judge_route
 from stele.agent.routing import Routing
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import MalformedRequest, Routed, routed_of
 from stele.log.follower import LogFollower
+from stele.runtime.http import Health, build_app
 from tests.node.world import Sessions, World
 
 
@@ -120,3 +124,24 @@ def test_what_a_look_up_gives_travels_in_headers() -> None:
         routed_of(unnamed)
     with pytest.raises(MalformedRequest, match="x-stele-epoch: nine is no number"):
         routed_of({**request.headers(), "x-stele-epoch": "nine"})
+
+
+@pytest.mark.parametrize("token", [MIN_TOKEN, MIN_TOKEN - 1, MAX_TOKEN + 1, 2**70])
+async def test_what_is_no_token_of_a_key_is_answered_with_what_one_is(token: int) -> None:
+    """A row of it would be in no span: streamed to nobody, and deleted by no cleanup."""
+    world = World()
+    headers = {**routed(world, b"k").headers(), "x-stele-token": str(token)}
+    judge = judge_of(await world.follower())
+    app = build_app("store", [judge_route(judge, lambda log_id: None)], lambda: Health(ok=True))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://n1") as http:
+        answer = await http.post(JUDGE_PATH, headers=headers)
+    assert answer.status_code == 400
+    assert f"x-stele-token: {token} is no token of a key: these are from -92233" in answer.text
+    with pytest.raises(MalformedRequest, match="no token of a key"):
+        replace(routed(world, b"k"), token=token)
+
+
+def test_every_token_of_a_key_travels() -> None:
+    for token in (MIN_TOKEN + 1, -1, 0, MAX_TOKEN):
+        request = Routed(version=3, epoch=9, data_id="k1", token=token)
+        assert routed_of(request.headers()) == request

@@ -8,12 +8,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stele.agent.admission import Advertised
 from stele.agent.gate import Closed
 from stele.domain.image import EMPTY, Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.node.http import NodeHttp
 from stele.node.wire import (
     BACKUP_PATH,
@@ -22,6 +24,9 @@ from stele.node.wire import (
     LOG_HEADER,
     MEASURE_PATH,
     PAGE_PATH,
+    Read,
+    ReadMode,
+    decode_ops,
     encode,
 )
 from stele.runtime.http import Health, build_app
@@ -119,6 +124,19 @@ async def test_what_is_no_message_between_nodes_is_refused(path: str, body: byte
         answer = await client.post(path, content=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
     assert "nodes of the same release" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize("token", [MIN_TOKEN, MAX_TOKEN + 1])
+async def test_an_operation_for_what_is_no_token_of_a_key_is_refused(token: int) -> None:
+    """No span holds it: a row of it would be streamed to nobody."""
+    read = Read(
+        version=1, epoch=1, coordinating="n2", data_id="d", token=token, key=b"k", mode=ReadMode.CELL
+    )  # fmt: skip
+    async with node_behind(OpenGate()) as client:
+        answer = await client.post(BATCH_PATH, content=encode([read]))
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert "Expected `int`" in answer.json()["message"]
+    assert decode_ops(encode([replace(read, token=MIN_TOKEN + 1)]))
 
 
 async def test_a_trial_node_has_no_path_of_the_stores_of_sixty_lines_as_the_routers_page_says() -> (

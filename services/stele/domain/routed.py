@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+
 VERSION: Final = "x-stele-version"
 EPOCH: Final = "x-stele-epoch"
 DATA: Final = "x-stele-data"
@@ -16,7 +18,7 @@ REPLICA: Final = "x-stele-replica"
 
 
 class MalformedRequest(ValueError):
-    """The headers do not say by what the request was routed; the text names what is missing or wrong."""
+    """It is not said by what the request was routed; the text names what is missing or wrong."""
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +27,8 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
 
     ``coordinating`` is the node that sends it, whose acks tell which versions it has in use; empty: a client,
     for which nobody waits (``domain.fencing.check_client``). ``session`` is that of the topology operation that
-    it works for, if it does. ``log_id`` has 32 hex digits; empty: not said.
+    it works for, if it does. ``log_id`` has 32 hex digits; empty: not said. Raises MalformedRequest for what is
+    no token of a key: no span holds it, so a row of it would be streamed to nobody.
     """
 
     version: int
@@ -36,6 +39,13 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     coordinating: str = ""
     session: str = ""
     log_id: str = ""
+
+    def __post_init__(self) -> None:
+        if not MIN_TOKEN < self.token <= MAX_TOKEN:
+            raise MalformedRequest(
+                f"{TOKEN}: {str(self.token)[:40]} is no token of a key: these are from {MIN_TOKEN + 1} to"
+                f" {MAX_TOKEN}. Send what the look-up gave."
+            )
 
     def headers(self) -> dict[str, str]:
         found = {

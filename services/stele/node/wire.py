@@ -5,12 +5,13 @@ image, and the session when it works for a topology operation. Whoever answers c
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from stele.agent.codes import Code
 from stele.agent.spans import Span
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import LOG, REPLICA
 from stele.node.cells import Cell, Row, Stamp
 from stele.node.digests import Digest
@@ -34,7 +35,8 @@ class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
     """The node whose request it is part of."""
     data_id: str
     """Of the keyspace: what was dropped or truncated away has another one."""
-    token: int
+    token: Annotated[int, msgspec.Meta(gt=MIN_TOKEN, le=MAX_TOKEN)]
+    """Of the key; no span holds another number, so its rows would be streamed to nobody."""
     key: bytes
     session: str = ""
 
