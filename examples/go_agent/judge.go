@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -38,6 +39,9 @@ func routedOf(header http.Header) (*Routed, *Refusal) {
 			return nil, refuse(400, "invalid_request", 0, "x-stele-%s is no number: send what the look-up gave", name)
 		}
 		*number = given
+	}
+	if found.token == math.MinInt64 {
+		return nil, refuse(400, "invalid_request", 0, "x-stele-token is no token of a key: send what the look-up gave")
 	}
 	for name, given := range map[string]string{"data": found.data, "replica": found.replica} {
 		if given == "" {
