@@ -14,6 +14,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.router import (
     NotReady,
     Place,
+    Replicas,
     Router,
     StaleRoute,
     StaleTooLong,
@@ -202,6 +203,37 @@ async def test_a_quorum_counts_though_one_replica_calls_the_version_stale() -> N
         ready.set()
 
     assert len(await read_quorum(replicas, send)) == 2
+
+
+@pytest.mark.parametrize("quorum", (read_quorum, write_quorum))
+async def test_what_a_call_waits_for_may_be_cancelled_while_other_replicas_are_well(
+    quorum: Callable[[Replicas, Send], Awaitable[dict[str, str]]],
+) -> None:
+    replicas = router_at(World().image).lookup(KEYSPACE, b"k")
+    connection = asyncio.get_running_loop().create_future()
+    plain, _ = send_to()
+
+    async def send(place: Place) -> str:
+        if place.node_id in ill:
+            await connection
+        return await plain(place)
+
+    asyncio.get_running_loop().call_soon(connection.cancel)
+    ill = {"n1"}
+    assert {*await quorum(replicas, send)} == {"n2", "n3"}
+    ill = {"n1", "n2"}
+    with pytest.raises(Unavailable, match="n1: the call was cancelled; n2: the call was cancelled"):
+        await quorum(replicas, send)
+
+
+async def test_a_caller_who_is_cancelled_waits_for_no_quorum() -> None:
+    replicas = router_at(World().image).lookup(KEYSPACE, b"k")
+    send, _ = send_to(n1=None, n2=None, n3=None)
+    caller = asyncio.create_task(read_quorum(replicas, send))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
 
 
 def test_it_is_imported_without_spark_kafka_and_what_serves() -> None:

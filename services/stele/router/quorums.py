@@ -10,7 +10,7 @@ from stele.router.routes import Place, Replicas
 A = TypeVar("A")
 Send = Callable[[Place], Awaitable[A]]
 """Asks one replica; returns when it has done it. Raises StaleRoute when it refuses the version, and anything
-else when it did not do it or it is not known whether it did.
+else, CancelledError too, when it did not do it or it is not known whether it did.
 """
 
 _under_way: Final = set[asyncio.Task[object]]()
@@ -55,6 +55,9 @@ async def _ask(
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             stale: StaleRoute | None = None
             for task in done:
+                if task.cancelled():  # what it waited for was: that says nothing of the others
+                    refused[calls[task]] = "the call was cancelled"
+                    continue
                 error = task.exception()
                 if error is None:
                     answers[calls[task]] = task.result()
