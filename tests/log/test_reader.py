@@ -362,6 +362,15 @@ async def test_the_steady_state_looks_every_two_seconds_and_not_for_each_record(
     assert here.log.looks - looks <= 1
 
 
+async def test_who_waited_in_vain_is_kept_no_longer_though_no_record_comes() -> None:
+    here = Following()
+    follower = await here.begin()
+    waits = [follower.wait_for_epoch(10**6, 0.01) for _ in range(100)]
+    ends = await asyncio.gather(*waits, return_exceptions=True)
+    assert all(isinstance(end, TimeoutError) for end in ends)
+    assert not follower._waiters
+
+
 async def test_a_restarted_process_is_not_caught_up_below_what_it_acknowledged() -> None:
     here = Following(held=4)
     epochs = three_nodes()[0].epochs

@@ -92,7 +92,7 @@ class LogFollower:
             log, self.fold, self._take, self._wake, self.fail, on_stray, has_room
         )
         self._listeners: list[Listener] = []
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[Image]]] = []
+        self._waiters = dict[asyncio.Future[Image], Callable[[], bool]]()
 
     @property
     def image(self) -> Image:
@@ -167,9 +167,12 @@ class LogFollower:
         if passed():
             return self.image
         future: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
-        self._waiters.append((passed, future))
-        async with asyncio.timeout(timeout_s):
-            return await future
+        self._waiters[future] = passed
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        finally:  # where no record comes, nothing else would remove it
+            del self._waiters[future]
 
     def _take(self, offset: int, value: bytes) -> None:
         before = self.fold.image
@@ -183,17 +186,15 @@ class LogFollower:
                 listener(self.image, delta)
 
     def _wake(self) -> None:
-        for passed, future in self._waiters:
+        for future, passed in self._waiters.items():
             if not future.done() and passed():
                 future.set_result(self.image)
-        self._waiters = [(p, f) for p, f in self._waiters if not f.done()]
 
     def fail(self, error: Exception) -> None:
         """Nothing is read from now on, and this is why."""
         self._reader.stop()
         self.failure = error
         self.failed.set()
-        for _, future in self._waiters:
+        for future in self._waiters:
             if not future.done():
                 future.set_exception(error)
-        self._waiters = []
