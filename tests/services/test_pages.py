@@ -32,6 +32,7 @@ from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
 from stele.runtime.request_ids import new_request_id
 from tests.services.memory_site import Site, memory_site
+from tests.services.world import until
 
 PLAIN = {"accept-encoding": "identity"}
 
@@ -343,6 +344,28 @@ async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> 
     refused = await site.http.get("/v1/epochs", params=params, headers=accept)
     assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
     assert refused.json()["details"]["lasting"] is True
+
+
+@pytest.mark.parametrize("path", ("/v1/epochs", "/v1/changes"))
+async def test_a_stream_of_a_reader_that_has_stopped_is_refused(site: Site, path: str) -> None:
+    """One that ended at once would be opened again for ever."""
+    site.writer._fail(LostWinnersError(7, "they are gone"))
+    image, accept = site.image, {"accept": "text/event-stream"}
+    for behind in (0, 5):
+        headers = {**accept, "last-event-id": str(image.epoch - behind)}
+        state = {} if behind else {"state_id": image.state_id.hex()}
+        refused = await site.http.get(path, params=state, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
+
+
+async def test_a_stream_that_is_let_go_leaves_nothing_that_waits(site: Site) -> None:
+    def waiting() -> list[asyncio.Task[object]]:
+        return [task for task in asyncio.all_tasks() if "Event.wait" in repr(task.get_coro())]
+
+    idle, headers = len(waiting()), {"last-event-id": str(site.image.epoch)}
+    async with site.http.stream("GET", "/v1/changes", headers=headers):
+        await until(lambda: len(waiting()) > idle, "the stream to wait for an epoch")
+    await until(lambda: len(waiting()) == idle, "it to wait no more")
 
 
 async def test_a_reader_that_begins_anew_by_itself_is_worth_waiting_for(site: Site) -> None:

@@ -56,12 +56,14 @@ class Streams:
         return self._answer(self._events(first, after, request, changes.event))
 
     async def _begin(self, request: Request) -> tuple[int, bytes]:
-        """The first epoch, and the state id to compare once the epoch before it is here; empty: none."""
+        """The first epoch, and the state id to compare once the epoch before it is here; empty: none. Raises
+        ReaderStoppedError: a stream that would end at once is asked of another instance.
+        """
+        self._writer.raise_failure()  # who has read what is lost knows no better
         first, after = self._first(request), id_of(request, "state_id")
         if not after or first - 1 > self._writer.image.epoch:
             return first, after
         if await self._state_id_of(first - 1) != after:
-            self._writer.raise_failure()  # who has read what is lost knows no better
             raise HttpError(
                 410,
                 "other_history",
@@ -125,8 +127,10 @@ class Streams:
                     if self._writer.failure is not None:
                         return
                     waiting = asyncio.create_task(moved.wait())
-                    await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                    waiting.cancel()
+                    try:
+                        await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        waiting.cancel()
         finally:
             stopped.cancel()
 
