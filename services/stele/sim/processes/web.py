@@ -7,12 +7,14 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import msgspec
 from sse_starlette import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Match
 from starlette.types import Message
 
+from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.http import HttpError
 from stele.runtime.transport import SILENT_S, OnPiece
 from stele.sim.kernel import Owner
@@ -135,7 +137,7 @@ class Web:
         try:
             response = await request.scope["endpoint"](request)
         except HttpError as error:
-            end(error.status, f"{error.body.code}: {error}".encode())
+            end(error.status, msgspec.json.encode(error.body))
             return
         if not isinstance(response, StreamingResponse | EventSourceResponse):
             end(response.status_code, await _sent(request, response))
@@ -168,12 +170,20 @@ class Web:
                 try:
                     response = await request.scope["endpoint"](request)
                 except HttpError as error:
-                    answer(error.status, f"{error.body.code}: {error}".encode())
+                    answer(error.status, msgspec.json.encode(error.body))
                     return
                 self.on_served(target, request.url.path)
                 answer(*await _content(target, request, response))
                 return
         answer(404, b"there is nothing of this name")
+
+
+def code_of(content: bytes) -> str:
+    """Of an error that was answered; empty where it has none."""
+    try:
+        return msgspec.json.decode(content, type=ErrorBody).code
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _while_open(stream: Stream, on_piece: Callable[[bytes], None], piece: bytes) -> None:
