@@ -16,6 +16,7 @@ from stele.router import (
     Place,
     Replicas,
     Router,
+    RouterStopped,
     StaleRoute,
     StaleTooLong,
     Unavailable,
@@ -23,6 +24,7 @@ from stele.router import (
     read_quorum,
     write_quorum,
 )
+from stele.router.router import kept_current
 from tests.node.world import KEYSPACE, World
 
 WITHOUT = [
@@ -139,6 +141,21 @@ async def test_what_stays_stale_is_given_up_in_time_and_other_errors_at_once() -
         async for attempt in router.attempts(KEYSPACE, b"k"):
             with attempt:
                 raise ZeroDivisionError
+
+
+async def test_a_router_whose_source_has_ended_says_so() -> None:
+    router, ends = router_at(World().image), asyncio.Event()
+
+    async def source() -> None:
+        await ends.wait()
+        raise ZeroDivisionError
+
+    async with kept_current(router, source(), 1):
+        ends.set()
+        with pytest.raises(RouterStopped, match="reads no more: ZeroDivisionError"):
+            await router.wait_for_epoch(10**6, 1)
+        assert "reads no more: ZeroDivisionError" in router.trouble
+        assert router.lookup(KEYSPACE, b"k").reads
 
 
 Send = Callable[[Place], Awaitable[str]]

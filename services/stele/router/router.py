@@ -1,8 +1,7 @@
 """The router: the newest image that a source brought, look-ups in it, another try after a stale answer."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final
@@ -52,6 +51,9 @@ class Router:
         self._known: dict[str, Named] = {}
         self._stopped = ""
         self._changed = asyncio.Event()
+        self._awaited = list[int]()
+        self.on_awaited: Callable[[], None] = lambda: None
+        """Called when somebody begins to wait for an epoch that is not known yet."""
         self.trouble = ""
         """Why what is known may be old; empty while the source is read."""
 
@@ -67,6 +69,11 @@ class Router:
     @property
     def version(self) -> int:
         return self._image.topology.version
+
+    @property
+    def awaited(self) -> int:
+        """The newest epoch that somebody waits for; 0: nobody does."""
+        return max(self._awaited, default=0)
 
     def lookup(self, name: str, key: bytes) -> Replicas:
         """The replicas of a key of keyspace ``name``, or of table ``keyspace.table`` where it has tablets.
@@ -105,11 +112,16 @@ class Router:
 
     async def wait_for_epoch(self, epoch: int, timeout_s: float = READY_S) -> None:
         """Until the router has read up to ``epoch``. Raises TimeoutError, RouterStopped."""
-        async with asyncio.timeout(timeout_s):
-            while self._image.epoch < epoch:
-                if self._stopped:
-                    raise RouterStopped(self._stopped)
-                await self._changed.wait()
+        self._awaited.append(epoch)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._image.epoch < epoch:
+                    if self._stopped:
+                        raise RouterStopped(self._stopped)
+                    self.on_awaited()
+                    await self._changed.wait()
+        finally:
+            self._awaited.remove(epoch)
 
     def take(self, image: Image) -> None:
         """The source has read on: another image counts from now on."""
@@ -119,8 +131,8 @@ class Router:
         self._wake()
 
     def stop(self, why: str) -> None:
-        """Nothing will be read any more: whoever waits is told."""
-        self._stopped = why
+        """Nothing will be read any more: whoever waits is told, and so is who reads ``trouble``."""
+        self._stopped = self.trouble = why
         self._wake()
 
     def _wake(self) -> None:
@@ -164,5 +176,4 @@ async def kept_current(
         yield router
     finally:
         following.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await following
+        await asyncio.wait({following})
