@@ -24,6 +24,8 @@ class Site:
         self.partition = MemoryPartition()
         self.history = history
         self.given = 0
+        self.writer: Writer | None = None
+        """Of the process that served last."""
 
     @property
     def image(self) -> Image:
@@ -38,7 +40,7 @@ class Site:
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
-        writer = Writer(MemoryLog(self.partition), SETTINGS)
+        self.writer = writer = Writer(MemoryLog(self.partition), SETTINGS)
         await writer.start()
         api = Api(writer, SETTINGS)
         app = build_app("metadata-log", api.routes(), lambda: Health(ok=True), direct=api.direct())

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from stele.domain.commands import CreateKeyspace, CreateTable, DropKeyspace, SetSetting, Truncate
 from stele.domain.image import Image
-from stele.router import NotReady, Router, http_router
+from stele.log.errors import AnchorLostError
+from stele.router import NotReady, Router, StaleRoute, http_router, over_http
+from stele.router.over_http import LACKS_S, LINE_BYTES
+from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.transport import HttpTransport, OnPiece
 from tests.domain.history import History, join, three_nodes
 from tests.router.site import Site
 from tests.services.world import until
@@ -120,6 +127,233 @@ async def test_a_router_begins_anew_when_the_log_was_recovered_without_what_it_k
             same_routes(router, other.image)
     finally:
         await opened.__aexit__(None, None, None)
+
+
+class Answers(HttpTransport):
+    """Those of the services, but for what a test has planned for an address and path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[str]()
+        self.planned = dict[str, list[tuple[int, bytes]]]()
+        """Given once each, in their order; what has none any more is answered by the service."""
+        self.always = dict[str, tuple[int, bytes]]()
+        self.changed: Callable[[bytes], bytes] = lambda body: body
+        """What differences are changed to."""
+
+    async def ask(
+        self,
+        url: str,
+        on_piece: OnPiece,
+        total_s: float | None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> int:
+        self.asked.append(url)
+        given = self.planned.get(url, [])
+        if given or url in self.always:
+            status, content = given.pop(0) if given else self.always[url]
+            on_piece(status, content)
+            return status
+        if not url.endswith("/v1/diff"):
+            return await super().ask(url, on_piece, total_s, params or {}, headers or {})
+        came = bytearray()
+        take: OnPiece = lambda _, piece: came.extend(piece)  # noqa: E731
+        status = await super().ask(url, take, total_s, params or {}, headers or {})
+        on_piece(status, self.changed(bytes(came)))
+        return status
+
+
+@asynccontextmanager
+async def two_sites(given: int) -> AsyncIterator[tuple[Site, str, Site, str]]:
+    """Two metadata-logs of one log, each with its address."""
+    first = Site(life())
+    second = Site(first.history)
+    first.give(given)
+    second.give(given)
+    async with first.serving() as first_url, second.serving() as second_url:
+        yield first, first_url, second, second_url
+
+
+@pytest.mark.parametrize(
+    "answer",
+    (
+        (404, b'{"code":"not_found","message":"There is nothing at /v1/state."}'),
+        (404, b"<html>"),
+        (404, b"[]"),
+        (403, b'{"code":"forbidden","message":"no"}'),
+        (301, b""),
+        (200, b"<html>"),
+    ),
+)
+@pytest.mark.parametrize("path", ("/v1/state", "/v1/changes"))
+async def test_another_service_at_the_first_address_is_passed_by(
+    path: str, answer: tuple[int, bytes]
+) -> None:
+    async with two_sites(20) as (_, first, site, second):
+        http = Answers()
+        http.always[first + path] = answer
+        async with http_router([first, second], 5, http) as router:
+            site.give(13)
+            await router.wait_for_epoch(site.given, 5)
+            same_routes(router, site.image)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_anew"),
+    (
+        (410, "other_history", True),
+        (404, "epoch_not_found", True),
+        (404, "epoch_truncated", True),
+        (404, "not_found", False),
+        (400, "invalid_request", False),
+        (401, "unauthorized", False),
+        (503, "reader_stopped", False),
+    ),
+)
+def test_what_begins_anew_is_what_a_metadata_log_says_of_its_history(
+    status: int, code: str, is_anew: bool
+) -> None:
+    body = bytearray(msgspec.json.encode(ErrorBody(code, "It is so.")))
+    with pytest.raises(over_http._Anew if is_anew else over_http._Away):
+        over_http._check("/v1/changes", status, body)
+
+
+async def test_a_router_leaves_a_service_whose_reader_has_stopped() -> None:
+    async with two_sites(20) as (stopped, first, site, second):
+        async with http_router([first, second]) as router:
+            assert stopped.writer is not None
+            stopped.writer._fail(AnchorLostError(1, "planted"))
+            site.give(13)
+            await router.wait_for_epoch(site.given, 5)
+            same_routes(router, site.image)
+
+
+async def test_a_router_leaves_a_service_whose_streams_end_at_once() -> None:
+    async with two_sites(20) as (_, first, site, second):
+        http = Answers()
+        http.always[f"{first}/v1/changes"] = 200, b""
+        async with http_router([first, second], transport=http) as router:
+            site.give(13)
+            await router.wait_for_epoch(site.given, 5)
+
+
+async def test_what_a_replica_asks_to_be_read_is_read_of_the_next_service() -> None:
+    """The first hears nothing of the log any more, though its stream is held."""
+    async with two_sites(20) as (_, first, site, second), http_router([first, second]) as router:
+        site.give(13)
+        async for attempt in router.attempts("library", b"k"):
+            with attempt as replicas:
+                if replicas.epoch < site.given:
+                    raise StaleRoute(site.given)
+        assert router.epoch == site.given
+    assert not router.awaited
+
+
+async def test_a_service_is_left_for_nothing_but_an_epoch_that_is_waited_for() -> None:
+    async with two_sites(20) as (_, first, _, second):
+        http = Answers()
+        async with http_router([first, second], transport=http) as router:
+            with pytest.raises(TimeoutError):
+                await router.wait_for_epoch(10**6, LACKS_S / 2)
+            await asyncio.sleep(LACKS_S)
+            assert [url for url in http.asked if url.startswith(second)] == []
+
+
+def _of_no_keyspace(body: bytes) -> bytes:
+    state = msgspec.json.decode(body)
+    return msgspec.json.encode({**state, "keyspaces": []})
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    (
+        ("/v1/diff", b"null"),
+        ("/v1/diff", b"[]"),
+        ("/v1/diff", b"{}"),
+        ("/v1/diff", b"<html>"),
+        ("/v1/changes", b"data: 5\n\n"),
+        ("/v1/changes", b"data: \x00\xff\n\n"),
+        ("/v1/changes", b'data: {"epoch":41,"state_id":"xx","changes":{}}\n\n'),
+    ),
+)
+async def test_a_malformed_answer_is_no_end(path: str, body: bytes) -> None:
+    site, http = Site(life()), Answers()
+    site.give(40)
+    async with site.serving() as url:
+        http.planned[url + path] = [(200, body)]
+        async with http_router([url], 5, http) as router:
+            site.give(13)
+            await router.wait_for_epoch(site.given, 5)
+            same_routes(router, site.image)
+            assert http.planned[url + path] == []
+
+
+async def test_an_event_that_is_too_long_has_the_state_read_anew() -> None:
+    """It would be as long again at the next address."""
+    site, http = Site(life()), Answers()
+    site.give(40)
+    async with site.serving() as url:
+        http.planned[f"{url}/v1/changes"] = [(200, b"data: " + b"x" * (LINE_BYTES + 1))]
+        async with http_router([url], 5, http) as router:
+            site.give(13)
+            await router.wait_for_epoch(site.given, 5)
+            same_routes(router, site.image)
+            assert http.asked.count(f"{url}/v1/state") == 2
+
+
+async def test_a_state_that_does_not_fit_itself_is_no_end() -> None:
+    site, http = Site(life()), Answers()
+    site.give(len(site.history.epochs))
+    async with site.serving() as url:
+        state = bytearray()
+        await http.ask(f"{url}/v1/state", lambda _, piece: state.extend(piece), 5)
+        http.planned[f"{url}/v1/state"] = [(200, _of_no_keyspace(bytes(state))), (200, b"[]")]
+        async with http_router([url], 5, http) as router:
+            same_routes(router, site.image)
+            assert router.trouble == ""
+
+
+async def test_what_a_newer_metadata_log_adds_to_an_answer_is_ignored() -> None:
+    def newer(body: bytes) -> bytes:
+        diff = msgspec.json.decode(body)
+        diff["topology"]["mood"] = {"before": "", "after": "fine"}
+        return msgspec.json.encode({**diff, "moods": {"added": [{"mood": "fine"}]}})
+
+    site, http = Site(life()), Answers()
+    http.changed = newer
+    site.give(20)
+    async with site.serving() as url, http_router([url], transport=http) as router:
+        site.give(33)
+        await router.wait_for_epoch(site.given, 5)
+        same_routes(router, site.image)
+        assert http.asked.count(f"{url}/v1/diff") > 0 and http.asked.count(f"{url}/v1/state") == 1
+
+
+async def test_a_state_that_leads_nowhere_is_read_again_after_pauses_that_grow() -> None:
+    site, http = Site(life()), Answers()
+    site.give(20)
+    async with site.serving() as url:
+        http.always[f"{url}/v1/changes"] = 410, b""
+        async with http_router([url], transport=http) as router:
+            await asyncio.sleep(1.5)
+            assert http.asked.count(f"{url}/v1/state") in (3, 4)
+            assert "/v1/changes answers 410" in router.trouble
+            assert router.lookup("library", b"k").reads, "it routes by what it knows"
+
+
+async def test_a_closed_router_leaves_no_task() -> None:
+    site = Site(life())
+    site.give(20)
+    async with site.serving() as url:
+        async with http_router([url]):  # what the server begins with its first stream
+            await asyncio.sleep(0.05)
+        before = asyncio.all_tasks()
+        async with http_router([url]):
+            await asyncio.sleep(0.05)
+        await until(lambda: asyncio.all_tasks() <= before, "what it began to end", 5)
 
 
 async def test_a_router_without_a_service_says_so() -> None:

@@ -1,6 +1,6 @@
 """What metadata-log answers, as images, and how an image moves on by it: pure functions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -68,7 +68,7 @@ def image_of(state: State) -> Image:
         ring=RingImage(
             placements=Map({n: Placement.of(rows) for n, rows in state.placements.items()})
         ),
-        topology=_topology(row_json(state.topology)),
+        topology=_topology(EMPTY_FOR_FOLLOWERS.topology, state.topology),
     )
 
 
@@ -78,16 +78,19 @@ def moved_on(image: Image, change: Change) -> Image:
 
 
 def with_diff(image: Image, diff: Json, to: Change) -> Image:
-    """The image at the epoch ``to``, which ``diff`` leads to from this one."""
+    """The image at the epoch ``to``, which ``diff`` leads to from this one. What this build does not know in it
+    is ignored; one of another shape, or that does not fit, raises whatever it meets.
+    """
     schema = image.schema
     keyspaces = _rows({**schema.by_id}, diff["keyspaces"], "keyspace_id", Keyspace)
     tables = _rows({**schema.tables}, diff["tables"], "table_id", Table)
     nodes = _rows({**image.membership.nodes}, diff["nodes"], "node_id", Node)
-    versions = {n: change["after"] for n, change in diff["topology"].items()}
+    versions = {n: getattr(image.topology, n) for n in Versions.__struct_fields__}
+    versions |= {n: change["after"] for n, change in diff["topology"].items()}
     changed = replace(
         image,
         membership=MembershipImage(Map(nodes)),
-        topology=replace(image.topology, **versions),
+        topology=_topology(image.topology, msgspec.convert(versions, Versions)),
     )
     if diff["keyspaces"] != _NOTHING or diff["tables"] != _NOTHING:
         changed = replace(changed, schema=_schema(keyspaces.values(), tables.values()))
@@ -138,5 +141,5 @@ def _schema(keyspaces: Iterable[Keyspace], tables: Iterable[Table]) -> SchemaIma
     )
 
 
-def _topology(versions: Mapping[str, Any]) -> TopologyImage:
-    return TopologyImage(**versions)
+def _topology(topology: TopologyImage, versions: Versions) -> TopologyImage:
+    return replace(topology, **row_json(versions))

@@ -13,22 +13,28 @@ from typing import Final
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.ring.spans import PlacementError
 from stele.router.events import Change, State, image_of, moved_on, with_diff
 from stele.router.router import READY_S, Router, kept_current, listed
+from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 ANSWER_S: Final = 30.0
 SILENT_S: Final = 25.0
 """A stream is dead when not even its pings come, which are sent every ten seconds."""
 RETRY_S: Final = 0.2
+LONGEST_ANEW_S: Final = 5.0
+"""The whole state is asked for, and may be large: the pause grows up to this while nothing else comes of it."""
+LACKS_S: Final = 1.0
+"""Another service is asked when an epoch is waited for, and nothing has come for so long."""
 LINE_BYTES: Final = 8 * 1024 * 1024
 """An event is one line: with thousands of requests in it, a long one."""
 HTTP_OK: Final = 200
+HTTP_NOT_FOUND: Final = 404
+HTTP_GONE: Final = 410
+OF_AN_EPOCH: Final = "epoch_"
+"""Codes of a 404 that begin so say that an epoch is not there: not yet, or not any more."""
 SHOWN: Final = 300
 """Of what was answered, in letters."""
-
-_FAILURES: Final = (*FAILURES, msgspec.DecodeError, ValueError)
 
 
 class _Anew(Exception):
@@ -36,7 +42,7 @@ class _Anew(Exception):
 
 
 class _Away(Exception):
-    """The service answers that it cannot just now: another one may."""
+    """The service does not give what is asked for: another one may."""
 
 
 @asynccontextmanager
@@ -70,48 +76,76 @@ class _Source:
         self._newest: Change | None = None
         self._routes = False
         self._came = asyncio.Event()
+        self._pause_s = RETRY_S
+        router.on_awaited = self._came.set
 
     async def run(self) -> None:
         known, turn = False, 0
         while True:
-            url = self._urls[turn % len(self._urls)]
+            url, was_known = self._urls[turn % len(self._urls)], known
+            pause_s = RETRY_S
             try:
                 if not known:
-                    self._router.take(await self._state(url))
-                known, self._router.trouble = True, ""
+                    self._take(await self._state(url))
+                known = True
                 await self._follow(url, self._router.image)
             except _Anew as error:
-                known, self._router.trouble = False, str(error)
-            except (_Away, *_FAILURES) as error:
+                known, pause_s, self._router.trouble = False, self._anew_s(), f"{url}: {error}"
+                turn += not was_known  # what it gave just now does not lead on either
+            except _Away as error:
+                self._router.trouble = f"{url}: {error}"
+                turn += 1
+            except FAILURES as error:
                 self._router.trouble = f"{url} does not answer: {error!r}"
                 turn += 1
-            await asyncio.sleep(RETRY_S)
+            except Exception as error:  # whatever is answered, it does not end the router
+                known, pause_s = False, self._anew_s()
+                self._router.trouble = f"{url} is not understood: {error!r}"
+                turn += 1
+            await asyncio.sleep(pause_s)
+
+    def _anew_s(self) -> float:
+        """How long to wait before the state is read again."""
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, LONGEST_ANEW_S)
+        return pause_s
+
+    def _take(self, image: Image) -> None:
+        self._router.take(image)
+        self._router.trouble = ""
 
     async def _state(self, url: str) -> Image:
         body = await self._get(url, "/v1/state", {"level": "barrier"})
         return await asyncio.to_thread(lambda: image_of(msgspec.json.decode(body, type=State)))
 
     async def _follow(self, url: str, image: Image) -> None:
-        """Until the stream ends. Raises _Anew, and what the connection raises."""
+        """For as long as it gives what comes. Raises _Anew, _Away, and what the connection raises."""
         self._take_newest()
         reading = asyncio.create_task(self._read(url, image))
+        reading.add_done_callback(self._ended)
+        lacks = _Lacks(self._router)
         try:
             while True:
                 self._came.clear()
                 to, routes = self._take_newest()
-                if to is None:
-                    if reading.done():
-                        return reading.result()
-                    came = asyncio.create_task(self._came.wait())
-                    await asyncio.wait({came, reading}, return_when=asyncio.FIRST_COMPLETED)
-                    came.cancel()
-                    continue
-                image = await self._at(url, image, to) if routes else moved_on(image, to)
-                self._router.take(image)
+                if to is not None:
+                    image = await self._at(url, image, to) if routes else moved_on(image, to)
+                    self._pause_s = RETRY_S
+                    self._take(image)
+                elif reading.done():
+                    reading.result()
+                    raise _Away("its stream has ended")
+                else:
+                    await lacks.wait(self._came)
         finally:
             reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await reading
+            await asyncio.wait({reading})
+
+    def _ended(self, reading: asyncio.Task[None]) -> None:
+        """Its error is raised where it counts."""
+        if not reading.cancelled():
+            reading.exception()
+        self._came.set()
 
     def _take_newest(self) -> tuple[Change | None, bool]:
         taken = self._newest, self._routes
@@ -122,7 +156,7 @@ class _Source:
         body = await self._get(url, "/v1/diff", {"from": image.epoch, "to": to.epoch})
         try:
             return with_diff(image, msgspec.json.decode(body), to)
-        except (KeyError, PlacementError, msgspec.ValidationError) as error:
+        except Exception as error:  # of whatever shape it is
             raise _Anew(f"the difference to epoch {to.epoch} does not fit: {error!r}") from error
 
     async def _read(self, url: str, image: Image) -> None:
@@ -134,6 +168,7 @@ class _Source:
             if status != HTTP_OK:
                 said.extend(piece)
                 return
+            self._router.trouble = ""
             for line in lines.of(piece):
                 if not line.startswith(b"data:"):
                     continue
@@ -158,6 +193,31 @@ class _Source:
         return bytes(body)
 
 
+class _Lacks:
+    """Whether somebody waits for an epoch that the service does not give, though its stream is held."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._since: tuple[int, float] = 0, 0.0
+        """At which epoch the router was when it began to wait, and when that was."""
+
+    async def wait(self, came: asyncio.Event) -> None:
+        """Until something has come. Raises _Away where another service may have what is waited for."""
+        router, now_s = self._router, asyncio.get_running_loop().time()
+        if router.awaited <= router.epoch:
+            self._since = 0, 0.0
+            await came.wait()
+            return
+        if not self._since[1] or self._since[0] != router.epoch:
+            self._since = router.epoch, now_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._since[1] + LACKS_S):
+                await came.wait()
+                return
+        if router.awaited > router.epoch:
+            raise _Away(f"it has not given epoch {router.awaited}, which a request waits for")
+
+
 class _Lines:
     """Whole lines, out of pieces as they come."""
 
@@ -165,20 +225,30 @@ class _Lines:
         self._rest = bytearray()
 
     def of(self, piece: bytes) -> Iterator[bytes]:
-        """Those that this piece ends. Raises ValueError for one that is too long."""
+        """Those that this piece ends. Raises _Anew for one that is too long."""
         self._rest += piece
         if b"\n" in piece:
             *lines, self._rest = self._rest.split(b"\n")
             yield from map(bytes, lines)
         if len(self._rest) > LINE_BYTES:
-            raise ValueError(f"a line of the stream has more than {LINE_BYTES} bytes")
+            raise _Anew(f"an event has more than {LINE_BYTES} bytes")
 
 
 def _check(path: str, status: int, body: bytearray) -> None:
-    """4xx says that what is asked for is not in this history; 5xx that another may know."""
+    """What is asked for is not in the history of this log (410, and 404 for an epoch): _Anew. All else is no
+    answer of a metadata-log that is well: _Away.
+    """
     if status == HTTP_OK:
         return
     text = f"{path} answers {status}: {body[:SHOWN].decode(errors='replace')}"
-    if 400 <= status < 500:
+    if status == HTTP_GONE or (status == HTTP_NOT_FOUND and _code(body).startswith(OF_AN_EPOCH)):
         raise _Anew(text)
     raise _Away(text)
+
+
+def _code(body: bytearray) -> str:
+    """Of an error's body; empty where it is none of ours."""
+    try:
+        return msgspec.json.decode(body, type=ErrorBody).code
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
