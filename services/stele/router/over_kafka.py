@@ -1,27 +1,35 @@
 """Keeping a router current from the log itself, as nodes do: the newest of all ways, and it needs no service.
 
 Where the topic was truncated it begins with a catch-up replica's snapshot; when the log was recovered, it
-begins anew.
+begins anew. No image counts before the log was read to its end: until then the one before it does.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.brokers import Brokers
-from stele.log.errors import LogError
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.log.port import EpochsLog
+from stele.log.port import Ends, EpochsLog
 from stele.router.router import READY_S, Router, kept_current, listed
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
 
 RETRY_S: Final = 1.0
+LONGEST_RETRY_S: Final = 30.0
+"""Each try reads the log: the pause grows up to this where it is not read to its end."""
+END_S: Final = 30.0
+"""One look whether the end was reached; a long log takes several."""
+TROUBLE_EVERY_S: Final = 1.0
+"""How often it is looked whether the reader is in trouble."""
 
 
 @asynccontextmanager
@@ -33,7 +41,7 @@ async def kafka_router(
 ) -> AsyncIterator[Router]:
     """A router that reads the log of ``cluster`` inside the block; ``catch_up_urls`` as for ``http_router``.
 
-    Raises NotReady when nothing was read within ``ready_s`` seconds.
+    Raises NotReady when the log was not read to its end within ``ready_s`` seconds.
     """
     urls = listed(catch_up_urls)
     reads = log_router(
@@ -70,21 +78,61 @@ async def _follow(
     cluster: str,
     supported: Set[str],
 ) -> None:
+    """For ever: what the reader meets is the router's trouble, and it begins anew."""
+    pause_s, router.trouble = RETRY_S, "the log is being read"
     while True:
-        catch_up, epochs = open_catch_up(), open_log()
         try:
-            start, _ = await begin(catch_up, cluster, epochs.ends, None, decided=False)
-            follower = LogFollower(epochs, start, supported=supported)
-            follower.listen(lambda image, _: router.take(image))
-            follower.start()
-            await follower.wait_for_end()
-            router.take(follower.image)
-            router.trouble = ""
-            await follower.failed.wait()
-            router.trouble = str(follower.failure)
-        except (TimeoutError, LogError, UnreadableSnapshotError) as error:
+            async with AsyncExitStack() as opened:
+                catch_up = open_catch_up()
+                opened.push_async_callback(catch_up.close)
+                epochs = open_log()
+                opened.push_async_callback(epochs.close)
+                ends = partial(_ends, router, epochs)
+                start, _ = await begin(catch_up, cluster, ends, None, decided=False)
+                follower = LogFollower(epochs, start, supported=supported)
+                opened.callback(follower.stop)
+                follower.start()
+                await _read_to_the_end(router, follower)
+                pause_s = RETRY_S
+                await _go_on(router, follower)
+        except Exception as error:  # whatever it is, look-ups go by what is known
             router.trouble = str(error) or repr(error)
-        finally:
-            await epochs.close()
-            await catch_up.close()
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+
+
+async def _ends(router: Router, epochs: EpochsLog) -> Ends:
+    try:
+        return await epochs.ends()
+    except TimeoutError as error:
+        router.trouble = str(error) or repr(error)
+        raise
+
+
+async def _read_to_the_end(router: Router, follower: LogFollower) -> None:
+    """However long it takes: the router keeps what it knows until then, since all before is the past. Raises
+    the reader's failure.
+    """
+    while True:
+        try:
+            await follower.wait_for_end(END_S)
+            return
+        except (TimeoutError, KafkaException) as error:
+            if follower.failure is not None:
+                raise follower.failure from error
+            at = f"the log is being read, and is at epoch {follower.image.epoch}"
+            router.trouble = f"{at}: {error}" if str(error) else at
         await asyncio.sleep(RETRY_S)
+
+
+async def _go_on(router: Router, follower: LogFollower) -> None:
+    """Each epoch as it comes. Raises the reader's failure."""
+    if follower.image.epoch:  # a log that was just made has nothing to route by
+        router.take(follower.image)
+    follower.listen(lambda image, _: router.take(image))
+    while follower.failure is None:
+        router.trouble = follower.trouble if follower.image.epoch else "the log is empty"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TROUBLE_EVERY_S):
+                await follower.failed.wait()
+    raise follower.failure
