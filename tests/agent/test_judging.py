@@ -143,5 +143,5 @@ async def test_what_is_no_token_of_a_key_is_answered_with_what_one_is(token: int
 
 def test_every_token_of_a_key_travels() -> None:
     for token in (MIN_TOKEN + 1, -1, 0, MAX_TOKEN):
-        request = Routed(version=3, epoch=9, data_id="k1", token=token)
+        request = Routed(version=3, epoch=9, data_id="k1", token=token, replica="n1")
         assert routed_of(request.headers()) == request

@@ -44,7 +44,13 @@ def test_it_becomes_a_member_and_no_replica_changes() -> None:
 def test_it_cannot_be_the_first() -> None:
     world = empty_cluster()
     asked = Join(
-        node_id="z1", cluster="demo", address="http://z", dc="d", rack="r", num_tokens=0, host_id="z"
+        node_id="z1",
+        cluster="demo",
+        address="http://z",
+        dc="d",
+        rack="r",
+        num_tokens=0,
+        host_id="z",
     )
     refused = world.apply(asked)
     assert refused is not None and refused.code == "no_tokens_yet"

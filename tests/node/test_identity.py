@@ -78,7 +78,9 @@ def test_a_torn_identity_is_refused_with_what_to_do(tmp_path: Path, keep: int) -
     started(tmp_path)
     file = tmp_path / FILE
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ConfigurationError, match=r"node.json is damaged .* give the node an empty folder"):
+    with pytest.raises(
+        ConfigurationError, match=r"node.json is damaged .* give the node an empty folder"
+    ):
         started(tmp_path)
 
 

@@ -159,7 +159,13 @@ def test_what_makes_no_sense_is_refused(command: MoveTablets, expected: str) -> 
 def test_a_node_has_some_shards_and_not_too_many(shards: int) -> None:
     world = empty_cluster()
     asked = Join(
-        node_id="x", cluster="demo", address="http://x", dc="d", rack="r", host_id="h", shards=shards
+        node_id="x",
+        cluster="demo",
+        address="http://x",
+        dc="d",
+        rack="r",
+        host_id="h",
+        shards=shards,
     )
     assert code(world.apply(asked)) == "bad_shards"
 
