@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from fastavro import reader as avro_reader
@@ -14,6 +15,7 @@ from stele.log.archive.records import SCHEMA, Archived
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.codec import encode_epoch
+from stele.sim.processes.disk import Disk
 from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 
@@ -173,6 +175,23 @@ def test_an_epoch_is_found_by_its_time(tmp_path: Path, records: list[Archived]) 
         assert segments.at_time(1000 + 10 * epoch) == epoch
         assert segments.at_time(1000 + 10 * epoch - 5) == epoch
     assert segments.at_time(10**9) == len(timed) + 1
+
+
+@pytest.mark.parametrize(
+    ("aside", "left"),
+    [(Span(31, 40), [Span(1, 30), Span(41, 80)]), (Span(61, 1 << 62), [Span(1, 60)])],
+)
+def test_what_is_set_aside_stays_there_when_power_is_lost(
+    aside: Span, left: list[Span], records: list[Archived]
+) -> None:
+    disk = Disk(lambda: 0.4)
+    segments = kept(cast(Path, disk.plug().path("/segments")), records)
+    assert segments.set_aside(aside) == min(aside.last, 80) - aside.first + 1
+    for _ in range(2):
+        assert segments.spans() == left
+        assert all([*segments.read(each.first)][-1].epoch == each.last for each in left)
+        disk.lose_power()
+        segments = Segments(cast(Path, disk.plug().path("/segments")), SMALL)
 
 
 def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list[Archived]) -> None:

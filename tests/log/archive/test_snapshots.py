@@ -275,3 +275,25 @@ def test_a_snapshot_that_is_adopted_is_there_whole_or_not_at_all(
             assert (found.path.read_bytes(), found.decided_path.read_bytes()) == files
         operation += 1
     assert operation > 5
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
+def test_snapshots_of_what_is_given_up_stay_aside(power: bool) -> None:
+    """Two recoveries in a row, the second from before the first: epoch 46 of the first, and epoch 40 of the
+    log before that, were given up; epoch 70 is of what the log goes on as.
+    """
+    story = long_story()
+    story.recover(bytes([0xB0] * 16), 45)
+    grown = [story.images[30], story.images[40], story.images[46]]
+    later = long_story()
+    later.recover(bytes([0xC0] * 16), 69)
+    disk = Disk(lambda: 0.4)
+    archive = Archive(cast(Path, disk.plug().path("/data")))
+    for image in (*grown, later.images[70]):
+        keep(cast(Path, disk.plug().path(f"/data/{SNAPSHOTS}")), image)
+    archive = Archive(cast(Path, disk.plug().path("/data")))
+    archive.set_aside_after(35, story.image.log_id.hex())
+    if power:
+        disk.lose_power()
+    archive = Archive(cast(Path, disk.plug().path("/data")))
+    assert [each.head.epoch for each in archive.snapshots.all()] == [70, 30]

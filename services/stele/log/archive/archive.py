@@ -11,7 +11,8 @@ from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.spans import NotArchivedError
+from stele.log.archive.snapshots import LAST_EPOCH
+from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.chain import LOG_ID, RECENT, Anchor, digest_of
 from stele.log.errors import CorruptRecordError
 from stele.log.fold import Fold
@@ -105,13 +106,16 @@ class Archive:
         return found
 
     def set_aside_after(self, epoch: int, log_id: str) -> int:
-        """Put the epochs after ``epoch`` where nobody reads them, and snapshots of log ``log_id`` after it; how
-        many epochs. They were lost by a recovery, and stay for whoever wants to look. Raises OSError.
+        """Put the epochs after ``epoch`` where nobody reads them, and snapshots after it that are not of a log
+        after ``log_id``; how many epochs. They were lost, and stay for whoever wants to look.
+
+        Raises DamagedFileError, OSError.
         """
         for kept in self.snapshots.all():
-            if kept.head.epoch > epoch and kept.head.log_id == log_id:
+            if kept.head.epoch > epoch and kept.head.log_id <= log_id:
                 self.snapshots.set_aside(kept, "the log was recovered from an epoch before it")
-        return self.segments.set_aside_after(epoch)
+        self.snapshots.sync()
+        return self.segments.set_aside(Span(epoch + 1, LAST_EPOCH))
 
     def trim(self, epoch: int) -> int:
         """Delete epochs and snapshots before ``epoch``; how many epochs. Raises DamagedFileError, OSError."""

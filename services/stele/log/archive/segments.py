@@ -231,24 +231,28 @@ class Segments:
         self.forget_before(epoch)
         return gone
 
-    def set_aside_after(self, epoch: int) -> int:
-        """Put the epochs after ``epoch`` into files that nobody reads, ``*.lost``; how many.
+    def set_aside(self, span: Span) -> int:
+        """Put the epochs of ``span`` into files that nobody reads, ``*.lost``; how many. They are there also
+        after a power failure.
 
         Raises DamagedFileError, OSError.
         """
         self.seal()
         with self._lock:
-            touched = [segment for segment in self._sealed if segment.last > epoch]
+            touched = [s for s in self._sealed if s.first <= span.last and span.first <= s.last]
         lost = set[int]()
         for segment in touched:
             records = [*self._read(segment, segment.first)]
-            kept = [record for record in records if record.epoch <= epoch]
-            lost.update(record.epoch for record in records[len(kept) :])
-            remaining = [self._files.write(kept)] if kept else []
+            before = [record for record in records if record.epoch < span.first]
+            after = [record for record in records if record.epoch > span.last]
+            lost.update(record.epoch for record in records[len(before) : len(records) - len(after)])
+            remaining = [self._files.write(kept) for kept in (before, after) if kept]
             with self._lock:
                 self._sealed = [each for each in self._sealed if each is not segment] + remaining
                 self._sealed.sort(key=attrgetter("first"))
             segment.path.replace(segment.path.with_name(segment.path.name + LOST))
+        if touched:
+            sync_folder(self._files.folder)
         return len(lost)
 
     def close(self) -> None:

@@ -166,10 +166,16 @@ class Snapshots:
         self._keep(head)
 
     def set_aside(self, kept: Kept, why: str) -> None:
-        """It is not used any more, and its files are renamed; nothing is done if it was forgotten meanwhile."""
+        """It is not used any more, and its files are renamed; nothing is done if it was forgotten meanwhile. It
+        may be there again after a power failure, until ``sync``.
+        """
         if self._kept.pop(kept.head.name, None) is None:
             return
         self.damaged.append(f"{kept.path}: {why}")
         for path in (kept.path, kept.decided_path):
             if path.exists():
                 path.replace(path.with_name(path.name + DAMAGED))
+
+    def sync(self) -> None:
+        """Have what was renamed on the disk. Raises OSError."""
+        sync_folder(self._folder)
