@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from stele.catch_up import metrics
 from stele.catch_up.due import Since, is_asked, is_due
@@ -40,7 +40,13 @@ PASSED_WHILE_BEHIND: Final = 9
 ones are what everybody begins with, and the archive is complete without the others.
 """
 
+T = TypeVar("T")
+
 log = get_logger(__name__)
+
+
+class KeeperClosedError(Exception):
+    """The log is recovered from this archive: nobody else changes it any more, and the process ends."""
 
 
 class _Due(NamedTuple):
@@ -163,7 +169,8 @@ class Keeper:
         """A snapshot of this very state: the one that is there, read to its end, or else one of what the epochs
         up to there lead to, folded in a thread of its own.
 
-        Raises LogError, DamagedFileError, NotArchivedError, OSError, UnreadableSnapshotError.
+        Raises LogError, DamagedFileError, NotArchivedError, OSError, UnreadableSnapshotError,
+        KeeperClosedError.
         """
         archive = self.archive
         known = await asyncio.to_thread(archive.known_at, epoch, state_id)
@@ -173,20 +180,36 @@ class Keeper:
         assert start.anchor is not None
         head = head_of(start.image, start.next_offset, start.anchor, at_ms)
         write = partial(archive.snapshots.write, start.image, head, to_facts(start.image.decided))
-        return await asyncio.get_running_loop().run_in_executor(self._thread, write)
+        return await self._beside(write)
 
     async def trim(self, epoch: int) -> int:
         """Delete what is before an epoch whose snapshot is there; how many epochs.
 
-        Raises DamagedFileError, OSError.
+        Raises DamagedFileError, OSError, KeeperClosedError.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self.archive.trim, epoch)
+        return await self._beside(partial(self.archive.trim, epoch))
 
     async def adopt(self, records: Iterable[Archived]) -> None:
-        """Keep epochs that another replica gave. Raises DamagedFileError, ValueError, OSError."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self.archive.segments.adopt, records)
+        """Keep epochs that another replica gave.
+
+        Raises DamagedFileError, ValueError, OSError, KeeperClosedError.
+        """
+        await self._beside(partial(self.archive.segments.adopt, records))
+
+    async def set_aside_up_to(self, epoch: int) -> int:
+        """Set aside what leads to ``epoch``, without a gap, and is not in the log; how many epochs.
+
+        Raises DamagedFileError, OSError, KeeperClosedError.
+        """
+        return await self._beside(partial(self.archive.set_aside_up_to, epoch))
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """In the thread that writes. Raises KeeperClosedError, and what ``work`` does."""
+        if self._closed:
+            raise KeeperClosedError(
+                "The log is recovered from this archive, and this process ends."
+            )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _note(self, record: Archived, epoch: Epoch, image: Image) -> None:
         self._since = self._since.after(record.value, epoch)

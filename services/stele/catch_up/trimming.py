@@ -10,7 +10,7 @@ from typing import Final
 
 from stele.catch_up import metrics
 from stele.catch_up.identity import ReplicaIdentity
-from stele.catch_up.keeper import Keeper
+from stele.catch_up.keeper import Keeper, KeeperClosedError
 from stele.domain.archive.commands import AgreeToTrim
 from stele.domain.archive.facts import TrimProposed
 from stele.domain.image import Image
@@ -63,6 +63,7 @@ class Trimmer:
                 DamagedFileError,
                 NotArchivedError,
                 UnreadableSnapshotError,
+                KeeperClosedError,
                 OSError,
             ) as error:
                 log.warning("the archive is not trimmed now", why=str(error))

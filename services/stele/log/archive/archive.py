@@ -117,6 +117,20 @@ class Archive:
         self.snapshots.sync()
         return self.segments.set_aside(Span(epoch + 1, LAST_EPOCH))
 
+    def set_aside_up_to(self, epoch: int) -> int:
+        """Put the epochs that lead to ``epoch``, and snapshots of them, where nobody reads them: what is in the
+        log after them does not follow. How many epochs.
+
+        Raises DamagedFileError, OSError.
+        """
+        spans = (s for s in self.segments.spans() if s.first <= epoch <= s.last)
+        span = Span(next(spans, Span(epoch, epoch)).first, epoch)
+        for kept in self.snapshots.all():
+            if span.first <= kept.head.epoch <= span.last:
+                self.snapshots.set_aside(kept, "what is in the log does not follow from it")
+        self.snapshots.sync()
+        return self.segments.set_aside(span)
+
     def trim(self, epoch: int) -> int:
         """Delete epochs and snapshots before ``epoch``; how many epochs. Raises DamagedFileError, OSError."""
         gone = self.segments.trim(epoch)

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Final
 
@@ -47,6 +48,14 @@ class Segment:
                         yield record
         except DamagedFileError as error:
             raise DamagedFileError(f"{self.path}: {error}") from error
+
+
+def up_to(segment: Segment, first: int, last: int) -> list[Archived]:
+    """Its epochs from ``first`` to ``last``. Raises DamagedFileError, also when its file is not there now."""
+    try:
+        return [*takewhile(lambda record: record.epoch <= last, segment.read(first))]
+    except OSError as error:
+        raise DamagedFileError(f"{segment.path}: {error}") from error
 
 
 def whole_runs(path: Path) -> list[list[Archived]]:

@@ -68,9 +68,10 @@ class SegmentFiles:
         except DamagedFileError as error:
             self.set_aside(path, str(error))
 
-    def found(self) -> Iterator[Segment]:
-        for path in self.folder.glob("*.avro"):
-            first, _, last = path.stem.partition("-")
+    def found(self, suffix: str = "") -> Iterator[Segment]:
+        """Sealed ones, or those that were renamed to end with ``suffix``."""
+        for path in self.folder.glob(f"*.avro{suffix}"):
+            first, _, last = path.name.partition(".")[0].partition("-")
             if first.isdecimal() and last.isdecimal():
                 yield Segment(int(first), int(last), path)
 

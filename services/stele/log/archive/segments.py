@@ -255,6 +255,10 @@ class Segments:
             sync_folder(self._files.folder)
         return len(lost)
 
+    def lost(self) -> list[Segment]:
+        """What was set aside, for whoever can tell that it was not lost."""
+        return [*self._files.found(LOST)]
+
     def close(self) -> None:
         """Put what was added on the disk, and end the open segment. Raises OSError."""
         self.seal()
