@@ -7,142 +7,37 @@ from typing import Any, cast
 
 import pytest
 
-from stele.catch_up import replica
-from stele.catch_up.filling import Givers, fill, keep_beginning, reachable
+from stele.catch_up import filling, replica
+from stele.catch_up.filling import fill, keep_beginning, reachable
 from stele.catch_up.keeper import Keeper
-from stele.domain.commands import FoundCluster, SetSetting
+from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import head_of
-from stele.log.archive.spans import NotArchivedError, Span
-from stele.log.chain import Anchor, digest_of
+from stele.log.archive.spans import Span
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends
-from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer, StartAnswer
-from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
-from tests.domain.epochs import LOG_ID
-from tests.domain.epochs import History as Story
-
-SHARED, LAST, LATER = 8, 20, 25
-NEW = bytes([0xC0] * 16)
-
-
-def story_of(epochs: int, colour: str) -> Story:
-    """The first ones are the same whatever the colour."""
-    story = Story(empty=EMPTY)
-    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
-    while story.image.epoch < epochs:
-        value = colour if story.image.epoch >= SHARED else "any"
-        if story.image.epoch == SHARED:
-            story.at_ms += 1 + len(colour)
-        assert story.apply(SetSetting("colour", value)) is None
-    return story
-
-
-def archive_of(folder: Path, story: Story, snapshot: int = 0, losers: int = 0) -> Archive:
-    archive = Archive(folder)
-    records = [
-        Archived(e.epoch, e.epoch - 1 + losers, e.at_ms, encode_epoch(e)) for e in story.epochs
-    ]
-    archive.segments.adopt(records)
-    if snapshot:
-        image, record = story.images[snapshot], records[snapshot - 1]
-        anchor = Anchor(record.offset, digest_of(record.value))
-        head = head_of(image, record.offset + 1, anchor, record.at_ms)
-        archive.snapshots.write(image, head, ())
-    return archive
-
-
-class Others:
-    """Replicas with these archives, by their addresses."""
-
-    def __init__(self, **by_url: tuple[Story, Archive]) -> None:
-        self._by_url = by_url
-
-    async def archives(self) -> list[Any]:
-        return [(url, self._told(story)) for url, (story, _) in self._by_url.items()]
-
-    def _told(self, story: Story) -> Any:
-        image = story.image
-        return ArchiveAnswer(
-            replica_id="",
-            cluster="demo",
-            cluster_id="",
-            log_id=image.log_id.hex(),
-            incarnations=image.founding.incarnations,
-            epoch=image.epoch,
-            trouble="",
-            spans=(),
-            size_bytes=0,
-            snapshots=(),
-            damaged=(),
-        )
-
-    async def starts(self, **_: object) -> list[Any]:
-        found = list[Any]()
-        for url, (story, archive) in self._by_url.items():
-            kept = archive.snapshots.newest()
-            assert kept is not None
-            head = kept.head
-            answer = StartAnswer(
-                replica_id=url,
-                log_id=story.image.log_id.hex(),
-                known=Known.SAME,
-                last=archive.segments.last,
-                last_state_id="",
-                tail_bytes=0,
-                snapshot=SnapshotAnswer(
-                    name=head.name,
-                    epoch=head.epoch,
-                    state_id=head.state_id,
-                    log_id=head.log_id,
-                    at_ms=0,
-                    size_bytes=0,
-                    decided_bytes=0,
-                    next_offset=head.next_offset,
-                    anchor_offset=head.anchor_offset,
-                ),
-            )
-            found.append((url, answer))
-        return found
-
-    async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
-        kept = self._by_url[url][1].snapshots.named(snapshot.name)
-        assert kept is not None
-        return [kept.path.read_bytes(), kept.decided_path.read_bytes()]
-
-    async def records(self, first: int, last: int) -> list[Archived]:
-        (archive,) = (each for _, each in self._by_url.values())
-        found = [record for record in archive.segments.read(first) if record.epoch <= last]
-        if not found or found[0].epoch != first:
-            raise NotArchivedError(first)
-        return found
-
-    async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
-        there = self._by_url[url][1].state_id_of(epoch)
-        if there is None:
-            return Known.UNKNOWN
-        return Known.SAME if there == state_id else Known.OTHER
-
-
-def givers(others: "Others") -> Givers:
-    """No store."""
-    return Givers(cast(CatchUp, others), None, "demo")
-
-
-async def begun(keeper: Keeper, begin: int, **others: tuple[Story, Archive]) -> Any:
-    async def ends() -> Ends:
-        return Ends(begin, 1000)
-
-    return await reachable(keeper.begin(), keeper, givers(Others(**others)), ends)
+from stele.runtime.answers.catch_up import SnapshotAnswer
+from stele.runtime.catch_up import CatchUpUnavailable
+from tests.catch_up.others import (
+    LAST,
+    LATER,
+    NEW,
+    SHARED,
+    Others,
+    add_snapshot,
+    archive_of,
+    begun,
+    givers,
+    records_of,
+    story_of,
+)
 
 
 async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: Path) -> None:
     story = story_of(LAST, "blue")
-    all_of_it = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    all_of_it = records_of(story)
     source, archive = Archive(tmp_path / "other"), Archive(tmp_path / "own")
     source.segments.adopt(all_of_it[:10])
     for held in (all_of_it[:2], all_of_it[6:10], all_of_it[15:]):
@@ -228,7 +123,7 @@ async def test_a_gap_is_not_filled_with_another_history(
     """A replica that has missed a recovery may answer first."""
     own, other = story_of(LAST, "blue"), story_of(LAST, colour)
     source = archive_of(tmp_path / "other", other)
-    all_of_it = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in own.epochs]
+    all_of_it = records_of(own)
     archive = Archive(tmp_path / "own")
     archive.segments.adopt(all_of_it[14:])
     keeper = Keeper(archive, 3, 0.01)
@@ -236,6 +131,79 @@ async def test_a_gap_is_not_filled_with_another_history(
     assert ("another history" in told) is not fits
     assert archive.segments.first == (1 if fits else 15)
     await keeper.close()
+
+
+PIECES = [64 * 1024 * 1024, 1000, 1]
+"""All of a gap at once, some epochs of it, one by one."""
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+async def test_a_gap_is_filled_with_what_leads_to_the_epochs_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """However large it is; and though one that was away when the log was recovered is the nearest."""
+    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+    old, right = story_of(LAST - 2, "blue"), story_of(LAST, "green and more")
+    right.recover(NEW, LAST)
+    stale = old, archive_of(tmp_path / "old", old, SHARED)
+    whole = right, archive_of(tmp_path / "whole", right, LAST + 1)
+    archive = Archive(tmp_path / "own")
+    add_snapshot(archive, right, LAST + 1)
+    keeper = Keeper(archive, 3, 0.01)
+    for _ in range(LAST + 2):
+        alone = await fill(keeper, givers(Others(stale=stale)), LAST + 1)
+    assert alone == f"epochs 1 to {LAST + 1}, which nobody has"
+    for at in range(LAST + 2):
+        if not await fill(keeper, givers(Others(stale=stale, whole=whole)), LAST + 1):
+            break
+        if at == 0 and piece_bytes < PIECES[0]:
+            assert archive.segments.last == LAST + 1
+            assert archive.segments.first > SHARED
+    assert archive.segments.spans() == [Span(1, LAST + 1)]
+    assert [*archive.segments.read(1)] == records_of(right)
+    await keeper.close()
+
+
+async def test_epochs_before_a_gap_that_do_not_lead_to_what_fills_it_are_set_aside(
+    tmp_path: Path,
+) -> None:
+    own, right = story_of(LAST - 5, "blue"), story_of(LAST, "green and more")
+    archive = archive_of(tmp_path / "own", own, LAST - 5)
+    add_snapshot(archive, right, LAST)
+    keeper = Keeper(archive, 3, 0.01)
+    whole = right, archive_of(tmp_path / "whole", right, LAST)
+    for _ in range(3):
+        left = await fill(keeper, givers(Others(whole=whole)), LAST)
+    assert left == ""
+    assert [*archive.segments.read(1)] == records_of(right)
+    assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST]
+    await keeper.close()
+
+
+async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Path) -> None:
+    """Which of two histories is the log's nobody can say."""
+    own, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
+    archive = Archive(tmp_path / "own")
+    for first, last, story in ((1, 10, own), (14, 15, other), (18, LAST, other)):
+        archive.segments.adopt(records_of(story)[first - 1 : last])
+    keeper = Keeper(archive, 3, 0.01)
+    source = Archive(tmp_path / "other")
+    source.segments.adopt(records_of(other)[:15])
+    told = await fill(keeper, givers(Others(other=(other, source))), LAST)
+    assert told == "epochs 16 to 17, which nobody has"
+    assert archive.segments.spans() == [Span(1, 10), Span(14, 15), Span(18, LAST)]
+    await keeper.close()
+
+
+async def test_nothing_is_filled_while_the_log_is_recovered_from_here(tmp_path: Path) -> None:
+    story = story_of(LAST, "blue")
+    archive = Archive(tmp_path / "own")
+    archive.segments.adopt(records_of(story)[10:])
+    keeper = Keeper(archive, 3, 0.01)
+    await keeper.close()
+    whole = story, archive_of(tmp_path / "whole", story, LAST)
+    assert "is recovered" in await fill(keeper, givers(Others(whole=whole)), LAST)
+    assert archive.segments.spans() == [Span(11, LAST)]
 
 
 @pytest.mark.parametrize("there", ["the record", "another one", "nothing"])
@@ -277,7 +245,7 @@ async def test_what_is_missing_is_asked_for_at_once_where_the_log_is_lost(
     keeper = SimpleNamespace(last=3, archive=archive)
     jobs = SimpleNamespace(keeper=keeper, api=SimpleNamespace(), givers=None)
     follower = SimpleNamespace(failure=None, failed=failed, image=EMPTY)
-    filling = asyncio.create_task(replica._fill(cast(Any, jobs), 0, cast(Any, follower)))
+    task = asyncio.create_task(replica._fill(cast(Any, jobs), 0, cast(Any, follower)))
     await asked.acquire()
     await asyncio.sleep(0.02)
     assert asked.locked(), "it waits"
@@ -285,4 +253,4 @@ async def test_what_is_missing_is_asked_for_at_once_where_the_log_is_lost(
     failed.set()
     for _ in range(3):
         await asyncio.wait_for(asked.acquire(), 5)
-    filling.cancel()
+    task.cancel()

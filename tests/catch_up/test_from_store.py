@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.catch_up.filling import Givers, fill, reachable
+from stele.catch_up.filling import fill, reachable
 from stele.catch_up.keeper import Keeper
+from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
 from stele.log.blobs.folder import FolderStore
 from stele.log.errors import TruncatedError
@@ -126,7 +127,7 @@ async def test_epochs_that_lead_elsewhere_are_not_kept(
 
 
 @pytest.mark.parametrize(
-    ("forked", "is_stranger", "left"), [(0, False, 30), (26, False, 0), (0, True, 0)]
+    ("forked", "is_stranger", "left"), [(0, False, 30), (26, False, 26), (0, True, 0)]
 )
 async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
     tmp_path: Path, store: FolderStore, forked: int, is_stranger: bool, left: int
@@ -152,4 +153,74 @@ async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
     began = await reachable(start, keeper, givers(store), ends)
     assert began.image.log_id == NEW_LOG
     assert own.archive.segments.last == left
+    await keeper.close()
+
+
+@pytest.mark.parametrize("is_recovered", [False, True])
+@pytest.mark.parametrize(("forked", "left"), [(0, 28), (22, 22), (16, 16)])
+async def test_what_is_kept_beside_a_stored_snapshot_is_in_the_store_too(
+    tmp_path: Path, store: FolderStore, is_recovered: bool, forked: int, left: int
+) -> None:
+    """This archive ends before anything that the snapshot tells of, with what an election may have lost."""
+    story, own = long_story(), Made(tmp_path / "own", 28, snapshots=(), story=long_story(forked))
+    if is_recovered:
+        story.recover(NEW_LOG, 60)
+    last = story.image.epoch
+    await Made(tmp_path / "right", last, snapshots=(last,), story=story).copy(store)
+    keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
+    anchor = record_of(story.epochs[-1]).offset
+
+    async def ends() -> Ends:
+        return Ends(anchor, 10_000)
+
+    began = await reachable(keeper.begin(), keeper, givers(store), ends)
+    assert began.image.epoch == last
+    assert own.archive.segments.last == left
+    while await fill(keeper, givers(store), last):
+        assert own.archive.segments.last == last
+    assert [*own.archive.segments.read(1)] == [record_of(epoch) for epoch in story.epochs]
+    await keeper.close()
+
+
+async def test_a_damaged_piece_keeps_nobody_from_beginning(
+    tmp_path: Path, store: FolderStore
+) -> None:
+    """What it would tell of is set aside."""
+    made = Made(tmp_path / "right")
+    await made.copy(store)
+    own = Made(tmp_path / "own", 28, snapshots=())
+    for name in await names(store):
+        if "/segments/" in name:
+            (tmp_path / "store" / name).write_bytes(b"")
+    keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
+
+    async def ends() -> Ends:
+        return Ends(record_of(made.story.epochs[59]).offset, 10_000)
+
+    began = await reachable(keeper.begin(), keeper, givers(store), ends)
+    assert began.image.epoch == 60
+    assert own.archive.segments.spans() == []
+    await keeper.close()
+
+
+async def test_a_recovered_log_is_not_given_up_for_a_store_of_before(
+    tmp_path: Path, store: FolderStore
+) -> None:
+    """The offsets of its snapshots are of another topic."""
+    await Made(tmp_path / "old").copy(store)
+    story = long_story()
+    story.recover(NEW_LOG, 30)
+    made = Made(tmp_path / "own", 31, snapshots=(31,), story=story)
+    keeper = Keeper(made.archive, snapshots_kept=3, sync_interval_s=0.1)
+    start = keeper.begin()
+    assert start.anchor is not None
+    start = start._replace(anchor=start.anchor._replace(offset=0))
+
+    async def ends() -> Ends:
+        return Ends(50, 10_000)
+
+    with pytest.raises(TruncatedError):
+        await reachable(start, keeper, givers(store), ends)
+    assert made.archive.segments.last == 31
+    assert [kept.head.epoch for kept in made.archive.snapshots.all()] == [31]
     await keeper.close()

@@ -3,27 +3,28 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from confluent_kafka import KafkaException
 
 from stele.catch_up import from_store
-from stele.catch_up.keeper import Keeper
+from stele.catch_up.keeper import Keeper, KeeperClosedError
+from stele.catch_up.shared import set_aside_others, told_by
+from stele.catch_up.sources import Givers, Source, replicas, set_aside, stored
 from stele.domain.archive.facts import ArchiveTrimmed
 from stele.domain.image import NO_LOG, Image
-from stele.log.archive.archive import Archive, archived
+from stele.log.archive.archive import archived
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import shared_with
 from stele.log.archive.spans import NotArchivedError, Span
-from stele.log.blobs.port import BlobStore, StoreError
+from stele.log.blobs.port import StoreError
 from stele.log.chain import digest_of
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError, TruncatedError
 from stele.log.port import LogPast
 from stele.log.start import Start
-from stele.runtime.answers.catch_up import Known
-from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
+from stele.runtime.answers.catch_up import ArchiveAnswer, SnapshotAnswer, StartAnswer
+from stele.runtime.catch_up import CatchUpUnavailable
 from stele.runtime.logs import get_logger
 from stele.runtime.starting import AskEnds
 
@@ -34,14 +35,6 @@ PIECE_EPOCHS: Final = 65_536
 PIECE_BYTES: Final = 64 * 1024 * 1024
 
 log = get_logger(__name__)
-
-
-class Givers(NamedTuple):
-    """Who may have what this archive lacks: other replicas, and the store of the cluster, if there is one."""
-
-    others: CatchUp
-    store: BlobStore | None
-    cluster: str
 
 
 async def reachable(start: Start, keeper: Keeper, givers: Givers, ends: AskEnds) -> Start:
@@ -110,31 +103,30 @@ async def _adopted(
     log_id: str = "",
 ) -> Start | None:
     """Behind a snapshot of another replica of this cluster whose anchor is not before offset ``begin``, and
-    which is of log ``log_id``, or of any. What this archive, which leads to ``own``, has of the snapshot's log
-    stays, as far as it is the same there.
+    which is of log ``log_id``, or of the newest that is given, but of none before that of ``own``. What this
+    archive, which leads to ``own``, has of the snapshot's log stays, as far as it is known to be the same.
     """
-    others, mine = givers.others, own.log_id.hex()
-    strangers = await _strangers(givers, own.cluster_id)
-    for url, answer in await others.starts(decided=1, tail=0):
-        snapshot = answer.snapshot
-        if snapshot is None or snapshot.anchor_offset < begin or url in strangers:
+    others, archive, mine = givers.others, keeper.archive, own.log_id.hex()
+    answers = await others.archives()
+    strangers = _strangers(answers, givers.cluster, own.cluster_id)
+    for url, snapshot in _newest_log_first(await others.starts(decided=1, tail=0)):
+        if snapshot.anchor_offset < begin or url in strangers:
             continue
-        if log_id and snapshot.log_id != log_id:
+        if snapshot.log_id < mine or (log_id and snapshot.log_id != log_id):
             continue
+        readers = [
+            other
+            for other, answer in answers
+            if answer.log_id == snapshot.log_id and not answer.trouble and other not in strangers
+        ]
         try:
             image, decided = await others.files(url, snapshot, decided=True)
-            last, _ = await asyncio.to_thread(shared_with, own, image, keeper.archive.supported)
-            shared = await _shared(keeper, others, url, last)
-            lost = await asyncio.to_thread(keeper.archive.set_aside_after, shared, mine)
-            kept = await asyncio.to_thread(keeper.archive.snapshots.adopt, image, decided)
+            await set_aside_others(archive, own, image, told_by(others, url, readers))
+            kept = await asyncio.to_thread(archive.snapshots.adopt, image, decided)
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))
             continue
-        if lost:
-            log.error(
-                "epochs are not in the log any more, and set aside", after=shared, epochs=lost
-            )
-        start = await asyncio.to_thread(keeper.archive.snapshots.start, kept, decided=True)
+        start = await asyncio.to_thread(archive.snapshots.start, kept, decided=True)
         if start is not None:
             keeper.restart(start)
             log.info("a snapshot of another replica is kept", url=url, epoch=snapshot.epoch)
@@ -142,38 +134,24 @@ async def _adopted(
     return None
 
 
-async def _strangers(givers: Givers, cluster_id: str) -> set[str]:
+def _newest_log_first(
+    answers: list[tuple[str, StartAnswer]],
+) -> list[tuple[str, SnapshotAnswer]]:
+    """Snapshots in that order, of one log the nearest first. Ids of logs are ordered by time."""
+    found = [(url, answer.snapshot) for url, answer in answers if answer.snapshot is not None]
+    return sorted(found, key=lambda each: each[1].log_id, reverse=True)
+
+
+def _strangers(answers: list[tuple[str, ArchiveAnswer]], cluster: str, cluster_id: str) -> set[str]:
     """Replicas that keep the log of another cluster, at addresses that somebody has mistaken."""
     found = dict[str, str]()
-    for url, answer in await givers.others.archives():
+    for url, answer in answers:
         ids = {each for each in (answer.cluster_id, cluster_id) if each}
-        if answer.cluster not in ("", givers.cluster) or len(ids) > 1:
+        if answer.cluster not in ("", cluster) or len(ids) > 1:
             found[url] = answer.cluster_id or answer.cluster
     if found:
         log.error("catch-up replicas of another cluster are left alone", replicas=found)
     return {*found}
-
-
-async def _shared(keeper: Keeper, others: CatchUp, url: str, last: int) -> int:
-    """The newest epoch up to ``last`` until which this archive has the same as the replica at ``url``, as
-    far as that can tell. Raises CatchUpUnavailable, DamagedFileError.
-    """
-    archive = keeper.archive
-
-    async def known(epoch: int) -> Known:
-        state_id = await asyncio.to_thread(archive.state_id_of, epoch)
-        return Known.UNKNOWN if state_id is None else await others.known(url, epoch, state_id)
-
-    same, other = 0, min(last, archive.segments.last)
-    if other == 0 or await known(other) is not Known.OTHER:
-        return last
-    while same + 1 < other:
-        middle = (same + other) // 2
-        if await known(middle) is Known.SAME:
-            same = middle
-        else:
-            other = middle
-    return same
 
 
 async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
@@ -185,10 +163,11 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
     epoch, anchor = start.image.epoch, start.anchor
     if anchor is None or any(s.first <= epoch <= s.last for s in keeper.archive.segments.spans()):
         return
-    with contextlib.suppress(TimeoutError, KafkaException, OffsetGoneError):
+    with contextlib.suppress(TimeoutError, KafkaException, OffsetGoneError, DamagedFileError):
         for record in await topic.read(anchor.offset, 1):
             if record.offset == anchor.offset and digest_of(record.value) == anchor.digest:
-                await keeper.adopt([archived(*record, decode_epoch(record.value))])
+                found = [archived(*record, decode_epoch(record.value))]
+                await _kept(keeper, found, is_in_the_log=True)
 
 
 def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
@@ -206,11 +185,23 @@ def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
         yield Span(begins, first - 1)
 
 
-def _fits(archive: Archive, found: list[Archived]) -> bool:
-    """Whether epochs follow from what is here before them, and what is here after them follows from them."""
-    first, last = found[0], found[-1]
-    before, after = archive.state_before(first.epoch), archive.state_before(last.epoch + 1)
-    return before in (None, first.links[0]) and after in (None, last.links[1])
+async def _kept(keeper: Keeper, found: list[Archived], *, is_in_the_log: bool) -> bool:
+    """Keep epochs that lead to what is here after them; whether they do. That says nothing of what is here
+    before them, from which they may not follow: it is set aside where what is after them ``is_in_the_log``.
+
+    Raises DamagedFileError, OSError, KeeperClosedError.
+    """
+    archive, first, last = keeper.archive, found[0], found[-1]
+    after = await asyncio.to_thread(archive.state_before, last.epoch + 1)
+    before = await asyncio.to_thread(archive.state_before, first.epoch)
+    follows = before in (None, first.links[0])
+    if after != last.links[1] or not (follows or is_in_the_log):
+        return False
+    if not follows:
+        lost = await keeper.set_aside_up_to(first.epoch - 1)
+        log.error("epochs from which the log does not go on are set aside", epochs=lost)
+    await keeper.adopt(found)
+    return True
 
 
 async def fill(
@@ -222,35 +213,67 @@ async def fill(
     Raises OSError.
     """
     begins, left = 1 if trimmed is None else trimmed.epoch, ""
-    for gap in gaps(keeper.archive.segments.spans(), began, begins):
-        why = await _fill_gap(keeper, givers, gap)
-        left = left or f"epochs {gap.first} to {gap.last}{why}"
-        if not why:
-            break
+    try:
+        for gap in gaps(keeper.archive.segments.spans(), began, begins):
+            why = await _fill_gap(keeper, givers, gap, is_newest=not left)
+            left = left or f"epochs {gap.first} to {gap.last}{why}"
+            if not why:
+                break
+    except KeeperClosedError as error:
+        return str(error)
     if left or trimmed is None:
         return left
     return await _first_snapshot(keeper, givers, trimmed)
 
 
-async def _fill_gap(keeper: Keeper, givers: Givers, gap: Span) -> str:
-    """Get the newest piece of it; why that is not got, in words that follow on its name. Raises OSError."""
-    first = max(gap.first, gap.last - PIECE_EPOCHS + 1)
-    try:
-        found = await _given(givers, first, gap.last)
+async def _fill_gap(keeper: Keeper, givers: Givers, gap: Span, *, is_newest: bool) -> str:
+    """Get the newest piece of it; why that is not got, in words that follow on its name. What is behind the
+    newest gap is in the log. Raises OSError, KeeperClosedError.
+    """
+    said, is_other = list[str](), False
+    for asked in (replicas, stored, set_aside):
+        try:
+            given = await asked(keeper.archive, givers)
+        except StoreError as error:
+            said.append(str(error))
+            continue
+        for source in given:
+            try:
+                found = await _newest_piece(source, gap)
+                if await _kept(keeper, found, is_in_the_log=is_newest):
+                    log.info("epochs of others are kept", first=found[0].epoch, last=gap.last)
+                    return ""
+                is_other = True
+            except NotArchivedError:
+                continue
+            except (CatchUpUnavailable, DamagedFileError, StoreError) as error:
+                said.append(str(error))
+    if is_other:
+        return "; what was given is of another history"
+    said += (f"{url}: {why}" for url, why in sorted(givers.others.silent.items()))
+    return f" ({'; '.join(said)})" if said else ", which nobody has"
+
+
+async def _newest_piece(source: Source, gap: Span) -> list[Archived]:
+    """Epochs up to the last of the gap, as many as become a segment at most: what is after the gap tells
+    whether they are in the log, and nothing does of epochs that end before.
+
+    Raises NotArchivedError when the source does not have the last one, and what ``records`` does.
+    """
+    begins = [span.first for span in source.spans if span.first <= gap.last <= span.last]
+    if not begins:
+        raise NotArchivedError(gap.last)
+    epochs = PIECE_EPOCHS
+    while True:
+        found = await source.records(max(gap.first, gap.last - epochs + 1, *begins), gap.last)
         size_bytes = sum(len(record.value) for record in found)
         while found[-1].epoch < gap.last and size_bytes < PIECE_BYTES:
-            more = await _given(givers, found[-1].epoch + 1, gap.last)
+            more = await source.records(found[-1].epoch + 1, gap.last)
             found += more
             size_bytes += sum(len(record.value) for record in more)
-        if not await asyncio.to_thread(_fits, keeper.archive, found):
-            return "; what was given is of another history"
-        await keeper.adopt(found)
-    except NotArchivedError:
-        return ", which nobody has"
-    except (CatchUpUnavailable, DamagedFileError, StoreError) as error:
-        return f" ({error})"
-    log.info("epochs of others are kept", first=found[0].epoch, last=found[-1].epoch)
-    return ""
+        if found[-1].epoch == gap.last:
+            return found
+        epochs = max(1, len(found) // 2)
 
 
 async def _first_snapshot(keeper: Keeper, givers: Givers, trimmed: ArchiveTrimmed) -> str:
@@ -274,13 +297,3 @@ async def _first_snapshot(keeper: Keeper, givers: Givers, trimmed: ArchiveTrimme
             return ""
         archive.snapshots.set_aside(kept, "it is not what the members agreed on")
     return f"the snapshot of epoch {trimmed.epoch}, with which the archive begins"
-
-
-async def _given(givers: Givers, first: int, last: int) -> list[Archived]:
-    """From the replicas, else from the store. Raises as both do."""
-    try:
-        return await givers.others.records(first, last)
-    except (CatchUpUnavailable, NotArchivedError):
-        if givers.store is None:
-            raise
-        return await from_store.records(givers.store, givers.cluster, first, last)

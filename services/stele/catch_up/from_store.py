@@ -1,17 +1,17 @@
-"""Getting from the blob store what no other replica gives: a snapshot to begin with, and missing epochs."""
+"""Getting from the blob store what no other replica gives: a snapshot to begin with."""
 
 import asyncio
 from typing import Final
 
 from stele.catch_up.keeper import Keeper
+from stele.catch_up.shared import Tells, set_aside_others
 from stele.domain.image import Image
 from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import head_in, shared_with
-from stele.log.archive.spans import NotArchivedError
-from stele.log.archive_store.stored import NoArchiveError, stored_archive
-from stele.log.blobs.port import BlobStore, StoreError
+from stele.log.archive.snapshots import head_in
+from stele.log.archive_store.stored import NoArchiveError, StoredArchive, stored_archive
+from stele.log.blobs.port import BlobMissingError, BlobStore, StoreError
 from stele.log.start import Start
+from stele.runtime.answers.catch_up import Known
 from stele.runtime.logs import get_logger
 
 NEWEST_TRIED: Final = 3
@@ -23,20 +23,22 @@ log = get_logger(__name__)
 async def adopted(
     keeper: Keeper, store: BlobStore, cluster: str, begin: int, own: Image
 ) -> Start | None:
-    """Behind the newest snapshot in the store, if the topic, which begins at ``begin``, has what follows. What
-    this archive, which leads to ``own``, has and the snapshot's log has not is set aside.
+    """Behind the newest snapshot in the store, if the topic, which begins at ``begin``, has what follows, and
+    if it is of no log before that of ``own``. What this archive, which leads to ``own``, has and the store has
+    not is set aside.
 
     Raises UnreadableSnapshotError, OSError.
     """
     snapshots = keeper.archive.snapshots
     try:
         stored = await stored_archive(store, cluster)
-        for shot in stored.shots[:NEWEST_TRIED]:
+        shots = [shot for shot in stored.shots if shot.log_id >= own.log_id.hex()]
+        for shot in shots[:NEWEST_TRIED]:
             try:
                 files = await stored.files(shot)
                 if head_in(files[0]).anchor_offset < begin:
                     return None
-                await asyncio.to_thread(_give_up, keeper, own, files[0])
+                await set_aside_others(keeper.archive, own, files[0], _told_by(stored))
                 kept = await asyncio.to_thread(snapshots.adopt, *files)
             except DamagedFileError as error:
                 log.error("a snapshot in the store is damaged", store=store.url, why=str(error))
@@ -53,24 +55,27 @@ async def adopted(
     return None
 
 
-def _give_up(keeper: Keeper, own: Image, image_file: bytes) -> None:
-    """Raises DamagedFileError, UnreadableSnapshotError, OSError."""
-    archive = keeper.archive
-    last, state_id = shared_with(own, image_file, archive.supported)
-    if state_id and archive.state_id_of(last) not in (None, state_id):
-        last = 0  # it had read what an unclean election lost
-    lost = archive.set_aside_after(last, own.log_id.hex())
-    if lost:
-        log.error("epochs are not in the log any more, and set aside", after=last, epochs=lost)
+def _told_by(stored: StoredArchive) -> Tells:
+    """By the names of blobs, and where those do not tell, by what is in them. Raises StoreError."""
+    states = {part.piece.last: part.piece.state_id for part in stored.parts if part.is_to_end}
+    states.update((shot.epoch, shot.state_id) for shot in stored.shots)
 
+    async def tells(epoch: int, state_id: bytes) -> Known:
+        if epoch not in states:
+            await look_up(epoch)
+        there = states.get(epoch)
+        if there is None:
+            return Known.UNKNOWN
+        return Known.SAME if there == state_id.hex() else Known.OTHER
 
-async def records(store: BlobStore, cluster: str, first: int, last: int) -> list[Archived]:
-    """Epochs from ``first`` on up to ``last`` at most, as many as one segment has; at least one.
+    async def look_up(epoch: int) -> None:
+        for part in stored.parts:
+            if part.first <= epoch <= part.last:
+                try:
+                    records = await stored.piece(part)
+                except (BlobMissingError, DamagedFileError) as error:
+                    log.error("the store does not tell of an epoch", epoch=epoch, why=str(error))
+                    return
+                states.update((record.epoch, record.links[1].hex()) for record in records)
 
-    Raises NotArchivedError, DamagedFileError, StoreError.
-    """
-    try:
-        stored = await stored_archive(store, cluster)
-    except NoArchiveError as error:
-        raise NotArchivedError(first) from error
-    return await stored.records(first, last)
+    return tells

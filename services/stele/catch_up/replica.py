@@ -12,7 +12,6 @@ from stele.catch_up.diverging import begin_anew
 from stele.catch_up.filling import (
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
-    Givers,
     fill,
     gaps,
     keep_beginning,
@@ -30,6 +29,7 @@ from stele.catch_up.recovering import (
     recover,
 )
 from stele.catch_up.settings import CatchUpSettings
+from stele.catch_up.sources import Givers
 from stele.catch_up.telling import Held, Own, Submits, tell
 from stele.catch_up.trimming import Trimmer
 from stele.catch_up.truncating import Delete, truncate

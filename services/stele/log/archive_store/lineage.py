@@ -18,6 +18,11 @@ class Part(NamedTuple):
     first: int
     last: int
 
+    @property
+    def is_to_end(self) -> bool:
+        """It has the epoch whose state the name of its piece tells."""
+        return self.last == self.piece.last
+
 
 def history(pieces: Iterable[Piece]) -> list[Part]:
     """What to read, in the order of epochs, each epoch once. Between spans epochs are missing."""

@@ -18,7 +18,6 @@ from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
 from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
 from stele.catch_up import replica
-from stele.catch_up.filling import Givers
 from stele.catch_up.http import Api
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
@@ -32,6 +31,7 @@ from stele.catch_up.replica import (
     recover_and_end,
 )
 from stele.catch_up.settings import CatchUpSettings
+from stele.catch_up.sources import Givers
 from stele.catch_up.trimming import Trimmer
 from stele.coordinator.driver import Driver, driving
 from stele.coordinator.http import routes

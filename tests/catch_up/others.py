@@ -1,0 +1,165 @@
+"""Two histories of one log, archives of them, and replicas that answer for such archives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, cast
+
+from stele.catch_up.filling import reachable
+from stele.catch_up.keeper import Keeper
+from stele.catch_up.sources import Givers
+from stele.domain.commands import FoundCluster, SetSetting
+from stele.domain.image import EMPTY
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.archive.snapshots import head_of
+from stele.log.archive.spans import NotArchivedError
+from stele.log.chain import Anchor, digest_of
+from stele.log.codec import encode_epoch
+from stele.log.port import Ends
+from stele.runtime.answers.catch_up import (
+    ArchiveAnswer,
+    Known,
+    SnapshotAnswer,
+    SpanAnswer,
+    StartAnswer,
+)
+from stele.runtime.catch_up import CatchUp
+from tests.domain.epochs import LOG_ID
+from tests.domain.epochs import History as Story
+
+SHARED, LAST, LATER = 8, 20, 25
+ANSWER_EPOCHS = 5
+"""An answer has so many at most."""
+NEW = bytes([0xC0] * 16)
+
+
+def story_of(epochs: int, colour: str) -> Story:
+    """The first ones are the same whatever the colour."""
+    story = Story(empty=EMPTY)
+    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
+    while story.image.epoch < epochs:
+        value = colour if story.image.epoch >= SHARED else "any"
+        if story.image.epoch == SHARED:
+            story.at_ms += 1 + len(colour)
+        assert story.apply(SetSetting("colour", value)) is None
+    return story
+
+
+def records_of(story: Story, losers: int = 0) -> list[Archived]:
+    """As they stand in a topic that begins with so many losers."""
+    return [Archived(e.epoch, e.epoch - 1 + losers, e.at_ms, encode_epoch(e)) for e in story.epochs]
+
+
+def archive_of(folder: Path, story: Story, snapshot: int = 0, losers: int = 0) -> Archive:
+    archive = Archive(folder)
+    records = records_of(story, losers)
+    archive.segments.adopt(records)
+    if snapshot:
+        add_snapshot(archive, story, snapshot, losers)
+    return archive
+
+
+def add_snapshot(archive: Archive, story: Story, epoch: int, losers: int = 0) -> None:
+    """Of this epoch."""
+    image, record = story.images[epoch], records_of(story, losers)[epoch - 1]
+    anchor = Anchor(record.offset, digest_of(record.value))
+    head = head_of(image, record.offset + 1, anchor, record.at_ms)
+    archive.snapshots.write(image, head, ())
+
+
+class Others:
+    """Replicas with these archives, by their addresses."""
+
+    def __init__(self, **by_url: tuple[Story, Archive]) -> None:
+        self._by_url = by_url
+        self.silent = dict[str, str]()
+        self.trouble = dict[str, str]()
+
+    async def archives(self) -> list[Any]:
+        return [(url, self._told(url, *each)) for url, each in self._by_url.items()]
+
+    def _told(self, url: str, story: Story, archive: Archive) -> Any:
+        image = story.image
+        return ArchiveAnswer(
+            replica_id="",
+            cluster="demo",
+            cluster_id="",
+            log_id=image.log_id.hex(),
+            incarnations=image.founding.incarnations,
+            epoch=image.epoch,
+            trouble=self.trouble.get(url, ""),
+            spans=tuple(SpanAnswer(*span) for span in archive.segments.spans()),
+            size_bytes=0,
+            snapshots=(),
+            damaged=(),
+        )
+
+    async def starts(self, **_: object) -> list[Any]:
+        found = list[Any]()
+        for url, (story, archive) in self._by_url.items():
+            kept = archive.snapshots.newest()
+            assert kept is not None
+            head = kept.head
+            answer = StartAnswer(
+                replica_id=url,
+                log_id=story.image.log_id.hex(),
+                known=Known.SAME,
+                last=archive.segments.last,
+                last_state_id="",
+                tail_bytes=0,
+                snapshot=SnapshotAnswer(
+                    name=head.name,
+                    epoch=head.epoch,
+                    state_id=head.state_id,
+                    log_id=head.log_id,
+                    at_ms=0,
+                    size_bytes=0,
+                    decided_bytes=0,
+                    next_offset=head.next_offset,
+                    anchor_offset=head.anchor_offset,
+                ),
+            )
+            found.append((url, answer))
+        return found
+
+    async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
+        kept = self._by_url[url][1].snapshots.named(snapshot.name)
+        assert kept is not None
+        return [kept.path.read_bytes(), kept.decided_path.read_bytes()]
+
+    async def records(
+        self, first: int, last: int, log_id: str = "", among: Collection[str] = ()
+    ) -> list[Archived]:
+        (url,) = among
+        story, archive = self._by_url[url]
+        assert log_id in ("", story.image.log_id.hex())
+        found = [record for record in archive.segments.read(first) if record.epoch <= last]
+        if not found or found[0].epoch != first:
+            raise NotArchivedError(first)
+        return found[:ANSWER_EPOCHS]
+
+    async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
+        there = self._by_url[url][1].state_id_of(epoch)
+        if there is None:
+            return Known.UNKNOWN
+        return Known.SAME if there == state_id else Known.OTHER
+
+
+def givers(others: Others) -> Givers:
+    """No store."""
+    return Givers(cast(CatchUp, others), None, "demo")
+
+
+async def begun(keeper: Keeper, begin: int, **others: tuple[Story, Archive]) -> Any:
+    return await begun_with(keeper, begin, Others(**others))
+
+
+async def begun_with(keeper: Keeper, begin: int, others: Others) -> Any:
+    """Where it begins, with a topic that begins at this offset. Raises TruncatedError."""
+
+    async def ends() -> Ends:
+        return Ends(begin, 1000)
+
+    return await reachable(keeper.begin(), keeper, givers(others), ends)

@@ -1,0 +1,219 @@
+"""What a replica keeps beside a snapshot of others is in the log, whoever gives it and whoever can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stele.catch_up.filling import fill, keep_beginning
+from stele.catch_up.keeper import Keeper
+from stele.domain.commands import SetSetting
+from stele.log.archive.archive import Archive
+from stele.log.archive.spans import Span
+from stele.log.codec import encode_epoch
+from stele.log.errors import TruncatedError
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.runtime.answers.catch_up import Known
+from stele.runtime.catch_up import CatchUpUnavailable
+from tests.catch_up.others import (
+    LAST,
+    LATER,
+    NEW,
+    SHARED,
+    Others,
+    add_snapshot,
+    archive_of,
+    begun,
+    begun_with,
+    givers,
+    records_of,
+    story_of,
+)
+from tests.domain.epochs import History as Story
+
+BEGIN = LAST
+"""The topic begins behind all that a replica with fewer losers before it has read."""
+
+
+def right_story(how: str) -> Story:
+    """The log that goes on from the green history, one epoch longer."""
+    right = story_of(LAST, "green and more")
+    if how == "recovered":
+        right.recover(NEW, LAST)
+    else:
+        assert right.apply(SetSetting("later", "1")) is None
+    return right
+
+
+def wiped_of(folder: Path, right: Story) -> Archive:
+    """It has begun with a snapshot, on a new disk, and has nothing of before yet."""
+    archive = Archive(folder)
+    add_snapshot(archive, right, right.image.epoch)
+    archive.segments.adopt(records_of(right)[-1:])
+    return archive
+
+
+def wrong_in(archive: Archive, right: Story) -> list[int]:
+    """Epochs that it would give out, and that the log does not have."""
+    return [
+        epoch.epoch
+        for epoch in right.epochs
+        if archive.state_id_of(epoch.epoch) not in (None, epoch.state_id)
+    ]
+
+
+async def filled(keeper: Keeper, began: int, others: Others) -> str:
+    for _ in range(5):
+        left = await fill(keeper, givers(others), began)
+        if not left:
+            break
+    return left
+
+
+@pytest.mark.parametrize("own_last", [LAST - 3, LAST], ids=["shorter", "as long"])
+@pytest.mark.parametrize("how", ["recovered", "not recovered"])
+async def test_who_has_just_been_wiped_proves_nothing(
+    tmp_path: Path, how: str, own_last: int
+) -> None:
+    own, right = story_of(own_last, "blue"), right_story(how)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1)
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    wiped = wiped_of(tmp_path / "wiped", right)
+    start = await begun(keeper, BEGIN, wiped=(right, wiped))
+    assert start.image.state_id == right.image.state_id
+    assert keeper.archive.segments.spans() == []
+    assert await filled(keeper, LAST + 1, Others(whole=(right, whole))) == ""
+    assert keeper.archive.segments.spans() == [Span(1, LAST + 1)]
+    assert not wrong_in(keeper.archive, right)
+    await keeper.close()
+
+
+@pytest.mark.parametrize("how", ["recovered", "not recovered"])
+async def test_another_one_tells_what_the_giver_cannot(tmp_path: Path, how: str) -> None:
+    own, right = story_of(LAST - 3, "blue"), right_story(how)
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    wiped = wiped_of(tmp_path / "wiped", right)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1)
+    await begun(keeper, BEGIN, wiped=(right, wiped), whole=(right, whole))
+    assert keeper.archive.segments.spans() == [Span(1, SHARED)]
+    await keeper.close()
+
+
+async def test_who_lost_the_same_proves_nothing(tmp_path: Path) -> None:
+    """It cannot read the log since an election took back what it has, or has missed a recovery."""
+    own, right = story_of(LAST - 3, "blue"), right_story("not recovered")
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    wiped = wiped_of(tmp_path / "wiped", right)
+    others = Others(wiped=(right, wiped), lost=(own, archive_of(tmp_path / "lost", own, LAST - 3)))
+    others.trouble["lost"] = "its anchor is not there any more"
+    await begun_with(keeper, BEGIN, others)
+    assert keeper.archive.segments.spans() == []
+    await keeper.close()
+
+
+class Unheard(Others):
+    """The replica ``whole`` does not tell of epochs."""
+
+    async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
+        if url == "whole":
+            raise CatchUpUnavailable(f"{url}: no answer")
+        return await super().known(url, epoch, state_id)
+
+
+async def test_what_nobody_tells_of_is_taken_back_once_the_log_leads_there(tmp_path: Path) -> None:
+    """Nobody is waited for: a replica that has what nobody else has begins, and gives it out once others have
+    what comes after it.
+    """
+    right = right_story("not recovered")
+    own = archive_of(tmp_path / "own", story_of(LAST - 3, "green and more"), LAST - 5)
+    keeper = Keeper(own, 3, 0.01)
+    wiped = wiped_of(tmp_path / "wiped", right)
+    whole = right, archive_of(tmp_path / "whole", right, LAST + 1)
+    await begun_with(keeper, BEGIN, Unheard(wiped=(right, wiped), whole=whole))
+    assert own.segments.spans() == []
+    assert [kept.head.epoch for kept in own.snapshots.all()] == [LAST + 1]
+    late = Archive(tmp_path / "late")
+    late.segments.adopt(records_of(right)[LAST - 3 :])
+    assert await filled(keeper, LAST + 1, Others(late=(right, late))) == ""
+    assert own.segments.spans() == [Span(1, LAST + 1)]
+    assert not wrong_in(own, right)
+    await keeper.close()
+
+
+async def test_a_longer_history_that_was_lost_is_given_up_for_a_shorter_one(tmp_path: Path) -> None:
+    own, right = story_of(LAST + 5, "blue"), right_story("not recovered")
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1, losers=LAST)
+    await begun(keeper, LAST + LAST, whole=(right, whole))
+    assert keeper.archive.segments.spans() == [Span(1, SHARED)]
+    await keeper.close()
+
+
+async def test_a_snapshot_without_epochs_is_compared_too(tmp_path: Path) -> None:
+    own, right = story_of(LAST - 3, "blue"), right_story("not recovered")
+    archive = Archive(tmp_path / "own")
+    for epoch in (SHARED, LAST - 3):
+        add_snapshot(archive, own, epoch)
+    keeper = Keeper(archive, 3, 0.01)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1)
+    await begun(keeper, BEGIN, whole=(right, whole))
+    assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST + 1, SHARED]
+    await keeper.close()
+
+
+async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Path) -> None:
+    """What is read on from is in the log, and what an older process has left before it may not be."""
+    own, right = story_of(LAST, "blue"), right_story("not recovered")
+    archive = archive_of(tmp_path / "own", own, LAST - 3)
+    add_snapshot(archive, right, LAST + 1)
+    keeper = Keeper(archive, 3, 0.01)
+    partition = MemoryPartition()
+    for epoch in right.epochs:
+        partition.append(encode_epoch(epoch))
+    await keep_beginning(keeper, MemoryLog(partition), keeper.begin())
+    assert archive.segments.spans() == [Span(LAST + 1, LAST + 1)]
+    assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST + 1]
+    await keeper.close()
+
+
+@pytest.mark.parametrize("is_given", [False, True], ids=["nobody is newer", "the nearest is older"])
+async def test_a_recovered_log_is_not_given_up_for_the_one_before_it(
+    tmp_path: Path, is_given: bool
+) -> None:
+    """The offsets of its snapshots are of another topic, and may be the greater ones. Who has the newer log is
+    recovered from.
+    """
+    old, own, newer = (story_of(LAST, "blue") for _ in range(3))
+    for story in (own, newer):
+        story.recover(NEW, LAST)
+    while newer.image.epoch < LATER:
+        assert newer.apply(SetSetting("later", "1")) is None
+    keeper = Keeper(archive_of(tmp_path / "own", own, LAST + 1), 3, 0.01)
+    others = {"old": (old, archive_of(tmp_path / "old", old, LAST, losers=500))}
+    if is_given:
+        others["new"] = newer, archive_of(tmp_path / "new", newer, LATER, losers=100)
+        start = await begun(keeper, LAST + 10, **others)
+        assert (start.image.log_id, start.image.epoch) == (NEW, LATER)
+    else:
+        with pytest.raises(TruncatedError):
+            await begun(keeper, LAST + 10, **others)
+    assert keeper.archive.segments.spans() == [Span(1, LAST + 1)]
+    assert {kept.head.log_id for kept in keeper.archive.snapshots.all()} == {NEW.hex()}
+    await keeper.close()
+
+
+async def test_the_newest_log_is_taken_over(tmp_path: Path) -> None:
+    """The log was recovered twice from one epoch, and the first time this replica was there."""
+    own, newer = story_of(LAST, "blue"), story_of(LAST, "blue")
+    own.recover(NEW, LAST)
+    newer.recover(bytes([0xD0] * 16), LAST)
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    others = {
+        "near": (own, archive_of(tmp_path / "near", own, LAST + 1, losers=100)),
+        "far": (newer, archive_of(tmp_path / "far", newer, LAST + 1, losers=100)),
+    }
+    start = await begun(keeper, LAST + 10, **others)
+    assert start.image.log_id == newer.image.log_id
+    assert not wrong_in(keeper.archive, newer)
+    await keeper.close()
