@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.catch_up import filling, keeper, recovering
+from stele.catch_up import filling, keeper, recovering, shared
 from stele.catch_up.finishing import Finisher
+from stele.catch_up.keeper import Keeper
 from stele.domain.archive import majority
+from stele.domain.archive.retention import Point
 from stele.domain.cluster.facts import LogRecovered
 from stele.domain.image import Image
 from stele.domain.requests.not_taken import moved_on
@@ -18,7 +20,7 @@ from stele.log.archive import segments, snapshot_folder, snapshots
 from stele.log.archive.archive import Archive, with_places
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.snapshots import LAST_EPOCH, SnapshotHead
+from stele.log.archive.snapshots import SnapshotHead
 from stele.log.archive.spans import NotArchivedError
 from stele.log.chain import RECENT, Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
@@ -29,7 +31,7 @@ from stele.log.reader import LogReader
 from stele.log.start import Start
 from stele.metadata_log.writer import Writer
 from stele.runtime import anew, starting
-from stele.runtime.answers.catch_up import SnapshotAnswer
+from stele.runtime.answers.catch_up import Known, SnapshotAnswer
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
 from stele.sim.patching import Patch
 
@@ -302,7 +304,31 @@ LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
 
 def what_was_given_up_stays_beside_its_successor(patch: Patch) -> None:
     """A replica that begins with the snapshot of a recovered log keeps all that it had of the one before."""
-    patch.function(snapshots.shared_with, lambda own, image_file, supported: (LAST_EPOCH, b""))
+    patch.attribute(Archive, "set_aside_after", lambda self, epoch, log_id: 0)
+
+
+def what_the_giver_cannot_tell_of_is_kept(patch: Patch) -> None:
+    """A replica keeps what was lost where who gives it a snapshot was just wiped."""
+    plain = shared.newest_shared
+
+    async def trusting(archive: Archive, last: Point, tells: shared.Tells) -> int:
+        async def tells_all(epoch: int, state_id: bytes) -> Known:
+            told = await tells(epoch, state_id)
+            return Known.SAME if told is Known.UNKNOWN else told
+
+        return await plain(archive, last, tells_all)
+
+    patch.function(plain, trusting)
+
+
+def gap_is_filled_with_whatever_is_given(patch: Patch) -> None:
+    """A replica takes epochs that a recovery gave up from whoever has missed that."""
+
+    async def adopted(own: Keeper, found: list[Archived], *, is_in_the_log: bool) -> bool:
+        await own.adopt(found)
+        return True
+
+    patch.attribute(filling, "_kept", adopted)
 
 
 def archives_are_believed_whatever_they_give(patch: Patch) -> None:
@@ -313,6 +339,8 @@ def archives_are_believed_whatever_they_give(patch: Patch) -> None:
 LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     topics_end_is_a_lost_log,
     what_was_given_up_stays_beside_its_successor,
+    what_the_giver_cannot_tell_of_is_kept,
+    gap_is_filled_with_whatever_is_given,
     archives_are_believed_whatever_they_give,
     lost_log_of_a_newcomer_has_no_name,
     first_epoch_is_left_to_who_recovered_the_log,
