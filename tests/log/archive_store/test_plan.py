@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stele.log.archive.spans import Span
 from stele.log.archive_store import plan
 from stele.log.archive_store.layout import Piece, Shot, contents_of
-from stele.log.archive_store.lineage import history, own_shots, spans
+from stele.log.archive_store.lineage import Past, history, own_shots, spans
 from stele.log.blobs.port import Blob
 from tests.log.archive_store.made import small_blocks
 
@@ -127,3 +127,19 @@ def test_epochs_that_a_recovery_gave_up_are_not_read() -> None:
 def test_a_recovered_log_goes_on_in_the_middle_of_an_old_segment() -> None:
     found = history([piece(1, 16, OLD), piece(11, 20, NEW)])
     assert [(p.first, p.last) for p in found] == [(1, 10), (11, 20)]
+
+
+def test_what_a_log_has_of_those_before_it_is_what_its_snapshot_says() -> None:
+    """Its own first epochs may not be there yet, and another log in between was given up as a whole."""
+    between = "01" * 15 + "77"
+    pieces = [piece(1, 70, OLD), piece(1, 60, between), piece(91, 95)]
+    shots = [shot(30, OLD), shot(41, OLD), shot(55, between), shot(92)]
+    blobs = [Blob(name, 1) for each in shots for name in each.names]
+    blobs += [Blob(each.name, 1) for each in pieces]
+    past = Past(NEW, {OLD: 40})
+    found = history(pieces, past)
+    assert [(part.piece.log_id, part.first, part.last) for part in found] == [
+        (OLD, 1, 40),
+        (NEW, 91, 95),
+    ]
+    assert own_shots(contents_of(blobs), past) == ([shots[0], shots[3]], [])

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from stele.domain.commands import SetSetting
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import DamagedFileError
+from stele.log.archive.spans import Span
 from stele.log.archive_store.restore import BEGUN, NotEmptyError, restore
 from stele.log.archive_store.stored import NoArchiveError
 from stele.log.blobs.folder import FolderStore
@@ -133,6 +135,20 @@ async def test_segments_of_two_histories_do_not_become_one(tmp_path: Path, store
             await store.delete(name)
     with pytest.raises(DamagedFileError, match="neither a snapshot nor the first epoch"):
         await restore(store, tmp_path / "restored")
+
+
+async def test_what_a_recovery_gave_up_is_not_restored(tmp_path: Path, store: Slow) -> None:
+    """The mirror of the new log begins behind a snapshot, and what is before it is not there yet."""
+    await Made(tmp_path / "old").copy(store)
+    story = long_story()
+    story.recover(NEW_LOG, 30)
+    while story.image.epoch < 90:
+        assert story.apply(SetSetting("after", str(story.image.epoch))) is None
+    await Made(tmp_path / "new", 90, first=71, snapshots=(70,), story=story).copy(store)
+    told = await restore(store, tmp_path / "restored")
+    assert (told.first_epoch, told.last_epoch, told.snapshots) == (71, 90, (20, 70))
+    archive = Archive(tmp_path / "restored")
+    assert archive.segments.spans() == [Span(1, 30), Span(71, 90)]
 
 
 async def test_an_empty_store_holds_no_archive(tmp_path: Path, store: Slow) -> None:

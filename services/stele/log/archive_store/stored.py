@@ -1,16 +1,18 @@
 """Reading an archive out of a store: what is not what it should be is never given out."""
 
 import asyncio
+import io
 from typing import Final
 
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
+from stele.log.archive.snapshots import UnreadableSnapshotError, start_of
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.archive_store.claim import NAME as CLAIM
 from stele.log.archive_store.claim import Claim, ForeignStoreError, Kind, claim_of
 from stele.log.archive_store.copying import check_piece, sha256_of
 from stele.log.archive_store.layout import Contents, Piece, Shot, contents_of
-from stele.log.archive_store.lineage import Part, history, own_shots, spans
+from stele.log.archive_store.lineage import UNKNOWN, Part, Past, history, own_shots, spans
 from stele.log.archive_store.manifest import Entry, Manifest, manifest_in
 from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, StoreError
 
@@ -33,14 +35,19 @@ class StoredArchive:
         self.store = store
         self.claim = claim
         self.manifest = manifest
-        self.parts: list[Part] = history(contents.pieces)
+        self.parts = list[Part]()
         self.shots = list[Shot]()
         """Snapshots, the newest first."""
         self.sizes = contents.sizes
 
-    async def choose_shots(self, contents: Contents) -> None:
-        """Find the snapshots of this history; without one that nothing can tell of now. Raises StoreError."""
-        sure, doubtful = own_shots(contents)
+    async def choose(self, contents: Contents) -> None:
+        """Find the epochs and snapshots of this history; without a snapshot that nothing can tell of now.
+
+        Raises StoreError.
+        """
+        past = await self._past(contents)
+        self.parts = history(contents.pieces, past)
+        sure, doubtful = own_shots(contents, past)
         for shot in doubtful:
             try:
                 (record,) = await self.records(shot.epoch, shot.epoch)
@@ -108,6 +115,21 @@ class StoredArchive:
             raise DamagedFileError(f"{name} has other bytes than were put")
         return found
 
+    async def _past(self, contents: Contents) -> Past:
+        """What the newest snapshot says of older logs, if there are any; as far as it can be read."""
+        for shot in sorted(
+            contents.shots, key=lambda each: (each.log_id, each.epoch), reverse=True
+        ):
+            if shot.log_id == contents.logs[0]:
+                break
+            try:
+                start = await asyncio.to_thread(start_of, io.BytesIO(await self.blob(shot.name)))
+            except (BlobMissingError, DamagedFileError, UnreadableSnapshotError):
+                continue
+            before = start.image.founding.incarnations
+            return Past(shot.log_id, {each.log_id: each.last_epoch for each in before})
+        return UNKNOWN
+
     async def _longer(self, part: Part) -> Piece:
         """A mirror that is written to may have deleted a segment for a longer one since it was listed."""
         if self.manifest is None:
@@ -151,5 +173,5 @@ async def stored_archive(
         blobs = [Blob(entry.name, sizes.get(entry.name, 0)) for entry in manifest.files]
     contents = contents_of(blobs)
     stored = StoredArchive(store, claim, contents, manifest)
-    await stored.choose_shots(contents)
+    await stored.choose(contents)
     return stored
