@@ -76,6 +76,7 @@ class Others:
         self._by_url = by_url
         self.silent = dict[str, str]()
         self.trouble = dict[str, str]()
+        self.stopped = dict[str, str]()
 
     async def archives(self) -> list[Any]:
         return [(url, self._told(url, *each)) for url, each in self._by_url.items()]
@@ -109,6 +110,7 @@ class Others:
                 last=archive.segments.last,
                 last_state_id="",
                 tail_bytes=0,
+                stopped=self.stopped.get(url, ""),
                 snapshot=SnapshotAnswer(
                     name=head.name,
                     epoch=head.epoch,

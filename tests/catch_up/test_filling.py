@@ -195,6 +195,20 @@ async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Pat
     await keeper.close()
 
 
+async def test_the_newest_epochs_are_filled_before_the_next_one_comes(tmp_path: Path) -> None:
+    """What was read last leads on to nothing yet; its file was damaged."""
+    right, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
+    archive = Archive(tmp_path / "own")
+    archive.segments.adopt(records_of(right)[: LAST - 3])
+    keeper = Keeper(archive, 3, 0.01)
+    stale = other, archive_of(tmp_path / "stale", other)
+    whole = right, archive_of(tmp_path / "whole", right)
+    for others in (Others(stale=stale), Others(stale=stale, whole=whole)):
+        await fill(keeper, givers(others), LAST, right.image)
+    assert [*archive.segments.read(1)] == records_of(right)
+    await keeper.close()
+
+
 async def test_nothing_is_filled_while_the_log_is_recovered_from_here(tmp_path: Path) -> None:
     story = story_of(LAST, "blue")
     archive = Archive(tmp_path / "own")

@@ -14,7 +14,7 @@ from stele.log.archive.spans import Span
 from stele.log.codec import encode_epoch
 from stele.log.errors import TruncatedError
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.runtime.answers.catch_up import Known
+from stele.runtime.answers.catch_up import Known, SnapshotAnswer
 from stele.runtime.catch_up import CatchUpUnavailable
 from tests.catch_up.others import (
     LAST,
@@ -216,4 +216,39 @@ async def test_the_newest_log_is_taken_over(tmp_path: Path) -> None:
     start = await begun(keeper, LAST + 10, **others)
     assert start.image.log_id == newer.image.log_id
     assert not wrong_in(keeper.archive, newer)
+    await keeper.close()
+
+
+class Damaging(Others):
+    """What it gives is cut off."""
+
+    async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
+        image, decided_file = await super().files(url, snapshot, decided=decided)
+        return [image, decided_file[:-5]]
+
+
+async def test_nothing_is_given_up_for_a_damaged_snapshot(tmp_path: Path) -> None:
+    own, right = story_of(LAST - 3, "blue"), right_story("recovered")
+    keeper = Keeper(archive_of(tmp_path / "own", own, LAST - 5), 3, 0.01)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1)
+    with pytest.raises(TruncatedError):
+        await begun_with(keeper, BEGIN, Damaging(whole=(right, whole)))
+    assert keeper.archive.segments.spans() == [Span(1, LAST - 3)]
+    assert [kept.head.epoch for kept in keeper.archive.snapshots.all()] == [LAST - 5]
+    await keeper.close()
+
+
+async def test_who_cannot_read_the_log_gives_no_snapshot_where_another_one_does(
+    tmp_path: Path,
+) -> None:
+    """It has another history since an election, and answers first."""
+    lost, right = story_of(LAST + 1, "blue"), right_story("not recovered")
+    keeper = Keeper(Archive(tmp_path / "own"), 3, 0.01)
+    others = Others(
+        lost=(lost, archive_of(tmp_path / "lost", lost, LAST + 1)),
+        right=(right, archive_of(tmp_path / "right", right, LAST + 1)),
+    )
+    others.stopped["lost"] = "its anchor is not there any more"
+    start = await begun_with(keeper, BEGIN, others)
+    assert start.image.state_id == right.image.state_id
     await keeper.close()

@@ -12,7 +12,7 @@ from stele.catch_up.keeper import Keeper, KeeperClosedError
 from stele.catch_up.shared import set_aside_others, told_by
 from stele.catch_up.sources import Givers, Source, replicas, set_aside, stored
 from stele.domain.archive.facts import ArchiveTrimmed
-from stele.domain.image import NO_LOG, Image
+from stele.domain.image import EMPTY, NO_LOG, Image
 from stele.log.archive.archive import archived
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
@@ -117,12 +117,13 @@ async def _adopted(
         readers = [
             other
             for other, answer in answers
-            if answer.log_id == snapshot.log_id and not answer.trouble and other not in strangers
+            if answer.log_id == snapshot.log_id and not answer.trouble
+            if other not in strangers | {url}
         ]
         try:
-            image, decided = await others.files(url, snapshot, decided=True)
-            await set_aside_others(archive, own, image, told_by(others, url, readers))
-            kept = await asyncio.to_thread(archive.snapshots.adopt, image, decided)
+            files = await others.files(url, snapshot, decided=True)
+            await set_aside_others(archive, own, files, told_by(others, url, readers))
+            kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))
             continue
@@ -137,8 +138,11 @@ async def _adopted(
 def _newest_log_first(
     answers: list[tuple[str, StartAnswer]],
 ) -> list[tuple[str, SnapshotAnswer]]:
-    """Snapshots in that order, of one log the nearest first. Ids of logs are ordered by time."""
-    found = [(url, answer.snapshot) for url, answer in answers if answer.snapshot is not None]
+    """Snapshots in that order, which is that of the logs' ids; of one log first those of who reads it, and of
+    them the nearest.
+    """
+    found = [(url, each.snapshot) for url, each in answers if each.snapshot and not each.stopped]
+    found += [(url, each.snapshot) for url, each in answers if each.snapshot and each.stopped]
     return sorted(found, key=lambda each: each[1].log_id, reverse=True)
 
 
@@ -167,7 +171,7 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
         for record in await topic.read(anchor.offset, 1):
             if record.offset == anchor.offset and digest_of(record.value) == anchor.digest:
                 found = [archived(*record, decode_epoch(record.value))]
-                await _kept(keeper, found, is_in_the_log=True)
+                await _kept(keeper, found, start.image, is_in_the_log=True)
 
 
 def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
@@ -185,14 +189,17 @@ def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
         yield Span(begins, first - 1)
 
 
-async def _kept(keeper: Keeper, found: list[Archived], *, is_in_the_log: bool) -> bool:
-    """Keep epochs that lead to what is here after them; whether they do. That says nothing of what is here
-    before them, from which they may not follow: it is set aside where what is after them ``is_in_the_log``.
+async def _kept(keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_log: bool) -> bool:
+    """Keep epochs that lead to what is here after them, or to ``end``; whether they do. That says nothing of
+    what is here before them, from which they may not follow: it is set aside where what is after them
+    ``is_in_the_log``.
 
     Raises DamagedFileError, OSError, KeeperClosedError.
     """
     archive, first, last = keeper.archive, found[0], found[-1]
-    after = await asyncio.to_thread(archive.state_before, last.epoch + 1)
+    after: bytes | None = end.state_id
+    if end.epoch != last.epoch:
+        after = await asyncio.to_thread(archive.state_before, last.epoch + 1)
     before = await asyncio.to_thread(archive.state_before, first.epoch)
     follows = before in (None, first.links[0])
     if after != last.links[1] or not (follows or is_in_the_log):
@@ -204,18 +211,18 @@ async def _kept(keeper: Keeper, found: list[Archived], *, is_in_the_log: bool) -
     return True
 
 
-async def fill(
-    keeper: Keeper, givers: Givers, began: int, trimmed: ArchiveTrimmed | None = None
-) -> str:
-    """Get a piece of what is missing; what is left then, in words, empty when nothing is. The archive begins
-    where ``trimmed`` says. The newest is asked for first; what nobody gives keeps nobody from older ones.
+async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY) -> str:
+    """Get a piece of what is missing up to epoch ``began``; what is left then, in words, empty when nothing is.
+    The archive begins where ``image``, that of the newest epoch that was read, says. The newest is asked for
+    first; what nobody gives keeps nobody from older ones.
 
     Raises OSError.
     """
+    trimmed = image.archive.trimmed
     begins, left = 1 if trimmed is None else trimmed.epoch, ""
     try:
         for gap in gaps(keeper.archive.segments.spans(), began, begins):
-            why = await _fill_gap(keeper, givers, gap, is_newest=not left)
+            why = await _fill_gap(keeper, givers, gap, image, is_newest=not left)
             left = left or f"epochs {gap.first} to {gap.last}{why}"
             if not why:
                 break
@@ -226,7 +233,9 @@ async def fill(
     return await _first_snapshot(keeper, givers, trimmed)
 
 
-async def _fill_gap(keeper: Keeper, givers: Givers, gap: Span, *, is_newest: bool) -> str:
+async def _fill_gap(
+    keeper: Keeper, givers: Givers, gap: Span, image: Image, *, is_newest: bool
+) -> str:
     """Get the newest piece of it; why that is not got, in words that follow on its name. What is behind the
     newest gap is in the log. Raises OSError, KeeperClosedError.
     """
@@ -240,7 +249,7 @@ async def _fill_gap(keeper: Keeper, givers: Givers, gap: Span, *, is_newest: boo
         for source in given:
             try:
                 found = await _newest_piece(source, gap)
-                if await _kept(keeper, found, is_in_the_log=is_newest):
+                if await _kept(keeper, found, image, is_in_the_log=is_newest):
                     log.info("epochs of others are kept", first=found[0].epoch, last=gap.last)
                     return ""
                 is_other = True

@@ -38,7 +38,7 @@ async def adopted(
                 files = await stored.files(shot)
                 if head_in(files[0]).anchor_offset < begin:
                     return None
-                await set_aside_others(keeper.archive, own, files[0], _told_by(stored))
+                await set_aside_others(keeper.archive, own, files, _told_by(stored))
                 kept = await asyncio.to_thread(snapshots.adopt, *files)
             except DamagedFileError as error:
                 log.error("a snapshot in the store is damaged", store=store.url, why=str(error))

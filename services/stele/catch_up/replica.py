@@ -274,7 +274,7 @@ async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
     keeper, api, pause_s = jobs.keeper, jobs.api, FIRST_PAUSE_S
     while True:
         before = [*gaps(keeper.archive.segments.spans(), began)]
-        api.filling = await fill(keeper, jobs.givers, began, follower.image.archive.trimmed)
+        api.filling = await fill(keeper, jobs.givers, began, follower.image)
         if not api.filling:
             await pause(LAST_PAUSE_S)
             began = keeper.last

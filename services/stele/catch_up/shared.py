@@ -7,13 +7,13 @@ taken for granted: what is set aside is taken back once epochs that are in the l
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from stele.domain.archive.retention import Point
-from stele.domain.image import Image
+from stele.domain.image import NO_LOG, ZERO_STATE, Image
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Container
-from stele.log.archive.snapshots import SCHEMA, read_head, shared_with
+from stele.log.archive.snapshots import start_of
 from stele.log.archive.spans import Span
 from stele.runtime.answers.catch_up import Known
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
@@ -25,18 +25,35 @@ Tells = Callable[[int, bytes], Awaitable[Known]]
 log = get_logger(__name__)
 
 
-async def set_aside_others(archive: Archive, own: Image, image_file: bytes, tells: Tells) -> None:
-    """Set aside what ``archive``, which leads to ``own``, has and this snapshot's log is not known to have.
+async def set_aside_others(
+    archive: Archive, own: Image, files: Iterable[bytes], tells: Tells
+) -> None:
+    """Set aside what ``archive``, which leads to ``own``, has and is not known to be in the log of the snapshot
+    with these files; once that could be read.
 
     Raises DamagedFileError, UnreadableSnapshotError, OSError, and what ``tells`` does.
     """
-    last = await asyncio.to_thread(_last_of, own, image_file, archive)
-    shared = await newest_shared(archive, last, tells)
+    opened = [io.BytesIO(content) for content in files]
+    start = await asyncio.to_thread(partial(start_of, *opened, supported=archive.supported))
+    shared = await newest_shared(archive, last_shared(own, start.image), tells)
     lost = await asyncio.to_thread(archive.set_aside_after, shared, own.log_id.hex())
     if lost:
         log.error(
             "epochs that nobody knows to be in the log are set aside", after=shared, epochs=lost
         )
+
+
+def last_shared(own: Image, other: Image) -> Point:
+    """The newest epoch that the logs of both images may share, and its state in the other one. A log that the
+    other one does not come from shares nothing.
+    """
+    if own.log_id in (NO_LOG, other.log_id):
+        return Point(other.epoch, other.state_id)
+    mine = own.log_id.hex()
+    found = [each for each in other.founding.incarnations if each.log_id == mine]
+    if not found:
+        return Point(0, ZERO_STATE)
+    return Point(found[-1].last_epoch, bytes.fromhex(found[-1].state_id))
 
 
 async def newest_shared(archive: Archive, last: Point, tells: Tells) -> int:
@@ -94,18 +111,6 @@ def told_by(others: CatchUp, url: str, more: Sequence[str]) -> Tells:
         return told
 
     return tells
-
-
-def _last_of(own: Image, image_file: bytes, archive: Archive) -> Point:
-    """The newest epoch that the log of ``own`` and that of the snapshot may share, and its state in the latter.
-
-    Raises DamagedFileError, UnreadableSnapshotError.
-    """
-    head = read_head(Container(io.BytesIO(image_file), SCHEMA), archive.supported)
-    last, state_id = shared_with(own, image_file, archive.supported)
-    if last < head.epoch:
-        return Point(last, state_id)
-    return Point(head.epoch, bytes.fromhex(head.state_id))
 
 
 def _held(archive: Archive, last: int) -> Iterator[Span]:

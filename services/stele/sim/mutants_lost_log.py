@@ -324,7 +324,9 @@ def what_the_giver_cannot_tell_of_is_kept(patch: Patch) -> None:
 def gap_is_filled_with_whatever_is_given(patch: Patch) -> None:
     """A replica takes epochs that a recovery gave up from whoever has missed that."""
 
-    async def adopted(own: Keeper, found: list[Archived], *, is_in_the_log: bool) -> bool:
+    async def adopted(
+        own: Keeper, found: list[Archived], end: Image, *, is_in_the_log: bool
+    ) -> bool:
         await own.adopt(found)
         return True
 

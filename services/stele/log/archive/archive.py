@@ -11,8 +11,7 @@ from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.snapshots import LAST_EPOCH
-from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.archive.spans import LAST_EPOCH, NotArchivedError, Span
 from stele.log.chain import LOG_ID, RECENT, Anchor, digest_of
 from stele.log.errors import CorruptRecordError
 from stele.log.fold import Fold

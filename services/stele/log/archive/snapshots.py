@@ -15,7 +15,7 @@ from typing import IO, Final
 import msgspec
 
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.image import NO_LOG, ZERO_STATE, Image
+from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES, required_features
 from stele.domain.snapshot import facts_to_image
 from stele.log.archive.container import Container, ContainerWriter, DamagedFileError, long_bytes
@@ -28,8 +28,6 @@ HEAD: Final = "stele.snapshot"
 FACTS_A_PART: Final = 64
 LAST_PART: Final = -1
 EPOCH_DIGITS: Final = 20
-LAST_EPOCH: Final = 1 << 62
-"""Of a log that has not ended."""
 DAMAGED: Final = ".damaged"
 NOTHING: Final[tuple[AnyFact, ...]] = ()
 _SYNC: Final = b"stele-snapshot-1"
@@ -177,20 +175,6 @@ def start_of(
             raise DamagedFileError("the decided requests are of another snapshot")
         facts = chain(facts, read_facts(beside))
     return head.start(facts)
-
-
-def shared_with(own: Image, image_file: bytes, supported: Set[str]) -> tuple[int, bytes]:
-    """Up to which epoch the log of ``own`` is in that of a snapshot, and the state there; no state: to its end,
-    since it is the same log, or there is none yet. A log that the snapshot's does not come from shares nothing.
-
-    Raises DamagedFileError, UnreadableSnapshotError.
-    """
-    mine, head = own.log_id.hex(), read_head(Container(io.BytesIO(image_file), SCHEMA), supported)
-    if own.log_id == NO_LOG or head.log_id == mine:
-        return LAST_EPOCH, b""
-    before = start_of(io.BytesIO(image_file), supported=supported).image.founding.incarnations
-    found = [each for each in before if each.log_id == mine]
-    return (found[-1].last_epoch, bytes.fromhex(found[-1].state_id)) if found else (0, ZERO_STATE)
 
 
 def _record(head: SnapshotHead, facts: tuple[AnyFact, ...]) -> Epoch:

@@ -2,7 +2,10 @@
 
 import itertools
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LAST_EPOCH: Final = 1 << 62
+"""Of a log that has not ended."""
 
 
 class NotArchivedError(LookupError):

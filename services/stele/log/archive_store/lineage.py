@@ -8,8 +8,7 @@ newer one says that they are in it.
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from stele.log.archive.snapshots import LAST_EPOCH
-from stele.log.archive.spans import Span, joined
+from stele.log.archive.spans import LAST_EPOCH, Span, joined
 from stele.log.archive_store.layout import Contents, Piece, Shot
 
 
