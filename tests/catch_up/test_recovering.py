@@ -10,7 +10,7 @@ import pytest
 from stele.catch_up.holdings import Holdings
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
+from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, check, recover
 from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
 from stele.domain.image import EMPTY
 from stele.domain.recovery.histories import Choice, Source, choose
@@ -116,6 +116,47 @@ async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
 
     found = await recover(replica(tmp_path, story), topic, ends, asked(story), [])
     assert (found.epoch, found.was_there) == (EPOCHS + 1, False)
+
+
+class OldReads(MemoryLog):
+    """Its ends are the newest ones; ``read``, by a client of its own, has an old end ``times`` times."""
+
+    def __init__(self, partition: MemoryPartition, old_end: int, times: int = 1) -> None:
+        super().__init__(partition)
+        self.times = times
+        self._old_end = old_end
+
+    async def ends(self) -> Ends:
+        return Ends(0, await self.end_offset())
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        found = await super().read(offset, limit)
+        self.times -= 1
+        return [r for r in found if r.offset < self._old_end] if self.times >= 0 else found
+
+
+@pytest.mark.parametrize("left", [0, 5])
+async def test_who_reads_an_old_end_adopts_the_recovery_that_stands_behind_it(
+    left: int, tmp_path: Path, story: Story
+) -> None:
+    partition = MemoryPartition()
+    for epoch in story.epochs[:left]:
+        partition.append(encode_epoch(epoch))
+    first = await recovered(replica(tmp_path / "1", story), partition, story)
+    topic, two = OldReads(partition, left), replica(tmp_path / "2", story)
+    second = await recover(two, topic, topic.ends, asked(story), [])
+    assert (second.log_id, second.was_there) == (first.log_id, True)
+
+
+async def test_a_check_that_reads_an_old_end_has_not_looked_at_the_topic(
+    tmp_path: Path, story: Story
+) -> None:
+    keeper, partition = replica(tmp_path, story), MemoryPartition()
+    partition.append(encode_epoch(story.epochs[0]))
+    topic = OldReads(partition, 0)
+    told = await check(keeper, topic, topic.ends, asked(story), [])
+    assert "gives nothing from there on" in told.not_looked_at
+    assert await check(keeper, topic, topic.ends, asked(story), []) == RecoverableAnswer()
 
 
 async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(

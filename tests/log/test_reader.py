@@ -301,11 +301,58 @@ async def test_a_stray_that_came_during_a_look_is_skipped_by_the_next_one() -> N
     assert here.log.looks - looks == 2
 
 
-async def test_winners_that_an_old_end_hides_are_not_taken_for_lost() -> None:
+async def test_winners_that_an_old_end_hides_are_neither_lost_nor_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    monkeypatch.setattr(rules, "SHORT_LOG_S", 0.02)
     here = Following()
     follower = await here.begin()
-    here.log.end_read = 3
+    here.log.end_read, here.log.looks = 3, 0
     follower._reader.suspect("the leader has changed")
+    await until(lambda: here.log.looks > 9, "it to be looked at again")
+    assert follower.in_doubt and follower.failure is None
+    here.log.end_read = None
+    await until(lambda: not follower.in_doubt, "the doubt to end")
+    assert follower.failure is None
+
+
+async def test_another_record_that_an_old_end_hides_is_met_once_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look shows the last winner, which landed once more at its place behind records that were lost."""
+    monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
+    here = Following()
+    follower = await here.begin()
+    held = len(here.partition.records)
+    here.log.end_read = held - 2
+    here.partition.truncate(held - 2)
+    for value in (here.values[0], here.values[held - 1]):
+        here.log.append(value)
+    await follower._reader._look_in_passing()
+    assert follower.in_doubt and follower.failure is None
+    here.log.end_read = None
+    await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
+    assert isinstance(follower.failure, AnchorLostError)
+
+
+async def test_losers_that_are_not_given_are_waited_for_as_long_as_leaders_are_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stands in the place of one that was lost may have won, and an old leader hides it."""
+    monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
+    monkeypatch.setattr(rules, "SHORT_LOG_S", 600.0)
+    here = Following()
+    held = len(here.partition.records)
+    here.log.append(here.values[1])
+    follower = await here.begin()
+    here.log.end_read, here.log.looks = held, 0
+    follower._reader.suspect("the leader has changed")
+    await until(lambda: here.log.looks > 9, "it to be looked at again")
+    assert follower.in_doubt and follower.failure is None
+    monkeypatch.setattr(rules, "SHORT_LOG_S", 0.02)
     await until(lambda: not follower.in_doubt, "the doubt to end")
     assert follower.failure is None
 

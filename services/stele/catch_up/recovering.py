@@ -70,7 +70,7 @@ async def recover(
     """
     start = await asyncio.to_thread(_image, keeper.archive, asked, more)
     begin, end = await _answered(ends)
-    there = await recovery_in(topic, start.image.log_id, begin, end)
+    there = await recovery_in(_AskedAgain(topic), start.image.log_id, begin, end)
     was_there = there is not None
     if there is None:
         there, was_there = await _write(topic, ends, end, start, asked)
@@ -105,9 +105,9 @@ async def check(
     start = await asyncio.to_thread(_image_beside, keeper.archive, asked, more)
     try:
         begin, end = await ends()
+        there = await recovery_in(topic, start.image.log_id, begin, end)
     except TimeoutError as error:
         return RecoverableAnswer(not_looked_at=str(error))
-    there = await recovery_in(topic, start.image.log_id, begin, end)
     if there is not None:
         _after(start, there)
     return RecoverableAnswer()
@@ -182,17 +182,40 @@ def _check_is_asked_for(epoch: int, state_id: bytes, asked: int, asked_state_id:
 
 
 async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Record | None:
-    """The first recovery of this log, or of one that came from it, that the topic holds. Raises LogError."""
+    """The first recovery of this log, or of one that came from it, that the topic holds. Raises LogError, and
+    TimeoutError where records before ``end`` are not given: nobody knows what these are.
+    """
     offset = begin
     while offset < end:
-        records = await topic.read(offset, min(READ_RECORDS, end - offset))
-        if not records:
-            return None
+        records = await _given(topic, offset, min(READ_RECORDS, end - offset))
         found = first_recovery(records, log_id)
         if found is not None:
             return found
         offset = records[-1].offset + 1
     return None
+
+
+async def _given(topic: LogPast, offset: int, limit: int) -> list[Record]:
+    """What a topic has that ends behind ``offset``. Raises LogError, and TimeoutError where it gives nothing:
+    reading has a client of its own, which may have asked a leader that was replaced.
+    """
+    records = await topic.read(offset, limit)
+    if not records:
+        raise TimeoutError(
+            f"the topic ends behind offset {offset}, and gives nothing from there on"
+        )
+    return records
+
+
+class _AskedAgain:
+    """A topic that is asked again for what it does not give."""
+
+    def __init__(self, topic: LogPast) -> None:
+        self._topic = topic
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        """Raises LogError, TimeoutError."""
+        return await _answered(lambda: _given(self._topic, offset, limit))
 
 
 async def _answered(

@@ -84,6 +84,8 @@ class LogReader:
         self._unanswered = ""
         self._looked_s = time.monotonic()
         self._short = Lasting()
+        self._cut = Lasting()
+        """Losers behind the last winner are not there, as it is told."""
         self._begin = 0
         """The topic holds nothing before it, as it was told last."""
         self._looking = asyncio.Lock()
@@ -331,7 +333,8 @@ class LogReader:
         """What was read last is where it was read. Where the topic lost its end, a record that was on its way
         may land once more, at the very place where it stood: then the last winner is there alone. Where it lost
         no more than losers, other records stand in their places, and who had read these reads none of them.
-        What is before the topic's beginning was kept elsewhere, and is not asked for.
+        What is before the topic's beginning was kept elsewhere, and is not asked for. What is not given may be
+        hidden by an old leader.
         Raises AnchorLostError, OffsetGoneError, KafkaException, TimeoutError.
         """
         chain = self._fold.chain
@@ -361,6 +364,20 @@ class LogReader:
             if anchor is not None and anchor.offset > each.offset:
                 raise self._lost(anchor, f"its place is behind one that was lost: {why}")
             raise OffsetGoneError(each.offset, f"{why}. Begin with a snapshot.")
+        absent = [each.offset for each in (*winners, *passed) if each.offset not in there]
+        if absent:
+            self._wait_for_records(min(absent), winners[-1].offset if winners else -1)
+        self._cut.over()
+
+    def _wait_for_records(self, absent: int, newest: int) -> None:
+        """Raises TimeoutError while an old leader may hide what stands at offset ``absent``: up to the newest
+        winner, which is there, without limit.
+        """
+        if absent <= newest or self._cut.seen(time.monotonic()) < SHORT_LOG_S:
+            text = f"offset {absent} was read, and is not read again"
+            if not self.doubt:
+                self.suspect(text)
+            raise TimeoutError(text)
 
     def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
         """Raises TimeoutError while the end that was told may be an old one."""

@@ -13,6 +13,7 @@ from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import archived
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import NotArchivedError
+from stele.log.archive_store import replay as replay_rules
 from stele.log.archive_store.replay import (
     Replayed,
     first_epoch,
@@ -157,6 +158,25 @@ class Repeating(LocalSource):
     async def records(self, first: int, last: int) -> Sequence[Archived]:
         found = await super().records(first, last)
         return [found[0], *found]
+
+
+class OldReads(Topic):
+    """Every second answer has an old end: nothing before it is asked for."""
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        found = await super().read(offset, limit)
+        return found if len(self.asked) % 2 == 0 else []
+
+
+async def test_records_that_are_not_given_are_no_end_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay_rules, "ASK_AGAIN_S", 0.0)
+    story = long_story()
+    topic = OldReads(with_losers(story))
+    assert (await fold_topic(Fold(), topic, 0, topic.end)).image.epoch == LAST
+    with pytest.raises(TimeoutError, match=f"ends at {topic.end + 1}, and gives nothing from"):
+        await fold_topic(Fold(), topic, 0, topic.end + 1)
 
 
 async def test_an_archive_that_does_not_follow_is_said_to_be_wrong(tmp_path: Path) -> None:

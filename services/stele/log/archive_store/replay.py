@@ -1,15 +1,19 @@
 """All that a log ever said, folded from its first epoch: by its archives as far as the topic lacks it."""
 
+import asyncio
 from typing import Final, NamedTuple
 
 from stele.log.archive.archive import folded
 from stele.log.archive_store.source import Source
 from stele.log.chain import FROZEN, LOG_ID
 from stele.log.fold import Fold
-from stele.log.port import LogPast
+from stele.log.port import LogPast, Record
 from stele.log.start import BEGINNING
 
 READ_RECORDS: Final = 2000
+ASKED_AGAIN: Final = 20
+ASK_AGAIN_S: Final = 0.5
+"""A leader that was replaced tells an old end for some seconds at most."""
 
 
 class Replayed(NamedTuple):
@@ -29,7 +33,9 @@ async def first_epoch(log: LogPast, begin: int) -> int:
 async def fold_archive_and_topic(
     source: Source, log: LogPast, begin: int, end: int, last: int | None = None
 ) -> Replayed:
-    """From archives until the topic goes on, then from there. Raises LogError, and what ``source`` raises."""
+    """From archives until the topic goes on, then from there. Raises LogError, TimeoutError, and what
+    ``source`` raises.
+    """
     start, following, there = BEGINNING, 1, begin
     newest = max((span.last for span in await source.spans()), default=1)
     needed = newest if last is None else min(newest, last)
@@ -52,11 +58,11 @@ async def fold_archive_and_topic(
 async def fold_topic(
     fold: Fold, log: LogPast, offset: int, end: int, last: int | None = None
 ) -> Fold:
-    """Fold the records from ``offset`` to before ``end``, or up to epoch ``last``. Raises LogError."""
+    """Fold the records from ``offset`` to before ``end``, or up to epoch ``last``. Raises LogError, and
+    TimeoutError where records before ``end`` are not given.
+    """
     while offset < end:
-        records = await log.read(offset, min(READ_RECORDS, end - offset))
-        if not records:
-            return fold
+        records = await _given(log, offset, end)
         for place, value in records:
             if fold.image.epoch == last:
                 return fold
@@ -64,3 +70,13 @@ async def fold_topic(
             fold.offer(place, value)
         offset = records[-1].offset + 1
     return fold
+
+
+async def _given(log: LogPast, offset: int, end: int) -> list[Record]:
+    """Some records from ``offset`` on, at least one. Raises LogError, TimeoutError."""
+    for _ in range(ASKED_AGAIN):
+        records = await log.read(offset, min(READ_RECORDS, end - offset))
+        if records:
+            return records
+        await asyncio.sleep(ASK_AGAIN_S)  # an old leader was asked
+    raise TimeoutError(f"the topic ends at {end}, and gives nothing from offset {offset} on")
