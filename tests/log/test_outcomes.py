@@ -14,6 +14,7 @@ from stele.domain.commands import (
     Leave,
     Noop,
     Outcome,
+    Rejection,
     SetSetting,
 )
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
@@ -235,6 +236,42 @@ def test_an_id_from_the_future_is_not_taken() -> None:
     assert writer.answers[late][0].applied
     assert code_of(writer.answers[future][0]) == "request_id_from_the_future"
     assert not writer.answers[future][0].taken
+
+
+def test_an_id_from_the_future_that_was_decided_has_the_outcome_that_it_had() -> None:
+    """The writer that decided it has a clock that is ahead, as its caller has."""
+    partition = MemoryPartition()
+    ahead, right = create(partition), Writer("second", partition)
+    asked_ms = 1001 + 10 * MINUTE_MS
+    ids = ahead.pipeline._ids
+    later = Ids(ids.next_state_id, lambda: asked_ms)
+    ahead.pipeline._ids = ahead.pipeline._maker._ids = later
+    envelope = Envelope(request_id=uuid7(asked_ms, 5), command=SetSetting("a", "1"))
+    ahead.submit(envelope)
+    ahead.settle()
+    right.settle()
+    right.submit(envelope)
+    right.settle()
+    first, again = ahead.answers[envelope.request_id][0], right.answers[envelope.request_id][0]
+    assert first.applied and again == first
+
+
+def test_what_was_decided_is_answered_whatever_speaks_against_it_now() -> None:
+    """In a recovered log, say, a command that named the one before: one id has one outcome."""
+    writer = create(MemoryPartition())
+    problem = Rejection("other_log", "It is meant for another log.")
+    decided, fresh = setting("a"), setting("b")
+    writer.submit(decided)
+    writer.land()
+    answers = list[Outcome]()
+    writer.pipeline.submit(decided, answers.append, problem)
+    writer.meet()
+    writer.pipeline.submit(decided, answers.append, problem)
+    writer.settle()
+    assert answers == [writer.answers[decided.request_id][0]] * 2
+    writer.pipeline.submit(fresh, answers.append, problem)
+    assert (answers[-1].taken, answers[-1].rejection) == (False, problem)
+    assert writer.pipeline.in_flight == 0
 
 
 def test_an_id_that_is_too_old_to_be_known_is_never_applied(

@@ -7,9 +7,11 @@ from functools import partial
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Outcome, SetSetting
 from stele.domain.requests.ids import named
+from stele.domain.requests.not_taken import OTHER_LOG
 from stele.log.chain import STATE_ID
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
@@ -311,3 +313,19 @@ async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
     assert writer.failure is not None
     assert writer.log_id == lost
     await writer.close()
+
+
+async def test_a_command_for_another_log_is_taken_by_none_but_has_the_outcome_that_it_had() -> None:
+    """Who heard nothing asks again after a recovery, which keeps what was decided, and names the log before."""
+    writer = Writer(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
+    await writer.start()
+    another = bytes([7] * 16).hex()
+    asked = Envelope(request_id=named("asked"), command=SetSetting("colour", "red"))
+    first = await writer.commit(asked, TIMEOUT_S)
+    again = await writer.commit(replace(asked, log_id=another), TIMEOUT_S)
+    fresh = replace(asked, request_id=named("fresh"), log_id=another)
+    refused = await writer.commit(fresh, TIMEOUT_S)
+    await writer.close()
+    assert first.applied and again == first
+    assert refused.rejection is not None
+    assert (refused.taken, refused.rejection.code) == (False, OTHER_LOG)

@@ -25,11 +25,12 @@ Records = list[tuple[bytes, Epoch]]
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A caller: its command, and how to answer it."""
+    """A caller: its command, how to answer it, and why it is not taken unless it was decided before."""
 
     envelope: Envelope
     digest: bytes
     reply: Reply
+    problem: Rejection | None = None
 
 
 class Command(msgspec.Struct):

@@ -32,7 +32,7 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
-from stele.domain.requests.not_taken import check_id, deleted, reused, unreadable
+from stele.domain.requests.not_taken import BAD_ID, check_id, deleted, reused, unreadable
 from stele.log.apart import Apart, Deciding, Made, at_once, is_large
 from stele.log.codec import decode_epoch
 from stele.log.flight import (
@@ -129,14 +129,17 @@ class CommitPipeline:
             return self._open.image
         return self._appended_tip()
 
-    def submit(self, envelope: Envelope, reply: Reply) -> None:
-        """Decide and append; ``reply`` is called once, when the outcome is certain."""
+    def submit(self, envelope: Envelope, reply: Reply, problem: Rejection | None = None) -> None:
+        """Decide and append; ``reply`` is called once, when the outcome is certain. With a ``problem`` what was
+        not decided before is refused for that, and so is an id from the future.
+        """
         newest = self.tip.state_id
-        problem = check_id(envelope.request_id, newest, self._ids.now_ms(), self.horizon_ms)
-        if problem is not None:
-            reply(self._not_taken(envelope, problem))
+        of_id = check_id(envelope.request_id, newest, self._ids.now_ms(), self.horizon_ms)
+        if of_id is not None and of_id.code == BAD_ID:
+            reply(self._not_taken(envelope, of_id))
             return
-        self._submit(Waiting(envelope, command_digest(envelope.command), reply))
+        digest = command_digest(envelope.command)
+        self._submit(Waiting(envelope, digest, reply, problem or of_id))
 
     def read_barrier(self, reply: Reply) -> None:
         """Answer when everything that was committed before this call is applied here.
@@ -220,6 +223,9 @@ class CommitPipeline:
             if epoch not in unrelated:
                 self._ask_the_past(waiting, unrelated, epoch)
                 return
+        if waiting.problem is not None:
+            waiting.reply(self._not_taken(waiting.envelope, waiting.problem))
+            return
         if self._deciding is not None:
             self._deciding.held.append(waiting)
             return

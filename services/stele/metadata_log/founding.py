@@ -66,19 +66,13 @@ def refused_for(envelope: Envelope, older: str) -> Outcome:
     )
 
 
-def meant_for_another(envelope: Envelope, image: Image) -> Outcome:
-    rejection = Rejection(
+def meant_for_another(envelope: Envelope, image: Image) -> Rejection | None:
+    """Why a command that names a log is not taken in this one; None when it is meant for it."""
+    if envelope.log_id in ("", image.log_id.hex()):
+        return None
+    return Rejection(
         OTHER_LOG,
         f"The command is meant for log {envelope.log_id[:64]}; this is {image.log_id.hex()}."
         " Nothing was decided.",
         "Look at the cluster's state, and send a new command if it is still wanted.",
-    )
-    return Outcome(
-        request_id=envelope.request_id,
-        applied=False,
-        epoch=image.epoch,
-        state_id=image.state_id,
-        rejection=rejection,
-        taken=False,
-        log_id=image.log_id,
     )

@@ -302,11 +302,10 @@ class Writer:
         return self.image
 
     def _submit(self, envelope: Envelope, reply: Reply) -> None:
-        if envelope.log_id not in ("", self.image.log_id.hex()):
+        foreign = meant_for_another(envelope, self.image)
+        if foreign is not None:
             foreign_messages.labels("commands").inc()
-            reply(meant_for_another(envelope, self.image))
-            return
-        self._pipeline.submit(envelope, reply)
+        self._pipeline.submit(envelope, reply, foreign)
         self._flush_soon()
 
     async def _found(self, envelope: Envelope, reply: Reply) -> None:
