@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stele.catch_up import metrics
-from stele.catch_up.mirror import Mirror, store_of
+from stele.catch_up.mirror import DAY_MS, Mirror, store_of
 from stele.catch_up.settings import CatchUpSettings
 from stele.log.archive_store.claim import Claim, Kind, claim
 from stele.log.archive_store.stored import stored_archive
 from stele.log.blobs.folder import FolderStore
 from stele.runtime.settings import ConfigurationError
+from tests.domain.epochs import AT_MS
+from tests.domain.epochs import History as Story
+from tests.log.archive.story import long_story
 from tests.log.archive_store.made import SNAPSHOTS, Made, small_blocks
 
 WITHIN_S = 20.0
+FIRST_YOUNG = 62
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +46,16 @@ async def until(mirror: Mirror, condition: Callable[[], object]) -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def later_story(later_ms: int) -> Story:
+    """Its epochs from 62 on are so much younger than those before."""
+    story = long_story()
+    story.epochs = [
+        replace(each, at_ms=AT_MS + (later_ms if each.epoch >= FIRST_YOUNG else 0))
+        for each in story.epochs
+    ]
+    return story
 
 
 def mirror_of(made: Made, given: CatchUpSettings) -> Mirror:
@@ -88,8 +103,8 @@ async def test_an_error_that_nobody_foresaw_ends_nothing(
 
 
 async def test_what_is_older_than_what_is_kept_goes(tmp_path: Path) -> None:
-    """The story is of 2023: all of it is old, but for what its newest snapshot is needed for."""
-    made = Made(tmp_path / "archive")
+    """But for what the epochs that are kept follow from."""
+    made = Made(tmp_path / "archive", story=later_story(31 * DAY_MS))
     mirror = mirror_of(made, settings(tmp_path / "store", archive_store_keep_days=30))
     await until(mirror, lambda: mirror.answer.epoch == 80)
     store = FolderStore(tmp_path / "store", 5)
@@ -97,6 +112,22 @@ async def test_what_is_older_than_what_is_kept_goes(tmp_path: Path) -> None:
     stored = await stored_archive(store)
     assert [shot.epoch for shot in stored.shots] == [60]
     assert stored.spans == [(49, 80)]
+
+
+async def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path) -> None:
+    """The story is of 2023, and its newest epoch 29 days younger than the first ones."""
+    made = Made(tmp_path / "archive", story=later_story(29 * DAY_MS))
+    mirror = mirror_of(made, settings(tmp_path / "store", archive_store_keep_days=30))
+    await until(mirror, lambda: mirror.answer.epoch == 80)
+    stored = await stored_archive(FolderStore(tmp_path / "store", 5))
+    assert [shot.epoch for shot in stored.shots] == [60, 41, 20]
+    assert stored.spans == [(1, 80)]
+
+
+async def test_an_empty_archive_has_nothing_to_delete(tmp_path: Path) -> None:
+    made = Made(tmp_path / "archive", 0)
+    mirror = mirror_of(made, settings(tmp_path / "store", archive_store_keep_days=30))
+    assert mirror._cutoff() == 0
 
 
 def test_what_names_no_store_is_a_wrong_setting() -> None:

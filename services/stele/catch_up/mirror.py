@@ -105,8 +105,15 @@ class Mirror:
         )
 
     def _cutoff(self) -> int:
-        """The first epoch that is younger than what is kept."""
-        return self._archive.segments.at_time(int(time.time() * 1000 - self._keep_ms))
+        """The first epoch that is younger than what is kept; 0 where there is none. It is never later than the
+        newest epoch's time, so a clock that is ahead deletes nothing. Blocks. Raises DamagedFileError.
+        """
+        segments = self._archive.segments
+        newest = next(segments.read(last), None) if (last := segments.last) else None
+        if newest is None:
+            return 0
+        now_ms = min(int(time.time() * 1000), newest.at_ms)
+        return segments.at_time(int(now_ms - self._keep_ms))
 
 
 def _about(image: Image) -> About:

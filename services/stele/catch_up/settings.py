@@ -56,7 +56,8 @@ class CatchUpSettings(ServiceSettings, frozen=True, kw_only=True):
         float,
         Meta(
             ge=0,
-            description="Older epochs that no later ones need are deleted from the store; 0: never.",
+            description="Epochs that were so old when the newest one came, and that no later ones need, are"
+            " deleted from the store; 0: never.",
         ),
     ] = 0.0
     check_every_days: Annotated[
