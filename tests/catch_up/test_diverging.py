@@ -59,7 +59,7 @@ def test_it_says_so_and_then_nothing_until_it_has_another_folder() -> None:
 async def test_it_gives_nobody_anything(tmp_path: Path) -> None:
     history, _ = diverged()
     follower = SimpleNamespace(image=history.image, failure=None, trouble="")
-    api = Api(ME, Archive(tmp_path), cast(LogFollower, follower), cast(Any, None), cast(Any, None))
+    api = Api(ME, Archive(tmp_path), cast(LogFollower, follower), *[cast(Any, None)] * 3)
     app: Any = build_app("catch-up", api.routes(), lambda: None)  # type: ignore[arg-type,return-value]
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://replica"

@@ -1,8 +1,9 @@
 """What a replica answers to questions that nobody should ask."""
 
+import asyncio
 import io
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from stele.catch_up import http
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
@@ -62,8 +64,16 @@ def client(tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace) ->
     return client_of(tmp_path, recoveries, follower)
 
 
+async def nothing_waits() -> None:
+    """All that has come is on the disk."""
+
+
 def client_of(
-    folder: Path, recoveries: Recoveries, follower: SimpleNamespace, callers: Callers | None = None
+    folder: Path,
+    recoveries: Recoveries,
+    follower: SimpleNamespace,
+    callers: Callers | None = None,
+    written: Callable[[], Awaitable[None]] = nothing_waits,
 ) -> httpx.AsyncClient:
     identity = ReplicaIdentity("cu-1", "demo", "folder")
     api = Api(
@@ -72,10 +82,36 @@ def client_of(
         cast(LogFollower, follower),
         recoveries.recover,
         recoveries.check,
+        written,
         callers,
     )
     app: Any = api.app("catch-up", lambda: None)  # type: ignore[arg-type,return-value]
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://replica")
+
+
+@pytest.mark.parametrize("why", ["a slow disk", "a full disk"])
+async def test_a_history_is_told_once_all_that_was_read_is_on_the_disk(
+    why: str,
+    tmp_path: Path,
+    recoveries: Recoveries,
+    follower: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recovery from here would give up what is in memory alone."""
+    monkeypatch.setattr(http, "WRITTEN_S", 0.05)
+    go = asyncio.Event()
+
+    async def written() -> None:
+        if why == "a full disk" and not go.is_set():
+            raise OSError("the disk did not take what came before")
+        await go.wait()
+
+    client = client_of(tmp_path, recoveries, follower, written=written)
+    answer = await client.get("/v1/history")
+    assert (answer.status_code, answer.json()["code"]) == (503, "archive_behind")
+    go.set()
+    assert (await client.get("/v1/history")).status_code == 200
+    await client.aclose()
 
 
 class Wire:

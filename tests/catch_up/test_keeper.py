@@ -23,6 +23,7 @@ from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 
 EPOCHS = 60
+TIMEOUT_S = 20.0
 SMALL = Limits(epochs=10, size_bytes=1 << 20)
 
 
@@ -56,6 +57,12 @@ def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) * 2 // 3] ^= 4
     path.write_bytes(content)
+
+
+def take(keeper: Keeper, story: Story, last: int) -> None:
+    """All epochs up to this one come."""
+    for record, epoch in zip(records_of(story)[:last], story.epochs, strict=False):
+        keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
 
 
 def segment(folder: Path, first: int, last: int) -> Path:
@@ -186,3 +193,35 @@ async def test_behind_a_long_log_one_snapshot_in_ten_is_written_and_the_newest(
     written = sorted(kept.head.epoch for kept in keeper.archive.snapshots.all())
     behind = [10, 15, *range(25, EPOCHS, 10)]
     assert written == sorted({*behind, EPOCHS})
+
+
+async def test_what_has_come_is_written_once_it_is_on_the_disk(
+    tmp_path: Path, story: Story
+) -> None:
+    keeper = Keeper(Archive(tmp_path), 3, 0.01)
+    await asyncio.wait_for(keeper.written(), TIMEOUT_S)  # nothing has come
+    take(keeper, story, 20)
+    waiting = asyncio.create_task(keeper.written())
+    await asyncio.sleep(0.1)
+    assert not waiting.done() and keeper.last == 0
+    running = asyncio.create_task(keeper.run())
+    await asyncio.wait_for(waiting, TIMEOUT_S)
+    assert keeper.last == 20
+    running.cancel()
+    await keeper.close()
+
+
+async def test_what_a_full_disk_did_not_take_is_never_written(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(Archive(tmp_path), 3, 0.01)
+    take(keeper, story, 20)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("stele.log.archive.segments.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        await asyncio.wait_for(keeper.run(), TIMEOUT_S)
+    with pytest.raises(OSError, match="did not take"):
+        await asyncio.wait_for(keeper.written(), TIMEOUT_S)

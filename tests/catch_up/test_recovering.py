@@ -363,3 +363,35 @@ async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story
 
     answer = await recover(Keeper(archive, 3, 0.01), topic, ends, asked(story), records[5:])
     assert answer.last_epoch == EPOCHS
+
+
+async def test_epochs_that_came_after_a_replica_told_its_history_are_not_given_up(
+    tmp_path: Path, story: Story
+) -> None:
+    """Nobody chose that. Where another recovery stands in the topic, that has given them up, and counts."""
+    shorter, partition = story_of(EPOCHS - 3), MemoryPartition()
+    keeper, topic = replica(tmp_path / "1", story), EpochsInMemory(partition)
+    question = asked(shorter)._replace(told_epoch=shorter.image.epoch)
+    with pytest.raises(NotRecoverable, match="up to 12 by now, and had told of 9: those after 9"):
+        await checked(keeper, topic, question, [], GONE)
+    with pytest.raises(NotRecoverable, match="up to 12 by now, and had told of 9: those after 9"):
+        await recover(keeper, topic, topic.ends, question, [])
+    assert not partition.records
+    assert keeper.archive.segments.last == EPOCHS
+    first = await recovered(replica(tmp_path / "2", shorter), partition, shorter)
+    await checked(keeper, topic, question, [], GONE)
+    second = await recover(keeper, topic, topic.ends, question, [])
+    assert (second.log_id, second.was_there) == (first.log_id, True)
+
+
+@pytest.mark.parametrize("how", ["told", "forced"])
+async def test_epochs_that_somebody_chose_to_give_up_are_given_up(
+    how: str, tmp_path: Path, story: Story
+) -> None:
+    """What another source had chosen, or those of a log that works, which goes on meanwhile."""
+    shorter = story_of(EPOCHS - 3)
+    keeper, topic = replica(tmp_path, story), EpochsInMemory(MemoryPartition())
+    told = EPOCHS if how == "told" else EPOCHS - 3
+    question = asked(shorter)._replace(told_epoch=told, force=how == "forced")
+    found = await recover(keeper, topic, topic.ends, question, [])
+    assert (found.last_epoch, keeper.archive.segments.last) == (EPOCHS - 3, EPOCHS - 2)

@@ -67,8 +67,9 @@ def test_a_dry_run_is_refused_in_the_words_of_the_recovery(
     assert dry.err == done.err
     (checked,) = server.asked_for(f"/one{CHECK}")
     (recovered,) = server.asked_for("/one/v1/recover")
-    for name in ("epoch", "state_id", "known_epoch", "known_log_id", "force"):
+    for name in ("epoch", "state_id", "known_epoch", "known_log_id", "force", "told_epoch"):
         assert checked.query[name] == recovered.query[name]
+    assert recovered.query["told_epoch"] == ["3"]
 
 
 def test_a_dry_run_says_what_it_could_not_look_at(

@@ -79,7 +79,9 @@ async def _run(
         async with archiving(keeper, givers, ports) as (followed, ends):
             recovering = partial(recover_and_end, keeper, followed, ports)
             checking = partial(check_recoverable, keeper, followed, ports)
-            api = Api(identity, archive, followed.follower, recovering, checking, callers)
+            api = Api(
+                identity, archive, followed.follower, recovering, checking, keeper.written, callers
+            )
             api.checks = Checks(archive, settings.data_dir / FILE)
             api.checks.repeat(settings.check_every_days)
             follower = followed.follower

@@ -39,6 +39,8 @@ AVRO: Final = "avro/binary"
 MOST_CHARS: Final = 1024
 MOST_BODY_BYTES: Final = recent.BYTES + 1024 * 1024
 """Whoever recovers the log sends all that a process gives at /v1/recent, packed."""
+WRITTEN_S: Final = 12.0
+"""What waits for a slow disk is waited for so long, less than who asks waits."""
 READERS: Final = 4
 """Answers that are read from the disk at once."""
 
@@ -55,6 +57,7 @@ class Api:
         check_recoverable: Callable[
             [RecoverQuestion, list[Archived]], Awaitable[RecoverableAnswer]
         ],
+        written: Callable[[], Awaitable[None]],
         callers: Callers | None = None,
     ) -> None:
         self.filling = ""
@@ -66,6 +69,7 @@ class Api:
         self._held = Holdings(identity, archive, follower)
         self._recover = recover
         self._check_recoverable = check_recoverable
+        self._written = written
         self._callers = callers
         self._reading = asyncio.Semaphore(READERS)
         self._sending = Sending()
@@ -143,8 +147,20 @@ class Api:
         return await self._sending.answer(body, AVRO)
 
     async def get_history(self, _: Request) -> Response:
-        """What this replica can give back of the log, for whoever recovers it."""
+        """What this replica can give back of the log, for whoever recovers it: all that it has read, once that
+        is on its disk.
+        """
         self._held.check_served()
+        try:
+            async with asyncio.timeout(WRITTEN_S):
+                await self._written()
+        except OSError as error:  # as a TimeoutError is
+            raise HttpError(
+                503,
+                "archive_behind",
+                f"What this replica has read is not on its disk yet. {error}",
+                hint="Ask again.",
+            ) from error
         async with self._reading:
             return JsonResponse(await asyncio.to_thread(self._held.history))
 
@@ -202,6 +218,7 @@ class Api:
             actor=actor,
             reason=request.query_params.get("reason", "")[:MOST_CHARS],
             force=flag(request, "force", "0"),
+            told_epoch=number(request, "told_epoch", LARGEST, LARGEST),
         )
 
     def _check_log(self, log_id: str) -> None:

@@ -40,6 +40,10 @@ PASSED_WHILE_BEHIND: Final = 9
 ones are what everybody begins with, and the archive is complete without the others.
 """
 
+FAILED: Final = "the disk did not take what came before"
+LOOK_S: Final = 0.02
+"""How often it is looked whether what waits is written."""
+
 T = TypeVar("T")
 
 log = get_logger(__name__)
@@ -86,6 +90,8 @@ class Keeper:
         """Of all that ever came; only the event loop counts it."""
         self._written_bytes = 0
         """Of all that was ever written; only the thread counts it."""
+        self._synced_bytes = 0
+        """Of those the ones that are on the disk for certain."""
         self._due: deque[_Due] = deque()
         self._passed = 0
         self._closed = False
@@ -149,6 +155,14 @@ class Keeper:
             metrics.archived_epoch.set(self.last)
             if not self._waiting:
                 await asyncio.sleep(self._sync_interval_s)
+
+    async def written(self) -> None:
+        """Returns once all that has come by now is on the disk. Raises OSError when that does not take it."""
+        noted_bytes = self._noted_bytes
+        while self._synced_bytes < noted_bytes:
+            if self._failed:
+                raise OSError(FAILED)
+            await asyncio.sleep(LOOK_S)
 
     @property
     def is_closed(self) -> bool:
@@ -233,7 +247,7 @@ class Keeper:
     def _write_some(self) -> list[Kept]:
         """In the thread. Raises OSError; once it has, nothing is written any more."""
         if self._failed:
-            raise OSError("the disk did not take what came before")
+            raise OSError(FAILED)
         try:
             return self._written()
         except BaseException:
@@ -248,6 +262,7 @@ class Keeper:
             self._written_bytes += RECORD_BYTES + len(record.value)
             segments.add(record)
         self.last = segments.sync()
+        self._synced_bytes = self._written_bytes
         return self._write_snapshots()
 
     def _write_snapshots(self) -> list[Kept]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
+from stele.catch_up.asked import LARGEST
 from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
 from stele.domain.recovery.record import NewLog, Why, recovered
@@ -45,7 +46,7 @@ class NotRecoverable(Exception):
 
 class RecoverQuestion(NamedTuple):
     """Go on after ``epoch``, which has ``state_id``: who asks, why, and the newest epoch and log that anybody
-    knew of.
+    knew of. ``told_epoch`` is the newest that this replica could give when it was asked for its history.
     """
 
     epoch: int
@@ -55,6 +56,7 @@ class RecoverQuestion(NamedTuple):
     actor: str
     reason: str
     force: bool
+    told_epoch: int = LARGEST
 
 
 Ends = Callable[[], Awaitable[tuple[int, int]]]
@@ -73,6 +75,7 @@ async def recover(
     there = await recovery_in(_AskedAgain(topic), start.image.log_id, begin, end)
     was_there = there is not None
     if there is None:
+        await asyncio.to_thread(_check_not_grown, keeper.archive, asked)
         there, was_there = await _write(topic, ends, end, start, asked)
     after = _after(start, there)
     await asyncio.to_thread(keep, keeper.archive, start, after, there)
@@ -110,6 +113,8 @@ async def check(
         return RecoverableAnswer(not_looked_at=str(error))
     if there is not None:
         _after(start, there)
+    else:
+        await asyncio.to_thread(_check_not_grown, keeper.archive, asked)
     return RecoverableAnswer()
 
 
@@ -142,6 +147,18 @@ def lacking(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> l
         epoch, state_id = fresh[-1].epoch, fresh[-1].links[1]
     _check_is_asked_for(epoch, state_id or b"", asked.epoch, asked.state_id)
     return fresh
+
+
+def _check_not_grown(archive: Archive, asked: RecoverQuestion) -> None:
+    """Raises NotRecoverable where the archive has got later epochs since it was asked what it holds, so that
+    nobody has chosen to give these up.
+    """
+    last = archive.newest_image()
+    if last > max(asked.told_epoch, asked.epoch) and not asked.force:
+        raise NotRecoverable(
+            f"This archive has epochs up to {last} by now, and had told of {asked.told_epoch}: those after"
+            f" {asked.epoch} would be given up, of which nobody knew. Recover again."
+        )
 
 
 def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:

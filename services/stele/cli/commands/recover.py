@@ -206,6 +206,7 @@ def question(
         "actor": actor,
         "reason": reason,
         "force": int(force),
+        "told_epoch": source.last_image,
     }
     return left.urls[chosen.source], body.getvalue(), params
 

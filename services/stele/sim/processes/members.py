@@ -436,7 +436,9 @@ class ReplicaMachine(Machine):
                 self.followed = followed
                 recovering = partial(recover_and_end, keeper, followed, ports)
                 checking = partial(check_recoverable, keeper, followed, ports)
-                api = Api(identity, archive, followed.follower, recovering, checking)
+                api = Api(
+                    identity, archive, followed.follower, recovering, checking, keeper.written
+                )
                 follower = followed.follower
                 trimmer = Trimmer(keeper, lambda: follower.image, identity, None)
                 held = partial(own_of, identity, settings, self.url, archive, trimmer)
