@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from stele.catch_up import http
+from stele.catch_up import holdings, http
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
@@ -111,6 +111,33 @@ async def test_a_history_is_told_once_all_that_was_read_is_on_the_disk(
     assert (answer.status_code, answer.json()["code"]) == (503, "archive_behind")
     go.set()
     assert (await client.get("/v1/history")).status_code == 200
+    await client.aclose()
+
+
+async def test_a_history_has_old_epochs_where_somebody_asks_for_these(
+    tmp_path: Path,
+    recoveries: Recoveries,
+    follower: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holdings, "COMPARED_EPOCHS", 2)
+    story = story_of(9)
+    archive = Archive(tmp_path)
+    archive.segments.adopt(
+        Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs
+    )
+    client = client_of(tmp_path, recoveries, follower)
+    told = {str(each.epoch): each.state_id.hex() for each in story.epochs}
+
+    async def states(asked: str) -> dict[str, str]:
+        found: dict[str, str] = (await client.get(f"/v1/history{asked}")).json()["states"]
+        return found
+
+    newest = {each: told[each] for each in ("8", "9")}
+    assert await states("") == newest
+    assert await states("?epochs=3,5,0,12") == newest | {each: told[each] for each in ("3", "5")}
+    for wrong in ("x", "1,-2", ",".join(map(str, range(101)))):
+        assert (await client.get(f"/v1/history?epochs={wrong}")).status_code == 400
     await client.aclose()
 
 

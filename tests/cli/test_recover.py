@@ -119,6 +119,43 @@ def test_two_histories_are_told_with_the_option_that_decides(
     assert "name a source that has it with --take" in ran.err
 
 
+@pytest.mark.parametrize("second", ["the same", "another", "unknown", "silent"])
+def test_a_shorter_history_is_compared_before_the_longest_is_taken(
+    server: Server, stele: Stele, replicas: list[str], second: str
+) -> None:
+    """By themselves replicas tell of their newest epochs alone."""
+    short, long = {3: "03" * 16}, {8: "08" * 16, 9: "09" * 16}
+    more = {"the same": short, "another": {3: "04" * 16}}.get(second, {})
+    for name, told in (("one", [short]), ("two", [long, long | more])):
+        server.answers["GET", f"/{name}/v1/history"].clear()
+        for states in told:
+            server.answer("GET", f"/{name}/v1/history", history(f"cu-{name}", "", states))
+    if second == "silent":
+        server.answers["GET", "/two/v1/history"].pop()
+        silent_from_now_on(server, "two")
+    ran = stele("recover", "--dry-run")
+    assert server.asked_for("/two/v1/history")[-1].query == {"epochs": ["3"]}
+    if second == "the same":
+        assert ran.exit_code == 0, ran.err
+        assert f"goes on after epoch 9, from cu-two ({replicas[1]})" in ran.out
+        return
+    assert ran.exit_code == 1
+    assert ("Epoch 3 is not the same one everywhere" in ran.err) is (second == "another")
+    assert ("nobody can tell whether others are" in ran.err) is (second != "another")
+    assert "--take" in ran.err
+
+
+def test_who_is_taken_though_nobody_can_tell_is_told_so(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    server.answers["GET", "/two/v1/history"].clear()
+    server.answer("GET", "/two/v1/history", history("cu-two", "", {9: "09" * 16}))
+    ran = stele("recover", "--dry-run", "--take", "cu-two")
+    assert ran.exit_code == 0, ran.err
+    assert f"goes on after epoch 9, from cu-two ({replicas[1]})" in ran.out
+    assert f"nobody can tell whether it is of this history: cu-one ({replicas[0]})" in ran.out
+
+
 def with_a_hole(replica_id: str) -> HistoryAnswer:
     """The epochs 4 and 5 are behind what another replica has, and a file before them is damaged."""
     states = {2: "02" * 16, 4: "04" * 16, 5: "05" * 16}
@@ -220,6 +257,8 @@ def test_of_what_is_lost_more_may_be_known_than_held(
     as_container(told, [Archived(7, 6, 0, encode_epoch(story.epochs[6]))])
     server.answer("GET", "/node/v1/recent", told.getvalue())
     ran = stele("recover", "--dry-run")
+    assert f"({server.url}/node knows epoch 7)" in ran.err
+    ran = stele("recover", "--dry-run", "--take", "cu-one")
     assert "LOST: epochs 4 to 7, unless cu-two (" in ran.out, ran.err
     assert "what is missing before them; nobody holds those after epoch 5" in ran.out
 

@@ -13,7 +13,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.recovery.histories import Choice, Source, choose
+from stele.domain.recovery.histories import Choice, Source, choose, to_compare
 from stele.domain.recovery.record import NewLog, Why, recovered, recovery_of
 from stele.domain.recovery.versions import LOST_VERSIONS
 from stele.domain.schema.facts import KeyspaceChanged
@@ -216,9 +216,74 @@ def test_a_node_that_acknowledged_another_history_counts_too() -> None:
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
-def test_a_source_that_shares_no_epoch_proves_nothing_and_is_named() -> None:
-    found = chosen(archive("a", 7, 8, 9, since=7), archive("b", 2, 3), teller("n1"))
-    assert (found.source, found.unproven) == ("a", ("b",))
+def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named() -> None:
+    """The longer one may be what was lost: two replicas went on from where it was."""
+    sources = archive("a", 7, 8, 9, since=7), archive("b", 2, 3), teller("n1")
+    refused = choose(sources)
+    assert isinstance(refused, Rejection) and refused.code == "unproven"
+    assert "(b knows epoch 3)" in refused.message and "--take" in refused.hint
+    assert refused.details == {"b": "3"}
+    found = chosen(*sources, take="a")
+    assert (found.epoch, found.unproven) == (9, ("b",))
+    found = chosen(*sources, take="b")
+    assert (found.epoch, found.unproven) == (3, ("a",))
+
+
+def with_states(source: Source, *numbers: int, side: int = 0) -> Source:
+    """Once it was asked for these."""
+    return replace(source, states={**states(*numbers, side=side), **source.states})
+
+
+def test_what_tells_two_histories_apart_is_asked_for() -> None:
+    long, short = archive("a", 7, 8, 9), archive("b", 2, 3)
+    assert to_compare((long, short, teller("n1"))) == (3,)
+    assert to_compare((long, short, teller("n1", 4, 5))) == (3, 5)
+    assert to_compare((long, archive("b", 3, 8), teller("n1", 9, 10))) == ()
+    assert to_compare((short, teller("n1", 7, 8))) == (), "nobody has an image of these"
+    assert to_compare((teller("n1", 7),)) == ()
+    assert chosen(with_states(long, 3), short).unproven == ()
+    refused = choose((with_states(long, 3, side=9), short))
+    assert isinstance(refused, Rejection) and refused.code == "two_histories"
+    assert chosen(with_states(long, 3, side=9), short, take="b").apart == ("a",)
+
+
+def test_an_old_epoch_that_two_share_says_nothing_of_what_came_after_it() -> None:
+    """Both have a snapshot from before they parted."""
+    long, short = archive("a", 1, 7, 8, 9), archive("b", 1, 2, 3)
+    refused = choose((long, short))
+    assert isinstance(refused, Rejection) and refused.code == "unproven"
+    assert to_compare((long, short)) == (3,)
+
+
+def test_a_third_one_may_tell_that_two_are_of_one_history() -> None:
+    """One began with a snapshot, and another was away since before that."""
+    new, away = archive("a", 7, 8, since=7), archive("b", 2, 3)
+    assert chosen(new, away, archive("c", 3, 8)).unproven == ()
+    assert chosen(new, away, archive("c", 3, 5), archive("d", 5, 8)).unproven == ()
+    refused = choose((new, away, archive("c", 3, 4)))
+    assert isinstance(refused, Rejection) and refused.details == {"b": "3", "c": "4"}
+    behind = choose((new, archive("b", 5), archive("c", 5, 6), archive("d", 6, 8, side=0)))
+    assert isinstance(behind, Choice)
+
+
+def test_what_one_has_behind_the_newest_that_it_shares_proves_nothing() -> None:
+    refused = choose((archive("a", 1, 7, 8), archive("b", 1, 3), archive("c", 3, 4)))
+    assert isinstance(refused, Rejection) and refused.details == {"b": "3", "c": "4"}
+
+
+def test_a_process_that_tells_of_later_epochs_alone_may_be_of_another_history() -> None:
+    refused = choose((archive("a", 1, 2), teller("n1", 7, 8)))
+    assert isinstance(refused, Rejection) and refused.details == {"n1": "8"}
+    found = chosen(archive("a", 1, 2), teller("n1", 7, 8), take="a")
+    assert (found.known_epoch, found.ahead, found.unproven) == (8, ("n1",), ("n1",))
+
+
+def test_the_state_that_a_recovery_went_on_from_is_one_of_its_history() -> None:
+    before = Incarnation("aa", "topic", 3, states(3)[3].hex(), 3, 1)
+    later = replace(archive("b", 8, 9), log_id="bb", incarnations=(before,))
+    assert chosen(archive("a", 2, 3), later).unproven == ()
+    refused = choose((archive("a", 2, 3, side=9), later))
+    assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
 def test_a_log_of_another_cluster_is_never_chosen_because_it_is_longer() -> None:
@@ -231,7 +296,8 @@ def test_a_log_of_another_cluster_is_never_chosen_because_it_is_longer() -> None
     assert "--take" in rejected.hint
     assert chosen(ours, ours_too, theirs, take="ours").epoch == 3
     before = Incarnation(ours.log_id, "topic", 100, "00" * 16, 100, 1)
-    assert chosen(ours, replace(theirs, incarnations=(before,))).source == "theirs"
+    rejected = choose((ours, replace(theirs, incarnations=(before,))))
+    assert isinstance(rejected, Rejection) and rejected.code == "unproven"
 
 
 def test_nothing_can_be_chosen_where_nobody_has_an_image() -> None:

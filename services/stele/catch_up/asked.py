@@ -13,8 +13,20 @@ MOST_DIGITS: Final = 19
 
 def number(request: Request, name: str, default: int, most: int) -> int:
     text = request.query_params.get(name, "")
-    if not text:
-        return default
+    return _number(name, text, most) if text else default
+
+
+def numbers(request: Request, name: str, most: int, most_of_them: int) -> tuple[int, ...]:
+    """Those between commas."""
+    texts = request.query_params.get(name, "").split(",")
+    if len(texts) > most_of_them:
+        raise HttpError(
+            400, "invalid", f"{name} has {len(texts)} numbers", hint=f"{most_of_them} at most."
+        )
+    return tuple(_number(name, text, most) for text in texts if text)
+
+
+def _number(name: str, text: str, most: int) -> int:
     known = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
     if not known or int(text) > most:
         raise HttpError(

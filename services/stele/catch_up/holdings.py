@@ -1,7 +1,7 @@
 """What this replica's archive has, as answers. Every method reads the disk: call it beside the event loop."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from stele.catch_up.diverging import why_not_served
@@ -26,6 +26,7 @@ from stele.runtime.answers.catch_up import (
 from stele.runtime.http import HttpError
 
 COMPARED_EPOCHS: Final = 5000
+"""Whose states are told of without being asked for. Where histories are longer apart they are asked for."""
 
 
 class StartQuestion(NamedTuple):
@@ -45,16 +46,20 @@ class Holdings:
         self._archive = archive
         self._follower = follower
 
-    def history(self) -> HistoryAnswer:
+    def history(self, epochs: Iterable[int] = ()) -> HistoryAnswer:
+        """The newest states, those of snapshots, and of ``epochs`` as far as they are here. Raises
+        DamagedFileError.
+        """
         archive, image = self._archive, self._follower.image
         states = archive.states(COMPARED_EPOCHS)
         first = min((kept.head.epoch for kept in archive.snapshots.all()), default=0)
         last = archive.newest_image()
         spans = archive.segments.spans()
         first = 1 if any(s.first == 1 and last <= s.last for s in spans) else first
-        newest = archive.state_id_of(last) if last else None
-        if newest is not None:
-            states[last] = newest
+        for epoch in (last, *epochs):
+            state_id = archive.state_id_of(epoch) if epoch else None
+            if state_id is not None:
+                states[epoch] = state_id
         return HistoryAnswer(
             replica_id=self._identity.replica_id,
             log_id=image.log_id.hex(),

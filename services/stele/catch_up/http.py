@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from stele.catch_up import metrics
-from stele.catch_up.asked import LARGEST, flag, number, state_id_in
+from stele.catch_up.asked import LARGEST, flag, number, numbers, state_id_in
 from stele.catch_up.checking import PERCENT, Checks
 from stele.catch_up.holdings import Holdings, StartQuestion
 from stele.catch_up.identity import ReplicaIdentity
@@ -27,7 +27,12 @@ from stele.log.archive.records import Archived, from_container
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.runtime import recent
-from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer, StoreAnswer
+from stele.runtime.answers.catch_up import (
+    MOST_EPOCHS,
+    RecoverableAnswer,
+    RecoveredAnswer,
+    StoreAnswer,
+)
 from stele.runtime.callers import RECOVER, Callers
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
 from stele.runtime.http_sent import Sending
@@ -146,11 +151,12 @@ class Api:
 
         return await self._sending.answer(body, AVRO)
 
-    async def get_history(self, _: Request) -> Response:
+    async def get_history(self, request: Request) -> Response:
         """What this replica can give back of the log, for whoever recovers it: all that it has read, once that
-        is on its disk.
+        is on its disk. With ``epochs`` the state ids of these too, as far as they are here.
         """
         self._held.check_served()
+        epochs = numbers(request, "epochs", LARGEST, MOST_EPOCHS)
         try:
             async with asyncio.timeout(WRITTEN_S):
                 await self._written()
@@ -162,7 +168,7 @@ class Api:
                 hint="Ask again.",
             ) from error
         async with self._reading:
-            return JsonResponse(await asyncio.to_thread(self._held.history))
+            return JsonResponse(await asyncio.to_thread(self._held.history, epochs))
 
     async def get_check(self, _: Request) -> Response:
         """How far the newest check of the whole archive is, or what it found."""

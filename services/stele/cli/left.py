@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import CliError, UsageError
-from stele.domain.recovery.histories import Choice, Source
+from stele.domain.recovery.histories import Choice, Source, to_compare
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived, from_container
 from stele.log.chain import LOG_ID
 from stele.log.errors import LogError
 from stele.log.port import Record
 from stele.log.recovery import states_of
-from stele.runtime.answers.catch_up import HistoryAnswer
+from stele.runtime.answers.catch_up import MOST_EPOCHS, HistoryAnswer
 from stele.runtime.recent import PATH as RECENT
 
 PROCESSES = ("metadata-log", "coordinator", "session-guard", "tablet-balancer")
@@ -114,6 +114,32 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
         except (CliError, DamagedFileError, LogError) as error:
             silent[url] = error.message if isinstance(error, CliError) else str(error)
     return Left(tuple(sources), urls, recent, silent)
+
+
+def compared(client: Client, left: Left) -> Left:
+    """With the states of those epochs by which sources are told apart, as far as replicas hold them: these tell
+    only the newest by themselves. Raises nothing: who does not answer tells nothing.
+    """
+    sources, epochs = {each.name: each for each in left.sources}, to_compare(left.extended())
+    for begin in range(0, len(epochs), MOST_EPOCHS):
+        asked = epochs[begin : begin + MOST_EPOCHS]
+        for name, url in left.urls.items():
+            source = sources[name]
+            more = _states_of(client, url, source.log_id, asked)
+            sources[name] = replace(source, states={**more, **source.states})
+    return replace(left, sources=tuple(sources[each.name] for each in left.sources))
+
+
+def _states_of(client: Client, url: str, log_id: str, epochs: Sequence[int]) -> dict[int, bytes]:
+    """What the replica holds of these epochs, while it is at that log."""
+    named = ",".join(map(str, epochs))
+    try:
+        told = decode(client.get_bytes(f"{url}/v1/history?epochs={named}"), HistoryAnswer)
+    except CliError:
+        return {}
+    if told.log_id != log_id:
+        return {}
+    return {each: bytes.fromhex(told.states[each]) for each in epochs if each in told.states}
 
 
 def _source(name: str, told: HistoryAnswer) -> Source:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from stele.cli.client import Client, Deadline, decode
 from stele.cli.errors import CliError, UsageError
-from stele.cli.left import Left, ask
+from stele.cli.left import Left, ask, compared
 from stele.cli.options import Json, Where, user_name
 from stele.cli.output import console, error_console, print_value_as_json
 from stele.cli.places import address_of
@@ -41,7 +41,8 @@ def recover(
 
     Args:
         reason: Why; becomes part of the history.
-        take: The source whose history counts, where two of them differ: its name, or a replica's id or address.
+        take: The source whose history counts, where two of them differ, or may: its name, or a replica's id or
+            address.
         only: Ask nobody else: an address, or a service such as catch-up, which stands for all of its addresses.
             Nodes are asked at the addresses that the log has of them: a backup has those of where it was made.
         dry_run: Say what would be done, what would be lost, and whether it would be refused.
@@ -106,7 +107,7 @@ def _choose(
     client: Client, only: tuple[str, ...], take: str, limit_s: float
 ) -> tuple[Left, Choice | Rejection]:
     """Where a source is named nobody is waited for."""
-    left = _ask(client, only)
+    left = compared(client, _ask(client, only))
     if take:
         return left, choose(left.extended(), left.named(take))
     return _whole(client, only, left, limit_s)
@@ -127,7 +128,7 @@ def _whole(
             )
         waits = True
         time.sleep(LOOK_S)
-        left = _ask(client, only).remembering(left)
+        left = compared(client, _ask(client, only).remembering(left))
         chosen = choose(left.extended())
     return left, chosen
 
@@ -172,7 +173,7 @@ def _show_choice(chosen: Choice, left: Left) -> None:
     for name in chosen.apart:
         out.print(f"another history: {name}", soft_wrap=True)
     for name in chosen.unproven:
-        out.print(f"nothing in common, so nobody can tell: {name}", soft_wrap=True)
+        out.print(f"nobody can tell whether it is of this history: {name}", soft_wrap=True)
 
 
 def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> RecoverableAnswer:

@@ -2,7 +2,8 @@
 
 A state id stands for all that led to it, so sources that have the same one for an epoch share everything up
 to it, and sources that have different ones share nothing from it on: these are two histories, and which of
-them is the cluster's is for people to say.
+them is the cluster's is for people to say. So it is where nobody can tell whether they are two: the longer one
+may be what was lost.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +41,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     ``known_epoch`` is the newest epoch of the same log, or of one that came from it, that anybody tells of:
     those after ``epoch`` are lost. ``shared`` have this very state, ``ahead`` tell of later epochs, ``apart``
-    of another history, and ``unproven`` share no epoch with the source, so that nobody can say.
+    of another history, and ``unproven`` of epochs that may be of another one: the newest that they have up to
+    ``epoch`` is not known to be the same in this history.
     """
 
     source: str
@@ -54,11 +56,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
-    """The longest history that can be had, when there is one only; or what ``take`` names, whatever others say.
+    """The longest history that can be had, when there is known to be one only; or what ``take`` names, whatever
+    others say.
 
     Epochs that were given up by a recovery which another source knows of are left out: that choice was made.
     """
-    sources = [_without_given_up(source, told) for source in told]
+    sources = _as_it_is_known(told)
     named = [source for source in sources if source.name == take]
     if take and not named:
         return Rejection(
@@ -66,10 +69,8 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
             f"No source is called '{take[:80]}'.",
             f"Name one of: {', '.join(sorted(each.name for each in sources)) or '(there is none)'}.",
         )
-    whole = [
-        each for each in named or sources if each.last_image and each.last_image in each.states
-    ]
-    if not whole:
+    chosen = _longest(named or sources)
+    if chosen is None:
         return Rejection(
             "nothing_left",
             "No image of the log can be had from "
@@ -79,11 +80,30 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     two = None if take else _two_histories(sources)
     if two is not None:
         return two
-    chosen = min(whole, key=lambda source: (-source.last_image, source.name))
     strangers = [each for each in sources if not take and _unrelated(chosen, each)]
     if strangers:
         return _two_logs(chosen, strangers)
-    return _choice(chosen, sorted(sources, key=lambda source: source.name))
+    choice = _choice(chosen, sorted(sources, key=lambda source: source.name))
+    return choice if take or not choice.unproven else _unproven(choice, sources)
+
+
+def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
+    """Epochs whose state ids are to be asked of all: without them nobody can tell whether some source is of the
+    longest history.
+    """
+    sources = _as_it_is_known(told)
+    longest = _longest(sources)
+    if longest is None:
+        return ()
+    choice = _choice(longest, sources)
+    newest = (_newest_until(choice.epoch, each) for each in sources if each.name in choice.unproven)
+    return tuple(sorted({epoch for epoch in newest if epoch}))
+
+
+def _longest(sources: Iterable[Source]) -> Source | None:
+    """Of those whose newest image can be had; None when there is none."""
+    whole = [each for each in sources if each.last_image and each.last_image in each.states]
+    return min(whole, key=lambda source: (-source.last_image, source.name), default=None)
 
 
 def first_difference(sources: Iterable[Source]) -> tuple[int, dict[bytes, list[str]]] | None:
@@ -107,7 +127,7 @@ def _two_histories(sources: Iterable[Source]) -> Rejection | None:
         "two_histories",
         f"Epoch {epoch} is not the same one everywhere ({told}): these are different histories.",
         "Find out which of them nodes and callers have relied on, and name a source that has it with --take."
-        f" What the others hold from epoch {epoch} on is lost then.",
+        f" What the others hold from epoch {epoch} on at the latest is lost then.",
         {"epoch": str(epoch), **sides},
     )
 
@@ -133,19 +153,33 @@ def _two_logs(chosen: Source, strangers: Sequence[Source]) -> Rejection:
     )
 
 
+def _unproven(choice: Choice, sources: Iterable[Source]) -> Rejection:
+    told = {each.name: str(each.newest) for each in sources if each.name in choice.unproven}
+    others = ", ".join(f"{name} knows epoch {epoch}" for name, epoch in sorted(told.items()))
+    return Rejection(
+        "unproven",
+        f"{choice.source} goes on the furthest, to epoch {choice.epoch}, and nobody can tell whether others are"
+        f" of the same history ({others}): nobody who answers holds what is between them.",
+        "Start what may hold it, such as a replica that is down. Or find out which history nodes and callers"
+        " have relied on, and name a source that has it with --take.",
+        told,
+    )
+
+
 def _choice(chosen: Source, sources: Sequence[Source]) -> Choice:
     epoch, state_id = chosen.last_image, chosen.states[chosen.last_image]
     ahead, apart, unproven, known_epoch = list[str](), list[str](), list[str](), epoch
+    known = _known(chosen, sources)
     for source in sources:
         if source.log_id == chosen.log_id:
             known_epoch = max(known_epoch, source.newest)
-        common = chosen.states.keys() & source.states.keys()
-        if any(chosen.states[each] != source.states[each] for each in common):
+        common = known.keys() & source.states.keys()
+        if any(known[each] != source.states[each] for each in common):
             apart.append(source.name)
             continue
         if common and source.log_id > chosen.log_id:
             known_epoch = max(known_epoch, source.newest)
-        if source.states and not common:
+        if source.states and max(common, default=-1) < _newest_until(epoch, source):
             unproven.append(source.name)
         if source.newest > epoch:
             ahead.append(source.name)
@@ -160,6 +194,34 @@ def _choice(chosen: Source, sources: Sequence[Source]) -> Choice:
         apart=tuple(apart),
         unproven=tuple(unproven),
     )
+
+
+def _known(chosen: Source, sources: Sequence[Source]) -> dict[int, bytes]:
+    """State ids of the chosen history: its own, and of others up to the newest that they share with it."""
+    known, size = {**chosen.states}, 0
+    while len(known) > size:  # what one adds may be what another one shares
+        size = len(known)
+        for source in sources:
+            common = known.keys() & source.states.keys()
+            if common and all(known[each] == source.states[each] for each in common):
+                last = max(common)
+                known |= {each: state for each, state in source.states.items() if each <= last}
+    return known
+
+
+def _newest_until(epoch: int, source: Source) -> int:
+    """The newest epoch up to this one that it tells of; 0 when there is none."""
+    return max((each for each in source.states if each <= epoch), default=0)
+
+
+def _as_it_is_known(told: Sequence[Source]) -> list[Source]:
+    """Without what recoveries gave up, and with the states that they went on from."""
+    return [_with_ends(_without_given_up(source, told)) for source in told]
+
+
+def _with_ends(source: Source) -> Source:
+    ends = {each.last_epoch: bytes.fromhex(each.state_id) for each in source.incarnations}
+    return replace(source, states={**ends, **source.states}) if ends else source
 
 
 def _without_given_up(source: Source, told: Iterable[Source]) -> Source:

@@ -1,11 +1,15 @@
 """Answers of catch-up: what its archive holds, and where a reader of the log begins."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from stele.domain.cluster.facts import Incarnation
 from stele.log.archive_store.verify import Verdict
+
+MOST_EPOCHS: Final = 100
+"""Whose state ids one question about a history may ask for; each is looked up on the disk."""
 
 
 class SnapshotAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,11 +84,11 @@ class Topic:
     def value_at(self, offset: int) -> bytes | None:
         return self.records[offset - self.begin] if self.begin <= offset < self.high else None
 
-    def end_for(self, name: str) -> int:
-        """What this process is told when it asks where the topic ends."""
+    def end_for(self, name: str, *, reads: bool) -> int:
+        """What this process is told when it asks where the topic ends, or reads what it has read before."""
         if self.old_ends is None:
             return self.high
-        return max(self.begin, self.old_ends.end_for(name, self.high))
+        return max(self.begin, self.old_ends.end_for(name, self.high, reads=reads))
 
     # -- what processes do --
 
@@ -355,13 +355,13 @@ class TopicLog:
             topic = self._topic
             if offset < topic.begin:
                 raise OffsetGoneError(offset, f"the topic begins at {topic.begin}.")
-            last = min(self._end(), offset + limit)
+            last = min(self._end(reads=True), offset + limit)
             return [Record(at, topic.records[at - topic.begin]) for at in range(offset, last)]
 
         return await self._ask(found)
 
-    def _end(self) -> int:
-        return self._topic.end_for(self._machine.name)
+    def _end(self, *, reads: bool = False) -> int:
+        return self._topic.end_for(self._machine.name, reads=reads)
 
     async def close(self) -> None:
         self._closed = True

@@ -87,6 +87,7 @@ FREEZE_EVERY_S: Final = 20.0
 LONGEST_FREEZE_S: Final = 10.0
 APART_SHARE: Final = 0.4
 WATCHES_SHARE: Final = 0.5
+FEW_COMPARED: Final = (1, 5, 25)
 WATCHES: Final = 2
 REQUESTS_PAST_S: Final = 10.0
 """They go on for so long after the last round."""
@@ -202,6 +203,10 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     truncate_behind: int = 1
     segment_epochs: int = 20
     snapshots_kept: int = 3
+    compared_epochs: int = 0
+    """Of how many epochs replicas tell the states unasked when the log is recovered; 0: as in production, which
+    is more than a run has.
+    """
     short_records: int = 30
     """A topic of no more records is read from its beginning."""
     actions: tuple[Action, ...] = ()
@@ -301,6 +306,7 @@ def make_disaster(seed: int) -> Disaster:
         memory=make_memory(Random(f"memory/{seed}")),
         records=make_records(Random(f"records/{seed}")),
         clocks=clocks,
+        compared_epochs=Random(f"compared/{seed}").choice((0, *FEW_COMPARED)),
     )
 
 

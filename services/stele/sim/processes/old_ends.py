@@ -18,6 +18,7 @@ OLD_END_SHARE: Final = 0.15
 OLD_END_EVERY_S: Final = 12.0
 OLD_END_S: Final = (1.0, 6.0)
 """An end that stays before the last winner for eight seconds is proof that this is lost."""
+READS, LOOKS = "reads", "looks"
 ASKS_IT: Final = 0.5
 """The share of processes that ask the old leader."""
 DOWN_MS: Final = 1000
@@ -37,10 +38,14 @@ def make_old_ends(random: Random, names: Sequence[str], length_s: float) -> list
 
 
 class OldEnd(NamedTuple):
-    """What an old leader tells these processes from the change of the leader on."""
+    """What an old leader tells these processes from the change of the leader on. Some ask it by one of their
+    clients alone: ``reading`` when they read again, ``looking`` when they ask where the topic ends.
+    """
 
     end: int
     names: frozenset[str]
+    reading: frozenset[str]
+    looking: frozenset[str]
     changed_us: int
     until_us: int
 
@@ -52,12 +57,18 @@ class OldEnds:
         self.told = 0
         self._world = world
         self._all = list[OldEnd]()
+        self._client = world.kernel.random("old ends").choice
         self._newest: OldEnd | None = None
 
     def begin(self, action: Action) -> None:
         world, topic = self._world, self._world.topic
         now_us, names = world.kernel.now_us, frozenset(action.text.split())
-        self._newest = OldEnd(topic.high, names, now_us, now_us + us(action.seconds))
+        clients = {name: self._client((READS, LOOKS, "")) for name in sorted(names)}
+        reading, looking = (
+            frozenset(name for name in names if clients[name] != other) for other in (LOOKS, READS)
+        )
+        until_us = now_us + us(action.seconds)
+        self._newest = OldEnd(topic.high, names, reading, looking, now_us, until_us)
         self._all.append(self._newest)
         topic.change_leader(action.number / 1000)
         world.trace(
@@ -69,10 +80,12 @@ class OldEnds:
         """There is one leader, whom all ask."""
         self._newest = None
 
-    def end_for(self, name: str, end: int) -> int:
-        """What this process is told, of a topic that ends at ``end``."""
+    def end_for(self, name: str, end: int, *, reads: bool) -> int:
+        """What this process is told, of a topic that ends at ``end``, by the client that reads or the other."""
         old = self._newest
-        if old is None or name not in old.names or self._world.kernel.now_us >= old.until_us:
+        if old is None or self._world.kernel.now_us >= old.until_us:
+            return end
+        if name not in (old.reading if reads else old.looking):
             return end
         self.told += old.end < end
         return min(end, old.end)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from stele.cli.client import Client
 from stele.cli.commands.recover import question
 from stele.cli.errors import CliError
-from stele.cli.left import Left, ask
+from stele.cli.left import Left, ask, compared
 from stele.domain.base import Rejection
 from stele.domain.recovery.histories import Choice, choose
 from stele.sim.kernel import Owner, us
@@ -21,6 +21,7 @@ WAIT_S: Final = 15.0
 RECOVER_S: Final = 40.0
 STEP_US: Final = 20_000
 OK: Final = 200
+FOR_PEOPLE: Final = ("two_histories", "unproven")
 BEFORE: Final = re.compile("recovered before, .* goes on after epoch [0-9]+ as log ([0-9a-f]{32})")
 
 
@@ -136,13 +137,13 @@ class Operator:
 
     def _choose(self, client: OperatorClient) -> "tuple[Left, Choice] | str":
         as_client = cast(Client, client)
-        left = ask(as_client, self._world.replica_urls)
+        left = compared(as_client, ask(as_client, self._world.replica_urls))
         chosen = choose(left.extended())
-        if isinstance(chosen, Rejection) and chosen.code == "two_histories":
+        if isinstance(chosen, Rejection) and chosen.code in FOR_PEOPLE:
             named = [each.name for each in left.sources if each.last_image]
             take = self._chance.choice(sorted(named))
             client.asked.taken = take.split(" ")[0]
-            self._world.trace(f"two histories: {take} is taken. {chosen.message}"[:300])
+            self._world.trace(f"{chosen.code}: {take} is taken. {chosen.message}"[:300])
             chosen = choose(left.extended(), take)
         if isinstance(chosen, Rejection):
             return f"{chosen.message} {chosen.hint}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from stele.catch_up import filling
+from stele.catch_up import filling, holdings
 from stele.domain.image import EMPTY
 from stele.domain.names import NodeState
 from stele.domain.requests import memory
@@ -77,6 +77,8 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         remember(patch)
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
+        if scenario.compared_epochs:
+            patch.attribute(holdings, "COMPARED_EPOCHS", scenario.compared_epochs)
         if scenario.apart:
             patch.attribute(apart, "LARGE_ROWS", 0)
         patch.attribute(memory, "GENERATION", scenario.memory.size)
