@@ -105,9 +105,9 @@ async def test_a_coordinator_that_is_told_of_a_freeze_sends_the_same_again(
     told: list[str] = []
     plain = writer.pipeline.submit
 
-    def submit(envelope: Envelope, reply: Reply) -> None:
+    def submit(envelope: Envelope, reply: Reply, problem: Rejection | None = None) -> None:
         if len(told) == NOT_TAKEN or not isinstance(envelope.command, Advance):
-            plain(envelope, reply)
+            plain(envelope, reply, problem)
             return
         told.append(envelope.request_id)
         image = writer.image
