@@ -26,8 +26,8 @@ from stele.runtime.starting import begin
 RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 30.0
 """Each try reads the log: the pause grows up to this where it is not read to its end."""
-END_S: Final = 30.0
-"""One look whether the end was reached; a long log takes several."""
+END_S: Final = 15.0
+"""One wait for the log's end; a long log takes several, each tells how far it is. A look takes 10 s at most."""
 TROUBLE_EVERY_S: Final = 1.0
 """How often it is looked whether the reader is in trouble."""
 
