@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from stele.sim.kernel import us
 from stele.sim.scenario import Action, times
 
@@ -18,14 +20,19 @@ OLD_END_SHARE: Final = 0.15
 OLD_END_EVERY_S: Final = 12.0
 OLD_END_S: Final = (1.0, 6.0)
 """An end that stays before the last winner for eight seconds is proof that this is lost."""
-READS, LOOKS = "reads", "looks"
+READS: Final = "/reads"
+LOOKS: Final = "/looks"
+CLIENTS: Final = (READS, LOOKS, "")
+"""A process has one that reads again what it has read, and one that asks where the topic ends."""
 ASKS_IT: Final = 0.5
 """The share of processes that ask the old leader."""
 DOWN_MS: Final = 1000
 
 
 def make_old_ends(random: Random, names: Sequence[str], length_s: float) -> list[Action]:
-    """``text`` has who asks the old leader; for ``number`` milliseconds there is no new one."""
+    """``text`` has who asks the old leader, and by which client if it is one alone; for ``number`` milliseconds
+    there is no new one.
+    """
     if random.random() >= OLD_END_SHARE:
         return []
     found = list[Action]()
@@ -34,7 +41,12 @@ def make_old_ends(random: Random, names: Sequence[str], length_s: float) -> list
         asking = " ".join(name for name in names if random.random() < ASKS_IT)
         down_ms = random.randrange(DOWN_MS)
         found.append(Action(at_s, OLD_END, "", round(seconds, 3), down_ms, asking))
-    return found
+    return [
+        msgspec.structs.replace(
+            each, text=" ".join(name + random.choice(CLIENTS) for name in each.text.split())
+        )
+        for each in found
+    ]
 
 
 class OldEnd(NamedTuple):
@@ -43,11 +55,14 @@ class OldEnd(NamedTuple):
     """
 
     end: int
-    names: frozenset[str]
     reading: frozenset[str]
     looking: frozenset[str]
     changed_us: int
     until_us: int
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.reading | self.looking
 
 
 class OldEnds:
@@ -57,22 +72,21 @@ class OldEnds:
         self.told = 0
         self._world = world
         self._all = list[OldEnd]()
-        self._client = world.kernel.random("old ends").choice
         self._newest: OldEnd | None = None
 
     def begin(self, action: Action) -> None:
         world, topic = self._world, self._world.topic
-        now_us, names = world.kernel.now_us, frozenset(action.text.split())
-        clients = {name: self._client((READS, LOOKS, "")) for name in sorted(names)}
+        now_us, asking = world.kernel.now_us, action.text.split()
         reading, looking = (
-            frozenset(name for name in names if clients[name] != other) for other in (LOOKS, READS)
+            frozenset(each.removesuffix(by) for each in asking if not each.endswith(other))
+            for by, other in ((READS, LOOKS), (LOOKS, READS))
         )
         until_us = now_us + us(action.seconds)
-        self._newest = OldEnd(topic.high, names, reading, looking, now_us, until_us)
+        self._newest = OldEnd(topic.high, reading, looking, now_us, until_us)
         self._all.append(self._newest)
         topic.change_leader(action.number / 1000)
         world.trace(
-            f"the leader changes, and the old one tells {', '.join(sorted(names))} that the log ends at"
+            f"the leader changes, and the old one tells {', '.join(sorted(asking))} that the log ends at"
             f" {topic.high} for {action.seconds} s"
         )
 
