@@ -22,6 +22,9 @@ from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.archive.spans import NotArchivedError
+from stele.log.archive_store.layout import Contents
+from stele.log.archive_store.lineage import UNKNOWN, Past
+from stele.log.archive_store.stored import StoredArchive
 from stele.log.chain import RECENT, Anchor
 from stele.log.errors import OtherHistoryError, TruncatedError
 from stele.log.follower import Floor
@@ -333,6 +336,24 @@ def gap_is_filled_with_whatever_is_given(patch: Patch) -> None:
     patch.attribute(filling, "_kept", adopted)
 
 
+def store_gives_what_was_given_up(patch: Patch) -> None:
+    """Epochs of an older log count as far as the newest log has put none of its own into the store."""
+
+    async def unknown(_: StoredArchive, contents: Contents) -> Past:
+        return UNKNOWN
+
+    patch.attribute(StoredArchive, "_past", unknown)
+
+
+def what_is_set_aside_comes_back_without_power(patch: Patch) -> None:
+    """The names of what was set aside are not on the disk when a replica goes on."""
+
+    def unsynced(folder: Path) -> None:
+        return None
+
+    patch.attribute(segments, "sync_folder", unsynced)
+
+
 def archives_are_believed_whatever_they_give(patch: Patch) -> None:
     """Epochs of the past that do not lead to what a process has read are taken for its own."""
     patch.function(first_stray, lambda winners, state_id, known: None)
@@ -343,6 +364,8 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     what_was_given_up_stays_beside_its_successor,
     what_the_giver_cannot_tell_of_is_kept,
     gap_is_filled_with_whatever_is_given,
+    store_gives_what_was_given_up,
+    what_is_set_aside_comes_back_without_power,
     archives_are_believed_whatever_they_give,
     lost_log_of_a_newcomer_has_no_name,
     first_epoch_is_left_to_who_recovered_the_log,
