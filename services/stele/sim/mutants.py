@@ -150,7 +150,6 @@ BY_DISASTERS: Final = frozenset(
         "serve_before_caught_up",
         "skip_the_fence",
         "truncation_ends_by_a_quorum",
-        "truncation_keeps_the_data",
         "undone_group_keeps_its_tokens",
         "undone_join_makes_a_member",
         "undone_removal_makes_a_member_again",
