@@ -30,7 +30,6 @@ from stele.runtime.http_tls import certificate_refused
 from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 PAGES_PATH: Final = "/v1/agent/pages"
-"""Names the node that a call is meant for: another one may have come to its address."""
 ANSWER_S: Final = 15.0
 HTTP_OK: Final = 200
 HTTP_NOT_FOUND: Final = 404
