@@ -243,7 +243,7 @@ async def test_a_restart_in_the_middle_of_streaming_begins_anew_and_loses_nothin
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.replica, "scan", dies)
-        patch.setattr("stele.node.streaming.PAGE_BYTES", 50)
+        patch.setattr("stele.agent.pages.PAGE_BYTES", 50)
         with pytest.raises(ConnectionError):
             await node.stream()
     assert 0 < sum([(await node.on_shards(key))[1] for key in keys]) < 40

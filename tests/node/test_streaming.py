@@ -14,6 +14,7 @@ from stele.agent import pulling
 from stele.agent.codes import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pace import BURST_S
+from stele.agent.pages import PAGE_S
 from stele.agent.pulling import PORTION_RANGES, StreamFailed, portions_of
 from stele.agent.routing import Routing
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
@@ -29,7 +30,7 @@ from stele.node.clock import HybridClock
 from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.store import Into, Permit, Store
-from stele.node.streaming import PAGE_S, Streamer
+from stele.node.streaming import Streamer
 from stele.node.wire import Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
 
@@ -180,7 +181,7 @@ async def test_without_the_node_that_it_takes_over_from_it_merges_a_majority(
 async def test_large_ranges_come_in_pages(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stele.node.streaming.PAGE_BYTES", 1000)
+    monkeypatch.setattr("stele.agent.pages.PAGE_BYTES", 1000)
     keys = gained(cluster.world, 100)
     for key in keys:
         for node_id in ("n1", "n2", "n3"):

@@ -14,7 +14,7 @@ from stele.agent.admission import Advertised
 from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
-from stele.agent.probing import MISDIRECTED, ROUTE_ANEW, check_log, check_meant, judge_route
+from stele.agent.probing import ROUTE_ANEW, check_log, check_meant, judge_route
 from stele.agent.standing import Expelled
 from stele.domain.routed import Routed
 from stele.node import metrics
@@ -217,15 +217,8 @@ class NodeHttp:
         """A caller that knows an old address may mean a node whose address this one has now; one that has not
         heard that the log was recovered may go by epochs that are lost.
         """
-        own, meant = self._agent.node_id, request.headers.get(REPLICA_HEADER, "")
-        if meant and meant != own:
-            raise HttpError(
-                MISDIRECTED,
-                "other_node",
-                f"This is node '{own}', not '{meant}'.",
-                hint="Read the log: it says where the node is now.",
-                details={"node": own},
-            )
+        own = self._agent.node_id
+        check_meant(own, request.headers.get(REPLICA_HEADER) or own)
         here = self._agent.image.log_id.hex()
         log_id = request.headers.get(LOG_HEADER, here)
         if log_id != here:

@@ -16,6 +16,7 @@ from stele.agent.codes import Code
 from stele.agent.judging import CATCH_UP_LIMIT_S
 from stele.agent.orders import OrderProgress
 from stele.agent.pace import Pace
+from stele.agent.pages import PAGE_BYTES
 from stele.agent.partitions import write_partitions
 from stele.agent.pulling import RETRY_S, TRIES, Sessions
 from stele.domain.image import Image
@@ -33,7 +34,6 @@ from stele.node.cells import Row
 from stele.node.clock import HybridClock
 from stele.node.manifests import MANIFEST, Manifest, SnapshotFile, decode_manifest, files_of
 from stele.node.store import Store
-from stele.node.streaming import PAGE_BYTES
 from stele.node.wire import Fetch, Fetched
 
 PIECE_BYTES: Final = 4 * MIB

@@ -11,6 +11,7 @@ import msgspec
 
 from stele.agent.orders import OrderProgress
 from stele.agent.pace import Pace
+from stele.agent.pages import PAGE_BYTES
 from stele.agent.partitions import placed
 from stele.agent.pulling import Sessions
 from stele.agent.spans import Span
@@ -31,7 +32,6 @@ from stele.node.manifests import (
     encode_manifest,
 )
 from stele.node.store import Cursor, Store
-from stele.node.streaming import PAGE_BYTES
 
 FILE_BYTES: Final = 16 * MIB
 """A file is held in memory once, to be hashed; a row may be larger."""

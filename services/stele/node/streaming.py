@@ -6,15 +6,16 @@ is on the disk. From whom which ranges are pulled is the agent's to know (``stel
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from stele.agent.orders import OrderProgress
 from stele.agent.pace import Pace
+from stele.agent.pages import page_bytes
 from stele.agent.partitions import placed, write_partitions
 from stele.agent.pulling import Puller, Reading, Sessions
 from stele.agent.spans import Span
 from stele.domain.messages import Order
-from stele.domain.topology.limits import MIB, stream_bytes_per_s
+from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.node.cells import Row
 from stele.node.clock import HybridClock
@@ -22,10 +23,6 @@ from stele.node.comparing import SourceGone, differing
 from stele.node.digests import Digest
 from stele.node.store import Cursor, Store
 from stele.node.wire import Compare, Compared, Scan, Scanned
-
-PAGE_BYTES: Final = 2 * MIB
-PAGE_S: Final = 0.5
-"""Under a low limit a page is what may come in this time: else nothing would be seen to move for seconds."""
 
 
 class Source(Protocol):
@@ -95,7 +92,7 @@ class Streamer:
         """Read one source's rows through to the end; False when it stopped giving them."""
         cursor: Cursor | None = None
         while True:
-            most = min(PAGE_BYTES, int(PAGE_S * self._limit_bytes_per_s()))
+            most = page_bytes(self._limit_bytes_per_s())
             page = await self._scan(reading, source, spans, cursor, most)
             if page is None:
                 return False
