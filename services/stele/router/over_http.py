@@ -15,7 +15,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.router.events import Change, State, image_of, moved_on, with_diff
 from stele.router.router import READY_S, Router, kept_current, listed
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.errors import code_in
 from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 ANSWER_S: Final = 30.0
@@ -241,14 +241,6 @@ def _check(path: str, status: int, body: bytearray) -> None:
     if status == HTTP_OK:
         return
     text = f"{path} answers {status}: {body[:SHOWN].decode(errors='replace')}"
-    if status == HTTP_GONE or (status == HTTP_NOT_FOUND and _code(body).startswith(OF_AN_EPOCH)):
+    if status == HTTP_GONE or (status == HTTP_NOT_FOUND and code_in(body).startswith(OF_AN_EPOCH)):
         raise _Anew(text)
     raise _Away(text)
-
-
-def _code(body: bytearray) -> str:
-    """Of an error's body; empty where it is none of ours."""
-    try:
-        return msgspec.json.decode(body, type=ErrorBody).code
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""

@@ -18,3 +18,11 @@ class ErrorBody(msgspec.Struct, frozen=True):
     message: str
     hint: str = ""
     details: dict[str, Detail] = {}
+
+
+def code_in(content: bytes | bytearray) -> str:
+    """The code of an error that was answered; empty where that is none of ours."""
+    try:
+        return msgspec.json.decode(content, type=ErrorBody).code
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from stele.runtime.answers.errors import code_in
 from stele.sim.kernel import Clock, Future, Owner, Task, us
 from stele.sim.messages import KvOp
-from stele.sim.processes.web import code_of
 from stele.sim.registers import check_registers
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class DataClient(Owner):
         number = self.world.rows.begins(pending)
         status, content = await self._call(pending.node, key, value.encode())
         done = status == OK
-        surely_not = not done and status >= REFUSED and code_of(content) != UNKNOWN
+        surely_not = not done and status >= REFUSED and code_in(content) != UNKNOWN
         ended = replace(pending, ended=self.world.kernel.now_s, done=done, known=surely_not)
         if (done or surely_not) and self._counts(pending):
             self.world.rows.ends(number, ended)
@@ -167,7 +167,7 @@ class DataClient(Owner):
         number = self.world.rows.begins(pending)
         status, content = await self._call(pending.node, key, None)
         is_there = status == OK
-        if is_there or (status == NOT_FOUND and code_of(content) == NO_KEY):
+        if is_there or (status == NOT_FOUND and code_in(content) == NO_KEY):
             value = content.decode() if is_there else None
             ended = self.world.kernel.now_s
             done = replace(pending, ended=ended, value=value, done=True, known=True)

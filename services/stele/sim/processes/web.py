@@ -14,7 +14,6 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Match
 from starlette.types import Message
 
-from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.http import HttpError
 from stele.runtime.transport import SILENT_S, OnPiece
 from stele.sim.kernel import Owner
@@ -176,14 +175,6 @@ class Web:
                 answer(*await _content(target, request, response))
                 return
         answer(404, b"there is nothing of this name")
-
-
-def code_of(content: bytes) -> str:
-    """Of an error that was answered; empty where it has none."""
-    try:
-        return msgspec.json.decode(content, type=ErrorBody).code
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
 
 
 def _while_open(stream: Stream, on_piece: Callable[[bytes], None], piece: bytes) -> None:
