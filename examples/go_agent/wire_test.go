@@ -83,3 +83,25 @@ func TestALineThatWasCutIsForgottenAndOthersStay(t *testing.T) {
 		t.Error(store.rows, err)
 	}
 }
+
+func TestPagesAreBoundedInRowsAndBytes(t *testing.T) {
+	rows := func(count, bytes int) []*Line {
+		made := []*Line{}
+		for at := range count {
+			made = append(made, &Line{Token: int64(count - at), Key: []byte("k"), Value: make([]byte, bytes)})
+		}
+		return made
+	}
+	for _, each := range []struct{ count, bytes, given int }{
+		{0, 0, 0}, {1, 3 * pageBytes, 1}, {pageRows, 1, pageRows}, {pageRows + 1, 1, pageRows},
+		{3, pageBytes - 1, 1}, {5, pageBytes / 4, 3},
+	} {
+		page := pageOf(rows(each.count, each.bytes))
+		if len(page.Rows) != each.given || page.More != (each.given < each.count) {
+			t.Error(each, len(page.Rows), page.More)
+		}
+		if len(page.Rows) > 0 && page.Rows[0].Token != 1 {
+			t.Error("not the first rows")
+		}
+	}
+}

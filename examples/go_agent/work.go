@@ -16,6 +16,7 @@ import (
 
 const (
 	pageRows  = 500
+	pageBytes = 2 << 20
 	batchRows = 200
 	tries     = 3
 )
@@ -277,11 +278,20 @@ func (n *Node) give(ctx context.Context, ask *Ask) (*Page, *Refusal) {
 	rows := slices.DeleteFunc(n.store.inRange(ask.Data, ask.Start, ask.End), func(row *Line) bool {
 		return ask.After != nil && !before(ask.After, row)
 	})
+	return pageOf(rows), nil
+}
+
+// pageOf is the first of the rows, as many as the bounds allow; at least one, however large that is.
+func pageOf(rows []*Line) *Page {
 	sort.Slice(rows, func(i, j int) bool { return before(rows[i], rows[j]) })
-	if len(rows) <= pageRows {
-		return &Page{rows, false}, nil
+	size := 0
+	for given, row := range rows {
+		size += len(row.Key) + len(row.Value)
+		if given > 0 && (given == pageRows || size > pageBytes) {
+			return &Page{rows[:given], true}
+		}
 	}
-	return &Page{rows[:pageRows], true}, nil
+	return &Page{rows, false}
 }
 
 func before(one, other *Line) bool {
