@@ -5,17 +5,21 @@ By the text alone, so that every process decides alike: whether a host is there 
 
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
+from string import ascii_letters
 from typing import Final
 
 PORTS: Final = {"http": 80, "https": 443}
 """The schemes, and the port of an address that says none."""
 MAX_PORT: Final = 65535
+MAX_CHARS: Final = 2048
 MAX_HOST_CHARS: Final = 253
 """A name in DNS is no longer."""
+MAX_LABEL_CHARS: Final = 63
 COMPARED: Final = 4096
 """Normal forms that are kept: who is announced is compared with all members."""
 _NOT_IN_URLS: Final = frozenset(' "<>\\^`{|}')
 _DIGITS_AND_DOTS: Final = frozenset("0123456789.")
+_OF_HOSTS: Final = frozenset(ascii_letters) | _DIGITS_AND_DOTS | {"-", "_"}
 
 
 class NoAddressError(ValueError):
@@ -46,6 +50,8 @@ def normal_address(address: str) -> str:
     """With scheme and host in lower case, the port said, no user, and no slash at the end. Raises
     NoAddressError.
     """
+    if len(address) > MAX_CHARS:
+        raise NoAddressError(f"it has more than {MAX_CHARS} characters")
     scheme, separator, rest = address.partition("://")
     scheme = scheme.lower()
     if scheme not in PORTS or not separator:
@@ -91,7 +97,7 @@ def _ipv6(text: str) -> str:
 
 
 def _name(host: str) -> str:
-    """As resolvers are given it: labels beyond ASCII in their ``xn--`` form. Raises NoAddressError."""
+    """In lower case. Raises NoAddressError."""
     if not host:
         raise NoAddressError("it names no host")
     if "[" in host or "]" in host:
@@ -101,10 +107,14 @@ def _name(host: str) -> str:
             return str(IPv4Address(host))
         except ValueError:
             raise NoAddressError("its host is no IPv4 address") from None
+    if not _OF_HOSTS.issuperset(host):
+        raise NoAddressError(
+            "its host has more than letters, digits, dots, hyphens and underscores: clients differ in what they"
+            " make of a name in another script, so give its xn-- form"
+        )
     if len(host) > MAX_HOST_CHARS:
         raise NoAddressError(f"its host has more than {MAX_HOST_CHARS} characters")
-    try:
-        return host.encode("idna").decode("ascii").lower()
-    except UnicodeError:
-        why = "its host has an empty part between dots, or one of more than 63 characters"
-        raise NoAddressError(why) from None
+    if not all(1 <= len(label) <= MAX_LABEL_CHARS for label in host.removesuffix(".").split(".")):
+        why = f"its host has an empty part between dots, or one of more than {MAX_LABEL_CHARS} characters"
+        raise NoAddressError(why)
+    return host.lower()
