@@ -55,6 +55,18 @@ def asked_of(server: Server) -> set[str]:
     return {asked.path.split("/v1/")[0] for asked in server.asked}
 
 
+@pytest.mark.parametrize("address", ("http://ä_b:7100", "http://xn--a", "http://a b"))
+def test_a_node_whose_address_no_client_takes_is_one_that_does_not_answer(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """An older release may have taken it into the log."""
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", f"{server.url}/one")
+    server.answer("GET", "/one/v1/history", history("cu-one", address))
+    server.answer("POST", f"/one{CHECK}", {})
+    done = stele("recover", "--dry-run")
+    assert done.exit_code == 0, done
+
+
 def test_a_dry_run_is_refused_in_the_words_of_the_recovery(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:

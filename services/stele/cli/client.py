@@ -39,6 +39,10 @@ ASK_S = 3.0
 SILENCE_S = 60.0
 """An event stream says something at least this often (keep-alive), or is taken for dead."""
 
+NO_ADDRESS = (httpx.InvalidURL, UnicodeError)
+NO_ANSWER = (httpx.TransportError, *NO_ADDRESS)
+"""What is raised where nobody answers, and where an address of the log is none to this client."""
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, *NO_ADDRESS)
 _TRY_AGAIN = (503, 504)
 _NOBODYS_PATH = ("", "not_found")
 """Codes of an answer about the path and not about what was asked for; empty: the words of something else."""
@@ -115,7 +119,7 @@ class Client:
         """From one address, once. Raises CliError."""
         try:
             answer = self._http(url).get(url, timeout=_timeout(min(ASK_S, self.timeout_s)))
-        except httpx.TransportError as error:
+        except NO_ANSWER as error:
             raise UnreachableError(
                 f"{url} does not answer ({_short(error)}).", "Is the process running?"
             ) from error
@@ -126,7 +130,7 @@ class Client:
     def send(
         self, method: str, url: str, content: bytes | None, **params: object
     ) -> httpx.Response:
-        """What one address answers, asked once. Raises httpx.TransportError."""
+        """What one address answers, asked once. Raises what is in ``NO_ANSWER``."""
         given = {key: str(value) for key, value in params.items()}
         return self._http(url).request(method, url, params=given, content=content)
 
@@ -134,7 +138,7 @@ class Client:
         """The body of one address, asked once. Raises CliError."""
         try:
             answer = self._http(url).get(url, timeout=_timeout(self.timeout_s))
-        except httpx.TransportError as error:
+        except NO_ANSWER as error:
             raise UnreachableError(
                 f"{url} does not answer ({_short(error)}).", "Is the process running?"
             ) from error
@@ -153,7 +157,7 @@ class Client:
                 headers=self._credentials,
                 timeout=_timeout(self._retry_for_s),
             )
-        except httpx.TransportError as error:
+        except NO_ANSWER as error:
             raise UnreachableError(
                 f"{url} did not answer ({_short(error)}).",
                 "Whether it was done is unknown: ask it again, it is done once.",
@@ -213,7 +217,7 @@ class Client:
                     begun = True
                     yield answer.iter_lines()
                     return
-            except httpx.TransportError as error:
+            except NO_ANSWER as error:
                 last = _short(error)
                 if begun:
                     break
@@ -304,8 +308,8 @@ class Client:
                         headers=self._headers(service) if content else None,
                         timeout=_timeout(limit_s),
                     )
-            except httpx.TransportError as error:
-                self._arrived += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            except NO_ANSWER as error:
+                self._arrived += not isinstance(error, _NEVER_SENT)
                 why = f"{urls[index]} cannot be reached: {_short(error)}"
                 if _certificate_refused(error):
                     stopped.append(UnreachableError(f"{why}."))

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from cyclopts import Parameter
 
-from stele.cli.client import Client, decode, refusal_of
+from stele.cli.client import NO_ANSWER, Client, decode, refusal_of
 from stele.cli.errors import CliError, RefusedError, UnreachableError, UsageError
 from stele.cli.lean import httpx
 from stele.cli.options import Where
@@ -101,7 +101,7 @@ def through_any_node(
         try:
             url = address.rstrip("/") + path
             answer = client.send(method, url, value, consistency=consistency)
-        except httpx.TransportError as error:
+        except NO_ANSWER as error:
             away = UnreachableError(
                 f"{address} does not answer ({error}).", "`stele status` shows who is up."
             )
