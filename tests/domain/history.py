@@ -20,11 +20,11 @@ def join(index: int, rack: str = "", shards: int = 1) -> Join:
     )
 
 
-def three_nodes(shards: int = 1) -> tuple[History, World]:
+def three_nodes(shards: int = 1, cluster_id: str = "demo/1") -> tuple[History, World]:
     """A cluster of n1, n2, n3 in three racks with keyspace ``library`` at replication factor 3."""
     world = World()
     history = world.history
-    assert history.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
+    assert history.apply(FoundCluster(cluster_id, LOG_ID.hex())) is None
     assert history.apply(ClaimCoordinator("c1", 1)) is None
     world.brain.term = 1
     for index in (1, 2, 3):

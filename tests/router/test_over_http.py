@@ -316,6 +316,49 @@ async def test_a_state_that_does_not_fit_itself_is_no_end() -> None:
             assert router.trouble == ""
 
 
+@pytest.mark.parametrize(
+    ("changed", "trouble"),
+    (
+        ({"cluster_id": "another"}, "it is of cluster demo (another), and this router of demo"),
+        ({"epoch": 0}, "the log is empty"),
+        ({"log_id": "00" * 16}, "it is at log 00000000000000000000000000000000, which was"),
+    ),
+)
+async def test_a_state_of_another_cluster_or_of_an_older_log_is_not_routed_by(
+    changed: dict[str, object], trouble: str
+) -> None:
+    """Its nodes would take the writes."""
+    site, http = Site(life()), Answers()
+    site.give(40)
+    async with site.serving() as url:
+        read = bytearray()
+        await http.ask(f"{url}/v1/state", lambda _, piece: read.extend(piece), 5)
+        other = msgspec.json.encode({**msgspec.json.decode(bytes(read)), **changed, "nodes": []})
+        http.planned[f"{url}/v1/state"] = [(200, bytes(read))]
+        http.planned[f"{url}/v1/changes"] = [(410, b"{}")]
+        http.always[f"{url}/v1/state"] = 200, other
+        async with http_router([url], transport=http) as router:
+            await until(lambda: trouble in router.trouble, "the router to say what it refuses")
+            assert router.epoch == 40 and router.lookup(TABLE, b"k").reads
+            del http.always[f"{url}/v1/state"]
+            site.give(13)
+            await router.wait_for_epoch(site.given, 20)
+            same_routes(router, site.image)
+
+
+async def test_a_router_that_knows_nothing_waits_for_a_cluster_to_be_founded() -> None:
+    site = Site(life())
+    async with site.serving() as url:
+        with pytest.raises(NotReady, match="the log is empty"):
+            async with http_router([url], 0.5):
+                pass
+        opened = asyncio.create_task(http_router([url], 20).__aenter__())
+        await asyncio.sleep(0.3)
+        site.give(40)
+        router = await opened
+        same_routes(router, site.image)
+
+
 async def test_what_a_newer_metadata_log_adds_to_an_answer_is_ignored() -> None:
     def newer(body: bytes) -> bytes:
         diff = msgspec.json.decode(body)

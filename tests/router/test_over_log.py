@@ -213,6 +213,23 @@ async def test_a_topic_that_was_made_anew_and_is_empty_takes_nothing_from_a_rout
         await until(lambda: not router.trouble, "the log to be read again", WITHIN_S)
 
 
+async def test_a_router_does_not_go_over_to_a_cluster_that_was_founded_anew(
+    history: History,
+) -> None:
+    """Nothing of it is what its client has read and written."""
+    broker = Broker(history)
+    async with broker.router() as router:
+        broker.partition.recreate()
+        anew = three_nodes(cluster_id="demo/2")[0]
+        broker.give(anew, 3)
+        broker.opened[-1].on_error(OffsetGoneError(9, "it is gone"))
+        await until(lambda: "is of cluster" in router.trouble, "the router to notice", WITHIN_S)
+        broker.give(anew, len(anew.epochs))
+        await asyncio.sleep(10 * SlowLog.PAUSE_S)
+        assert router.image.cluster_id == "demo/1" and router.epoch == len(history.epochs)
+        assert "make the router anew" in router.trouble
+
+
 async def test_each_reader_is_stopped_when_it_is_left(history: History) -> None:
     broker = Broker(history)
     async with broker.router() as router:

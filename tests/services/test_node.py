@@ -78,7 +78,9 @@ async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Clu
     shutil.rmtree(folder)
     kept.rename(folder)
     (folder / "store.sqlite").rename(folder / "elsewhere")
-    with pytest.raises(AssertionError, match=r"store.sqlite is missing; .*put its own data directory back"):
+    with pytest.raises(
+        AssertionError, match=r"store.sqlite is missing; .*put its own data directory back"
+    ):
         await node.start()
     assert node.process.poll() == EXIT_BAD_CONFIGURATION
 

@@ -116,7 +116,11 @@ class _Source:
 
     async def _state(self, url: str) -> Image:
         body = await self._get(url, "/v1/state", {"level": "barrier"})
-        return await asyncio.to_thread(lambda: image_of(msgspec.json.decode(body, type=State)))
+        image = await asyncio.to_thread(lambda: image_of(msgspec.json.decode(body, type=State)))
+        why = self._router.refuses(image)
+        if why:
+            raise _Anew(why)
+        return image
 
     async def _follow(self, url: str, image: Image) -> None:
         """For as long as it gives what comes. Raises _Anew, _Away, and what the connection raises."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
@@ -127,11 +128,15 @@ async def _read_to_the_end(router: Router, follower: LogFollower) -> None:
 
 async def _go_on(router: Router, follower: LogFollower) -> None:
     """Each epoch as it comes. Raises the reader's failure."""
-    if follower.image.epoch:  # a log that was just made has nothing to route by
-        router.take(follower.image)
-    follower.listen(lambda image, _: router.take(image))
+
+    def take(image: Image) -> None:
+        if not router.refuses(image):
+            router.take(image)
+
+    take(follower.image)
+    follower.listen(lambda image, _: take(image))
     while follower.failure is None:
-        router.trouble = follower.trouble if follower.image.epoch else "the log is empty"
+        router.trouble = router.refuses(follower.image) or follower.trouble
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TROUBLE_EVERY_S):
                 await follower.failed.wait()

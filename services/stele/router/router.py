@@ -123,6 +123,22 @@ class Router:
         finally:
             self._awaited.remove(epoch)
 
+    def refuses(self, image: Image) -> str:
+        """Why what a source has read anew does not go on from what is known; empty when it does."""
+        known, other = self._image.founding, image.founding
+        if not image.epoch:
+            return "the log is empty"
+        if not self._image.epoch:
+            return ""
+        if other.cluster_id != known.cluster_id:
+            return (
+                f"it is of cluster {other.name} ({other.cluster_id}), and this router of {known.name}"
+                f" ({known.cluster_id}): mend the address, or make the router anew if the cluster was"
+            )
+        if other.log_id < known.log_id:
+            return f"it is at log {other.log_id.hex()}, which was recovered as {known.log_id.hex()}"
+        return ""
+
     def take(self, image: Image) -> None:
         """The source has read on: another image counts from now on."""
         before, self._image = self._image, image

@@ -125,6 +125,15 @@ def router_stays_with_a_log_that_was_given_up(patch: Patch) -> None:
     patch.function(over_http._check, _away)  # noqa: SLF001
 
 
+def routers_take_whatever_answers(patch: Patch) -> None:
+    """A router goes over to another cluster that answers at its address, and to a log that is empty."""
+
+    def takes(self: Router, image: Image) -> str:
+        return ""
+
+    patch.attribute(Router, "refuses", takes)
+
+
 def _away(path: str, status: int, body: bytearray) -> None:
     if status != over_http.HTTP_OK:
         raise TimeoutError(path)
@@ -143,6 +152,7 @@ ROUTER_TEST_MUTANTS: Final = (
     clients_are_held_to_the_fence_alone,
     nodes_answer_for_who_had_their_address,
     request_is_judged_before_it_alone,
+    routers_take_whatever_answers,
     waiting_effects_are_not_judged_again,
     write_needs_the_readers_alone,
 )
