@@ -359,6 +359,25 @@ async def test_a_router_that_knows_nothing_waits_for_a_cluster_to_be_founded() -
         same_routes(router, site.image)
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    (
+        ("127.0.0.1:31812", "it does not begin with http:// or https://"),
+        ("http://127.0.0.1:31812,http://", "it names no host"),
+    ),
+)
+async def test_what_is_no_address_is_refused_at_once(url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        async with http_router(url):
+            pass
+
+
+async def test_who_does_not_answer_is_told_of_in_words() -> None:
+    with pytest.raises(NotReady, match=r"http://127.0.0.1:1 does not answer: Cannot connect"):
+        async with http_router("http://127.0.0.1:1", 0.5):
+            pass
+
+
 async def test_what_a_newer_metadata_log_adds_to_an_answer_is_ignored() -> None:
     def newer(body: bytes) -> bytes:
         diff = msgspec.json.decode(body)

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.addresses import why_no_address
 from stele.domain.image import Image
 from stele.router.events import Change, State, image_of, moved_on, with_diff
 from stele.router.router import READY_S, Router, kept_current, listed
@@ -54,11 +55,15 @@ async def http_router(
     A string has them with commas between, as ``STELE_METADATA_LOG_URLS`` does. ``transport`` is closed at the
     end; without one there is one of real connections.
 
-    Raises NotReady when nothing was read within ``ready_s`` seconds.
+    Raises NotReady when nothing was read within ``ready_s`` seconds, and ValueError for what is no address.
     """
     addresses = listed(urls)
     if not addresses:
         raise ValueError("http_router needs the address of a metadata-log at least")
+    for url in addresses:
+        why = why_no_address(url)
+        if why:
+            raise ValueError(f"'{url}' is no address of a metadata-log: {why}")
     router = Router()
     http = transport or HttpTransport(SILENT_S)
     try:
@@ -96,7 +101,7 @@ class _Source:
                 self._router.trouble = f"{url}: {error}"
                 turn += 1
             except FAILURES as error:
-                self._router.trouble = f"{url} does not answer: {error!r}"
+                self._router.trouble = f"{url} does not answer: {str(error) or repr(error)}"
                 turn += 1
             except Exception as error:  # whatever is answered, it does not end the router
                 known, pause_s = False, self._anew_s()
