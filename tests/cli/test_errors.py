@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -352,3 +354,14 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
     place = tmp_path / "file" / "run"
     assert run(["stack", "up", "--detach", "--without", "placements", "--dir", str(place)]) == 1
     assert str(place) in one_line(capsys.readouterr().err)
+
+
+def test_an_installation_that_is_a_library_alone_says_so() -> None:
+    without = (
+        "import sys; sys.modules['cyclopts'] = None; from stele.cli.__main__ import main; main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", without], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("The command line is not installed here, only a library (cyclopts")
