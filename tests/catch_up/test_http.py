@@ -133,7 +133,7 @@ async def test_a_history_has_old_epochs_where_somebody_asks_for_these(
         found: dict[str, str] = (await client.get(f"/v1/history{asked}")).json()["states"]
         return found
 
-    newest = {each: told[each] for each in ("8", "9")}
+    newest = {each: told[each] for each in ("7", "8", "9")}
     assert await states("") == newest
     assert await states("?epochs=3,5,0,12") == newest | {each: told[each] for each in ("3", "5")}
     for wrong in ("x", "1,-2", ",".join(map(str, range(101)))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -169,7 +170,15 @@ def test_who_is_taken_though_nobody_can_tell_is_told_so(
 
 
 def with_a_hole(replica_id: str) -> HistoryAnswer:
-    """The epochs 4 and 5 are behind what another replica has, and a file before them is damaged."""
+    """The epochs 4 and 5 are behind what another replica has, and a file before them is damaged. Epoch 4 tells
+    which state it follows.
+    """
+    states = {2: "02" * 16, 3: "03" * 16, 4: "04" * 16, 5: "05" * 16}
+    return msgspec.structs.replace(history(replica_id, "", states), last_image=2)
+
+
+def with_a_wide_hole(replica_id: str) -> HistoryAnswer:
+    """Epoch 5 alone is left of what is behind the damaged file."""
     states = {2: "02" * 16, 4: "04" * 16, 5: "05" * 16}
     return msgspec.structs.replace(history(replica_id, "", states), last_image=2)
 
@@ -178,12 +187,14 @@ def in_one_piece(replica_id: str) -> HistoryAnswer:
     return history(replica_id, "", {epoch: f"{epoch:02}" * 16 for epoch in (2, 3, 4, 5)})
 
 
-def first_with_a_hole(server: Server, then: HistoryAnswer) -> None:
+def first_with_a_hole(
+    server: Server, then: HistoryAnswer, hole: Callable[[str], HistoryAnswer] = with_a_hole
+) -> None:
     for name, states in (("one", {2: "02" * 16, **STATES}), ("two", {})):
         server.answers["GET", f"/{name}/v1/history"].clear()
         if states:
             server.answer("GET", f"/{name}/v1/history", history(f"cu-{name}", "", states))
-    for told in (with_a_hole("cu-two"), with_a_hole("cu-two"), then):
+    for told in (hole("cu-two"), hole("cu-two"), then):
         server.answer("GET", "/two/v1/history", told)
     recovered = RecoveredAnswer(
         replica_id="cu",
@@ -252,12 +263,39 @@ def test_they_are_not_waited_for_without_end(
     assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
 
 
+def test_where_a_hole_hides_whether_there_are_two_histories_one_must_be_named(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """An unclean election may have taken back epoch 3 as the one has it, while the other went on."""
+    first_with_a_hole(server, with_a_wide_hole("cu-two"), with_a_wide_hole)
+    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
+    assert ran.exit_code == 1
+    assert f"waits for cu-two ({replicas[1]}) to get what is missing before epoch 5" in ran.err
+    assert f"of the same history (cu-two ({replicas[1]}) knows epoch 5)" in ran.err
+    assert "--take" in ran.err
+    assert {"epochs": ["2,3"]} in [each.query for each in server.asked_for("/two/v1/history")]
+    assert not any(server.asked_for(f"/{name}/v1/recover") for name in ("one", "two"))
+
+
+@pytest.mark.parametrize(("third", "exit_code"), [("03", 0), ("13", 1)])
+def test_a_hole_that_is_filled_tells_whose_history_it_hid(
+    server: Server, stele: Stele, replicas: list[str], third: str, exit_code: int
+) -> None:
+    whole = in_one_piece("cu-two")
+    filled = msgspec.structs.replace(whole, states={**whole.states, 3: third * 16})
+    first_with_a_hole(server, filled, with_a_wide_hole)
+    ran = stele("recover", "--reason", "it is lost", "--no-wait")
+    assert ran.exit_code == exit_code, ran.err
+    assert ("goes on after epoch 5, from cu-two" in ran.out) is (exit_code == 0)
+    assert ("Epoch 3 is not the same one everywhere" in ran.err) is (exit_code == 1)
+
+
 def test_of_what_is_lost_more_may_be_known_than_held(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     story, told = story_of(7), io.BytesIO()
     state = {epoch.epoch: epoch.state_id.hex() for epoch in story.epochs}
-    has = {"one": {2: state[2], 3: state[3]}, "two": {each: state[each] for each in (2, 4, 5)}}
+    has = {"one": {2: state[2], 3: state[3]}, "two": {each: state[each] for each in (2, 3, 4, 5)}}
     for name, last in (("one", 3), ("two", 2)):
         answer = msgspec.structs.replace(
             history(f"cu-{name}", f"{server.url}/node", has[name]),

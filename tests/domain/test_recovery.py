@@ -178,17 +178,17 @@ def chosen(*sources: Source, take: str = "") -> Choice:
 
 
 def test_the_longest_history_is_chosen_and_what_is_known_to_be_lost_is_said() -> None:
-    found = chosen(archive("a", 1, 2, 3), archive("b", 1, 2, 3, 4, 5), teller("n1", 2, 7))
+    found = chosen(archive("a", 1, 2, 3), archive("b", 1, 2, 3, 4, 5), teller("n1", 5, 6, 7))
     assert (found.source, found.epoch, found.state_id) == ("b", 5, states(5)[5])
     assert (found.known_epoch, found.ahead, found.apart) == (7, ("n1",), ())
-    assert (found.shared, found.unproven) == (("b",), ())
+    assert (found.shared, found.unproven) == (("b", "n1"), ())
     level = chosen(archive("d", 1, 2), archive("c", 1, 2))
     assert (level.source, level.shared, level.known_epoch) == ("c", ("c", "d"), 2)
 
 
 def test_epochs_of_a_log_that_came_from_the_chosen_one_are_lost_too() -> None:
     """It has them behind a hole in its archive: no image of them can be had."""
-    later = replace(archive("b", 2, 4, 5), log_id="bb", last_image=2)
+    later = replace(archive("b", 2, 3, 4, 5), log_id="bb", last_image=2)
     found = chosen(archive("a", 1, 2, 3), later)
     assert (found.source, found.epoch, found.known_epoch) == ("a", 3, 5)
     assert found.ahead == ("b",)
@@ -239,12 +239,27 @@ def test_what_tells_two_histories_apart_is_asked_for() -> None:
     assert to_compare((long, short, teller("n1"))) == (3,)
     assert to_compare((long, short, teller("n1", 4, 5))) == (3, 5)
     assert to_compare((long, archive("b", 3, 8), teller("n1", 9, 10))) == ()
-    assert to_compare((short, teller("n1", 7, 8))) == (), "nobody has an image of these"
+    assert to_compare((short, teller("n1", 7, 8))) == (3,), "others may have both"
     assert to_compare((teller("n1", 7),)) == ()
     assert chosen(with_states(long, 3), short).unproven == ()
     refused = choose((with_states(long, 3, side=9), short))
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
     assert chosen(with_states(long, 3, side=9), short, take="b").apart == ("a",)
+
+
+def test_later_epochs_behind_a_hole_are_of_the_history_whose_newest_state_they_follow() -> None:
+    """They may be what the log went on with when an unclean election took back what the longest one has."""
+    long, later = archive("a", 1, 2, 3, 7, 8), replace(archive("b", 1, 2, 3, 11, 12), last_image=3)
+    assert to_compare((long, later)) == (3, 8)
+    refused = choose((long, later))
+    assert isinstance(refused, Rejection) and refused.code == "unproven"
+    assert refused.details == {"b": "12"}
+    found = chosen(long, later, take="a")
+    assert (found.epoch, found.ahead, found.unproven) == (8, ("b",), ("b",))
+    found = chosen(long, with_states(later, 8))
+    assert (found.epoch, found.known_epoch, found.unproven) == (8, 12, ())
+    refused = choose((long, with_states(later, 8, side=9)))
+    assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
 def test_an_old_epoch_that_two_share_says_nothing_of_what_came_after_it() -> None:

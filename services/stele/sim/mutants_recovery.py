@@ -221,6 +221,11 @@ def epochs_behind_a_hole_are_lost(patch: Patch) -> None:
     patch.attribute(Left, "held_up", lambda self, choice: ())
 
 
+def what_is_shared_before_a_hole_proves_what_is_behind_it(patch: Patch) -> None:
+    """Epochs behind a damaged file are taken for those of the history that shares the ones before it."""
+    patch.function(histories._decisive, histories._newest_until)  # noqa: SLF001
+
+
 RECOVERY_TEST_MUTANTS: Final = (
     recovery_is_passed_by,
     any_recovery_is_ones_own,
@@ -242,4 +247,5 @@ RECOVERY_TEST_MUTANTS: Final = (
     versions_of_lost_epochs_come_again,
     nodes_of_another_log_are_answered,
     epochs_behind_a_hole_are_lost,
+    what_is_shared_before_a_hole_proves_what_is_behind_it,
 )

@@ -50,6 +50,24 @@ def test_image_to_file_to_image(tmp_path: Path, story: Story) -> None:
         assert (start.next_offset, start.anchor) == (42, ANCHOR)
 
 
+def test_an_archive_tells_where_its_spans_end_and_which_states_they_follow(
+    tmp_path: Path, story: Story
+) -> None:
+    """By what is missing somewhere histories are told apart, and archives that have holes are no worse."""
+    archive = Archive(tmp_path)
+    records = [archived(e.epoch - 1, encode_epoch(e), e) for e in story.epochs]
+    for first, last in ((1, 6), (21, 30), (41, 80)):
+        archive.segments.adopt(records[first - 1 : last])
+    told = {1, 5, 6, 20, 21, 29, 30, 77, 78, 79, 80}
+    assert archive.states(3) == {epoch: story.images[epoch].state_id for epoch in told}
+    assert archive.states(100).keys() == told | {*range(40, 77)}
+    path = next((tmp_path / "segments").glob("*21-*.avro"))
+    path.write_bytes(path.read_bytes()[:-40])
+    archive = Archive(tmp_path)
+    assert archive.states(3).keys() == told - {20, 21, 29, 30}
+    assert archive.damaged
+
+
 def test_more_tables_than_a_record_holds_are_written_and_read_in_parts(
     tmp_path: Path, story: Story
 ) -> None:

@@ -16,7 +16,7 @@ from stele.cli.options import Json, Where, user_name
 from stele.cli.output import console, error_console, print_value_as_json
 from stele.cli.places import address_of
 from stele.domain.base import Rejection
-from stele.domain.recovery.histories import Choice, choose
+from stele.domain.recovery.histories import Choice, choose, longest
 from stele.log.archive.records import as_container
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 
@@ -118,11 +118,11 @@ def _whole(
 ) -> tuple[Left, Choice | Rejection]:
     """What is left once replicas have given each other what their archives lack, or when the time is over."""
     deadline, waits, chosen = Deadline(limit_s), False, choose(left.extended())
-    while not isinstance(chosen, Rejection) and left.held_up(chosen) and deadline.left_s() > 0:
+    while (names := _waited_for(left, chosen)) and deadline.left_s() > 0:
         if not waits:
-            names = ", ".join(left.held_up(chosen))
+            newest = max(source.newest for source in left.sources if source.name in names)
             error_console().print(
-                f"waits for {names} to get what is missing before epoch {chosen.known_epoch}",
+                f"waits for {', '.join(names)} to get what is missing before epoch {newest}",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -131,6 +131,16 @@ def _whole(
         left = compared(client, _ask(client, only).remembering(left))
         chosen = choose(left.extended())
     return left, chosen
+
+
+def _waited_for(left: Left, chosen: Choice | Rejection) -> tuple[str, ...]:
+    """The replicas that may get what is missing before their newest epochs. Where nobody can tell yet whether
+    these are of the same history, that will tell it.
+    """
+    if isinstance(chosen, Choice):
+        return left.held_up(chosen)
+    choice = longest(left.extended()) if chosen.code == "unproven" else None
+    return () if choice is None else tuple(name for name in choice.ahead if name in left.urls)
 
 
 def _show(left: Left) -> None:

@@ -41,8 +41,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     ``known_epoch`` is the newest epoch of the same log, or of one that came from it, that anybody tells of:
     those after ``epoch`` are lost. ``shared`` have this very state, ``ahead`` tell of later epochs, ``apart``
-    of another history, and ``unproven`` of epochs that may be of another one: the newest that they have up to
-    ``epoch`` is not known to be the same in this history.
+    of another history, and ``unproven`` of epochs that may be of another one: their newest epoch, or ``epoch``
+    itself where they tell of later ones, is not known to be the same in this history.
     """
 
     source: str
@@ -83,21 +83,29 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     strangers = [each for each in sources if not take and _unrelated(chosen, each)]
     if strangers:
         return _two_logs(chosen, strangers)
-    choice = _choice(chosen, sorted(sources, key=lambda source: source.name))
+    choice = _choice(chosen, sources)
     return choice if take or not choice.unproven else _unproven(choice, sources)
 
 
 def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
     """Epochs whose state ids are to be asked of all: without them nobody can tell whether some source is of the
-    longest history.
+    longest history. Of one with later epochs also the newest that it tells of before these: that may be another
+    one already.
     """
-    sources = _as_it_is_known(told)
-    longest = _longest(sources)
-    if longest is None:
+    choice = longest(told)
+    if choice is None:
         return ()
-    choice = _choice(longest, sources)
-    newest = (_newest_until(choice.epoch, each) for each in sources if each.name in choice.unproven)
-    return tuple(sorted({epoch for epoch in newest if epoch}))
+    unproven = [each for each in _as_it_is_known(told) if each.name in choice.unproven]
+    epochs = {_decisive(choice.epoch, each) for each in unproven}
+    epochs.update(_newest_until(choice.epoch, each) for each in unproven)
+    return tuple(sorted(epochs - {0}))
+
+
+def longest(told: Sequence[Source]) -> Choice | None:
+    """The longest history that can be had, whether or not others are known to be of it. None: there is none."""
+    sources = _as_it_is_known(told)
+    chosen = _longest(sources)
+    return None if chosen is None else _choice(chosen, sources)
 
 
 def _longest(sources: Iterable[Source]) -> Source | None:
@@ -166,7 +174,8 @@ def _unproven(choice: Choice, sources: Iterable[Source]) -> Rejection:
     )
 
 
-def _choice(chosen: Source, sources: Sequence[Source]) -> Choice:
+def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
+    sources = sorted(told, key=lambda source: source.name)
     epoch, state_id = chosen.last_image, chosen.states[chosen.last_image]
     ahead, apart, unproven, known_epoch = list[str](), list[str](), list[str](), epoch
     known = _known(chosen, sources)
@@ -179,7 +188,7 @@ def _choice(chosen: Source, sources: Sequence[Source]) -> Choice:
             continue
         if common and source.log_id > chosen.log_id:
             known_epoch = max(known_epoch, source.newest)
-        if source.states and max(common, default=-1) < _newest_until(epoch, source):
+        if source.states and _decisive(epoch, source) not in common:
             unproven.append(source.name)
         if source.newest > epoch:
             ahead.append(source.name)
@@ -207,6 +216,13 @@ def _known(chosen: Source, sources: Sequence[Source]) -> dict[int, bytes]:
                 last = max(common)
                 known |= {each: state for each, state in source.states.items() if each <= last}
     return known
+
+
+def _decisive(epoch: int, source: Source) -> int:
+    """Whose state tells whether a source is of the history that ends with ``epoch``: an older one says nothing
+    of what the source has later, behind epochs that it lacks.
+    """
+    return min(epoch, source.newest)
 
 
 def _newest_until(epoch: int, source: Source) -> int:

@@ -1,6 +1,7 @@
 """The archive of one catch-up replica: a folder with its snapshots and segments."""
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -95,13 +96,20 @@ class Archive:
         return max(*begins, *ends, 0)
 
     def states(self, newest: int) -> dict[int, bytes]:
-        """State ids of the ``newest`` epochs, and of each snapshot. Raises DamagedFileError."""
+        """State ids of the ``newest`` epochs, of each snapshot, and of the ends of older spans: also those of
+        epochs that are missing, as far as the next one follows from them. Raises DamagedFileError.
+        """
         found = {k.head.epoch: bytes.fromhex(k.head.state_id) for k in self.snapshots.all()}
         spans = self.segments.spans()
+        for span in spans[:-1]:
+            with suppress(DamagedFileError, NotArchivedError):  # then there is less to tell
+                for epoch in (span.first, span.last):
+                    found |= _linked(next(self.segments.read(epoch)))
         if spans:
             first = max(spans[-1].first, spans[-1].last - newest + 1)
             for record in self.segments.read(first):
-                found[record.epoch] = record.links[1]
+                found |= _linked(record)
+        found.pop(0, None)
         return found
 
     def set_aside_after(self, epoch: int, log_id: str) -> int:
@@ -179,6 +187,12 @@ class Archive:
         if kept is not None and kept.head.epoch == epoch:
             return bytes.fromhex(kept.head.state_id)
         return None
+
+
+def _linked(record: Archived) -> dict[int, bytes]:
+    """The states before and after it, by their epochs."""
+    before, after = record.links
+    return {record.epoch - 1: before, record.epoch: after}
 
 
 def with_places(start: Start, records: Iterable[Archived]) -> Start:
