@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.log.archive.records import Archived, as_container
+from stele.log.archive.records import Archived, as_container, from_container
 from stele.log.codec import encode_epoch
 from stele.runtime.answers.catch_up import HistoryAnswer, RecoveredAnswer
+from tests.catch_up import others
 from tests.catch_up.stories import story_of
 from tests.cli.conftest import Server, Stele
 from tests.domain.epochs import LOG_ID
@@ -322,6 +323,40 @@ def test_a_dry_run_and_a_named_source_wait_for_nobody(
     ran = stele("recover", "--take", "cu-one", "--reason", "it is lost", "--no-wait")
     assert ran.exit_code == 0, ran.err
     assert "unless cu-two" in ran.out and "waits" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("take", "last", "colour"), [("log", 12, "blue"), ("node", 10, "green"), ("one", 8, "")]
+)
+def test_a_process_is_taken_alone_with_the_replica_that_it_goes_on_from(
+    server: Server, stele: Stele, replicas: list[str], take: str, last: int, colour: str
+) -> None:
+    """Two processes have read what nobody else has, and one of them what an unclean election took back."""
+    forks = {"log": others.story_of(12, "blue"), "node": others.story_of(10, "green")}
+    records = {name: others.records_of(story) for name, story in forks.items()}
+    shared = {each.epoch: each.links[1].hex() for each in records["log"][: others.SHARED]}
+    for name in ("one", "two"):
+        told = history(f"cu-{name}", f"{server.url}/node", shared)
+        told = msgspec.structs.replace(told, log_id=LOG_ID.hex())
+        server.answers["GET", f"/{name}/v1/history"].clear()
+        server.answer("GET", f"/{name}/v1/history", told)
+    for name, told_records in records.items():
+        content = io.BytesIO()
+        as_container(content, told_records[others.SHARED :])
+        server.answer("GET", f"/{name}/v1/recent", content.getvalue())
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1 and "Epoch 9 is not the same one everywhere" in ran.err
+    assert "cu-one" not in ran.err.partition("Find out")[0]
+    ran = stele("recover", "--dry-run", "--take", f"{server.url}/{take}")
+    assert ran.exit_code == 0, ran.err
+    assert f"goes on after epoch {last}, from cu-one" in ran.out
+    (checked,) = server.asked_for(f"/one{CHECK}")
+    expected = [each for each in records.get(take, []) if each.epoch > others.SHARED]
+    assert (from_container(checked.body) if checked.body else []) == expected
+    if colour:
+        assert checked.query["state_id"] == [forks[take].image.state_id.hex()]
+        (other,) = {*forks} - {take}
+        assert f"another history: {server.url}/{other}" in ran.out
 
 
 def test_a_recovery_needs_a_reason_before_anybody_is_asked(

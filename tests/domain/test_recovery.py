@@ -211,6 +211,26 @@ def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None
     assert chosen(*sources, take="b").apart == ("a", "n1")
 
 
+def test_a_process_is_taken_where_an_archive_has_an_image_of_its_newest_epoch() -> None:
+    fork = replace(archive("b", 3, 4, 5, side=9), states={**states(2), **states(3, 4, 5, side=9)})
+    sources = (archive("a", 1, 2, 3, 4), fork, teller("n1", 2, 3), teller("n2", 3, 4, side=9))
+    assert (chosen(*sources, take="n1").source, chosen(*sources, take="n1").epoch) == ("a", 4)
+    assert (chosen(*sources, take="n2").source, chosen(*sources, take="n2").apart) == (
+        "b",
+        ("a", "n1"),
+    )
+    behind_a_hole = replace(archive("c", 1, 2, 5, 6), last_image=2)
+    for sources in ((archive("a", 1, 2), teller("n1", 2, 3)), (behind_a_hole, teller("n1", 5, 6))):
+        refused = choose(sources, "n1")
+        assert isinstance(refused, Rejection) and refused.code == "nothing_left"
+
+
+def test_a_process_from_whose_end_two_histories_go_on_names_neither() -> None:
+    fork = replace(archive("b", 1, 2, 3, 4), states={**states(1, 2), **states(3, 4, side=9)})
+    refused = choose((archive("a", 1, 2, 3), fork, teller("n1", 1, 2)), "n1")
+    assert isinstance(refused, Rejection) and refused.code == "two_histories"
+
+
 def test_a_node_that_acknowledged_another_history_counts_too() -> None:
     refused = choose((archive("a", 1, 2, 3), teller("n1", 2, side=9)))
     assert isinstance(refused, Rejection) and refused.code == "two_histories"

@@ -34,9 +34,17 @@ class Left(msgspec.Struct, frozen=True):
     silent: dict[str, str]
 
     def more_than(self, source: Source) -> list[Archived]:
-        """The records that follow what a source itself has, of whichever process goes on the furthest."""
-        found = (_following(records, source) for records in self.recent.values())
-        return max(found, key=len, default=[])
+        """The records that follow what a source itself has, of whichever process goes on the furthest. Where
+        processes differ there are none: which of them are of the history of the source nobody can tell.
+        """
+        found = [_following(records, source) for records in self.recent.values()]
+        most = max(found, key=len, default=[])
+        ends = ((each[-1], most[len(each) - 1]) for each in found if each)
+        return most if all(one.links == other.links for one, other in ends) else []
+
+    def taking(self, name: str) -> Left:
+        """Where a process is named, without what others would add: that may be of another history."""
+        return replace(self, recent={name: self.recent[name]}) if name in self.recent else self
 
     def named(self, name: str) -> str:
         """The source of this name, which a replica's id or address alone will do for. Raises UsageError where

@@ -42,7 +42,7 @@ def recover(
     Args:
         reason: Why; becomes part of the history.
         take: The source whose history counts, where two of them differ, or may: its name, or a replica's id or
-            address.
+            address. Of a process it is what it has read, from a replica which that follows.
         only: Ask nobody else: an address, or a service such as catch-up, which stands for all of its addresses.
             Nodes are asked at the addresses that the log has of them: a backup has those of where it was made.
         dry_run: Say what would be done, what would be lost, and whether it would be refused.
@@ -109,7 +109,9 @@ def _choose(
     """Where a source is named nobody is waited for."""
     left = compared(client, _ask(client, only))
     if take:
-        return left, choose(left.extended(), left.named(take))
+        name = left.named(take)
+        left = left.taking(name)
+        return left, choose(left.extended(), name)
     return _whole(client, only, left, limit_s)
 
 

@@ -57,19 +57,20 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     """The longest history that can be had, when there is known to be one only; or what ``take`` names, whatever
-    others say.
+    others say: a source that only tells is gone on from where another one has an image of its newest epoch.
 
     Epochs that were given up by a recovery which another source knows of are left out: that choice was made.
     """
     sources = _as_it_is_known(told)
-    named = [source for source in sources if source.name == take]
-    if take and not named:
+    taken = next((source for source in told if source.name == take), None)
+    if take and taken is None:
         return Rejection(
             "unknown_source",
             f"No source is called '{take[:80]}'.",
             f"Name one of: {', '.join(sorted(each.name for each in sources)) or '(there is none)'}.",
         )
-    chosen = _longest(named or sources)
+    among = sources if taken is None else _leading_to(taken, sources)
+    chosen = _longest(among)
     if chosen is None:
         return Rejection(
             "nothing_left",
@@ -77,7 +78,7 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
             + (f"'{take}'." if take else "any of the sources."),
             "Name a folder with snapshots and segments, or a process that has read the log.",
         )
-    two = None if take else _two_histories(sources)
+    two = _two_histories(among)
     if two is not None:
         return two
     strangers = [each for each in sources if not take and _unrelated(chosen, each)]
@@ -106,6 +107,15 @@ def longest(told: Sequence[Source]) -> Choice | None:
     sources = _as_it_is_known(told)
     chosen = _longest(sources)
     return None if chosen is None else _choice(chosen, sources)
+
+
+def _leading_to(taken: Source, sources: Iterable[Source]) -> list[Source]:
+    """The source itself, or where it only tells those that have an image of its newest epoch or a later one."""
+    if taken.last_image:
+        return [source for source in sources if source.name == taken.name]
+    newest = taken.newest
+    found = (source for source in sources if source.last_image >= newest > 0)
+    return [source for source in found if source.states.get(newest) == taken.states[newest]]
 
 
 def _longest(sources: Iterable[Source]) -> Source | None:
