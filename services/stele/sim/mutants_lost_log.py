@@ -16,7 +16,7 @@ from stele.domain.cluster.facts import LogRecovered
 from stele.domain.image import Image
 from stele.domain.requests.not_taken import moved_on
 from stele.log import follower
-from stele.log.archive import segments, snapshot_folder, snapshots
+from stele.log.archive import files, segments, snapshot_folder, snapshots
 from stele.log.archive.archive import Archive, with_places
 from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept, Snapshots
@@ -354,6 +354,15 @@ def what_is_set_aside_comes_back_without_power(patch: Patch) -> None:
     patch.attribute(segments, "sync_folder", unsynced)
 
 
+def what_is_set_aside_takes_the_place_of_what_was(patch: Patch) -> None:
+    """What is lost of the log once more overwrites what was set aside of the same epochs before."""
+
+    def overwriting(path: Path, suffix: str) -> Path:
+        return path.replace(path.with_name(path.name + suffix))
+
+    patch.function(files.renamed_aside, overwriting)
+
+
 def archives_are_believed_whatever_they_give(patch: Patch) -> None:
     """Epochs of the past that do not lead to what a process has read are taken for its own."""
     patch.function(first_stray, lambda winners, state_id, known: None)
@@ -366,6 +375,7 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     gap_is_filled_with_whatever_is_given,
     store_gives_what_was_given_up,
     what_is_set_aside_comes_back_without_power,
+    what_is_set_aside_takes_the_place_of_what_was,
     archives_are_believed_whatever_they_give,
     lost_log_of_a_newcomer_has_no_name,
     first_epoch_is_left_to_who_recovered_the_log,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stele.log.archive.container import Container, DamagedFileError
 from stele.log.archive.records import SCHEMA, Archived
+from stele.log.archive.segment import up_to
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.codec import encode_epoch
@@ -192,6 +193,41 @@ def test_what_is_set_aside_stays_there_when_power_is_lost(
         assert all([*segments.read(each.first)][-1].epoch == each.last for each in left)
         disk.lose_power()
         segments = Segments(cast(Path, disk.plug().path("/segments")), SMALL)
+
+
+@pytest.mark.parametrize("where", ["a folder", "a simulated disk"])
+def test_what_is_set_aside_again_leaves_what_was_set_aside_before(
+    tmp_path: Path, records: list[Archived], where: str
+) -> None:
+    """Unclean elections took back the same epochs of three histories: any of these may be asked for yet."""
+    disk = Disk(lambda: 0.4)
+    folder = tmp_path if where == "a folder" else cast(Path, disk.plug().path("/segments"))
+    histories = [records, *(of_story(long_story(forked)) for forked in (30, 40))]
+    for history in histories:
+        segments = Segments(folder)
+        segments.adopt(history[:20])
+        segments.adopt(history[20:])
+        assert segments.set_aside(Span(21, 1 << 62)) == len(history) - 20
+    segments = Segments(folder)
+    assert segments.spans() == [Span(1, 20)]
+    lost = [up_to(each, each.first, each.last) for each in segments.lost()]
+    assert len(lost) == len(histories)
+    assert all(history[20:] in lost for history in histories)
+    names = [path.name.lstrip("0") for path in sorted(folder.glob("*.lost"))]
+    assert names == [f"21-{80:020}{number}.avro.lost" for number in (".2", ".3", "")]
+
+
+def test_what_is_damaged_again_leaves_what_was_set_aside_before(
+    tmp_path: Path, records: list[Archived]
+) -> None:
+    for _ in range(2):
+        segments = Segments(tmp_path)
+        path = tmp_path / f"{1:020}-{20:020}.avro"
+        segments.adopt(records[:20])
+        path.write_bytes(path.read_bytes()[:-40])
+        with pytest.raises(DamagedFileError):
+            [*segments.read(1)]
+    assert len([*tmp_path.glob("*.damaged")]) == 2
 
 
 def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list[Archived]) -> None:

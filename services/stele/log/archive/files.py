@@ -51,6 +51,18 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def renamed_aside(path: Path, suffix: str) -> Path:
+    """The file under a name that ends with ``suffix``, so that nobody reads it any more. One that was set aside
+    under that name before stays: the new one gets a number, as in ``7-9.2.avro.lost``.
+    """
+    stem, _, ending = path.name.partition(".")
+    aside, number = path.with_name(path.name + suffix), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{stem}.{number}.{ending}{suffix}")
+    return path.replace(aside)
+
+
 def swept(folder: Path) -> Path:
     """The folder, made if need be, without what a crash left unfinished."""
     folder.mkdir(parents=True, exist_ok=True)

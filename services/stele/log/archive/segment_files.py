@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from stele.log.archive.container import Container, DamagedFileError, whole_bytes
-from stele.log.archive.files import swept, sync_folder, whole_file
+from stele.log.archive.files import renamed_aside, swept, sync_folder, whole_file
 from stele.log.archive.records import SCHEMA, Archived, as_container, read
 from stele.log.archive.segment import DIGITS, OPEN, Segment, whole_runs
 
@@ -77,7 +77,6 @@ class SegmentFiles:
 
     def set_aside(self, path: Path, why: str) -> list[Segment]:
         """Nobody reads the file any more; its whole blocks are kept as segments of their own."""
-        aside = path.with_name(path.name + DAMAGED)
-        path.replace(aside)
+        aside = renamed_aside(path, DAMAGED)
         self.damaged.append(f"{path}: {why}")
         return [self.write(run) for run in whole_runs(aside)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.log.archive.container import Block, DamagedFileError
-from stele.log.archive.files import sync_file, sync_folder
+from stele.log.archive.files import renamed_aside, sync_file, sync_folder
 from stele.log.archive.records import Archived, check_follows, encoded
 from stele.log.archive.segment import OpenSegment, Segment
 from stele.log.archive.segment_files import SegmentFiles
@@ -250,7 +250,7 @@ class Segments:
             with self._lock:
                 self._sealed = [each for each in self._sealed if each is not segment] + remaining
                 self._sealed.sort(key=attrgetter("first"))
-            segment.path.replace(segment.path.with_name(segment.path.name + LOST))
+            renamed_aside(segment.path, LOST)
         if touched:
             sync_folder(self._files.folder)
         return len(lost)

@@ -12,7 +12,7 @@ from stele.domain.image import Image, without_memory
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive.container import Container, DamagedFileError
-from stele.log.archive.files import UNFINISHED, swept, sync_folder, whole_file
+from stele.log.archive.files import UNFINISHED, renamed_aside, swept, sync_folder, whole_file
 from stele.log.archive.snapshots import (
     HEAD,
     SCHEMA,
@@ -161,7 +161,7 @@ class Snapshots:
                 raise DamagedFileError("its decided requests are missing")
         except (DamagedFileError, KeyError, msgspec.DecodeError, OSError) as error:
             self.damaged.append(f"{path}: {error}")
-            path.replace(path.with_name(path.name + DAMAGED))
+            renamed_aside(path, DAMAGED)
             return
         self._keep(head)
 
@@ -174,7 +174,7 @@ class Snapshots:
         self.damaged.append(f"{kept.path}: {why}")
         for path in (kept.path, kept.decided_path):
             if path.exists():
-                path.replace(path.with_name(path.name + DAMAGED))
+                renamed_aside(path, DAMAGED)
 
     def sync(self) -> None:
         """Have what was renamed on the disk. Raises OSError."""
