@@ -220,8 +220,8 @@ def test_a_process_is_taken_where_an_archive_has_an_image_of_its_newest_epoch() 
         ("a", "n1"),
     )
     behind_a_hole = replace(archive("c", 1, 2, 5, 6), last_image=2)
-    for sources in ((archive("a", 1, 2), teller("n1", 2, 3)), (behind_a_hole, teller("n1", 5, 6))):
-        refused = choose(sources, "n1")
+    for told in ((archive("a", 1, 2), teller("n1", 2, 3)), (behind_a_hole, teller("n1", 5, 6))):
+        refused = choose(told, "n1")
         assert isinstance(refused, Rejection) and refused.code == "nothing_left"
 
 
