@@ -170,6 +170,33 @@ def test_who_is_taken_though_nobody_can_tell_is_told_so(
     assert f"nobody can tell whether it is of this history: cu-one ({replicas[0]})" in ran.out
 
 
+@pytest.mark.parametrize("state", ("later", "the same", "another", "silent"))
+def test_a_replica_that_only_the_log_names_is_asked_and_recovers_nothing(
+    server: Server, stele: Stele, replicas: list[str], state: str
+) -> None:
+    """It may be of the cluster whose backup this one was made of."""
+    url = f"{server.url}/three"
+    members = {"cu-one": "http://127.0.0.1:9", "cu-three": url}
+    server.answers["GET", "/one/v1/history"].clear()
+    told = msgspec.structs.replace(history("cu-one", ""), replicas=members)
+    server.answer("GET", "/one/v1/history", told)
+    states = {"later": {**STATES, 4: "04" * 16}, "another": {3: "04" * 16}}.get(state, STATES)
+    if state != "silent":
+        server.answer("GET", "/three/v1/history", history("cu-three", "", states))
+    ran = stele("recover", "--dry-run")
+    assert "127.0.0.1:9" not in ran.out, "cu-one has answered, elsewhere"
+    assert ran.exit_code == (0 if state in ("the same", "silent") else 1), ran
+    assert (f"cu-three ({url})" in ran.out) is (state != "silent")
+    if state == "later":
+        assert f"cu-three ({url}) holds later epochs" in ran.err
+        assert "Name it in STELE_CATCH_UP_URLS" in ran.err
+    if state == "another":
+        assert "Epoch 3 is not the same one everywhere" in ran.err
+    if state == "silent":
+        assert f"{url}: " in ran.out
+    assert "/three" not in {asked.path for asked in server.asked if "recover" in asked.path}
+
+
 def with_a_hole(replica_id: str) -> HistoryAnswer:
     """The epochs 4 and 5 are behind what another replica has, and a file before them is damaged. Epoch 4 tells
     which state it follows.

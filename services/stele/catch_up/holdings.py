@@ -72,6 +72,7 @@ class Holdings:
                 for _, node in sorted(image.membership.nodes.items())
                 if node.state is not NodeState.LEFT
             },
+            replicas={name: row.address for name, row in sorted(image.archive.replicas.items())},
             trouble=self.trouble(),
         )
 

@@ -234,7 +234,7 @@ def _check_is_needed(follower: LogFollower, asked: RecoverQuestion) -> None:
     if follower.failure is None and not asked.force:
         raise NotRecoverable(
             f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
-            " recover. Where a working log is to be given up, use force."
+            " recover. Where a working log is to be given up, say --force."
         )
 
 

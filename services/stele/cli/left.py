@@ -25,13 +25,16 @@ replace = msgspec.structs.replace
 
 class Left(msgspec.Struct, frozen=True):
     """All that answered. ``urls`` are the replicas by the name of their source; ``recent`` are the newest
-    records of processes, by their address; ``silent`` say why others told nothing.
+    records of processes, by their address; ``silent`` say why others told nothing. ``unnamed`` are replicas
+    that the log has, and that nobody gave the address of: they only tell, as they may be those of another
+    cluster whose backup this one was made of.
     """
 
     sources: tuple[Source, ...]
     urls: dict[str, str]
     recent: dict[str, list[Archived]]
     silent: dict[str, str]
+    unnamed: dict[str, str] = {}
 
     def more_than(self, source: Source) -> list[Archived]:
         """The records that follow what a source itself has, of whichever process goes on the furthest. Where
@@ -67,12 +70,16 @@ class Left(msgspec.Struct, frozen=True):
         known = {*self.urls}.difference(choice.unproven)
         return tuple(name for name in choice.ahead if name in known)
 
+    def address_of(self, source: str) -> str:
+        """Of a process it is the source's name."""
+        return (self.urls | self.unnamed).get(source, source)
+
     def remembering(self, before: Left) -> Left:
         """With what those told before who do not answer now: it is not lost by that."""
         gone = {
             source.name: url
             for source in before.sources
-            if (url := before.urls.get(source.name, source.name)) in self.silent
+            if (url := before.address_of(source.name)) in self.silent
         }
         urls = {*gone.values()}
         return Left(
@@ -80,6 +87,7 @@ class Left(msgspec.Struct, frozen=True):
             urls=self.urls | {name: url for name, url in before.urls.items() if name in gone},
             recent=self.recent | {url: has for url, has in before.recent.items() if url in urls},
             silent={url: why for url, why in self.silent.items() if url not in urls},
+            unnamed=self.unnamed | {n: url for n, url in before.unnamed.items() if n in gone},
         )
 
     def extended(self) -> tuple[Source, ...]:
@@ -97,6 +105,7 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
         dict[str, list[Archived]](),
         {},
     )
+    members, unnamed, answered = dict[str, str](), dict[str, str](), set[str]()
     others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
     if only:
         others = dict.fromkeys(url for url in only if url not in replicas)
@@ -111,8 +120,21 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
         name = f"{told.replica_id} ({url})"
         urls[name] = url
         sources.append(_source(name, told))
+        answered.add(told.replica_id)
         if not only:
             others |= dict.fromkeys(address for address in told.nodes.values() if address)
+            members |= told.replicas
+    for replica_id, url in members.items():
+        if replica_id in answered or url in replicas:
+            continue
+        try:
+            told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
+        except CliError as error:
+            silent[url] = error.message
+            continue
+        if told.replica_id not in answered:
+            unnamed[f"{told.replica_id} ({url})"] = url
+            sources.append(replace(_source(f"{told.replica_id} ({url})", told), last_image=0))
     for url in others:
         try:
             records = from_container(client.get_bytes(f"{url}{RECENT}"))
@@ -121,7 +143,7 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
                 sources.append(_teller(url, records))
         except (CliError, DamagedFileError, LogError) as error:
             silent[url] = error.message if isinstance(error, CliError) else str(error)
-    return Left(tuple(sources), urls, recent, silent)
+    return Left(tuple(sources), urls, recent, silent, unnamed)
 
 
 def compared(client: Client, left: Left) -> Left:
@@ -131,7 +153,7 @@ def compared(client: Client, left: Left) -> Left:
     sources, epochs = {each.name: each for each in left.sources}, to_compare(left.extended())
     for begin in range(0, len(epochs), MOST_EPOCHS):
         asked = epochs[begin : begin + MOST_EPOCHS]
-        for name, url in left.urls.items():
+        for name, url in (left.urls | left.unnamed).items():
             source = sources[name]
             more = _states_of(client, url, source.log_id, asked)
             sources[name] = replace(source, states={**more, **source.states})

@@ -27,7 +27,7 @@ def recover(
     *,
     reason: Annotated[str, Parameter(name="--reason")] = "",
     take: Annotated[str, Parameter(name="--take")] = "",
-    only: Annotated[tuple[str, ...], Parameter(name="--only")] = (),
+    only: Annotated[tuple[str, ...], Parameter(name="--only", negative="")] = (),
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
     force: Annotated[bool, Parameter(name="--force", negative="")] = False,
     wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
@@ -58,7 +58,14 @@ def recover(
         if isinstance(chosen, Rejection):
             raise CliError(chosen.message, chosen.hint)
         if not json.as_json:
-            _show_choice(chosen, left)
+            _show_choice(chosen, left, asked_all=not only)
+        unnamed = [name for name in chosen.ahead if name in left.unnamed]
+        if unnamed and not take:
+            raise CliError(
+                f"{', '.join(unnamed)} holds later epochs, and is a replica that only the log names.",
+                "Name it in STELE_CATCH_UP_URLS, with all others. Where it is another cluster's, whose backup"
+                " this one was made of, ask your own alone: `--only catch-up`.",
+            )
         if dry_run:
             checked = _check(client, left, chosen, force=force)
             if json.as_json:
@@ -160,7 +167,7 @@ def _show(left: Left) -> None:
         out.print(f"{url}: {why}", soft_wrap=True, highlight=False)
 
 
-def _show_choice(chosen: Choice, left: Left) -> None:
+def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
     out, silent, held_up = console(), len(left.silent), left.held_up(chosen)
     out.print(f"goes on after epoch {chosen.epoch}, from {chosen.source}", soft_wrap=True)
     if chosen.known_epoch > chosen.epoch:
@@ -174,6 +181,11 @@ def _show_choice(chosen: Choice, left: Left) -> None:
             if most < chosen.known_epoch:
                 who += f"; nobody holds those after epoch {most}"
         out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False)
+    elif not asked_all:
+        out.print(
+            "no epoch is lost that anybody who was asked has read; what others have read is not known (--only)",
+            soft_wrap=True,
+        )
     elif silent:
         who = "one process" if silent == 1 else f"{silent} processes"
         out.print(

@@ -76,7 +76,8 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
             "nothing_left",
             "No image of the log can be had from "
             + (f"'{take}'." if take else "any of the sources."),
-            "Name a folder with snapshots and segments, or a process that has read the log.",
+            "A catch-up replica recovers the log: start one with its own folder, or with a backup of one"
+            " (`stele restore`), and ask again.",
         )
     two = _two_histories(among)
     if two is not None:

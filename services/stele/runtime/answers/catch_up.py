@@ -125,8 +125,9 @@ class StartAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica can give back of the log: state ids of epochs that it has, as hex digits by epoch, and
-    from which epoch to which it has the image. ``nodes`` are the addresses of members, by id.
+    """What a replica can give back of the log: state ids that it knows, as hex digits by epoch, and from which
+    epoch to which it has the image. ``nodes`` and ``replicas`` are the addresses of members and of catch-up
+    replicas that the log has, by id.
     """
 
     replica_id: str
@@ -136,6 +137,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     last_image: int
     incarnations: tuple[Incarnation, ...]
     nodes: dict[str, str]
+    replicas: dict[str, str] = {}
     trouble: str
 
 
