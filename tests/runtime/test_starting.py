@@ -155,3 +155,33 @@ async def test_who_acknowledged_an_epoch_that_the_archive_does_not_keep_is_told(
     found = await started(replicas, floor=Floor(60, b"s" * 16))
     assert found.floor is not None
     assert (await started(replicas, floor=Floor(0, b""))).floor is not None
+
+
+@pytest.mark.parametrize("begin_offset", [0, 20])
+async def test_who_reads_the_log_gives_the_snapshot_and_not_who_has_stopped(
+    begin_offset: int,
+) -> None:
+    """It holds later epochs that an unclean election has taken back: who begins with them stops at once, and
+    begins with them again.
+    """
+    lost = answer(
+        "lost", 90, snapshot=snapshot(90, OLD), stopped="its anchor is not there any more"
+    )
+    right = answer("right", 80, snapshot=snapshot(80, OLD))
+    replicas = Replicas((0.0, lost), (0.0, right))
+    await started(replicas, begin_offset)
+    assert replicas.loaded == [f"80-{OLD}"]
+    alone = Replicas((0.0, lost), known=1)
+    await started(alone, begin_offset)
+    assert alone.loaded == [f"90-{OLD}"]
+
+
+async def test_the_log_is_read_from_its_beginning_where_who_reads_it_says_so() -> None:
+    lost = answer(
+        "lost", 90, snapshot=snapshot(90, OLD), stopped="its anchor is not there any more"
+    )
+    replicas = Replicas((0.0, lost), (0.0, answer("right", 80)))
+    assert (await started(replicas)).start == BEGINNING
+    assert replicas.loaded == []
+    await started(replicas, 20)
+    assert replicas.loaded == [f"90-{OLD}"]

@@ -2,7 +2,8 @@
 
 The beginning will do while the topic has it and is short. A snapshot counts only when the topic still holds the
 winner that it ends with, since that is what a reader goes by; and, for a process that acknowledged something
-in an earlier life, when a replica's archive shows that this is the same history.
+in an earlier life, when a replica's archive shows that this is the same history. Replicas that have stopped
+reading come last: an unclean election may have taken back what they hold.
 """
 
 import asyncio
@@ -149,13 +150,15 @@ async def _from_replicas(
     *,
     decided: bool,
 ) -> Start | None:
-    short = span.begin == 0 and span.end <= SHORT_RECORDS
-    for url, answer in sorted(_of_newest_log(answers), key=_age, reverse=True):
+    found = _of_newest_log(answers)
+    is_read = any(not answer.stopped for _, answer in found)
+    for url, answer in sorted(found, key=_worth, reverse=True):
         snapshot = answer.snapshot
         if snapshot is None or snapshot.anchor_offset < span.begin:
             continue
-        if short and not answer.recovered:
-            continue
+        will_do = span.end <= SHORT_RECORDS or (is_read and answer.stopped)
+        if span.begin == 0 and will_do and not answer.recovered:
+            continue  # the log is read from its beginning
         is_past_floor = floor is not None and 0 < floor.epoch <= snapshot.epoch
         if is_past_floor and answer.known is not Known.SAME:
             continue
@@ -197,7 +200,10 @@ def _of_newest_log(answers: Answers) -> Answers:
     return [found for found in answers if found[1].log_id == newest]
 
 
-def _age(answered: tuple[str, StartAnswer]) -> tuple[str, int]:
-    """Ids of logs are ordered by time; an older log may have had later epochs, which a recovery gave up."""
-    snapshot = answered[1].snapshot
-    return ("", 0) if snapshot is None else (snapshot.log_id, snapshot.epoch)
+def _worth(answered: tuple[str, StartAnswer]) -> tuple[bool, str, int]:
+    """Who reads the log, and then the newest snapshot. Ids of logs are ordered by time; an older log may have
+    had later epochs, which a recovery gave up.
+    """
+    _, answer = answered
+    snapshot = answer.snapshot
+    return not answer.stopped, *(("", 0) if snapshot is None else (snapshot.log_id, snapshot.epoch))
