@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,8 @@ from stele.log.archive.snapshots import head_of
 from stele.log.archive.spans import NotArchivedError
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
-from stele.log.port import Ends
+from stele.log.errors import OffsetGoneError
+from stele.log.port import Ends, EpochsLog, Record
 from stele.runtime.answers.catch_up import (
     ArchiveAnswer,
     Known,
@@ -77,6 +78,10 @@ class Others:
         self.silent = dict[str, str]()
         self.trouble = dict[str, str]()
         self.stopped = dict[str, str]()
+        self.clusters = dict[str, str]()
+        self.gave = list[str]()
+        self.late_s = dict[str, float]()
+        """So long after the first one they say how a reader begins."""
 
     async def archives(self) -> list[Any]:
         return [(url, self._told(url, *each)) for url, each in self._by_url.items()]
@@ -85,7 +90,7 @@ class Others:
         image = story.image
         return ArchiveAnswer(
             replica_id="",
-            cluster="demo",
+            cluster=self.clusters.get(url, "demo"),
             cluster_id="",
             log_id=image.log_id.hex(),
             incarnations=image.founding.incarnations,
@@ -97,11 +102,12 @@ class Others:
             damaged=(),
         )
 
-    async def starts(self, **_: object) -> list[Any]:
+    async def starts(self, grace_s: float = 0.05, **_: object) -> list[Any]:
         found = list[Any]()
         for url, (story, archive) in self._by_url.items():
             kept = archive.snapshots.newest()
-            assert kept is not None
+            if kept is None or self.late_s.get(url, 0.0) > grace_s:
+                continue
             head = kept.head
             answer = StartAnswer(
                 replica_id=url,
@@ -127,6 +133,7 @@ class Others:
         return found
 
     async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
+        self.gave.append(url)
         kept = self._by_url[url][1].snapshots.named(snapshot.name)
         assert kept is not None
         return [kept.path.read_bytes(), kept.decided_path.read_bytes()]
@@ -154,14 +161,35 @@ def givers(others: Others) -> Givers:
     return Givers(cast(CatchUp, others), None, "demo")
 
 
-async def begun(keeper: Keeper, begin: int, **others: tuple[Story, Archive]) -> Any:
-    return await begun_with(keeper, begin, Others(**others))
+class Topic:
+    """It holds these records from offset ``begin`` on."""
+
+    def __init__(self, records: Iterable[Archived], begin: int = 0) -> None:
+        self.records = [Record(each.offset, each.value) for each in records]
+        self.begin = begin
+
+    async def ends(self) -> Ends:
+        return Ends(self.begin, self.records[-1].offset + 1)
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        if offset < self.begin:
+            raise OffsetGoneError(offset, f"the topic begins at {self.begin}.")
+        return [each for each in self.records if offset <= each.offset < offset + limit]
+
+    def as_log(self) -> EpochsLog:
+        """For whoever only reads it."""
+        return cast(EpochsLog, self)
 
 
-async def begun_with(keeper: Keeper, begin: int, others: Others) -> Any:
-    """Where it begins, with a topic that begins at this offset. Raises TruncatedError."""
+def topic_of(story: Story, begin: int = 0, losers: int = 0) -> Topic:
+    """The log of a story, which begins with so many losers; the topic begins at offset ``begin`` by now."""
+    return Topic(records_of(story, losers), begin)
 
-    async def ends() -> Ends:
-        return Ends(begin, 1000)
 
-    return await reachable(keeper.begin(), keeper, givers(others), ends)
+async def begun(keeper: Keeper, topic: Topic, **others: tuple[Story, Archive]) -> Any:
+    return await begun_with(keeper, topic, Others(**others))
+
+
+async def begun_with(keeper: Keeper, topic: Topic, others: Others) -> Any:
+    """Where it begins. Raises TruncatedError."""
+    return await reachable(keeper.begin(), keeper, givers(others), topic.as_log())

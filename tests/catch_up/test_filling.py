@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from stele.catch_up import filling, replica
-from stele.catch_up.filling import fill, keep_beginning, reachable
+from stele.catch_up.filling import fill, keep_beginning
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
@@ -17,7 +17,6 @@ from stele.log.archive.spans import Span
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.port import Ends
 from stele.runtime.answers.catch_up import SnapshotAnswer
 from stele.runtime.catch_up import CatchUpUnavailable
 from tests.catch_up.others import (
@@ -29,9 +28,11 @@ from tests.catch_up.others import (
     add_snapshot,
     archive_of,
     begun,
+    begun_with,
     givers,
     records_of,
     story_of,
+    topic_of,
 )
 
 
@@ -63,7 +64,7 @@ async def test_epochs_of_another_history_are_set_aside_and_never_given_out(
     source = archive_of(tmp_path / "right", right, LATER)
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     begin = 0 if how == "recovered" else LATER - 1
-    start = await begun(keeper, begin, right=(right, source))
+    start = await begun(keeper, topic_of(right, begin), right=(right, source))
     assert start.image.state_id == right.image.state_id
     assert keeper.archive.segments.spans() == [Span(1, SHARED)]
 
@@ -75,7 +76,8 @@ async def test_only_who_follows_the_recovered_log_gives_a_snapshot_of_it(tmp_pat
     one = archive_of(tmp_path / "own", own, LATER)
     stale = archive_of(tmp_path / "stale", own, LATER)
     source = archive_of(tmp_path / "right", right, LAST + 1)
-    start = await begun(Keeper(one, 3, 0.01), 0, stale=(own, stale), right=(right, source))
+    keeper = Keeper(one, 3, 0.01)
+    start = await begun(keeper, topic_of(right), stale=(own, stale), right=(right, source))
     assert start.image.log_id == NEW
     assert one.segments.spans() == [Span(1, LAST)]
     assert [kept.head.log_id for kept in one.snapshots.all()] == [NEW.hex()]
@@ -104,12 +106,8 @@ async def test_what_a_recovery_gave_up_is_set_aside_whenever_its_log_is_taken_ov
     right.recover(NEW, LAST)
     source = archive_of(tmp_path / "right", right, LAST + 1, losers=LATER)
     keeper = Keeper(archive_of(tmp_path / "own", own, LATER), 3, 0.01)
-
-    async def ends() -> Ends:
-        return Ends(LATER, 1000)
-
-    others = givers(Hesitating(right=(right, source)))
-    start = await reachable(keeper.begin(), keeper, others, ends)
+    topic = topic_of(right, LATER, losers=LATER)
+    start = await begun_with(keeper, topic, Hesitating(right=(right, source)))
     assert start.image.log_id == NEW
     shared = LAST if colour == "blue" else SHARED
     assert keeper.archive.segments.spans() == [Span(1, shared)]
@@ -229,7 +227,7 @@ async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
     right.recover(NEW, LAST)
     source = archive_of(tmp_path / "right", right, LAST + 1)
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
-    start = await begun(keeper, 0, right=(right, source))
+    start = await begun(keeper, topic_of(right), right=(right, source))
     assert start.anchor is not None
     partition = MemoryPartition()
     for epoch in right.epochs[:LAST] if there != "nothing" else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -14,9 +15,11 @@ from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
 from stele.log.blobs.folder import FolderStore
 from stele.log.errors import TruncatedError
-from stele.log.port import Ends
+from stele.log.port import EpochsLog
 from stele.log.start import BEGINNING
 from stele.runtime.catch_up import CatchUp
+from tests.catch_up.others import Others, Topic
+from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import Made, names, record_of, small_blocks
 
@@ -47,14 +50,16 @@ def givers(store: FolderStore, cluster: str = CLUSTER) -> Givers:
     return Givers(CatchUp([]), store, cluster)
 
 
+def topic_of(story: Story, begin: int) -> EpochsLog:
+    """The log of a story, in a topic that begins at this offset by now."""
+    return Topic([record_of(epoch) for epoch in story.epochs], begin).as_log()
+
+
 async def begins_with(keeper: Keeper, givers: Givers, begin: int) -> int:
     """The epoch that reading goes on behind, where the topic begins at this offset; 0: nobody gives one."""
-
-    async def ends() -> Ends:
-        return Ends(begin, 10_000)
-
+    topic = topic_of(long_story(), begin)
     try:
-        return (await reachable(BEGINNING, keeper, givers, ends)).image.epoch
+        return (await reachable(BEGINNING, keeper, givers, topic)).image.epoch
     except TruncatedError:
         return 0
 
@@ -146,11 +151,7 @@ async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
         image = msgspec.structs.replace(image, founding=founding)
     start = start._replace(image=image, anchor=start.anchor._replace(offset=0))
     anchor = record_of(story.epochs[-1]).offset
-
-    async def ends() -> Ends:
-        return Ends(anchor, 10_000)
-
-    began = await reachable(start, keeper, givers(store), ends)
+    began = await reachable(start, keeper, givers(store), topic_of(story, anchor))
     assert began.image.log_id == NEW_LOG
     assert own.archive.segments.last == left
     await keeper.close()
@@ -169,11 +170,7 @@ async def test_what_is_kept_beside_a_stored_snapshot_is_in_the_store_too(
     await Made(tmp_path / "right", last, snapshots=(last,), story=story).copy(store)
     keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
     anchor = record_of(story.epochs[-1]).offset
-
-    async def ends() -> Ends:
-        return Ends(anchor, 10_000)
-
-    began = await reachable(keeper.begin(), keeper, givers(store), ends)
+    began = await reachable(keeper.begin(), keeper, givers(store), topic_of(story, anchor))
     assert began.image.epoch == last
     assert own.archive.segments.last == left
     while await fill(keeper, givers(store), last):
@@ -193,11 +190,8 @@ async def test_a_damaged_piece_keeps_nobody_from_beginning(
         if "/segments/" in name:
             (tmp_path / "store" / name).write_bytes(b"")
     keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
-
-    async def ends() -> Ends:
-        return Ends(record_of(made.story.epochs[59]).offset, 10_000)
-
-    began = await reachable(keeper.begin(), keeper, givers(store), ends)
+    topic = topic_of(made.story, record_of(made.story.epochs[59]).offset)
+    began = await reachable(keeper.begin(), keeper, givers(store), topic)
     assert began.image.epoch == 60
     assert own.archive.segments.spans() == []
     await keeper.close()
@@ -215,12 +209,43 @@ async def test_a_recovered_log_is_not_given_up_for_a_store_of_before(
     start = keeper.begin()
     assert start.anchor is not None
     start = start._replace(anchor=start.anchor._replace(offset=0))
-
-    async def ends() -> Ends:
-        return Ends(50, 10_000)
-
     with pytest.raises(TruncatedError):
-        await reachable(start, keeper, givers(store), ends)
+        await reachable(start, keeper, givers(store), topic_of(long_story(), 50))
     assert made.archive.segments.last == 31
     assert [kept.head.epoch for kept in made.archive.snapshots.all()] == [31]
     await keeper.close()
+
+
+async def test_a_stored_snapshot_of_what_an_election_took_back_is_no_beginning(
+    tmp_path: Path, store: FolderStore
+) -> None:
+    """The one before it, of what both histories share, is one where the topic still has what follows."""
+    right = long_story()
+    await Made(tmp_path / "lost", snapshots=(41, 60), story=long_story(50)).copy(store)
+    own = Made(tmp_path / "own", 30, snapshots=())
+    keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
+    start = keeper.begin()
+    behind = record_of(right.epochs[40]).offset + 1
+    with pytest.raises(TruncatedError):
+        await reachable(start, keeper, givers(store), topic_of(right, behind))
+    assert own.archive.segments.last == 30
+    assert own.archive.snapshots.all() == []
+    began = await reachable(start, keeper, givers(store), topic_of(right, behind - 1))
+    assert began.image.epoch == 41
+    assert own.archive.segments.last == 30
+    await keeper.close()
+
+
+async def test_a_store_of_before_is_no_beginning_where_replicas_follow_a_newer_log(
+    tmp_path: Path, store: FolderStore, keeper: Keeper
+) -> None:
+    old, new = long_story(), long_story()
+    new.recover(NEW_LOG, 30)
+    await Made(tmp_path / "old", story=old).copy(store)
+    follows = Made(tmp_path / "new", 31, snapshots=(), story=new)
+    others = cast(CatchUp, Others(new=(new, follows.archive)))
+    topic = topic_of(old, record_of(old.epochs[59]).offset)
+    with pytest.raises(TruncatedError):
+        await reachable(BEGINNING, keeper, Givers(others, store, CLUSTER), topic)
+    assert keeper.archive.snapshots.all() == []
+    assert (await reachable(BEGINNING, keeper, givers(store), topic)).image.epoch == 60

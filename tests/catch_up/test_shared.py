@@ -29,6 +29,7 @@ from tests.catch_up.others import (
     givers,
     records_of,
     story_of,
+    topic_of,
 )
 from tests.domain.epochs import History as Story
 
@@ -80,7 +81,7 @@ async def test_who_has_just_been_wiped_proves_nothing(
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     wiped = wiped_of(tmp_path / "wiped", right)
-    start = await begun(keeper, BEGIN, wiped=(right, wiped))
+    start = await begun(keeper, topic_of(right, BEGIN), wiped=(right, wiped))
     assert start.image.state_id == right.image.state_id
     assert keeper.archive.segments.spans() == []
     assert await filled(keeper, LAST + 1, Others(whole=(right, whole))) == ""
@@ -95,7 +96,7 @@ async def test_another_one_tells_what_the_giver_cannot(tmp_path: Path, how: str)
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     wiped = wiped_of(tmp_path / "wiped", right)
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
-    await begun(keeper, BEGIN, wiped=(right, wiped), whole=(right, whole))
+    await begun(keeper, topic_of(right, BEGIN), wiped=(right, wiped), whole=(right, whole))
     assert keeper.archive.segments.spans() == [Span(1, SHARED)]
     await keeper.close()
 
@@ -107,7 +108,7 @@ async def test_who_lost_the_same_proves_nothing(tmp_path: Path) -> None:
     wiped = wiped_of(tmp_path / "wiped", right)
     others = Others(wiped=(right, wiped), lost=(own, archive_of(tmp_path / "lost", own, LAST - 3)))
     others.trouble["lost"] = "its anchor is not there any more"
-    await begun_with(keeper, BEGIN, others)
+    await begun_with(keeper, topic_of(right, BEGIN), others)
     assert keeper.archive.segments.spans() == []
     await keeper.close()
 
@@ -130,7 +131,7 @@ async def test_what_nobody_tells_of_is_taken_back_once_the_log_leads_there(tmp_p
     keeper = Keeper(own, 3, 0.01)
     wiped = wiped_of(tmp_path / "wiped", right)
     whole = right, archive_of(tmp_path / "whole", right, LAST + 1)
-    await begun_with(keeper, BEGIN, Unheard(wiped=(right, wiped), whole=whole))
+    await begun_with(keeper, topic_of(right, BEGIN), Unheard(wiped=(right, wiped), whole=whole))
     assert own.segments.spans() == []
     assert [kept.head.epoch for kept in own.snapshots.all()] == [LAST + 1]
     late = Archive(tmp_path / "late")
@@ -145,7 +146,7 @@ async def test_a_longer_history_that_was_lost_is_given_up_for_a_shorter_one(tmp_
     own, right = story_of(LAST + 5, "blue"), right_story("not recovered")
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1, losers=LAST)
-    await begun(keeper, LAST + LAST, whole=(right, whole))
+    await begun(keeper, topic_of(right, LAST + LAST, losers=LAST), whole=(right, whole))
     assert keeper.archive.segments.spans() == [Span(1, SHARED)]
     await keeper.close()
 
@@ -157,7 +158,7 @@ async def test_a_snapshot_without_epochs_is_compared_too(tmp_path: Path) -> None
         add_snapshot(archive, own, epoch)
     keeper = Keeper(archive, 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
-    await begun(keeper, BEGIN, whole=(right, whole))
+    await begun(keeper, topic_of(right, BEGIN), whole=(right, whole))
     assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST + 1, SHARED]
     await keeper.close()
 
@@ -191,13 +192,14 @@ async def test_a_recovered_log_is_not_given_up_for_the_one_before_it(
         assert newer.apply(SetSetting("later", "1")) is None
     keeper = Keeper(archive_of(tmp_path / "own", own, LAST + 1), 3, 0.01)
     others = {"old": (old, archive_of(tmp_path / "old", old, LAST, losers=500))}
+    topic = topic_of(newer, LAST + 10, losers=100)
     if is_given:
         others["new"] = newer, archive_of(tmp_path / "new", newer, LATER, losers=100)
-        start = await begun(keeper, LAST + 10, **others)
+        start = await begun(keeper, topic, **others)
         assert (start.image.log_id, start.image.epoch) == (NEW, LATER)
     else:
         with pytest.raises(TruncatedError):
-            await begun(keeper, LAST + 10, **others)
+            await begun(keeper, topic, **others)
     assert keeper.archive.segments.spans() == [Span(1, LAST + 1)]
     assert {kept.head.log_id for kept in keeper.archive.snapshots.all()} == {NEW.hex()}
     await keeper.close()
@@ -213,7 +215,8 @@ async def test_the_newest_log_is_taken_over(tmp_path: Path) -> None:
         "near": (own, archive_of(tmp_path / "near", own, LAST + 1, losers=100)),
         "far": (newer, archive_of(tmp_path / "far", newer, LAST + 1, losers=100)),
     }
-    start = await begun(keeper, LAST + 10, **others)
+    topic = topic_of(newer, LAST + 10, losers=100)
+    start = await begun(keeper, topic, **others)
     assert start.image.log_id == newer.image.log_id
     assert not wrong_in(keeper.archive, newer)
     await keeper.close()
@@ -232,7 +235,7 @@ async def test_nothing_is_given_up_for_a_damaged_snapshot(tmp_path: Path) -> Non
     keeper = Keeper(archive_of(tmp_path / "own", own, LAST - 5), 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
     with pytest.raises(TruncatedError):
-        await begun_with(keeper, BEGIN, Damaging(whole=(right, whole)))
+        await begun_with(keeper, topic_of(right, BEGIN), Damaging(whole=(right, whole)))
     assert keeper.archive.segments.spans() == [Span(1, LAST - 3)]
     assert [kept.head.epoch for kept in keeper.archive.snapshots.all()] == [LAST - 5]
     await keeper.close()
@@ -249,6 +252,7 @@ async def test_who_cannot_read_the_log_gives_no_snapshot_where_another_one_does(
         right=(right, archive_of(tmp_path / "right", right, LAST + 1)),
     )
     others.stopped["lost"] = "its anchor is not there any more"
-    start = await begun_with(keeper, BEGIN, others)
+    start = await begun_with(keeper, topic_of(right, BEGIN), others)
     assert start.image.state_id == right.image.state_id
+    assert others.gave == ["right"]
     await keeper.close()

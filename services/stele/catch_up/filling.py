@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
 from stele.catch_up import from_store
+from stele.catch_up.anchored import anchored
 from stele.catch_up.keeper import Keeper, KeeperClosedError
 from stele.catch_up.shared import set_aside_others, told_by
 from stele.catch_up.sources import Givers, Source, replicas, set_aside, stored
@@ -16,17 +17,17 @@ from stele.domain.image import EMPTY, NO_LOG, Image
 from stele.log.archive.archive import archived
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
+from stele.log.archive.snapshots import head_in
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.blobs.port import StoreError
 from stele.log.chain import digest_of
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError, TruncatedError
-from stele.log.port import LogPast
+from stele.log.port import EpochsLog, LogPast
 from stele.log.start import Start
-from stele.runtime.answers.catch_up import ArchiveAnswer, SnapshotAnswer, StartAnswer
-from stele.runtime.catch_up import CatchUpUnavailable
+from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer
+from stele.runtime.catch_up import ANSWER_S, CatchUpUnavailable
 from stele.runtime.logs import get_logger
-from stele.runtime.starting import AskEnds
 
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
@@ -37,91 +38,84 @@ PIECE_BYTES: Final = 64 * 1024 * 1024
 log = get_logger(__name__)
 
 
-async def reachable(start: Start, keeper: Keeper, givers: Givers, ends: AskEnds) -> Start:
+async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsLog) -> Start:
     """``start`` where the topic still has what follows it, else what follows a snapshot of somebody else. A log
-    that others have recovered from this one is taken over.
+    that others have recovered from this one is taken over; once it is known, no other is.
 
-    Waits for Kafka. Raises TruncatedError when nobody gives a snapshot, UnreadableSnapshotError, OSError.
+    Waits for Kafka. Raises TruncatedError when nobody gives a snapshot that is known to be of the topic's log,
+    UnreadableSnapshotError, OSError.
     """
-    taken = await _taken_over(start, keeper, givers)
-    if taken is not None:
-        return taken
-    begin = await _begin(ends)
+    own = start.image
+    newer = _recovered_as(own, await _told(givers, own))
+    if newer:
+        taken = await _adopted(keeper, givers, topic, 0, own, newer)
+        if taken is not None:
+            return taken
+        log.warning("a recovered log has no snapshot yet", log_id=newer)
+    begin = await _begin(topic)
     stands = start.anchor.offset if start.anchor is not None else 0
     if stands >= begin:
         return start
-    adopted = await _adopted(keeper, givers, begin, start.image)
+    adopted = await _adopted(keeper, givers, topic, begin, own, newer)
     if adopted is None and givers.store is not None:
-        store = givers.store
-        adopted = await from_store.adopted(keeper, store, givers.cluster, begin, start.image)
+        store, cluster = givers.store, givers.cluster
+        adopted = await from_store.adopted(keeper, store, topic, cluster, begin, own, newer)
     if adopted is None:
         raise TruncatedError(
             stands,
-            f"the topic begins later, at {begin}, than the archive ends, at epoch {start.image.epoch}, and"
-            " nobody gives a snapshot. Start the other replicas; if there are no more, `stele recover`.",
+            f"the topic begins later, at {begin}, than the archive ends, at epoch {own.epoch}, and nobody"
+            " gives a snapshot that it goes on from. Start the other replicas; if there are no more,"
+            " `stele recover`.",
         )
     return adopted
 
 
-async def _begin(ends: AskEnds) -> int:
+async def _begin(topic: EpochsLog) -> int:
     while True:
         try:
-            return (await ends()).begin
+            return (await topic.ends()).begin
         except TimeoutError as error:
             log.warning("Kafka does not tell where the log begins", why=str(error))
             await asyncio.sleep(FIRST_PAUSE_S)
 
 
-async def _taken_over(start: Start, keeper: Keeper, givers: Givers) -> Start | None:
-    """Where to begin when a replica follows a log that was recovered from this archive's: None when none does.
+async def _told(givers: Givers, own: Image) -> dict[str, ArchiveAnswer]:
+    """What the replicas of this cluster hold, by their addresses."""
+    answers = await givers.others.archives()
+    strangers = _strangers(answers, givers.cluster, own.cluster_id)
+    return {url: answer for url, answer in answers if url not in strangers}
+
+
+def _recovered_as(own: Image, told: dict[str, ArchiveAnswer]) -> str:
+    """The newest log that replicas follow and that was recovered from the one of ``own``; empty when none was.
 
     What this archive has of the old log after its end, or of another history before it, was lost by the
     recovery, and is set aside. An empty archive takes over any recovered log: nobody can read that from the
     beginning of its topic.
     """
-    mine, is_empty = start.image.log_id.hex(), start.image.log_id == NO_LOG
-    recovered = {
+    mine, is_empty = own.log_id.hex(), own.log_id == NO_LOG
+    recovered = (
         answer.log_id
-        for _, answer in await givers.others.archives()
+        for answer in told.values()
         for before in answer.incarnations
         if is_empty or before.log_id == mine
-    }
-    if not recovered:
-        return None
-    newest = max(recovered)
-    found = await _adopted(keeper, givers, 0, start.image, newest)
-    if found is None:
-        log.warning("a recovered log has no snapshot yet", log_id=newest)
-    return found
+    )
+    return max(recovered, default="")
 
 
 async def _adopted(
-    keeper: Keeper,
-    givers: Givers,
-    begin: int,
-    own: Image,
-    log_id: str = "",
+    keeper: Keeper, givers: Givers, topic: LogPast, begin: int, own: Image, newer: str
 ) -> Start | None:
-    """Behind a snapshot of another replica of this cluster whose anchor is not before offset ``begin``, and
-    which is of log ``log_id``, or of the newest that is given, but of none before that of ``own``. What this
-    archive, which leads to ``own``, has of the snapshot's log stays, as far as it is known to be the same.
+    """Behind a snapshot of another replica that the topic's log has led to. What this archive, which leads to
+    ``own``, has of the snapshot's log stays, as far as it is known to be the same.
     """
-    others, archive, mine = givers.others, keeper.archive, own.log_id.hex()
-    answers = await others.archives()
-    strangers = _strangers(answers, givers.cluster, own.cluster_id)
-    for url, snapshot in _newest_log_first(await others.starts(decided=1, tail=0)):
-        if snapshot.anchor_offset < begin or url in strangers:
-            continue
-        if snapshot.log_id < mine or (log_id and snapshot.log_id != log_id):
-            continue
-        readers = [
-            other
-            for other, answer in answers
-            if answer.log_id == snapshot.log_id and not answer.trouble
-            if other not in strangers | {url}
-        ]
+    others, archive = givers.others, keeper.archive
+    for url, snapshot, readers, is_believed in await _offers(givers, begin, own, newer):
         try:
             files = await others.files(url, snapshot, decided=True)
+            if not await _leads_there(topic, files[0], is_believed):
+                log.warning("a snapshot may not be of the log", url=url, epoch=snapshot.epoch)
+                continue
             await set_aside_others(archive, own, files, told_by(others, url, readers))
             kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
         except (CatchUpUnavailable, DamagedFileError) as error:
@@ -135,15 +129,53 @@ async def _adopted(
     return None
 
 
-def _newest_log_first(
-    answers: list[tuple[str, StartAnswer]],
-) -> list[tuple[str, SnapshotAnswer]]:
-    """Snapshots in that order, which is that of the logs' ids; of one log first those of who reads it, and of
-    them the nearest.
+class _Offer(NamedTuple):
+    """A snapshot that the replica at ``url`` gives."""
+
+    url: str
+    snapshot: SnapshotAnswer
+    readers: list[str]
+    """Other replicas that read its log."""
+    is_believed: bool
+    """Where the topic does not tell whether it is of the log: it reads that itself, or nobody else does."""
+
+
+async def _offers(givers: Givers, begin: int, own: Image, newer: str) -> list[_Offer]:
+    """Snapshots of replicas of this cluster whose anchor is not before offset ``begin``. They are of the log
+    ``newer``, or of what others have recovered since; where there is none, of any but those before ``own``'s.
+
+    The newest log comes first; of one log those of who reads it, and of them the nearest.
     """
-    found = [(url, each.snapshot) for url, each in answers if each.snapshot and not each.stopped]
-    found += [(url, each.snapshot) for url, each in answers if each.snapshot and each.stopped]
-    return sorted(found, key=lambda each: each[1].log_id, reverse=True)
+    told = await _told(givers, own)
+    newer = max(newer, _recovered_as(own, told))
+    answers = await givers.others.starts(ANSWER_S, decided=1, tail=0)
+    troubled = {url for url, answer in told.items() if answer.trouble}
+    troubled |= {url for url, answer in answers if answer.stopped}
+    found = list[_Offer]()
+    for url, answer in answers:
+        snapshot = answer.snapshot
+        if url not in told or snapshot is None or snapshot.anchor_offset < begin:
+            continue
+        if snapshot.log_id < own.log_id.hex() or (newer and snapshot.log_id != newer):
+            continue
+        well = (each for each in told if each not in {url, *troubled})
+        readers = [each for each in well if told[each].log_id == snapshot.log_id]
+        found.append(_Offer(url, snapshot, readers, url not in troubled or not readers))
+    return sorted(
+        found, key=lambda each: (each.snapshot.log_id, each.url not in troubled), reverse=True
+    )
+
+
+async def _leads_there(topic: LogPast, snapshot: bytes, is_believed: bool) -> bool:
+    """Whether the topic's log has led to this snapshot. Where the topic begins behind it nothing can be
+    compared, and who gives it is believed or not.
+
+    Raises DamagedFileError, UnreadableSnapshotError.
+    """
+    try:
+        return await anchored(topic, head_in(snapshot)) is Known.SAME
+    except OffsetGoneError:
+        return is_believed
 
 
 def _strangers(answers: list[tuple[str, ArchiveAnswer]], cluster: str, cluster_id: str) -> set[str]:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from stele.catch_up.anchored import anchored
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.shared import Tells, set_aside_others
 from stele.domain.image import Image
@@ -10,6 +11,8 @@ from stele.log.archive.container import DamagedFileError
 from stele.log.archive.snapshots import head_in
 from stele.log.archive_store.stored import NoArchiveError, StoredArchive, stored_archive
 from stele.log.blobs.port import BlobMissingError, BlobStore, StoreError
+from stele.log.errors import OffsetGoneError
+from stele.log.port import LogPast
 from stele.log.start import Start
 from stele.runtime.answers.catch_up import Known
 from stele.runtime.logs import get_logger
@@ -21,23 +24,34 @@ log = get_logger(__name__)
 
 
 async def adopted(
-    keeper: Keeper, store: BlobStore, cluster: str, begin: int, own: Image
+    keeper: Keeper,
+    store: BlobStore,
+    topic: LogPast,
+    cluster: str,
+    begin: int,
+    own: Image,
+    newer: str,
 ) -> Start | None:
-    """Behind the newest snapshot in the store, if the topic, which begins at ``begin``, has what follows, and
-    if it is of no log before that of ``own``. What this archive, which leads to ``own``, has and the store has
-    not is set aside.
+    """Behind the newest snapshot in the store that the log of ``topic``, which begins at ``begin``, has led to,
+    and that is of no log before that of ``own``, or before ``newer``, which replicas told of. What this
+    archive, which leads to ``own``, has and the store has not is set aside.
 
     Raises UnreadableSnapshotError, OSError.
     """
-    snapshots = keeper.archive.snapshots
+    snapshots, oldest = keeper.archive.snapshots, max(own.log_id.hex(), newer)
     try:
         stored = await stored_archive(store, cluster)
-        shots = [shot for shot in stored.shots if shot.log_id >= own.log_id.hex()]
+        shots = [shot for shot in stored.shots if shot.log_id >= oldest]
         for shot in shots[:NEWEST_TRIED]:
             try:
                 files = await stored.files(shot)
-                if head_in(files[0]).anchor_offset < begin:
+                head = head_in(files[0])
+                if head.anchor_offset < begin:
                     return None
+                if await anchored(topic, head) is not Known.SAME:
+                    text = "a snapshot in the store may not be of the log"
+                    log.warning(text, store=store.url, epoch=shot.epoch)
+                    continue
                 await set_aside_others(keeper.archive, own, files, _told_by(stored))
                 kept = await asyncio.to_thread(snapshots.adopt, *files)
             except DamagedFileError as error:
@@ -48,7 +62,7 @@ async def adopted(
                 keeper.restart(start)
                 log.info("a snapshot of the store is kept", store=store.url, epoch=shot.epoch)
                 return start
-    except NoArchiveError:
+    except (NoArchiveError, OffsetGoneError):
         return None
     except StoreError as error:
         log.warning("the store gives no snapshot", store=store.url, why=str(error))

@@ -81,7 +81,7 @@ async def archiving(
     epochs = ports.open_log()
     start = await asyncio.to_thread(keeper.begin)
     check_cluster(start.image.cluster, givers.cluster)
-    reach = partial(reachable, start, keeper, givers, epochs.ends)
+    reach = partial(reachable, start, keeper, givers, epochs)
     out_of_reach: TruncatedError | None = None
     try:
         start = await reach()
