@@ -8,6 +8,7 @@ import msgspec
 from stele.sim.mutants_archive import ARCHIVE_TEST_MUTANTS
 from stele.sim.mutants_balancing import BALANCING_MUTANTS, BALANCING_TEST_MUTANTS
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
+from stele.sim.mutants_beginning import BEGINNING_TEST_MUTANTS
 from stele.sim.mutants_clients import CLIENT_MUTANTS
 from stele.sim.mutants_colocated import COLOCATED_MUTANTS, COLOCATED_TEST_MUTANTS
 from stele.sim.mutants_columns import COLUMN_TEST_MUTANTS
@@ -187,6 +188,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *UPKEEP_TEST_MUTANTS,
             *OVERRIDE_TEST_MUTANTS,
             *LOST_LOG_TEST_MUTANTS,
+            *BEGINNING_TEST_MUTANTS,
             *GUARD_TEST_MUTANTS,
             *RULE_TEST_MUTANTS,
             *DISK_TEST_MUTANTS,
