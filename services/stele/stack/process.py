@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +112,10 @@ class Process:
         """The end of what it wrote, for error messages."""
         return (tail(self.command.stderr) + tail(self.command.stdout)).strip()
 
+    def last_line(self) -> str:
+        """The last that it wrote as an error, else at all; empty when there is nothing."""
+        return last_line([self.command.stderr, self.command.stdout])
+
 
 def spawn(command: Command) -> Process:
     """Start a process. Raises OSError when the program cannot be run."""
@@ -124,6 +128,12 @@ def tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
         return _read_from(path, max(0, path.stat().st_size - limit_bytes))
     except FileNotFoundError:
         return ""
+
+
+def last_line(paths: Iterable[Path]) -> str:
+    """Of the first of these files that has a line which is not blank."""
+    lines = (line.strip() for path in paths for line in reversed(tail(path).splitlines()))
+    return next((line for line in lines if line), "")
 
 
 def _read_from(path: Path, start: int) -> str:

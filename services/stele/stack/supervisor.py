@@ -39,7 +39,7 @@ class State(StrEnum):
 
 
 class ChildFailed(Exception):
-    """A child is not ready in time or has been given up; the text holds the end of its log."""
+    """A child is not ready in time or has been given up; the text holds the last line of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ class _Child:
     process: Process
     state: State = State.RUNNING
     restarts: int = 0
+    restarts_before: int = 0
+    """Up to the start that somebody asked for last: what came later it needed by itself."""
     exit_code: int | None = None
     back_off: BackOff = field(default_factory=BackOff)
     url: str | None = None
@@ -101,7 +103,9 @@ class Supervisor:
             known = self._children.get(command.name)
             assert known is None or known.state in (State.STOPPED, State.GIVEN_UP), command.name
             restarts = known.restarts + 1 if known else 0
-            self._children[command.name] = _Child(command, spawn(command), restarts=restarts)
+            self._children[command.name] = _Child(
+                command, spawn(command), restarts=restarts, restarts_before=restarts
+            )
             if self._watcher is None:
                 self._stopping.clear()
                 self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -128,7 +132,8 @@ class Supervisor:
     ) -> str:
         """The address that the child announced. Raises ChildFailed.
 
-        A child that has been restarted more often than `max_restarts` is not waited for.
+        A child that ended by itself more often than `max_restarts` since its start was asked for is not
+        waited for.
         """
         end = time.monotonic() + deadline_s
         with self._changed:
@@ -136,7 +141,7 @@ class Supervisor:
             while (url := _announced_url(child)) is None:
                 if child.state in (State.GIVEN_UP, State.STOPPED):
                     raise ChildFailed(_story(child, f"is {child.state}"))
-                if child.restarts > max_restarts:
+                if child.restarts - child.restarts_before > max_restarts:
                     raise ChildFailed(_story(child, "keeps ending"))
                 if time.monotonic() >= end:
                     raise ChildFailed(_story(child, f"announced nothing in {deadline_s} s"))
@@ -279,7 +284,8 @@ def _url_in(line: str) -> str | None:
 
 
 def _story(child: _Child, what: str) -> str:
+    since = child.restarts - child.restarts_before
     return (
-        f"{child.command.name} {what} (restarts {child.restarts}, last exit code "
-        f"{child.exit_code}); end of {child.command.stderr}:\n{child.process.tail()}"
+        f"{child.command.name} {what} (restarts {since}, last exit code {child.exit_code}); "
+        f"the last line of {child.command.stderr}:\n{child.process.last_line()}"
     )

@@ -11,8 +11,8 @@ from stele.cli.errors import UsageError
 from stele.cli.local.servers import with_servers
 from stele.cli.output import styled, table
 from stele.cli.places import BrokerProcess, RedisProcess, Service, StackFile
+from stele.stack import process
 from stele.stack.folders import was_removed
-from stele.stack.process import tail
 
 
 def stack_table(stack: StackFile) -> Table:
@@ -58,9 +58,7 @@ def tail_log(directory: Path, name: str, lines: int) -> list[str]:
 
 def last_line(directory: Path, name: str) -> str:
     """The last that a process wrote before it ended; empty when there is nothing."""
-    files = [path for path in reversed(_log_files(directory, name)) if path.exists()]
-    lines = (line for path in files for line in reversed(tail(path).splitlines()))
-    return next((line.strip() for line in lines if line.strip()), "")
+    return process.last_line(reversed(_log_files(directory, name)))
 
 
 def _log_files(directory: Path, name: str) -> list[Path]:
