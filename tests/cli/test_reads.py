@@ -299,11 +299,23 @@ def test_the_list_of_requests_says_since_when_it_has_them_all(server: Server, st
 def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -> None:
     cut_off = {**at(7), "requests": [], "since_epoch": 4, "since_ms": 1_000}
     server.answer("GET", "/v1/requests", cut_off)
+    server.answer("GET", "/v1/nodes", {**at(7), "nodes": []})
     cut = stele("requests").out
     assert "all since epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
     missing = stele("request", "show", "01a2")
     assert "There is no request '01a2'" in missing.err
     assert "Those that ended up to epoch 4 are in `stele epochs`." in missing.err
+
+
+@pytest.mark.parametrize("command", [("why",), ("cancel",), ("request", "show")])
+def test_a_node_in_the_place_of_a_request_is_answered_with_what_to_type(
+    server: Server, stele: Stele, command: tuple[str, ...]
+) -> None:
+    cluster(server)
+    ran = stele(*command, "n2")
+    assert ran.exit_code == 1
+    assert "There is no request 'n2' at epoch 7. n2 is a node: `stele requests --node n2`" in ran.err
+    assert "is a node" not in stele(*command, "n9").err
 
 
 def test_ids_are_never_broken_over_lines(

@@ -156,10 +156,13 @@ class Reading:
                 "Give more of the id.",
             )
         raise NoRequestError(
-            f"There is no request '{begins}' at epoch {self.epoch}.", self._where_requests_are()
+            f"There is no request '{begins}' at epoch {self.epoch}.",
+            self._where_requests_are(begins),
         )
 
-    def _where_requests_are(self) -> str:
+    def _where_requests_are(self, looked_for: str) -> str:
+        if any(node.node_id == looked_for for node in self.nodes()):
+            return f"{looked_for} is a node: `stele requests --node {looked_for}` shows those about it."
         all_ = "`stele requests` shows them all."
         if not self.since[0]:
             return all_
