@@ -10,9 +10,10 @@ import pytest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
+from stele.runtime.answers.session_guard import NodeLiveness
 from stele.words.explain import Case, advice
-from tests.cli.conftest import Server, Stele, at, cluster, request, transition
-from tests.cli.test_reads import IDLE, JOIN, PROGRESS, STREAMING, WORK, under_way
+from tests.cli.conftest import NODES, Server, Stele, at, cluster, request, transition
+from tests.cli.test_reads import IDLE, JOIN, LIVENESS, PROGRESS, STREAMING, WORK, under_way
 
 SOURCE = {
     "node_id": "n2",
@@ -48,7 +49,7 @@ def test_why_names_the_hung_source_since_when_until_when_and_what_to_do(
     assert ran.out.splitlines()[1:] == [
         "  in write_both_read_old since epoch 6",
         "  waits for 9.0 s for stream by n3; the cause is n2: is down, and gives n3 no data, last heard"
-        " 8.0 s ago; 52.0 s more at most (STELE_SILENCE_S is 60 s), then it is undone",
+        " 8.0 s ago; if it makes no progress for 52.0 s more (STELE_SILENCE_S is 60 s), it is undone",
         "  n3 stream running, 1.0 MB of 4.0 MB, no progress for 8.0 s",
         "  how long it will take is unknown: no data has moved lately",
         "  do: start n2; or, if dead for good, `stele exclude n2`, or undo it: `stele cancel join-n3-1`",
@@ -135,6 +136,29 @@ def test_why_when_idle_says_so_and_shows_what_ended_last(server: Server, stele: 
     shown = msgspec.json.decode(stele("why", "--json").out)
     ended = [*shown["requests"], *shown["finished"]]
     assert [row["node_id"] for row in ended] == ["n3"], "what the lines show"
+
+
+def test_why_when_idle_says_which_members_are_down(server: Server, stele: Stele) -> None:
+    """The next operation will wait for them; who is up is unknown where no session guard answers."""
+    cluster(server)
+    server.answer("GET", "/v1/progress", IDLE)
+    assert stele("why").out.splitlines() == ["Nothing to do: no request is pending or running."]
+    server.answer("GET", "/guard/v1/nodes", LIVENESS)
+    assert stele("why").out.splitlines()[1:] == [
+        "  n2 (never heard) is down: operations will wait for it; `stele nodes` shows more"
+    ]
+    down = [{**row, "liveness": "down", "silent_for_s": 40.0} for row in LIVENESS]
+    server.answers["GET", "/guard/v1/nodes"].clear()
+    server.answer("GET", "/guard/v1/nodes", down)
+    both = "n1 (last heard 40.0 s ago), n2 (last heard 40.0 s ago) are down: operations will wait for them"
+    assert both in stele("why").out
+    assert msgspec.json.decode(stele("why", "--json").out)["down"] == msgspec.to_builtins(
+        msgspec.convert(down, list[NodeLiveness])
+    )
+    server.answers["GET", "/v1/nodes"].clear()
+    excluded = [NODES[0], {**NODES[1], "excluded_since": 6}]
+    server.answer("GET", "/v1/nodes", {**at(7), "nodes": excluded})
+    assert "n1 (last heard 40.0 s ago) is down" in stele("why").out, "nothing waits for n2"
 
 
 def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele: Stele) -> None:

@@ -204,9 +204,10 @@ def test_a_receiver_whose_source_hangs_is_not_the_cause() -> None:
     world.pass_s(8)
     line, *moved, advice = told(world, "join-a2")
     assert f"stream by a2; the cause is {source}: is down, and gives a2 no data" in line
+    assert "; if it makes no progress for " in line, "each row that comes begins it anew"
     *_, left_s = seconds(line)
     assert 50 < left_s < 53
-    assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
+    assert line.endswith("(STELE_SILENCE_S is 60 s), it is undone")
     assert any("a2 stream running, 40 B of 100 B, no progress for " in text for text in moved)
     assert f"start {source}" in advice and "undo it: `stele cancel join-a2`" in advice
 
@@ -231,7 +232,7 @@ def test_of_the_limits_of_a_stream_the_sooner_one_is_named() -> None:
     world.apply(SetSetting("step_time_limit_s", "90"))
     world.pass_s(10)
     line, *_ = told(world, "join-a2")
-    assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
+    assert line.endswith("(STELE_SILENCE_S is 60 s), it is undone")
     for done in (20, 30, 40):
         world.pass_s(15)
         running(world, "a2", done)

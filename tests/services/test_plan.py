@@ -162,7 +162,7 @@ async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placeme
         assert request is not None
         line, *_, advice = explain(request, moving(), msgspec.convert(answer, Progress))
         assert f"stream by n4; the cause is {source}: is down, and gives n4 no data" in line
-        assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
+        assert line.endswith("(STELE_SILENCE_S is 60 s), it is undone")
         assert f"start {source}" in advice and f"`stele cancel {request_id}`" in advice
         code, said = await cancel(three, request_id)
     finally:

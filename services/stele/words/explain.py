@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 STILL_S: Final = 5.0
 """Streams that have got no data for longer are shown as such."""
+SILENCE: Final = "STELE_SILENCE_S"
+WORK: Final = (WaitKind.STREAM, WaitKind.CLEANUP)
+"""Waits in which ``SILENCE`` counts from the last progress, and not from the beginning."""
 UNKNOWN: Final = "unknown"
 BY_LIMIT: Final = "by stream_mib_per_s"
 """How an estimate is made while only the limit is known."""
@@ -75,7 +78,7 @@ def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
     if wait.eta_s is not None:
         parts.append(f"about {duration(wait.eta_s)} to go")
     if wait.limit is not None:
-        parts.append(limit_text(wait.limit))
+        parts.append(limit_text(wait.limit, wait.kind))
     elif wait.blockers:
         parts.append("no setting ends this wait")
     return "; ".join(parts)
@@ -86,11 +89,15 @@ def blocker_text(blocker: BlockerAnswer) -> str:
     return f"{blocker.node_id}: {blocker.why}, {last_heard(blocker.silent_for_s)}"
 
 
-def limit_text(limit: WaitLimit) -> str:
+def limit_text(limit: WaitLimit, kind: WaitKind) -> str:
+    """When the wait ends by itself, and what happens then; progress of work puts that off."""
     by = f" ({limit.setting} is {limit.limit_s:g} s)" if limit.setting else ""
     if limit.left_s <= 0:
         return f"any moment now {limit.then}{by}"
-    return f"{duration(limit.left_s)} more at most{by}, then {limit.then}"
+    left = duration(limit.left_s)
+    if kind in WORK and limit.setting == SILENCE:
+        return f"if it makes no progress for {left} more{by}, {limit.then}"
+    return f"{left} more at most{by}, then {limit.then}"
 
 
 def explain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from stele.domain.commits.restricted import restricted_text
@@ -13,9 +13,10 @@ from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress, WaitKind
 from stele.runtime.answers.metadata_log import TopologyAnswer
+from stele.runtime.answers.session_guard import NodeLiveness
 from stele.words.explain import after_failure, explain
 from stele.words.requests import what
-from stele.words.units import duration
+from stele.words.units import duration, last_heard
 
 NO_COORDINATOR: Final = "No coordinator answers: nothing moves on until one does."
 
@@ -35,6 +36,8 @@ class Known:
     progress: Progress | None
     groups: list[list[str]]
     """Tables that have the same tablets: see ``Reading.groups``."""
+    down: list[NodeLiveness] = field(default_factory=list)
+    """Members that are down; none where nobody tells. Known when no request is under way."""
 
 
 def story(known: Known) -> Iterator[Line]:
@@ -50,6 +53,7 @@ def story(known: Known) -> Iterator[Line]:
             yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:
         yield "Nothing to do: no request is pending or running.", ""
+        yield from _down(known.down)
         yield from (_last(request, known.names) for request in known.finished)
         yield from _cleanups(progress)
         yield from _archive(progress)
@@ -99,6 +103,15 @@ def sentences(
             yield from explain(request, _transition_of(topology, request), progress)
     elif request.status is RequestStatus.FAILED:
         yield f"do: {after_failure(request)}"
+
+
+def _down(nodes: list[NodeLiveness]) -> Iterator[Line]:
+    """Members for which the next operation will wait."""
+    if nodes:
+        names = ", ".join(f"{node.node_id} ({last_heard(node.silent_for_s)})" for node in nodes)
+        one, them = ("is", "it") if len(nodes) == 1 else ("are", "them")
+        text = f"  {names} {one} down: operations will wait for {them}; `stele nodes` shows more"
+        yield text, "yellow"
 
 
 def _last(request: Request, names: dict[str, str]) -> Line:

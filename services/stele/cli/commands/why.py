@@ -10,6 +10,7 @@ from stele.cli.options import Json, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.reading import Reading
 from stele.runtime.answers.coordinator import Progress
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.words.why import Known, sentences, story
 
 NEWEST = 3
@@ -39,6 +40,7 @@ def why(
                 "finished": known.finished,
                 "transitions": topology.transitions,
                 "progress": progress,
+                "down": known.down,
                 "why": why_,
             }
         )
@@ -60,4 +62,13 @@ def look(client: Client, request_id: str | None) -> Known:
     names = reading.names(shown)
     progress = ask(client, "coordinator", "/v1/progress", Progress)
     groups = reading.groups() if any(request.table_id for request in requests) else []
-    return Known(topology, requests, finished, names, progress, groups)
+    down = [] if requests else _down(client, reading)
+    return Known(topology, requests, finished, names, progress, groups, down)
+
+
+def _down(client: Client, reading: Reading) -> list[NodeLiveness]:
+    """Those that are known to be down, of the members that operations wait for."""
+    rows = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
+    down = [row for row in rows if row.liveness is Liveness.DOWN]
+    members = {node.node_id for node in reading.nodes() if node.takes_part()} if down else set[str]()
+    return [row for row in down if row.node_id in members]
