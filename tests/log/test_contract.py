@@ -16,7 +16,7 @@ from stele.log.brokers import Brokers
 from stele.log.delivered import Delivered
 from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
-from stele.log.kafka import KafkaLog
+from stele.log.kafka import KafkaLog, TopicMissingError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Log, Look, Record
 from stele.log.pulse import Moment
@@ -231,6 +231,8 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
         async with asyncio.timeout(DEADLINE_S):
             while await _is_there(log):  # a broker learns of it after the controller that answered
                 pass
+        with pytest.raises(TopicMissingError, match=f"the topic {topic} is not there"):
+            await log.look(0)
         await asyncio.to_thread(ensure_topics, Brokers(kafka), topics)
         after = await log.look(0)
         assert (after.end, after.value) == (0, None)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError
 
 from stele.domain.column import column_of
 from stele.domain.commands import (
@@ -21,13 +22,15 @@ from stele.domain.commands import (
     NoopRequest,
     SetSetting,
 )
-from stele.domain.image import Image
+from stele.domain.image import EMPTY, Image
 from stele.domain.view import diff, view
 from stele.log.errors import LostWinnersError, OffsetGoneError
+from stele.log.kafka import TopicMissingError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.questions import Cursor
+from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
 from stele.runtime.request_ids import new_request_id
@@ -373,6 +376,27 @@ async def test_a_reader_that_begins_anew_by_itself_is_worth_waiting_for(site: Si
     refused = await site.http.post("/v1/commands", json={"command": {"type": "noop"}})
     assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
     assert refused.json()["details"]["lasting"] is False
+
+
+@pytest.mark.parametrize("was_read", [True, False])
+async def test_a_topic_that_is_missing_is_told_in_words_and_lasts_once_the_log_was_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch, was_read: bool
+) -> None:
+    """Before that it may be just about to be made."""
+
+    async def gone(_: object) -> Image:
+        missing = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        raise TopicMissingError("stele.demo.epochs", missing)
+
+    monkeypatch.setattr(site.writer, "barrier", gone)
+    if not was_read:
+        monkeypatch.setattr(Writer, "image", EMPTY)
+    refused = await site.http.get("/v1/topology", params={"level": "barrier"})
+    body = refused.json()
+    assert (refused.status_code, body["code"]) == (503, "topic_missing")
+    assert body["message"] == "Nothing is decided: the topic stele.demo.epochs is not there."
+    assert body["details"]["lasting"] is was_read
+    assert ("stele recover --dry-run" in body["hint"]) is was_read
 
 
 async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:

@@ -98,6 +98,17 @@ _LOOKER: Final[dict[str, Any]] = {
 """One record is wanted, not what follows it."""
 
 
+class TopicMissingError(KafkaException):
+    """The brokers have no topic of this name."""
+
+    def __init__(self, topic: str, cause: KafkaError) -> None:
+        super().__init__(cause)
+        self._topic = topic
+
+    def __str__(self) -> str:
+        return f"the topic {self._topic} is not there"
+
+
 class KafkaLog:
     """One process's access to a topic of one partition; see the port for the contract.
 
@@ -246,13 +257,19 @@ class KafkaLog:
         return Look(topic_id, end, value, begin)
 
     def _ask_topic_id(self) -> str:
-        """Of the controller's metadata, never of what a client remembers."""
+        """Of the controller's metadata, never of what a client remembers. Raises TopicMissingError."""
         if self._admin is None:  # one with nothing to deliver has length 0, and is false
             self._admin = AdminClient(self._client | {"error_cb": self._refusals})
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )
-        return str(asked[self._topic].result(LOOK_TIMEOUT_S).topic_id)
+        try:
+            return str(asked[self._topic].result(LOOK_TIMEOUT_S).topic_id)
+        except KafkaException as error:
+            cause = error.args[0]
+            if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise TopicMissingError(self._topic, cause) from error
+            raise
 
     def _read_one(self, offset: int) -> bytes | None:
         """The record at the offset, from the leader of now; None when it is not there."""

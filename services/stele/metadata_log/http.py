@@ -20,6 +20,7 @@ from stele.domain.staging.image import of_names
 from stele.domain.view import diff
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError, told
+from stele.log.kafka import TopicMissingError
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.callers import ReaderStoppedError, Result, Tell
 from stele.metadata_log.openapi import openapi, query_parameters
@@ -257,6 +258,8 @@ class Api:
                     "The log's end was not reached in time.",
                     hint="Try again, or read at level local.",
                 ) from error
+            except TopicMissingError as error:
+                raise self._missing(error) from error
             except KafkaException as error:
                 raise HttpError(
                     503,
@@ -267,6 +270,18 @@ class Api:
 
         guarded.__name__ = handler.__name__
         return guarded
+
+    def _missing(self, error: TopicMissingError) -> HttpError:
+        """Who has read nothing of the log yet may be there before its topic is, which every service makes."""
+        was_read = self._writer.image.epoch > 0
+        hint = "Bring Kafka's data back, or see what can be had: `stele recover --dry-run`."
+        return HttpError(
+            503,
+            "topic_missing",
+            f"Nothing is decided: {error}.",
+            hint=hint if was_read else "It is made by each service that starts. Try again.",
+            details={LASTING: was_read},
+        )
 
     async def _hash_of(self, image: Image) -> str:
         """Beside the loop, one at a time, and once for each state that is asked for in a row."""
