@@ -12,13 +12,14 @@ import psutil
 import pytest
 
 from stele.cli.errors import CliError
-from stele.cli.local import deeds
+from stele.cli.local import deeds, settling
 from stele.cli.local.control import Control, Deed
 from stele.cli.local.deeds import do, note_who_left
 from stele.cli.local.lifecycle import empty
 from stele.cli.local.settling import settle
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
+from stele.cli.places import Service
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.stack.stack import ServiceSpec, Stack
@@ -38,6 +39,14 @@ REFUSED = """
 import json, sys
 print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
 sys.exit(print("Not admitted: n1 stands in the wrong rack.", file=sys.stderr) or 78)
+"""
+
+REFUSED_LATER = """
+import json, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
+signal.sigwait([signal.SIGUSR1])
+sys.exit(print("The log lacks epochs that this node has acknowledged.", file=sys.stderr) or 78)
 """
 
 FakeModule = Callable[[str, str], Path]
@@ -201,6 +210,33 @@ def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
         stack.supervisor.stop_all()
     assert "exit status 78): Not admitted: n1 stands in the wrong rack." in raised.value.message
     assert "`stele stack remove n1`" in raised.value.hint
+
+
+def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(
+    tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address is announced, and its row is there, before it knows that it cannot run."""
+    path = os.pathsep.join(
+        [str(fake_module("refused_later", REFUSED_LATER)), os.environ.get("PYTHONPATH", "")]
+    )
+    spec = ServiceSpec("n1", "refused_later")
+    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    member = Node(node_id="n1", address="", dc="", rack="", num_tokens=1, state=NodeState.NORMAL)
+    monkeypatch.setattr(settling, "_row", lambda *_: member)
+    is_well = settling._is_well
+
+    def reads_the_log(service: Service | None) -> bool:
+        answer = is_well(service)
+        stack.kill("n1", signal.SIGUSR1)
+        return answer
+
+    monkeypatch.setattr(settling, "_is_well", reads_the_log)
+    stack.start_services([spec])
+    try:
+        with pytest.raises(CliError, match=r"exit status 78\): The log lacks epochs"):
+            settle(stack.directory, "n1")
+    finally:
+        stack.supervisor.stop_all()
 
 
 def test_nodes_that_have_left_do_not_come_back(

@@ -9,7 +9,7 @@ from typing import Final
 from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.cli.local.table import last_line
-from stele.cli.places import Service, find_places, read_stack_file
+from stele.cli.places import Places, Service, find_places, read_stack_file
 from stele.cli.reading import Reading
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
@@ -23,9 +23,10 @@ LOOK_TIMEOUT_S: Final = 1.0
 
 
 def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
-    """The id of the request by which a started node joins; empty for a member, and where it is not known yet.
+    """The id of the request by which a started node joins; empty for a member once it is well, and where it is
+    not known yet.
 
-    Raises CliError when it ends since it cannot run as it is: it announced an address before it was refused.
+    Raises CliError when it ends since it cannot run as it is: it announces an address before it has read the log.
     """
     end_s = time.monotonic() + limit_s
     while True:
@@ -34,11 +35,27 @@ def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
         if service is not None and service.state == State.GIVEN_UP:
             raise CliError(*why_given_up(directory, service))
         node = _row(directory, name)
-        if node is not None and node.state is not NodeState.LEFT:
-            return "" if node.state is NodeState.NORMAL else node.request_id
+        if node is not None and node.state not in (NodeState.LEFT, NodeState.NORMAL):
+            return node.request_id
+        if node is not None and node.state is NodeState.NORMAL and _is_well(service):
+            return ""
         if time.monotonic() > end_s:
             return ""
         time.sleep(POLL_S)
+
+
+def _is_well(service: Service | None) -> bool:
+    """Whether it says so itself."""
+    if service is None or not service.pid:
+        return False
+    client = Client(Places({}, ""), timeout_s=LOOK_TIMEOUT_S)
+    try:
+        client.get_bytes(f"{service.url}/healthz")
+    except CliError:
+        return False
+    finally:
+        client.close()
+    return True
 
 
 def _row(directory: Path, name: str) -> Node | None:
