@@ -12,7 +12,7 @@ from stele.cli import epoch_stream
 from stele.cli.errors import UsageError
 from stele.cli.history_search import Progress
 from stele.cli.moments import moment_ms
-from tests.cli.conftest import Server, Stele, cluster, request
+from tests.cli.conftest import Server, Stele, at, cluster, request
 
 COLOUR = {"type": "SettingChanged", "name": "colour", "value": "red"}
 NODE = {"type": "NodeNumbered", "number": 3, "node_id": "n4"}
@@ -127,6 +127,22 @@ def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
     ]
     assert all((q["about"], q["refused"]) == (["n4"], ["true"]) for q in asked)
     assert asked[0].keys() == {"about", "refused", "before", "limit"}, "what is empty is not asked"
+
+
+def test_search_about_a_name_that_nobody_has_says_so(server: Server, stele: Stele) -> None:
+    """What is misspelt would look as if nothing had ever happened to it."""
+    cluster(server, epoch=7)
+    table = {"table_id": "id-2", "keyspace_id": "id-1", "name": "books"}
+    server.answer("GET", "/v1/tables", {**at(7), "tables": [table]})
+    server.answer("GET", "/v1/epochs/search", found())
+    *_, line = stele("log", "search", "--about", "blob").out.splitlines()
+    assert line.startswith("No node, keyspace or table has the name blob now")
+    for known in ("n2", "library", "library.books", "id-2"):
+        assert "has the name" not in stele("log", "search", "--about", known).out
+    assert "has the name" not in stele("log", "search", "--actor", "blob").out
+    server.answers["GET", "/v1/epochs/search"].clear()
+    server.answer("GET", "/v1/epochs/search", found(epoch(5, COLOUR)))
+    assert "has the name" not in stele("log", "search", "--about", "id-of-what-was-dropped").out
 
 
 def test_search_as_json_has_all_that_was_found(server: Server, stele: Stele) -> None:

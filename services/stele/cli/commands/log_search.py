@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from stele.cli.client import Client
 from stele.cli.commands.log_tail import line_of
+from stele.cli.errors import CliError
 from stele.cli.history_names import HistoryWords
 from stele.cli.history_search import Progress, Slice, not_kept, slices
 from stele.cli.moments import moment_ms
@@ -103,9 +104,29 @@ def _show(client: Client, asked: dict[str, Any], last: int, before: int | None) 
     more = f": --before {end['next_before']} goes on" if end["next_before"] else ""
     epochs = counted(sum(len(part.epochs) for part in found), "epoch", "epochs")
     console().print(f"found {epochs}; {_looked(found)} in {took}{more}", soft_wrap=True)
+    if not any(part.epochs for part in found) and _is_unknown(client, asked.get("about", "")):
+        console().print(
+            f"No node, keyspace or table has the name {asked['about']} now; what was dropped is known by its id.",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     older = not_kept(found[-1].begins, found[-1].stores) if found and not more else ""
     if older:
         console().print(older, soft_wrap=True)
+
+
+def _is_unknown(client: Client, name: str) -> bool:
+    """Whether the state knows nothing that is called so; not where there is no name, or nobody tells."""
+    reading = Reading(client, level="local")
+    try:
+        if not name or any(node.node_id == name for node in reading.nodes()):
+            return False
+        names = {each.keyspace_id: each.name for each in reading.keyspaces()}
+        tables = {t.table_id: f"{names[t.keyspace_id]}.{t.name}" for t in reading.tables()}
+    except CliError:
+        return False
+    return name not in {*names, *names.values(), *tables, *tables.values()}
 
 
 def _looked(found: list[Slice]) -> str:
