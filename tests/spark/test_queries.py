@@ -161,5 +161,7 @@ def test_the_command_prints_rows_and_json_and_says_what_is_wrong(
     assert {row["name"] for row in json.loads(capsys.readouterr().out)} == {*SCHEMAS, *VIEWS}
     assert stele(["sql", "SELECT nothing FROM nodes", "--tables", str(tables)]) == 2
     assert "nothing" in capsys.readouterr().err
+    assert stele(["sql", "SELECT * FROM nope", "--tables", str(tables)]) == 2
+    assert "nope' not found. `stele sql` alone lists tables" in capsys.readouterr().err
     assert stele(["sql", query, "--tables", str(tmp_path)]) == 1
     assert "`stele stack up` without `--without placements`" in capsys.readouterr().err

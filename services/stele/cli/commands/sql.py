@@ -63,7 +63,10 @@ def sql(
             " `--without placements`. Tables elsewhere: --tables, or STELE_DELTA_DIR."
         )
         raise CliError(str(error), hint) from error
-    except (QueryError, ValueError) as error:
+    except QueryError as error:
+        said = str(error) if str(error).endswith((".", "?")) else f"{error}."
+        raise UsageError(said, "`stele sql` alone lists tables and views.") from error
+    except ValueError as error:
         raise UsageError(str(error)) from error
     _print(found, json)
 
