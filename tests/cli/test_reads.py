@@ -314,7 +314,9 @@ def test_a_node_in_the_place_of_a_request_is_answered_with_what_to_type(
     cluster(server)
     ran = stele(*command, "n2")
     assert ran.exit_code == 1
-    assert "There is no request 'n2' at epoch 7. n2 is a node: `stele requests --node n2`" in ran.err
+    assert (
+        "There is no request 'n2' at epoch 7. n2 is a node: `stele requests --node n2`" in ran.err
+    )
     assert "is a node" not in stele(*command, "n9").err
 
 

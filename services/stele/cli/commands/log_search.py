@@ -106,7 +106,8 @@ def _show(client: Client, asked: dict[str, Any], last: int, before: int | None) 
     console().print(f"found {epochs}; {_looked(found)} in {took}{more}", soft_wrap=True)
     if not any(part.epochs for part in found) and _is_unknown(client, asked.get("about", "")):
         console().print(
-            f"No node, keyspace or table has the name {asked['about']} now; what was dropped is known by its id.",
+            f"No node, keyspace or table has the name {asked['about']} now;"
+            " what was dropped is known by its id.",
             soft_wrap=True,
             markup=False,
             highlight=False,

@@ -70,5 +70,7 @@ def _down(client: Client, reading: Reading) -> list[NodeLiveness]:
     """Those that are known to be down, of the members that operations wait for."""
     rows = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
     down = [row for row in rows if row.liveness is Liveness.DOWN]
-    members = {node.node_id for node in reading.nodes() if node.takes_part()} if down else set[str]()
+    members = (
+        {node.node_id for node in reading.nodes() if node.takes_part()} if down else set[str]()
+    )
     return [row for row in down if row.node_id in members]

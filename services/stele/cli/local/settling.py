@@ -26,7 +26,7 @@ def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
     """The id of the request by which a started node joins; empty for a member once it is well, and where it is
     not known yet.
 
-    Raises CliError when it ends since it cannot run as it is: it announces an address before it has read the log.
+    Raises CliError when it ends since it cannot run as it is: it announces an address before it knows.
     """
     end_s = time.monotonic() + limit_s
     while True:

@@ -11,8 +11,8 @@ from stele.cli.errors import UsageError
 from stele.cli.local.servers import with_servers
 from stele.cli.output import styled, table
 from stele.cli.places import BrokerProcess, RedisProcess, Service, StackFile
-from stele.stack import process
 from stele.stack.folders import was_removed
+from stele.stack.process import last_line as last_of
 
 
 def stack_table(stack: StackFile) -> Table:
@@ -58,7 +58,7 @@ def tail_log(directory: Path, name: str, lines: int) -> list[str]:
 
 def last_line(directory: Path, name: str) -> str:
     """The last that a process wrote before it ended; empty when there is nothing."""
-    return process.last_line(reversed(_log_files(directory, name)))
+    return last_of(reversed(_log_files(directory, name)))
 
 
 def _log_files(directory: Path, name: str) -> list[Path]:
