@@ -369,7 +369,7 @@ def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
     shown = [line for line in ran.out.splitlines() if "waits for" in line]
     assert len(shown) == 1
     assert "the cause is n2: is down, and gives n3 no data" in shown[0]
-    assert "then it is undone" in shown[0]
+    assert "(STELE_SILENCE_S is 60 s), it is undone" in shown[0]
 
 
 def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
