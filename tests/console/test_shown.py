@@ -7,7 +7,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import msgspec
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from stele.console.alerts import ProcessShown, alerts
 from stele.console.gone import Gone
@@ -28,7 +28,6 @@ from stele.placements.job import Lag
 from stele.placements.placing import Reached
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
-from stele.runtime.metrics import REGISTRY
 from stele.words.facts import EpochRow
 from tests.console.generated import TABLE, large_image
 from tests.console.test_packed_map import grown, images
@@ -134,8 +133,9 @@ def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
 
 
 def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined() -> None:
-    """By the numbers of the process itself, in the form that it gives them."""
-    metrics.CLUSTERS.job = SimpleNamespace(
+    """By the numbers of a process, in the form that it gives them."""
+    clusters, registry = metrics.Clusters(), CollectorRegistry()
+    clusters.job = SimpleNamespace(
         reached={"blue": Reached(40, ""), "green": Reached(7, "")},
         lags={"green": Lag(12, 0)},
         strays={"blue": 3},
@@ -143,10 +143,8 @@ def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined
         summaries_stopped={},
         topics_stopped={},
     )
-    try:
-        text = generate_latest(REGISTRY).decode()
-    finally:
-        metrics.CLUSTERS.job = None
+    registry.register(clusters)
+    text = generate_latest(registry).decode()
     found = clusters_of(text, {"red": "Cluster red: upgrade this process."})
     assert found == (
         ClusterShown(cluster="blue", epoch=40, strays=3),
