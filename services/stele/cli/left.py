@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -99,42 +99,27 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
     """Ask all of them once, and the processes and nodes that are known; with ``only`` nobody but these
     addresses. Raises nothing: who does not answer is told of in ``silent``.
     """
-    sources, urls, recent, silent = (
-        list[Source](),
-        dict[str, str](),
-        dict[str, list[Archived]](),
-        {},
-    )
-    members, unnamed, answered = dict[str, str](), dict[str, str](), set[str]()
+    sources, urls, unnamed = list[Source](), dict[str, str](), dict[str, str]()
+    recent, silent = dict[str, list[Archived]](), dict[str, str]()
+    members, answered = dict[str, str](), set[str]()
     others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
     if only:
         others = dict.fromkeys(url for url in only if url not in replicas)
-    for url in replicas:
-        if only and url not in only:
-            continue
-        try:
-            told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
-        except CliError as error:
-            silent[url] = error.message
-            continue
-        name = f"{told.replica_id} ({url})"
-        urls[name] = url
-        sources.append(_source(name, told))
+    named = [url for url in replicas if not only or url in only]
+    for url, told in _histories(client, named, silent):
+        source = _source(url, told)
+        urls[source.name] = url
+        sources.append(source)
         answered.add(told.replica_id)
         if not only:
             others |= dict.fromkeys(address for address in told.nodes.values() if address)
             members |= told.replicas
-    for replica_id, url in members.items():
-        if replica_id in answered or url in replicas:
-            continue
-        try:
-            told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
-        except CliError as error:
-            silent[url] = error.message
-            continue
+    rest = [url for each, url in members.items() if each not in answered and url not in replicas]
+    for url, told in _histories(client, rest, silent):
         if told.replica_id not in answered:
-            unnamed[f"{told.replica_id} ({url})"] = url
-            sources.append(replace(_source(f"{told.replica_id} ({url})", told), last_image=0))
+            source = replace(_source(url, told), last_image=0)
+            unnamed[source.name] = url
+            sources.append(source)
     for url in others:
         try:
             records = from_container(client.get_bytes(f"{url}{RECENT}"))
@@ -144,6 +129,19 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
         except (CliError, DamagedFileError, LogError) as error:
             silent[url] = error.message if isinstance(error, CliError) else str(error)
     return Left(tuple(sources), urls, recent, silent, unnamed)
+
+
+def _histories(
+    client: Client, urls: Iterable[str], silent: dict[str, str]
+) -> Iterator[tuple[str, HistoryAnswer]]:
+    """What the replicas there tell; ``silent`` gets why others do not."""
+    for url in urls:
+        try:
+            told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
+        except CliError as error:
+            silent[url] = error.message
+        else:
+            yield url, told
 
 
 def compared(client: Client, left: Left) -> Left:
@@ -172,10 +170,10 @@ def _states_of(client: Client, url: str, log_id: str, epochs: Sequence[int]) -> 
     return {each: bytes.fromhex(told.states[each]) for each in epochs if each in told.states}
 
 
-def _source(name: str, told: HistoryAnswer) -> Source:
+def _source(url: str, told: HistoryAnswer) -> Source:
     states = {epoch: bytes.fromhex(state_id) for epoch, state_id in told.states.items()}
     return Source(
-        name=name,
+        name=f"{told.replica_id} ({url})",
         log_id=told.log_id,
         states=states,
         first_image=told.first_image,

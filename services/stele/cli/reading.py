@@ -201,11 +201,17 @@ class Reading:
         asked = [*requests]
         if not any(request.keyspace_id or request.table_id for request in asked):
             return {}
-        found = {keyspace.keyspace_id: keyspace.name for keyspace in self.keyspaces()}
         if any(request.table_id for request in asked):
-            tables = self.tables()
-            found |= {t.table_id: f"{found[t.keyspace_id]}.{t.name}" for t in tables}
-        return found
+            return self.all_names()
+        return self._keyspace_names()
+
+    def all_names(self) -> dict[str, str]:
+        """By id, of all keyspaces and tables."""
+        of = self._keyspace_names()
+        return of | {t.table_id: f"{of[t.keyspace_id]}.{t.name}" for t in self.tables()}
+
+    def _keyspace_names(self) -> dict[str, str]:
+        return {keyspace.keyspace_id: keyspace.name for keyspace in self.keyspaces()}
 
     def ranges(self, placement: str) -> int:
         """How many rows a placement has."""

@@ -62,9 +62,7 @@ def history(
     with where.client() as client:
         reading = Reading(client, epoch)
         wanted = Wanted("" if by == ANYBODY else by, reading.map_owner(table), tablet)
-        names = {keyspace.keyspace_id: keyspace.name for keyspace in reading.keyspaces()}
-        names |= {t.table_id: f"{names[t.keyspace_id]}.{t.name}" for t in reading.tables()}
-        past = Past(wanted, names)
+        past = Past(wanted, reading.all_names())
         found, back_to = _look_back(client, past, reading.epoch, limit, first, since_ms)
     if json.as_json:
         print_value_as_json({"epoch": reading.epoch, "looked_back_to": back_to, "decisions": found})

@@ -123,11 +123,10 @@ def _is_unknown(client: Client, name: str) -> bool:
     try:
         if not name or any(node.node_id == name for node in reading.nodes()):
             return False
-        names = {each.keyspace_id: each.name for each in reading.keyspaces()}
-        tables = {t.table_id: f"{names[t.keyspace_id]}.{t.name}" for t in reading.tables()}
+        names = reading.all_names()
     except CliError:
         return False
-    return name not in {*names, *names.values(), *tables, *tables.values()}
+    return name not in {*names, *names.values()}
 
 
 def _looked(found: list[Slice]) -> str:
