@@ -20,7 +20,7 @@ from stele.log.archive.records import Archived
 from stele.log.archive.snapshots import head_in
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.blobs.port import StoreError
-from stele.log.chain import digest_of
+from stele.log.chain import anchor_of
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError, TruncatedError
 from stele.log.port import EpochsLog, LogPast
@@ -201,7 +201,7 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
         return
     with contextlib.suppress(TimeoutError, KafkaException, OffsetGoneError, DamagedFileError):
         for record in await topic.read(anchor.offset, 1):
-            if record.offset == anchor.offset and digest_of(record.value) == anchor.digest:
+            if anchor_of(*record) == anchor:
                 found = [archived(*record, decode_epoch(record.value))]
                 await _kept(keeper, found, start.image, is_in_the_log=True)
 

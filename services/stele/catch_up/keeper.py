@@ -25,7 +25,7 @@ from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept
 from stele.log.archive.snapshots import SnapshotHead, head_of
 from stele.log.archive.spans import NotArchivedError
-from stele.log.chain import Anchor, digest_of
+from stele.log.chain import anchor_of
 from stele.log.start import Start
 from stele.runtime.logs import get_logger
 
@@ -230,7 +230,7 @@ class Keeper:
         if not is_due(self._since, image, epoch):
             return
         self._since = Since()
-        anchor = Anchor(record.offset, digest_of(record.value))
+        anchor = anchor_of(record.offset, record.value)
         head = head_of(image, record.offset + 1, anchor, record.at_ms)
         if self.archive.snapshots.named(head.name) is None:
             decided = _as_it_is_now(to_facts(image.decided))

@@ -81,6 +81,10 @@ def digest_of(value: bytes) -> bytes:
     return blake2b(value, digest_size=DIGEST_BYTES).digest()
 
 
+def anchor_of(offset: int, value: bytes) -> Anchor:
+    return Anchor(offset, digest_of(value))
+
+
 class Places:
     """Of the last records of a kind."""
 
@@ -95,7 +99,7 @@ class Places:
 
     def all(self) -> tuple[Anchor, ...]:
         """Oldest first, as many as are known."""
-        self._known.extend(Anchor(offset, digest_of(value)) for offset, value in self.new)
+        self._known.extend(anchor_of(offset, value) for offset, value in self.new)
         self.new.clear()
         return tuple(self._known)
 

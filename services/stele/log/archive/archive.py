@@ -13,7 +13,7 @@ from stele.log.archive.records import Archived
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.spans import LAST_EPOCH, NotArchivedError, Span
-from stele.log.chain import LOG_ID, RECENT, Anchor, digest_of
+from stele.log.chain import LOG_ID, RECENT, anchor_of
 from stele.log.errors import CorruptRecordError
 from stele.log.fold import Fold
 from stele.log.start import BEGINNING, Start
@@ -201,7 +201,7 @@ def with_places(start: Start, records: Iterable[Archived]) -> Start:
     """
     image, anchor = start.image, start.anchor
     before = tuple(
-        Anchor(each.offset, digest_of(each.value))
+        anchor_of(each.offset, each.value)
         for each in records
         if anchor is not None and each.offset < anchor.offset and each.value[LOG_ID] == image.log_id
     )
