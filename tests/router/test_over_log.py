@@ -45,6 +45,11 @@ class Broker:
         for epoch in history.epochs[len(self.partition.records) : count]:
             self.partition.append(encode_epoch(epoch))
 
+    def lose_the_topic(self) -> None:
+        """It is made anew, and who reads it is told so."""
+        self.partition.recreate()
+        self.opened[-1].on_error(OffsetGoneError(9, "it is gone"))
+
     def open(self) -> SlowLog:
         if self.fails_to_open:
             raise self.fails_to_open.pop(0)
@@ -205,8 +210,7 @@ async def test_a_topic_that_was_made_anew_and_is_empty_takes_nothing_from_a_rout
 ) -> None:
     broker = Broker(history)
     async with broker.router() as router:
-        broker.partition.recreate()
-        broker.opened[-1].on_error(OffsetGoneError(9, "it is gone"))
+        broker.lose_the_topic()
         await until(lambda: router.trouble == "the log is empty", "the log to be read", WITHIN_S)
         assert router.lookup(KEYSPACE, b"k").reads
         broker.give(history, len(history.epochs))
@@ -219,10 +223,9 @@ async def test_a_router_does_not_go_over_to_a_cluster_that_was_founded_anew(
     """Nothing of it is what its client has read and written."""
     broker = Broker(history)
     async with broker.router() as router:
-        broker.partition.recreate()
+        broker.lose_the_topic()
         anew = three_nodes(cluster_id="demo/2")[0]
         broker.give(anew, 3)
-        broker.opened[-1].on_error(OffsetGoneError(9, "it is gone"))
         await until(lambda: "is of cluster" in router.trouble, "the router to notice", WITHIN_S)
         broker.give(anew, len(anew.epochs))
         await asyncio.sleep(10 * SlowLog.PAUSE_S)

@@ -31,7 +31,7 @@ from stele.domain.topology.commands import (
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STEP_TIME_LIMIT_S
 from stele.domain.topology.operations.table import OPERATIONS, State, excluded_receivers, way_back
-from stele.runtime.answers.coordinator import WaitKind
+from stele.runtime.answers.coordinator import SILENCE, WaitKind
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
 
@@ -168,7 +168,7 @@ def _is_known_to_all(desk: Desk, transition: Transition) -> bool:
         return True
     since_s = desk.waiting_since(what)
     names, limit_s = ", ".join(blocker.node_id for blocker in behind), desk.limits.silence_s
-    patience = Patience(since_s, limit_s, "STELE_SILENCE_S", "it is undone")
+    patience = Patience(since_s, limit_s, SILENCE, "it is undone")
     text = f"{names} to acknowledge version {transition.entered_version}"
     desk.wait(WaitKind.MEMBERS, text, behind, transition.request_ids(), patience)
     if desk.seen.now_s > patience.until_s():

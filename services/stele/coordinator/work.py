@@ -12,6 +12,7 @@ from stele.domain.acks import Blocker
 from stele.domain.messages import Order, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.reports import ReceivedReport
+from stele.runtime.answers.coordinator import SILENCE
 
 
 class WorkState(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ def order_work(
             failures[node_id] = failure
         _order(desk, work, request_id, received)
     last = [_last_progress_s(desk, (b.node_id, kind, session)) for b in unfinished]
-    patience = Patience(min(last), desk.limits.silence_s, "STELE_SILENCE_S", then) if last else None
+    patience = Patience(min(last), desk.limits.silence_s, SILENCE, then) if last else None
     failure = next(iter(failures.values()), "")
     return WorkState(tuple(unfinished), failure, tuple(failures), patience)
 

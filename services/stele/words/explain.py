@@ -11,6 +11,7 @@ from stele.domain.names import NodeState, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionHead
 from stele.runtime.answers.coordinator import (
+    SILENCE,
     BlockerAnswer,
     Progress,
     TransitionProgress,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 STILL_S: Final = 5.0
 """Streams that have got no data for longer are shown as such."""
-SILENCE: Final = "STELE_SILENCE_S"
 WORK: Final = (WaitKind.STREAM, WaitKind.CLEANUP)
 """Waits in which ``SILENCE`` counts from the last progress, and not from the beginning."""
 UNKNOWN: Final = "unknown"

@@ -1,6 +1,7 @@
 """Answers of the coordinator: how far each transition is, and what is waited for."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -95,6 +96,10 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float | None
     eta_s: float | None
     eta_at_least: bool = False
+
+
+SILENCE: Final = "STELE_SILENCE_S"
+"""The setting that ends waits of which nothing comes."""
 
 
 class WaitLimit(msgspec.Struct, frozen=True):
