@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from tests.polling import wait_until
 
@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "build" / "console"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1280, 860
+DEADLINE_MS = 90_000
+"""Of whatever a page is waited for: Playwright's own five seconds are few for a page beside a busy machine."""
 SHOWN = """(() => {
     const { place, newest, trouble, problem, locked, looked } = globalThis.steleConsole?.state ?? {};
     const text = document.body.innerText.slice(0, 400);
@@ -31,6 +33,7 @@ def chromium() -> Iterator[Browser]:
     """That of the machine, else that of Playwright; without one the test is skipped."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     given = os.environ.get("STELE_TEST_CHROMIUM", found)
+    expect.set_options(timeout=DEADLINE_MS)
     with sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(
@@ -52,7 +55,7 @@ class Watched:
             viewport={"width": WIDTH, "height": HEIGHT},
             color_scheme="dark" if theme == "dark" else "light",
         )
-        context.set_default_timeout(90_000)
+        context.set_default_timeout(DEADLINE_MS)
         self.complaints = list[str]()
         self.failed = list[str]()
         """Requests without an answer: of a service that is away on purpose, or of none that should be."""

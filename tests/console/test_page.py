@@ -25,7 +25,6 @@ from tests.polling import wait_until
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 NEEDED = {"metadata-log", "coordinator", "session-guard", "tablet-balancer", "console"}
-EXPECT_MS = 90_000
 TOKEN = "adas/token+of~hers="
 LIVE_MS = 250
 """A change is on the page so long after it was written; of a busy machine a quarter of them is asked for."""
@@ -40,7 +39,6 @@ WRONG = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=EXPECT_MS)
     with chromium() as found:
         yield found
 

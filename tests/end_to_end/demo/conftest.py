@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from stele.cli.demo.checks import read_report
 from stele.cli.local.lock import is_held
@@ -42,7 +42,6 @@ RECORD = """() => {
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser | None]:
     """None where there is no Chromium: the demo's own checks do without."""
-    expect.set_options(timeout=90_000)
     with ExitStack() as stack:
         try:
             found = stack.enter_context(chromium())
