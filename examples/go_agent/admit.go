@@ -31,6 +31,9 @@ func (n *Node) admit(ctx context.Context) error {
 		return err
 	}
 	n.until(ctx, time.Hour, func() bool { return n.caughtUp })
+	if err := n.isNewest(ctx); err != nil {
+		return err
+	}
 	announcement := newUUID(7)
 	for ctx.Err() == nil {
 		n.lock.Lock()

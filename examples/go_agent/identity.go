@@ -27,6 +27,8 @@ type Identity struct {
 	Fence   int64  `json:"fence"`
 	Epoch   int64  `json:"epoch"`
 	StateID string `json:"state_id"`
+	// No ack has a greater sequence: by less than was told an older copy of the directory is known.
+	Heartbeats int64 `json:"heartbeats"`
 
 	folder string
 }
@@ -70,6 +72,12 @@ func openIdentity(folder, nodeID, cluster string) (*Identity, error) {
 		return nil, fmt.Errorf("%s is of node %s of cluster %s", folder, found.NodeID, found.Cluster)
 	}
 	return found, found.save(func(i *Identity) { i.Boots++ })
+}
+
+// isOlder tells an older copy of the directory from the newest one, by the newest ack of before this start.
+func (i *Identity) isOlder(told *Record) bool {
+	counts := i.Heartbeats > 0 // else an earlier release of this agent wrote the directory
+	return told.Text("boot_id") >= i.bootID() || counts && told.Int("sequence") > i.Heartbeats
 }
 
 // bootID sorts after those of the starts before.

@@ -166,11 +166,21 @@ func isGone(err error) bool {
 	return errors.Is(err, kerr.OffsetOutOfRange) || errors.As(err, &loss)
 }
 
+const (
+	theEnd   = -1
+	theBegin = -2
+)
+
 func endOf(ctx context.Context, client *kgo.Client, topic string) int64 {
+	return offsetOf(ctx, client, topic, 0, theEnd)
+}
+
+// offsetOf asks where a partition begins or ends; -1: nobody answers now.
+func offsetOf(ctx context.Context, client *kgo.Client, topic string, number int32, which int64) int64 {
 	ask := kmsg.NewPtrListOffsetsRequest()
 	ask.ReplicaID = -1
 	partition := kmsg.NewListOffsetsRequestTopicPartition()
-	partition.Timestamp = -1 // the end
+	partition.Partition, partition.Timestamp = number, which
 	of := kmsg.NewListOffsetsRequestTopic()
 	of.Topic, of.Partitions = topic, append(of.Partitions, partition)
 	ask.Topics = append(ask.Topics, of)

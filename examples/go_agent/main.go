@@ -78,7 +78,7 @@ func main() {
 	node := &Node{
 		settings: settings, schemas: schemas, kafka: kafka, state: newState(), identity: identity, store: store,
 		changed: make(chan struct{}), tell: make(chan struct{}, 1), requests: map[*Routed]bool{},
-		sessions: map[string]int{}, works: map[Work]*Running{}, done: map[string]map[PieceKey]bool{},
+		sessions: map[string]int{}, sequence: identity.Heartbeats, works: map[Work]*Running{}, done: map[string]map[PieceKey]bool{},
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -15,6 +15,7 @@ const (
 	heartbeat  = 500 * time.Millisecond
 	catchUp    = 2 * time.Second // a replica that meets a newer version reads on for so long
 	orderLimit = 10 * time.Second
+	ahead      = 32 // acks that are counted on the disk at one time
 )
 
 // Node is the agent. Its lock makes a turn: no epoch comes between a check and the effect that rests on it.
@@ -165,6 +166,12 @@ func (n *Node) ack() map[string]any {
 		})
 		if err != nil {
 			log.Print("no ack: what it tells cannot be put on the disk: ", err)
+			return nil
+		}
+	}
+	if n.sequence >= noted.Heartbeats {
+		if err := noted.save(func(i *Identity) { i.Heartbeats = n.sequence + ahead }); err != nil {
+			log.Print("no ack: it cannot be counted on the disk: ", err)
 			return nil
 		}
 	}

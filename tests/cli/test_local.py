@@ -475,6 +475,32 @@ def test_stack_up_with_a_java_that_spark_cannot_use_says_so_before_anything_star
     assert not (tmp_path / "stack.log").exists()
 
 
+def test_a_stack_whose_nodes_of_before_are_refused_is_up_and_says_so(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that is new has nothing that it could be refused for, and is not waited for."""
+    for name in ("n1", "n2", "n9"):
+        (directory / "services" / name).mkdir(parents=True)
+        (directory / "services" / name / "node.json").write_text("{}")
+    both = [{**STACK["services"][0], "name": name} for name in ("n1", "n2", "n3", "coordinator")]
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "services": both}))
+    stack, asked = read_stack_file(directory), list[str]()
+    assert stack is not None
+
+    def settled(_: Path, name: str, limit_s: float) -> str:
+        asked.append(name)
+        if name == "n1":
+            raise CliError("n1 does not run: it is older.", "Bring it back.")
+        return ""
+
+    monkeypatch.setattr(foreground, "spawn_detached", lambda _: None)
+    monkeypatch.setattr(foreground, "wait_ready", lambda *_: stack)
+    monkeypatch.setattr(foreground, "settle", settled)
+    assert start_detached(StackOptions(directory=directory, without=("placements",))) == 1
+    assert "n1 does not run: it is older. Bring it back." in capsys.readouterr().err
+    assert asked == ["n1", "n2"]
+
+
 def test_logs_of_an_unknown_process_name_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "services" / "n1").mkdir(parents=True)
     (tmp_path / "services" / "n1" / "stderr.log").write_text("one\ntwo\nthree\n")

@@ -12,6 +12,7 @@ import pytest
 from stele.log.archive.records import Archived, as_container, from_container
 from stele.log.codec import encode_epoch
 from stele.runtime.answers.catch_up import HistoryAnswer, RecoveredAnswer
+from stele.runtime.recent import Promised
 from tests.catch_up import others
 from tests.catch_up.stories import story_of
 from tests.cli.conftest import Server, Stele
@@ -185,7 +186,7 @@ def test_a_replica_that_only_the_log_names_is_asked_and_recovers_nothing(
         server.answer("GET", "/three/v1/history", history("cu-three", "", states))
     ran = stele("recover", "--dry-run")
     assert "127.0.0.1:9" not in ran.out, "cu-one has answered, elsewhere"
-    assert ran.exit_code == (0 if state in ("the same", "silent") else 1), ran
+    assert ran.exit_code == (0 if state == "the same" else 1), ran
     assert (f"cu-three ({url})" in ran.out) is (state != "silent")
     if state == "later":
         assert f"cu-three ({url}) holds later epochs" in ran.err
@@ -194,6 +195,8 @@ def test_a_replica_that_only_the_log_names_is_asked_and_recovers_nothing(
         assert "Epoch 3 is not the same one everywhere" in ran.err
     if state == "silent":
         assert f"{url}: " in ran.out
+        assert f"cu-three ({url}) does not tell what it holds" in ran.err
+        assert stele("recover", "--dry-run", "--without", "cu-three").exit_code == 0
     assert "/three" not in {asked.path for asked in server.asked if "recover" in asked.path}
 
 
@@ -262,7 +265,8 @@ def test_who_does_not_answer_any_more_has_not_lost_what_he_told(
     """The one that the log goes on from, or the one that is waited for."""
     first_with_a_hole(server, with_a_hole("cu-two"))
     silent_from_now_on(server, silent)
-    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
+    ran = stele(*asks, "--lose-after", "3")
     assert ran.exit_code == 0, ran.err
     assert "goes on after epoch 3, from cu-one" in ran.out
     assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
@@ -281,14 +285,153 @@ def test_who_is_waited_for_may_not_answer_for_a_while(
     assert "LOST" not in ran.out
 
 
-def test_they_are_not_waited_for_without_end(
-    server: Server, stele: Stele, replicas: list[str]
+@pytest.mark.parametrize("agreed", ["", "2", "5", "3"])
+def test_they_are_not_waited_for_without_end_and_lost_by_name_alone(
+    server: Server, stele: Stele, replicas: list[str], agreed: str
 ) -> None:
     first_with_a_hole(server, with_a_hole("cu-two"))
-    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
-    assert ran.exit_code == 0, ran.err
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
+    ran = stele(*asks, *(("--lose-after", agreed) if agreed else ()))
     assert "goes on after epoch 3, from cu-one" in ran.out
     assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) gets from another" in ran.out
+    recovered = server.asked_for("/one/v1/recover")
+    if agreed == "3":
+        assert ran.exit_code == 0, ran.err
+        assert len(recovered) == 1
+    else:
+        assert ran.exit_code == 1
+        assert f"Epochs 4 to 5, known to cu-two ({replicas[1]}), would be lost" in ran.err
+        assert "say --lose-after 3." in ran.err
+        assert not recovered
+
+
+@pytest.mark.parametrize("named", ["", "cu-one", "{url}/two"])
+def test_a_replica_that_does_not_answer_is_gone_on_without_by_name_alone(
+    server: Server, stele: Stele, replicas: list[str], named: str
+) -> None:
+    server.answers["GET", "/two/v1/history"].clear()
+    silent_from_now_on(server, "two")
+    without = ("--without", named.format(url=server.url)) if named else ()
+    ran = stele("recover", "--dry-run", *without)
+    assert "goes on after epoch 3, from cu-one" in ran.out
+    assert "waits for" not in ran.err
+    if "two" in named:
+        assert ran.exit_code == 0, ran.err
+    else:
+        assert ran.exit_code == 1
+        assert f"{replicas[1]} does not tell what it holds (This replica begins anew): " in ran.err
+        assert f"--without {replicas[1]}." in ran.err
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "0.8")
+    ran = stele(*asks, *without)
+    assert bool(server.asked_for("/one/v1/recover")) is ("two" in named)
+    assert (f"waits for {replicas[1]} to answer" in ran.err) is ("two" not in named)
+
+
+def test_a_process_that_has_read_nothing_since_its_start_may_know_more(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """As where all were started again since."""
+    content = io.BytesIO()
+    as_container(content, [])
+    server.answer("GET", "/node/v1/recent", content.getvalue())
+    ran = stele("recover", "--dry-run")
+    assert f"{server.url}/node has read nothing of the log since it was started." in ran.out
+    assert "did not tell may be more" in ran.out
+
+
+PROMISED = {4: "04" * 16}
+
+
+def tells(server: Server, epoch: int, state_id: str, log_id: str = LOG) -> None:
+    """A node that has read nothing since its start, of what it has acknowledged."""
+    told = io.BytesIO()
+    text = msgspec.json.encode(Promised(log_id, epoch, state_id)).decode()
+    as_container(told, [], {"stele.promised": text})
+    server.answers.pop(("GET", "/node/v1/recent"), None)
+    server.answer("GET", "/node/v1/recent", told.getvalue())
+
+
+def test_a_node_that_was_started_since_tells_what_it_has_acknowledged(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    node = f"{server.url}/node"
+    tells(server, 3, STATES[3])
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 0, ran.err
+    assert f"{node}: knows epoch 3 of log {LOG}" in ran.out
+    tells(server, 4, PROMISED[4])
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert f"({node} knows epoch 4)" in ran.err
+    ran = stele("recover", "--dry-run", "--take", "cu-one")
+    assert "LOST: epochs 4 to 4, which somebody has read and nobody holds" in ran.out, ran.err
+    tells(server, 3, "09" * 16)
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1 and "Epoch 3 is not the same one everywhere" in ran.err
+
+
+def test_what_a_node_told_is_not_lost_by_its_silence_while_a_replica_is_waited_for(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    server.answers["GET", "/two/v1/history"].clear()
+    silent_from_now_on(server, "two")
+    server.answer("GET", "/two/v1/history", history("cu-two", f"{server.url}/node"))
+    tells(server, 4, PROMISED[4])
+    server.answer("GET", "/node/v1/recent", {"code": "unavailable", "message": "It ends."}, 503)
+    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
+    assert ran.exit_code == 1
+    assert f"waits for {replicas[1]} to answer" in ran.err
+    assert f"({server.url}/node knows epoch 4)" in ran.err
+    assert f"{server.url}/node: It ends." in ran.out
+    assert not server.asked_for("/one/v1/recover")
+
+
+def test_a_node_that_promised_in_another_log_than_it_reads_tells_both(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    story, told = story_of(3), io.BytesIO()
+    text = msgspec.json.encode(Promised(LOG, 3, STATES[3])).decode()
+    as_container(told, [Archived(3, 2, 0, encode_epoch(story.epochs[2]))], {"stele.promised": text})
+    server.answer("GET", "/node/v1/recent", told.getvalue())
+    ran = stele("recover", "--dry-run")
+    assert f"{server.url}/node promised: knows epoch 3 of log {LOG}" in ran.out
+    assert f"{server.url}/node: knows epoch 3 of log {LOG_ID.hex()}" in ran.out
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"log_id":"x","epoch":0,"state_id":"y"}'])
+def test_a_promise_that_cannot_be_read_is_no_answer(
+    server: Server, stele: Stele, replicas: list[str], text: str
+) -> None:
+    told = io.BytesIO()
+    as_container(told, [], {"stele.promised": text})
+    server.answer("GET", "/node/v1/recent", told.getvalue())
+    ran = stele("recover", "--dry-run")
+    assert "/node: its metadata stele.promised cannot be read: " in ran.out
+    assert "did not tell may be more" in ran.out
+
+
+@pytest.mark.parametrize("name", ["cu-nine", "cu", "http://127.0.0.1:9"])
+def test_nobody_is_gone_on_without_whom_nobody_knows(
+    server: Server, stele: Stele, replicas: list[str], name: str
+) -> None:
+    ran = stele("recover", "--dry-run", "--without", name)
+    assert ran.exit_code == 2
+    assert f"No catch-up replica is called '{name}'. Replicas are cu-one (" in ran.err
+    for known in ("cu-one", replicas[0], f"cu-one ({replicas[0]})"):
+        assert stele("recover", "--dry-run", "--without", known).exit_code == 0
+
+
+def test_a_replica_is_waited_for_until_it_answers(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    first_with_a_hole(server, in_one_piece("cu-two"))
+    server.answers["GET", "/two/v1/history"].clear()
+    silent_from_now_on(server, "two")
+    server.answer("GET", "/two/v1/history", in_one_piece("cu-two"))
+    ran = stele("recover", "--reason", "it is lost", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert ran.err.count(f"waits for {replicas[1]} to answer") == 1
+    assert "goes on after epoch 5, from cu-two" in ran.out
 
 
 def test_where_a_hole_hides_whether_there_are_two_histories_one_must_be_named(

@@ -28,6 +28,7 @@ from stele.conformance.data_scenes import (
     the_log_is_recovered,
 )
 from stele.conformance.scenes import (
+    a_copy_is_put_back,
     a_disk_is_wiped,
     a_fourth_joins,
     one_is_killed_and_comes_back,
@@ -52,6 +53,13 @@ def _acks(patch: Patch, change: Any) -> None:
     patch.attribute(agent_module, "encode_ack", lambda ack: encode_ack(change(ack)))
 
 
+def _counts_by_the_clock(patch: Patch) -> None:
+    """Boots and acks go up, whatever is on the disk."""
+    begun = time.time_ns()
+    boot = f"{begun:020d}-"
+    _acks(patch, lambda ack: replace(ack, boot_id=boot, sequence=begun + ack.sequence))
+
+
 def tells_versions_ahead(patch: Patch) -> None:
     _acks(patch, lambda ack: replace(ack, version=ack.version + 1))
 
@@ -73,7 +81,7 @@ def uses_versions_to_come(patch: Patch) -> None:
 
 
 def boots_go_down(patch: Patch) -> None:
-    boot = f"{10**15 - time.time_ns() // 10**6:020d}"
+    boot = f"x{10**15 - time.time_ns() // 10**6:020d}"
     _acks(patch, lambda ack: replace(ack, boot_id=boot))
 
 
@@ -189,8 +197,7 @@ def knows_its_host_by_its_name(patch: Patch) -> None:
     """An emptied disk goes by the name that the node had."""
     name = uuid.uuid5(uuid.NAMESPACE_DNS, os.environ["STELE_NODE_ID"])
     patch.attribute(identity, "uuid", SimpleNamespace(uuid4=lambda: name))
-    boot = f"{time.time_ns():020d}"
-    _acks(patch, lambda ack: replace(ack, boot_id=boot))
+    _counts_by_the_clock(patch)
 
 
 def forgets_to_tell_sessions(patch: Patch) -> None:
@@ -236,6 +243,15 @@ def knows_no_truncation(patch: Patch) -> None:
     patch.function(check_token, check)
 
 
+def takes_an_older_copy(patch: Patch) -> None:
+    """It does not look at what it has told before."""
+
+    async def last_told(*_: object) -> None: ...
+
+    patch.attribute(member, "last_told", last_told)
+    _counts_by_the_clock(patch)
+
+
 def reads_on_in_a_recovered_log(patch: Patch) -> None:
     patch.function(check_stray, lambda chain, offset, value: None)
 
@@ -271,6 +287,7 @@ BROKEN = {
     forgets_to_tell_sessions: ("session-is-told", a_session_closes),
     works_on_when_the_session_has_closed: ("session-ends", a_session_closes),
     knows_its_host_by_its_name: ("wiped-disk-is-refused", a_disk_is_wiped),
+    takes_an_older_copy: ("older-copy-is-refused", a_copy_is_put_back),
     reads_on_in_a_recovered_log: ("recovered-log-is-left", the_log_is_recovered),
 }
 """The bug, the rule that the kit must say is broken, and the scene in which it does; None: sooner or later."""

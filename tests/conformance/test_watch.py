@@ -58,7 +58,7 @@ def test_a_late_ack_of_the_start_before_is_no_new_start() -> None:
     watch.on_ack(ack_of(world.image, 1), 0.0)
     watch.on_ack(ack_of(world.image, 2), 1.0)
     assert watch.boots_of("n1") == 1
-    watch.on_ack(ack_of(world.image, 1, boot="2"), 2.0)
+    watch.on_ack(ack_of(world.image, 3, boot="2"), 2.0)
     assert watch.boots_of("n1") == 2 and not watch.broken
 
 
@@ -68,8 +68,16 @@ def test_after_a_restart_nothing_older_is_told() -> None:
     world.start_join()
     watch = watch_of(world)
     watch.on_ack(ack_of(world.image), 0.0)
-    watch.on_ack(ack_of(before, 1, boot="2"), 1.0)
+    watch.on_ack(ack_of(before, 2, boot="2"), 1.0)
     assert rules(watch) == ["acknowledged-is-kept"]
+
+
+def test_acks_are_counted_over_all_starts() -> None:
+    world = World()
+    watch = watch_of(world)
+    watch.on_ack(ack_of(world.image, 7), 0.0)
+    watch.on_ack(ack_of(world.image, 7, boot="2"), 1.0)
+    assert rules(watch) == ["ack-goes-up"]
 
 
 def test_silence_and_epochs_that_are_not_read_are_told_apart() -> None:

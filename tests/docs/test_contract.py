@@ -102,6 +102,6 @@ def test_the_rules_are_those_of_the_kit() -> None:
 
 
 def test_the_page_tells_of_every_scene_and_of_the_times() -> None:
-    assert len(SCENES) == len({name_of(scene) for scene in SCENES}) == 12
+    assert len(SCENES) == len({name_of(scene) for scene in SCENES}) == 13
     assert f"every {HEARTBEAT_S:g} s, and at once" in PAGE
     assert f"every {REPORT_INTERVAL_S:g} s" in PAGE

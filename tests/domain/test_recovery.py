@@ -13,9 +13,10 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.recovery.histories import Choice, Source, choose, to_compare
+from stele.domain.recovery.consent import unagreed
+from stele.domain.recovery.histories import Choice, GivenUp, Source, choose, to_compare
 from stele.domain.recovery.record import NewLog, Why, recovered, recovery_of
-from stele.domain.recovery.versions import LOST_VERSIONS
+from stele.domain.recovery.versions import LOST_VERSIONS, floor_after
 from stele.domain.schema.facts import KeyspaceChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, view
@@ -117,7 +118,8 @@ def test_versions_of_a_recovered_log_are_greater_than_any_that_was_lost() -> Non
     before = history.image.topology.version
     history.recover(SECOND, known_epoch=history.image.epoch + 2_000_000)
     floor = history.image.founding.version_floor
-    assert floor == before + 2_000_000
+    assert floor >= before + 2_000_000
+    assert floor_after(before, 7, 2_000_000) == before + 2_000_000
     assert history.image.topology.version == before, "what is not changed keeps its version"
     assert history.apply(join(4)) is None
     world.run()
@@ -132,6 +134,19 @@ def test_versions_of_a_recovered_log_are_greater_than_any_that_was_lost() -> Non
     (next_fact,) = soon.facts
     assert isinstance(next_fact, LogRecovered)
     assert next_fact.version_floor == fact.version_floor + LOST_VERSIONS
+
+
+def test_versions_of_two_logs_that_go_on_from_the_same_epoch_are_different(image: Image) -> None:
+    """A recovery may be taken back by another one; rows of the first are named by its versions."""
+    long_ago, later = 1_795_864_000_000, 1_795_864_000_900
+    floors = list[int]()
+    for log_id, at_ms in ((SECOND, long_ago), (THIRD, later)):
+        new = replace(new_log(log_id), at_ms=at_ms)
+        (fact,) = record(image, new).facts
+        assert isinstance(fact, LogRecovered)
+        floors.append(fact.version_floor)
+    assert floors[1] - floors[0] >= later - long_ago
+    assert floors[0] > image.topology.version + LOST_VERSIONS
 
 
 # How an epoch that somebody knows stands to it.
@@ -234,6 +249,34 @@ def test_a_process_from_whose_end_two_histories_go_on_names_neither() -> None:
 def test_a_node_that_acknowledged_another_history_counts_too() -> None:
     refused = choose((archive("a", 1, 2, 3), teller("n1", 2, side=9)))
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
+
+
+def promised(epoch: int, side: int = 0) -> Source:
+    return replace(teller("n1", epoch, side=side), promised=True)
+
+
+def test_what_a_node_has_promised_counts_as_what_others_have_read() -> None:
+    """It tells that epoch alone."""
+    has = archive("a", 3, 4, 5, since=3)
+    same = chosen(has, promised(4))
+    assert (same.epoch, same.known_epoch, same.apart, same.unproven) == (5, 5, (), ())
+    fork = choose((has, promised(4, side=9)))
+    assert isinstance(fork, Rejection) and fork.code == "two_histories"
+    later = choose((has, promised(7)))
+    assert isinstance(later, Rejection) and later.code == "unproven"
+    assert later.details == {"n1": "7"}
+    assert chosen(has, promised(7), take="a").known_epoch == 7
+
+
+def test_what_a_node_promised_before_all_that_is_held_tells_nothing() -> None:
+    """A cluster that does not change has nodes that acknowledged nothing new for as long."""
+    has = archive("a", 50, 51, since=50)
+    assert chosen(has, promised(12)).unproven == ()
+    assert to_compare((has, promised(12))) == ()
+    inside = archive("a", 40, 50, since=40)
+    refused = choose((inside, promised(45)))
+    assert isinstance(refused, Rejection) and refused.code == "unproven"
+    assert to_compare((inside, promised(45))) == (45,)
 
 
 def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named() -> None:
@@ -350,29 +393,70 @@ def test_who_has_read_the_log_from_its_first_epoch_has_no_image_for_that() -> No
     assert isinstance(refused, Rejection) and refused.code == "nothing_left"
 
 
-def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Image) -> None:
-    """An archive that missed the recovery still has what was lost."""
-    after = evolve(image, record(image)).founding
-    last, old, new = image.epoch, LOG_ID.hex(), SECOND.hex()
+def two_ends(image: Image) -> tuple[Source, Source]:
+    """Of archive "b", which missed a recovery and has two epochs more, and of "a", which followed that."""
+    after, last = evolve(image, record(image)).founding, image.epoch
     kept = {last: image.state_id}
     missed = Source(
         name="b",
-        log_id=old,
+        log_id=LOG_ID.hex(),
         states=kept | states(last + 1, last + 2, side=9),
         first_image=1,
         last_image=last + 2,
     )
     went_on = Source(
         name="a",
-        log_id=new,
+        log_id=SECOND.hex(),
         states=kept | states(last + 1),
         first_image=1,
         last_image=last + 1,
         incarnations=after.incarnations,
     )
+    return missed, went_on
+
+
+def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Image) -> None:
+    """An archive that missed the recovery still has what was lost."""
+    missed, went_on = two_ends(image)
+    last = image.epoch
     found = chosen(missed, went_on)
     assert (found.source, found.epoch, found.known_epoch) == ("a", last + 1, last + 1)
-    assert chosen(missed, went_on, take="b").epoch == last
-    process = replace(missed, first_image=last + 2)
-    refused = choose((process, went_on), take="b")
-    assert isinstance(refused, Rejection) and refused.code == "nothing_left"
+    assert found.given_up == (
+        GivenUp(source="b", log_id=LOG_ID.hex(), first=last + 1, last=last + 2),
+    )
+    asked = unagreed(found, (), (), None)
+    assert asked is not None and asked.message == (
+        f"b has epochs {last + 1} to {last + 2} of log {LOG_ID.hex()}: an earlier recovery gave them up."
+    )
+    assert f"--lose-after {last + 1}." in asked.hint and "--take" in asked.hint
+    assert unagreed(found, (), (), last) is not None
+    assert unagreed(found, (), (), last + 1) is None
+    assert chosen(went_on).given_up == ()
+    promise = replace(missed, first_image=0, last_image=0, promised=True)
+    assert chosen(promise, went_on).given_up == ()
+
+
+def test_who_is_named_is_gone_on_from_with_all_that_he_has(image: Image) -> None:
+    """Though another one knows of a recovery that gave it up: else both ends were left out."""
+    missed, went_on = two_ends(image)
+    last = image.epoch
+    found = chosen(missed, went_on, take="b")
+    assert (found.source, found.epoch, found.apart) == ("b", last + 2, ("a",))
+    assert chosen(missed, went_on, take="a").epoch == last + 1
+
+
+def test_a_log_does_not_give_up_its_own_epochs(image: Image) -> None:
+    """Whatever a replica says of itself."""
+    before = evolve(image, record(image)).founding.incarnations[0]
+    own = replace(before, log_id="aa", last_epoch=1, state_id=states(1)[1].hex())
+    found = chosen(archive("a", 1, 2, 3), replace(archive("b", 1, 2, 3), incarnations=(own,)))
+    assert (found.epoch, found.given_up) == (3, ())
+
+
+def test_a_later_log_of_which_nothing_is_left_has_lost_an_epoch_at_least() -> None:
+    later = replace(promised(2), log_id="bb")
+    refused = choose((archive("a", 1, 2, 3), later))
+    assert isinstance(refused, Rejection) and refused.code == "unproven"
+    taken = chosen(archive("a", 1, 2, 3), later, take="a")
+    assert taken.unproven == ("n1",)
+    assert chosen(replace(archive("a", 1, 2, 3), log_id="bb"), later).unproven == ()

@@ -86,7 +86,7 @@ def directory(tmp_path: Path) -> Directory:
     """``directory(node_id)``: its folder, whose request to join has the id join-1."""
 
     def of(node_id: str, **changes: object) -> DataDirectory:
-        made = DataDirectory(tmp_path, Identity(node_id, "demo", "host-1", 1, "join-1"))
+        made = DataDirectory(tmp_path, Identity(node_id, "demo", "host-1", 0, "join-1"))
         made.save(**changes)
         return made
 
@@ -419,14 +419,15 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
         reach=noted("reach"), recognise=noted("recognise"), check_host=lambda _: None
     )
     followed: Any = SimpleNamespace(follower=SimpleNamespace(image=image), caught_up=None)
-    for name in ("admit", "wait_for_membership", "keep_noted", "keep_announced"):
+    names = ("last_told", "admit", "wait_for_membership", "keep_noted", "keep_announced")
+    for name in names:
         monkeypatch.setattr(f"stele.agent.member.{name}", noted(name))
     monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
     settings = AgentSettings(join=joins)
     member = Membership(settings, directory("n1"), RIGHT, gate, followed)
     async with member.admitting(Stop()):
         await until(lambda: "keep_noted" in done, "the node to be known")
-    assert done[:2] == ["reach", first]
+    assert done[:3] == ["reach", "last_told", first]
     assert done[-3:] == ["recognise", "wait_for_membership", "keep_noted"]
     assert "admit" in done
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from stele.agent.agent import Agent, Flows
+from stele.agent.heartbeats import AHEAD, read
 from stele.agent.identity import Acknowledged, boot
 from stele.domain.acks import AckTable
 from stele.domain.commands import Exclude, ExcludeDead, Noop, Truncate
@@ -62,6 +64,52 @@ async def test_it_beats_and_counts_up(world: World, acks: list[Ack], tmp_path: P
     assert [ack.sequence for ack in acks[:3]] == [1, 2, 3]
     assert acks[0].epoch == world.image.epoch
     assert acks[0].oldest_version_in_use == acks[0].version == world.version
+
+
+async def test_the_number_on_the_disk_is_never_behind_the_acks(
+    world: World, acks: list[Ack], tmp_path: Path
+) -> None:
+    """And over starts it goes on from there."""
+    counted, agent = list[int](), agent_of(tmp_path, await world.follower(), acks, 0.001)
+    send = agent._flows.send_ack
+
+    def compare(ack: Ack) -> None:
+        counted.append(read(tmp_path).counted)
+        send(ack)
+
+    agent._flows = Flows(send_ack=compare, send_report=lambda _: None)
+    await until(lambda: len(acks) > 3 * AHEAD, "many heartbeats")
+    await agent.close()
+    assert all(n >= ack.sequence for n, ack in zip(counted, acks, strict=True))
+    assert len({*counted}) < len(acks) / AHEAD + 5, "it is not written for each"
+    last = read(tmp_path).counted
+    acks.clear()
+    again = agent_of(tmp_path, await world.follower(), acks, NEVER_S)
+    await until(lambda: acks, "the first heartbeat")
+    await again.close()
+    assert acks[0].sequence == last + 1
+
+
+async def test_heartbeats_go_on_while_the_disk_is_slow(
+    world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as the number is ahead."""
+    agent = agent_of(tmp_path, await world.follower(), acks, 0.002)
+    await until(lambda: len(acks) > 1, "the first heartbeats")
+    go_on, raised = threading.Event(), agent._directory.heartbeats.raise_to
+
+    def wait(number: int) -> None:
+        go_on.wait(60)
+        raised(number)
+
+    monkeypatch.setattr(agent._directory.heartbeats, "raise_to", wait)
+    counted = agent._directory.heartbeats.counted
+    await until(lambda: acks[-1].sequence == counted, "all that may be told")
+    await asyncio.sleep(0.05)
+    assert acks[-1].sequence == counted
+    go_on.set()
+    await until(lambda: acks[-1].sequence > counted, "the next one")
+    await agent.close()
 
 
 async def test_a_new_epoch_is_acknowledged_at_once(
@@ -288,7 +336,7 @@ async def test_a_disk_that_cannot_note_the_fence_silences_the_node(
 
 def test_each_start_has_a_greater_boot_id(tmp_path: Path) -> None:
     boots = [boot(tmp_path, "n1", "demo").identity for _ in range(12)]
-    ids = [identity.boot_id() for identity in boots]
+    ids = [identity.boot_id("a life") for identity in boots]
     assert ids == sorted(ids) and len(set(ids)) == 12
     assert len({identity.join_request_id for identity in boots}) == 1
     table = AckTable()

@@ -255,7 +255,7 @@ async def test_it_is_said_while_the_node_waits_to_be_a_member_and_ends_with_it(
     monkeypatch.setattr("stele.agent.member.admit", nothing)
     monkeypatch.setattr("stele.agent.member.keep_announced", fail)
     monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
-    directory, stop = DataDirectory(tmp_path, IDENTITY), Stop()
+    directory, stop = DataDirectory(tmp_path, replace(IDENTITY, boots=0)), Stop()
     member = Membership(AgentSettings(), directory, OWN, gate, followed)
     async with member.admitting(stop):
         await asyncio.wait_for(begun.wait(), 60)

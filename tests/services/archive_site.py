@@ -71,6 +71,11 @@ class Site:
     def folder_of(self, number: int) -> Path:
         return self._folder / f"archive-{number}"
 
+    def without(self, *numbers: int) -> tuple[str, ...]:
+        """Options of a recovery that goes on without these replicas."""
+        urls = self.urls.split(",")
+        return tuple(each for number in numbers for each in ("--without", urls[number - 1]))
+
     @asynccontextmanager
     async def supervised(self) -> AsyncIterator[None]:
         """Whoever ends inside the block is started again, as a supervisor does."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.archive_site import Site
 from tests.services.processes import Start, services
 from tests.services.world import LogWriter, log_writer
 
@@ -21,3 +22,8 @@ async def writer(kafka: str, topics: str) -> AsyncIterator[LogWriter]:
 async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
     async with services(kafka, topics, redis_url, tmp_path) as found:
         yield found
+
+
+@pytest.fixture
+def site(start: Start, kafka: str, topics: str, tmp_path: Path) -> Site:
+    return Site(start, tmp_path, kafka, topics)

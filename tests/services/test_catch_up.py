@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +15,10 @@ from tests.services.archive_site import (
     snapshots,
     spans,
 )
-from tests.services.processes import services
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SNAPSHOT_EPOCHS = 50
-
-
-@pytest.fixture
-async def site(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Site]:
-    async with services(kafka, topics, redis_url, tmp_path) as start:
-        yield Site(start, tmp_path, kafka, topics)
 
 
 async def test_a_truncated_log_is_whole_for_everybody(site: Site, kafka: str, topics: str) -> None:

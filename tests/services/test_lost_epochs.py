@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,15 @@ import httpx
 import pytest
 
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
+from stele.stack.ports import free_port
 from tests.services.archive_site import Site, command, newest, spans
-from tests.services.processes import Service, services
+from tests.services.processes import Service
 from tests.services.test_recover import remake
 from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 KEY = "/v1/data/library/k"
-
-
-@pytest.fixture
-async def site(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Site]:
-    async with services(kafka, topics, redis_url, tmp_path) as start:
-        yield Site(start, tmp_path, kafka, topics)
 
 
 async def die(*running: Service) -> None:
@@ -44,14 +38,14 @@ async def archived(replica: Service, last: int) -> None:
     await replica.until("/v1/archive", has_it, f"epoch {last} to be archived")
 
 
-async def recovered(site: Site, dead: list[Service]) -> dict[str, Any]:
+async def recovered(site: Site, dead: list[Service], *options: str) -> dict[str, Any]:
     """The topic is emptied while all of these are down, and the log goes on from the archive's folder."""
     await remake(site, [])
     replica = dead[-1]
     await replica.start()
     await replica.until("/v1/archive", lambda answer: answer["trouble"], "the loss to be noticed")
     answer: dict[str, Any] = await site.stele(
-        "recover", "--reason", "the power failed", "--no-wait", "--json"
+        "recover", "--reason", "the power failed", "--no-wait", "--json", *options
     )
     await until(lambda: replica.process.poll() is not None, "the archive to end, to begin anew", 30)
     await replica.start()
@@ -60,6 +54,21 @@ async def recovered(site: Site, dead: list[Service]) -> dict[str, Any]:
     log = dead[0]
     await log.until("/healthz", lambda a: a["ok"] and a["epoch"] >= answer["epoch"], "well again")
     return answer
+
+
+async def is_told_by_who_was_started_since(
+    site: Site, replica: Service, node: Service, acknowledged: int
+) -> None:
+    """The node has read nothing, and the replica's archive ends before that."""
+    await remake(site, [])
+    await replica.start()
+    await node.start()
+    refused = await site.stele("recover", "--dry-run", *site.without(2, 3), fails=True)
+    assert f"({node.url} knows epoch {acknowledged})" in refused
+    answer = await site.stele("recover", "--dry-run", "--json", "--take", "cu-1")
+    assert answer["choice"]["known_epoch"] == acknowledged > answer["choice"]["epoch"]
+    assert node.url in answer["silent"]
+    await die(replica)
 
 
 async def truncated(log: Service, name: str) -> None:
@@ -78,10 +87,11 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
     site: Site, tmp_path: Path
 ) -> None:
     log, replica = await site.metadata_log(), await site.catch_up(1)
-    more = {"catch_up_urls": site.urls}
+    more: dict[str, object] = {"catch_up_urls": site.urls}
     coordinator = await site._start("coordinator", "co-1", **more)
     folder = tmp_path / "n1"
-    node = await site._start("node", "n1", node_id="n1", data_dir=folder, num_tokens=4, **more)
+    more |= {"data_dir": folder, "http_port": free_port()}  # its address stays as the log has it
+    node = await site._start("node", "n1", node_id="n1", num_tokens=4, **more)
     await node.until("/v1/node", lambda a: a["state"] == "normal", "n1 to be a member", 60)
     made = await command(log, type="create_keyspace", name="library", replication={"dc1": 1})
     assert made.status_code == 200, made.text
@@ -93,7 +103,7 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
         old = json.loads((folder / "node.json").read_text())["log_id"]
         await archived(replica, await newest(log))
         await die(node, log, coordinator, replica)
-        first = await recovered(site, [log, coordinator, replica])
+        first = await recovered(site, [log, coordinator, replica], *site.without(2, 3))
         assert first["log_id"] > old
         await node.start()
         await node.until("/healthz", lambda a: a["ok"] and a["epoch"] >= first["epoch"], "n1 well")
@@ -110,8 +120,11 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
         await truncated(log, "twice")
         await die(node, log, coordinator)
         acknowledged = json.loads((folder / "node.json").read_text())["acknowledged"]["epoch"]
-        second = await recovered(site, [log, coordinator, replica])
+        await is_told_by_who_was_started_since(site, replica, node, acknowledged)
+        second = await recovered(site, [log, coordinator, replica], "--take", "cu-1")
         assert second["last_epoch"] < acknowledged
+        await until(lambda: node.process.poll() is not None, "n1 to begin anew", 60)
+        assert node.process.poll() == 0
         with contextlib.suppress(AssertionError):  # it may end before it says where it listens
             await node.start()
         await until(lambda: node.process.poll() is not None, "n1 to give up", 30)

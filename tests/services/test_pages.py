@@ -6,7 +6,8 @@ import asyncio
 import base64
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -24,7 +25,8 @@ from stele.domain.commands import (
 )
 from stele.domain.image import EMPTY, Image
 from stele.domain.view import diff, view
-from stele.log.errors import LostWinnersError, OffsetGoneError
+from stele.log.errors import LostWinnersError, OffsetGoneError, OtherHistoryError
+from stele.log.history import Winner
 from stele.log.kafka import TopicMissingError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
@@ -359,6 +361,35 @@ async def test_a_stream_of_a_reader_that_has_stopped_is_refused(site: Site, path
         state = {} if behind else {"state_id": image.state_id.hex()}
         refused = await site.http.get(path, params=state, headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
+
+
+@pytest.mark.parametrize("path", ("/v1/epochs", "/v1/changes"))
+async def test_a_stream_ends_where_its_reader_refuses_an_epoch(
+    site: Site, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The image has that epoch by then, and the history has not: a stream went round, and nothing else ran."""
+    history, asked = site.writer.history, count(1)
+    winners = history.winners
+
+    def refuses(_: int) -> None:
+        raise OtherHistoryError(7, "a catch-up replica holds another epoch")
+
+    def counted(first: int, limit: int) -> AsyncGenerator[Winner, None]:
+        assert next(asked) < 100, "it goes round, and the test would not end"
+        return winners(first, limit)
+
+    monkeypatch.setattr(history, "winners", counted)
+    headers = {"accept": "text/event-stream", "last-event-id": str(site.image.epoch)}
+    async with site.http.stream("GET", path, headers=headers) as stream:
+        assert stream.status_code == 200
+        monkeypatch.setattr(site.writer._known_end, "check_read", refuses)
+        await site.http.post("/v1/commands", json={"command": {"type": "noop"}})
+        assert site.writer.image.epoch == history.newest + 1
+        async with asyncio.timeout(10):
+            async for _ in stream.aiter_lines():
+                pass
+    assert isinstance(site.writer.failure, OtherHistoryError)
+    assert next(asked) < 100
 
 
 async def test_a_stream_that_is_let_go_leaves_nothing_that_waits(site: Site) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,10 @@ from stele.runtime.kafka import ensure_topics
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 from tests.services.archive_site import Site, change, command, fill, is_well, newest, spans
-from tests.services.processes import Service, services
+from tests.services.processes import Service
+from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-
-
-@pytest.fixture
-async def site(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Site]:
-    async with services(kafka, topics, redis_url, tmp_path) as start:
-        yield Site(start, tmp_path, kafka, topics)
 
 
 async def epochs_topic(site: Site) -> list[bytes]:
@@ -102,10 +97,15 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
         for replica in (one, two):
             found = await replica.until("/v1/archive", lambda a: a["trouble"], "it to say so")
             assert "stele recover" in found["trouble"]
-        told = await site.stele("recover", "--dry-run")
+        refused = await site.stele("recover", "--dry-run", fails=True)
+        assert f"{site.urls.split(',')[2]} does not tell what it holds" in refused  # it never ran
+        without = site.without(3)
+        told = await site.stele("recover", "--dry-run", *without)
         assert told.count(f" of log {found['log_id']}") >= 2
-        assert "did not tell may be more" in told  # the third replica never ran
-        answer = await site.stele("recover", "--reason", "nothing was left of the topic", "--json")
+        assert "did not tell may be more" in told
+        answer = await site.stele(
+            "recover", "--reason", "nothing was left of the topic", "--json", *without
+        )
         assert answer["epoch"] == answer["last_epoch"] + 1 > last
         for process in (log, one, two):
             await is_well(process)
@@ -147,11 +147,14 @@ async def test_a_lost_log_goes_on(site: Site, left: int | None) -> None:
     refused = await command(log, type="set_setting", name="never", value="1")
     assert refused.status_code == 503
     await one.until("/v1/archive", lambda a: a["trouble"], "so does catch-up")
-    told = await site.stele("recover", "--dry-run", "--json")
+    without = site.without(2, 3)
+    refused = await site.stele("recover", "--dry-run", fails=True)
+    assert f"cu-2 ({two.url}), " in refused and "do not tell" in refused
+    told = await site.stele("recover", "--dry-run", "--json", *without)
     assert told["choice"]["epoch"] == told["choice"]["known_epoch"] == last
 
     async with site.supervised():
-        answer = await site.stele("recover", "--reason", "the topic was lost", "--json")
+        answer = await site.stele("recover", "--reason", "the topic was lost", "--json", *without)
         assert (answer["last_epoch"], answer["epoch"]) == (last, last + 1)
         await log.until("/healthz", lambda a: a["ok"] and a["epoch"] > last, "well again")
         now = await log.get("/v1/topology?level=barrier")
@@ -174,8 +177,86 @@ async def test_a_lost_log_goes_on(site: Site, left: int | None) -> None:
         assert spans(found)[0][0] == 1
         assert len(spans(found)) == 1
         assert found["log_id"] == answer["log_id"]
-        text = await site.stele("recover", "--reason", "again", fails=True)
+        text = await site.stele("recover", "--reason", "again", *site.without(3), fails=True)
         assert "without trouble" in text
+
+
+@pytest.mark.parametrize("was_started", [False, True])
+async def test_epochs_that_a_recovery_gave_up_are_gone_back_to(
+    site: Site, was_started: bool
+) -> None:
+    """As the page on recoveries leads through it: from the folder of the replica that was away."""
+    log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
+    await fill(log, 40)
+    kept = await newest(log)
+    for replica in (one, two):
+        await replica.until("/v1/archive", _has(kept), "archived")
+    await _killed(one)
+    late = await change(log, "late", "1")
+    await two.until("/v1/archive", _has(late), "archived")
+    await _killed(two, log)
+
+    await remake(site, [])
+    site.running.remove(two)
+    await asyncio.gather(one.start(), log.start())
+    async with site.supervised():
+        given_up = await site.stele(
+            "recover", "--reason", "it must go on", "--json", *site.without(2, 3)
+        )
+        kept = int(given_up["last_epoch"])
+        assert kept < late
+        await is_well(log)
+        await change(log, "meanwhile", "1")
+        assert "late" not in (await log.get("/v1/state"))["settings"]
+        if was_started:
+            await two.start()
+            site.running.append(two)
+            aside = site.folder_of(2) / "segments"
+            await until(lambda: [*aside.glob("*.avro.lost")], "they are set aside", 60)
+            await two.until("/v1/archive", _has(await newest(log)), "it follows")
+
+    await _killed(*site.running)
+    if was_started:
+        _taken_back(site.folder_of(2), kept)
+    await delete(site)
+    await asyncio.to_thread(shutil.rmtree, site.folder_of(1))
+    site.running = [log, two]
+    await two.start()
+    async with site.supervised():
+        answer = await site.stele(
+            "recover", "--reason", "they are here", "--take", "cu-2", "--json", "--no-wait"
+        )
+        assert answer["last_epoch"] >= late
+        await is_well(log)
+        settings = (await log.get("/v1/state"))["settings"]
+        assert settings["late"] == "1" and "meanwhile" not in settings
+        end = await change(log, "after", "1")
+        await one.start()
+        found = await one.until("/v1/archive", _has(end), "the others' archive")
+        assert (spans(found)[0][0], found["log_id"]) == (1, answer["log_id"])
+
+
+def _taken_back(folder: Path, kept: int) -> None:
+    """What was set aside after epoch ``kept`` takes the place of what came later."""
+    (lost,) = (folder / "segments").glob("*.avro.lost")
+    first = lost.name.partition("-")[0]
+    for segment in (folder / "segments").glob("*.avro"):
+        if segment.stem.partition("-")[2] >= first:  # also the one that is open
+            segment.unlink()
+    lost.rename(lost.with_suffix(""))
+    for snapshot in (folder / "snapshots").glob("*.avro"):
+        if int(snapshot.name.partition("-")[0]) > kept:
+            snapshot.unlink()
+
+
+def _has(epoch: int) -> Callable[[Any], bool]:
+    return lambda answer: bool(spans(answer)) and spans(answer)[-1][1] >= epoch
+
+
+async def _killed(*services: Service) -> None:
+    for service in services:
+        service.kill()
+        await asyncio.to_thread(service.process.wait, 30)
 
 
 async def test_a_backup_that_comes_while_the_log_is_empty_is_recovered_and_not_founded_over(
@@ -207,7 +288,9 @@ async def test_a_backup_that_comes_while_the_log_is_empty_is_recovered_and_not_f
     )
     assert "cannot be read any further" in replica.process.tail()
     async with site.supervised():
-        answer = await site.stele("recover", "--reason", "from a backup", "--json")
+        answer = await site.stele(
+            "recover", "--reason", "from a backup", "--json", *site.without(2, 3)
+        )
         assert answer["last_epoch"] == last
         await is_well(log)
         assert await change(log, "after", "1") > last + 1

@@ -34,6 +34,7 @@ def test_disasters_pass() -> None:
     assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
     assert sum(r.finished["stopped by a feature"] for r in results) >= 3
     assert sum(r.finished["refused with another's disk"] for r in results) >= 2
+    assert sum(r.finished["refused with an older copy"] for r in results) >= 1
     assert sum(r.finished["old ends"] for r in results) >= 10
 
 

@@ -46,6 +46,20 @@ def refusal(connection: sqlite3.Connection) -> tuple[type[sqlite3.Error], int, s
     return type(error), error.sqlite_errorcode, str(error), connection.in_transaction
 
 
+def test_what_is_written_over_needs_no_room() -> None:
+    disk = Disk(half_of_them)
+    path = disk.plug().path("/data/a")
+    with path.open("wb") as file:
+        file.write(b"12345678")
+    disk.full = True
+    with path.open("r+b") as file:
+        file.seek(4)
+        file.write(b"abcd")
+        with pytest.raises(OSError):
+            file.write(b"e")
+    assert path.read_bytes() == b"1234abcd"
+
+
 def test_sqlite_says_so_as_it_does_on_a_real_disk_and_undoes_the_transaction(
     tmp_path: Path,
 ) -> None:

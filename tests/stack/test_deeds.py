@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,15 @@ REFUSED = """
 import json, sys
 print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
 sys.exit(print("Not admitted: n1 stands in the wrong rack.", file=sys.stderr) or 78)
+"""
+
+OLDER = """
+import json, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
+if os.environ.get("STELE_ACCEPT_OLDER_COPY") != "98301":
+    sys.exit(print("older_copy: start it with STELE_ACCEPT_OLDER_COPY=98301, and then", file=sys.stderr) or 78)
+signal.sigwait([signal.SIGTERM])
 """
 
 REFUSED_LATER = """
@@ -210,6 +220,40 @@ def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
         stack.supervisor.stop_all()
     assert "exit status 78): Not admitted: n1 stands in the wrong rack." in raised.value.message
     assert "`stele stack remove n1`" in raised.value.hint
+
+
+def test_a_node_is_started_with_what_it_is_to_accept(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    path = os.pathsep.join([str(fake_module("older", OLDER)), os.environ.get("PYTHONPATH", "")])
+    spec = ServiceSpec("n1", "older")
+    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
+    (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
+    plain = stack.node_spec
+    stack.node_spec = lambda number: replace(plain(number), module="older")  # type: ignore[method-assign]
+    stack.start_services([spec])
+    try:
+        with pytest.raises(CliError) as raised:
+            settle(stack.directory, "n1")
+        assert "`stele stack start n1 --accept-older-copy 98301` accepts" in raised.value.hint
+        assert "`stele stack add-node --replace n1`" in raised.value.hint
+        url = stack.url("n1")
+        accepts = {"STELE_ACCEPT_OLDER_COPY": "98301"}
+        assert do(stack, Control(deed=Deed.START, name="n1", accepts=accepts)).url == url
+        assert state_of(stack, "n1") is State.RUNNING
+        do(stack, Control(deed=Deed.STOP, name="n1"))
+        do(stack, Control(deed=Deed.START, name="n1"))
+        settle(stack.directory, "n1", 1.0)
+    finally:
+        stack.supervisor.stop_all()
+
+
+def test_a_service_has_no_loss_to_accept(stack: Stack) -> None:
+    stack.stop_one("fake")
+    accepts = {"STELE_ACCEPT_OLDER_COPY": "1"}
+    with pytest.raises(CliError, match="fake is no node"):
+        do(stack, Control(deed=Deed.START, name="fake", accepts=accepts))
 
 
 def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(

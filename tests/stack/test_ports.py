@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,42 @@ def test_a_port_that_another_process_was_given_is_not_free_though_nobody_listens
             ports.free_port()
         other.communicate("\n")
     assert ports.free_port() == taken
+
+
+BEFORE = """
+import sys
+from pathlib import Path
+from stele.stack.ports import KeptPorts
+kept = KeptPorts(Path(sys.argv[1]))
+print(kept.give("n1"), kept.give("n2"), flush=True)
+kept.save()
+input()
+"""
+
+
+def test_servers_get_the_ports_of_last_time_where_they_are_free(tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    with subprocess.Popen(
+        [sys.executable, "-c", BEFORE, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as before:
+        assert before.stdout is not None
+        first, second = map(int, before.stdout.readline().split())
+        before.communicate("\n")
+    kept = ports.KeptPorts(file)
+    assert kept.give("n2") == second
+    assert kept.give("n3") not in (first, second)
+    assert kept.give("n1") == first
+    assert ports.KeptPorts(file).give("n1") != first, "it was given, and is to stay free"
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"n1": "x"}', b'{"n1": 80}', b'{"n1": -1}'])
+def test_what_was_kept_and_is_of_no_use_is_passed_by(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "ports.json"
+    file.write_bytes(content)
+    kept = ports.KeptPorts(file)
+    assert ports.FIRST_PORT <= kept.give("n1") <= ports.LAST_PORT
+    kept.save()
+    assert b"n1" in file.read_bytes()

@@ -11,7 +11,8 @@ import httpx
 import psutil
 import pytest
 
-from stele.stack.stack import SERVICES, STACK_FILE, ServiceSpec, Stack, node_specs
+from stele.cli.local.lifecycle import OURS
+from stele.stack.stack import PORTS_FILE, SERVICES, STACK_FILE, ServiceSpec, Stack, node_specs
 from stele.stack.supervisor import ChildFailed, State
 
 FAKE = """
@@ -73,6 +74,8 @@ def test_a_stack_starts_restarts_and_leaves_nothing(
         assert all(pid is not None and psutil.pid_exists(pid) for pid in pids)
     assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
     assert not (tmp_path / "run" / STACK_FILE).exists()
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert PORTS_FILE in left and left <= OURS, "what a stack makes it can purge"
 
 
 @pytest.mark.broker

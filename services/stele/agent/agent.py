@@ -11,6 +11,7 @@ restart knows below which epoch this node may not serve (I6).
 import asyncio
 import contextlib
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Final
 
@@ -35,6 +36,7 @@ from stele.runtime.metrics import foreign_messages
 HEARTBEAT_S: Final = 0.5
 ACK_SPACING_S: Final = 0.005
 """A burst of epochs is acknowledged once, this long after the last ack at the earliest."""
+NOT_BEGUN: Final = -1
 
 log = get_logger(__name__)
 
@@ -63,7 +65,7 @@ class Agent:
         self._directory = directory
         self._gate = gate
         self._noting: asyncio.Task[None] | None = None
-        self.boot_id = directory.identity.boot_id()
+        self._life = uuid.uuid4().hex
         self._flows = flows
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
@@ -71,7 +73,10 @@ class Agent:
         self._versions.follow(follower.image)
         self._sessions = SessionManager()
         self._sessions.follow(follower.image.topology)
-        self._sequence = 0
+        self._sequence = NOT_BEGUN
+        """Of the newest ack; it goes on from what was counted before this start."""
+        self._owes = False
+        """An ack waits for the disk."""
         self._acked: tuple[object, ...] = ()
         self._acked_at_s = 0.0
         self._soon: asyncio.TimerHandle | None = None
@@ -89,6 +94,11 @@ class Agent:
             await asyncio.wait([self._noting])
         if self._soon is not None:
             self._soon.cancel()
+
+    @property
+    def boot_id(self) -> str:
+        """Sorts after those of earlier starts, as text (``domain.acks`` compares it)."""
+        return self._directory.identity.boot_id(self._life)
 
     @property
     def host_id(self) -> str:
@@ -183,10 +193,23 @@ class Agent:
         """Send an ack; first note on the disk what it tells for the first time."""
         if not self.may_speak():
             return
-        if self._is_noted(self.image):
+        if self._sequence == NOT_BEGUN:
+            self._sequence = self._directory.heartbeats.counted
+        if self._is_noted(self.image) and self._ahead() > 0:
             self._send_ack(self.image)
-        elif self._noting is None:
+        else:
+            self._owes = True
+        if self._noting is None and (self._owes or self._is_short()):
             self._noting = self._loop.create_task(self._note(self.image))
+
+    def _ahead(self) -> int:
+        """How many acks may be sent before the number on the disk is raised again: while it is never behind
+        them, it shows an older copy of the directory.
+        """
+        return self._directory.heartbeats.counted - self._sequence
+
+    def _is_short(self) -> bool:
+        return self._directory.heartbeats.is_short(self._sequence)
 
     def _is_noted(self, image: Image) -> bool:
         """Whether the disk has what others count on once it is acknowledged: version, fence and exclusions.
@@ -205,7 +228,7 @@ class Agent:
         topology, sessions = image.topology, self._sessions.in_use()
         oldest = min(self._versions.oldest_in_use(topology.version), topology.version)
         self._acked, self._acked_at_s = (image.epoch, oldest, sessions), self._loop.time()
-        self._sequence += 1
+        self._sequence, self._owes = self._sequence + 1, False
         self._flows.send_ack(
             Ack(
                 node_id=self.node_id,
@@ -229,15 +252,25 @@ class Agent:
         the rounds would keep the node silent for as long as they go on.
         """
         try:
-            await asyncio.to_thread(self._directory.save, acknowledged=noted(image))
+            await asyncio.to_thread(self._put_on_disk, image, self._sequence)
         except OSError as error:  # tried again with the next heartbeat
-            log.warning("no acks: what they tell cannot be put on the disk", why=str(error))
+            if self._owes:
+                log.warning("no acks: what they tell cannot be put on the disk", why=str(error))
             return
         finally:
             self._noting = None
-        if not self._is_noted(self.image) and self.may_speak():
+        is_behind = not self._is_noted(self.image)
+        if is_behind and self._ahead() > 0 and self.may_speak():
             self._send_ack(image)
-        self._ack()
+        if is_behind or self._owes:
+            self._ack()
+
+    def _put_on_disk(self, image: Image, sequence: int) -> None:
+        """Raises OSError."""
+        if not self._is_noted(image):
+            self._directory.save(acknowledged=noted(image))
+        if self._is_short():
+            self._directory.heartbeats.get_ahead_of(sequence)
 
     async def _beat(self) -> None:
         while True:

@@ -109,7 +109,9 @@ class Member:
             judge_route(self._judge, self._check_takes),
             holds_route(self._transfers.has_rows),
             position_route("node", self.node_id, follower),
-            recent_route(self.membership.followed.recent.records),
+            recent_route(
+                self.membership.followed.recent.records, self.membership.directory.promised
+            ),
         ]
 
     def health(self) -> http.Health:

@@ -56,6 +56,10 @@ class Gate:
         self, directory: DataDirectory, follower: LogFollower, accept: str = "", claims: str = ""
     ) -> None:
         self.failure: NotThisReplica | None = None
+        self.looks_back = ""
+        """What is waited for while it is read what the node told last; empty: that is known."""
+        self._lacks = ""
+        """Why what it has acknowledged may not be read for long."""
         self._directory = directory
         self._accept = accept
         self._claims = claims
@@ -85,6 +89,8 @@ class Gate:
                 "unavailable", f"The node does not follow the log; it is at epoch {epoch}."
             )
         if not self._reached:
+            if self._lacks:
+                return Closed(CATCHING_UP, self._lacks)
             least = self._acknowledged.epoch
             least_text = f", not yet at {least}" if epoch < least else ""
             return Closed(
@@ -99,15 +105,19 @@ class Gate:
                 "not_admitted",
                 f"There is no cluster '{identity.cluster}' yet: run `stele found`, or correct STELE_CLUSTER.",
             )
+        if self.looks_back:
+            return Closed(CATCHING_UP, self.looks_back)
         row = image.node(identity.node_id)
         if row is not None and row.host_id == identity.host_id:
             return Closed(CATCHING_UP, "The node has found its row in the log, and notes that.")
         return Closed("not_admitted", "The cluster has not yet admitted this node.")
 
     async def reach(self, caught_up: asyncio.Event, stop: Stop) -> None:
-        """Returns once the log was read as far as this node may have acknowledged it.
+        """Returns once the log was read as far as this node may have acknowledged it. Where the log ends before
+        that it waits, and says so: a log that lost its end is recovered by what is left, and this node tells
+        what it has promised.
 
-        Raises NotThisReplica when the log is another one, or does not have that epoch.
+        Raises NotThisReplica when the log is another one, or has another epoch there.
         """
         short = Lasting()
         while not stop.requested:
@@ -116,9 +126,10 @@ class Gate:
                 self._reached = True
                 return
             if not self._is_short():
+                self._lacks = ""
                 short.over()
             elif self._follower.is_at_end and short.seen(time.monotonic()) > PATIENCE_S:
-                self._fail(f"the log ends at epoch {self._follower.image.epoch}", self._older)
+                self._miss(f"the log ends at epoch {self._follower.image.epoch}", self._older)
             await stop.sleep(LOOK_S)
 
     def _is_short(self) -> bool:
@@ -132,7 +143,9 @@ class Gate:
         other = self._follower.failure
         own = (0, self._acknowledged.epoch)  # the replicas' floor says nothing of this node
         if self.failure is None and isinstance(other, OtherHistoryError) and other.epoch in own:
-            self._fail(f"the log has another epoch there ({other})")
+            self.failure = NotThisReplica(
+                self._missed(f"the log has another epoch there ({other})")
+            )
         if self.failure is not None:
             raise self.failure
 
@@ -200,12 +213,16 @@ class Gate:
         if found.refused and not found.is_older:
             self.failure = NotThisReplica(f"{self._directory.folder}: {found.refused}")
 
-    def _fail(self, why: str, older: str = "") -> None:
+    def _miss(self, why: str, older: str) -> None:
+        lacks = f"{self._directory.folder}: {older} ({why})." if older else f"{self._missed(why)}."
+        if not self._lacks:
+            log.error("the log does not have what this node has acknowledged", why=lacks)
+        self._lacks = lacks
+
+    def _missed(self, why: str) -> str:
         told = self._acknowledged
-        self.failure = NotThisReplica(
-            f"{self._directory.folder}: {older} ({why})"
-            if older
-            else f"This node acknowledged fence {told.fence_version} at epoch {told.epoch} (state"
+        return (
+            f"This node acknowledged fence {told.fence_version} at epoch {told.epoch} (state"
             f" {told.state_id}), but {why}: the log was truncated, restored or made anew, or the broker is"
             " cut off from it. Bring the log back, or recover it and accept the loss"
         )

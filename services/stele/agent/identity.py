@@ -13,13 +13,16 @@ from typing import Final
 
 import msgspec
 
+from stele.agent.heartbeats import begun, read
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.archive.files import sync_file, sync_folder
+from stele.log.archive.files import whole_file
+from stele.runtime.recent import Promised
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ConfigurationError
 
 FILE: Final = "node.json"
 STORE_FILE: Final = "store.sqlite"
+COUNTED: Final = "-c"
 
 replace = msgspec.structs.replace
 
@@ -44,6 +47,15 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     as_log_id: str
 
 
+class AcceptedCopy(msgspec.Struct, frozen=True):
+    """An operator let the node go on with an older copy of its directory: one that had counted so many
+    heartbeats, when the cluster had heard ``told``.
+    """
+
+    counted: int
+    told: int
+
+
 class Identity(msgspec.Struct, frozen=True):
     """What ``node.json`` holds. ``host_id`` was made with the directory and names it for ever.
 
@@ -52,7 +64,7 @@ class Identity(msgspec.Struct, frozen=True):
     ``boots`` counts starts; ``join_request_id`` is the id of the request to join until that is refused.
     ``was_member`` is true once the node was normal. ``enabled_features`` are those that the log had enabled
     when it was read last: a build that lacks one does not start. ``accepted_losses`` are of recoveries, the
-    newest last.
+    newest last, ``accepted_copies`` of directories that were put back.
     """
 
     node_id: str
@@ -68,20 +80,38 @@ class Identity(msgspec.Struct, frozen=True):
     enabled_features: tuple[str, ...] = ()
     acknowledged: Acknowledged = Acknowledged()
     accepted_losses: tuple[AcceptedLoss, ...] = ()
+    accepted_copies: tuple[AcceptedCopy, ...] = ()
 
-    def boot_id(self) -> str:
-        """Greater at every start, as text (``domain.acks`` compares it)."""
-        return f"{self.boots:012d}-{uuid.uuid4().hex}"
+    def boot_id(self, life: str) -> str:
+        """Greater at every start, as text (``domain.acks`` compares it). ``life`` is new each time. The end
+        says that acks are counted over all starts, which earlier builds did not do.
+        """
+        return f"{self.boots:012d}-{life}{COUNTED}"
 
 
 class DataDirectory:
-    """A node's folder and what is known of it. ``save`` may be called from any thread."""
+    """A node's folder and what is known of it. ``save`` may be called from any thread. Raises OSError,
+    ConfigurationError.
+    """
 
-    def __init__(self, folder: Path, identity: Identity, store_file: str = STORE_FILE) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        store_file: str = STORE_FILE,
+    ) -> None:
         self.folder = folder
+        self.is_new = identity.boots == 0
+        """It is made just now: nobody has ever heard of it."""
+        self.heartbeats = begun(folder) if self.is_new else read(folder)
         self.store_path = folder / store_file
         self.identity = identity
         self._saving = threading.Lock()
+
+    def promised(self) -> Promised | None:
+        """What barriers may have counted on; None before the first ack."""
+        identity, told = self.identity, self.identity.acknowledged
+        return Promised(identity.log_id, told.epoch, told.state_id) if told.epoch else None
 
     def save(self, **changes: object) -> None:
         """Change fields of the identity; returns once the change is synced. Raises OSError."""
@@ -160,9 +190,5 @@ def _read(path: Path) -> Identity | None:
 
 
 def _write(path: Path, identity: Identity) -> None:
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
+    with whole_file(path) as file:
         file.write(msgspec.json.encode(identity))
-        sync_file(file)
-    new.replace(path)
-    sync_folder(path.parent)

@@ -22,6 +22,7 @@ from stele.agent.admission import (
 from stele.agent.gate import CATCHING_UP, Gate, NotThisReplica, floor_of
 from stele.agent.identity import DataDirectory
 from stele.agent.lost_epochs import other_history
+from stele.agent.older_copy import check_newest, last_told
 from stele.agent.settings import AgentSettings
 from stele.agent.standing import Expelled, expelled, join_ended
 from stele.domain.image import Image
@@ -93,17 +94,17 @@ class Membership:
         try:
             await gate.reach(self.followed.caught_up, stop)
             gate.check_host(follower.image)
+            await self._look_back(stop)
             known = follower.image.node(self.node_id)
             why = join_ended(follower.image, directory.identity)
             if why:
                 raise JoinRejected(why)
             check_place(known, self.advertised)
             note_tokens(known, self.advertised)
-            told = self.advertised
             waits = (
                 settings.join == "no"
                 if known is None
-                else not (is_unclaimed(known.host_id) or claims_too_much(known, told))
+                else not (is_unclaimed(known.host_id) or claims_too_much(known, self.advertised))
             )
             if waits:
                 await gate.recognise(stop)
@@ -123,6 +124,18 @@ class Membership:
                 log.error("not admitted", why=str(error))
             stop.request(f"not admitted: {error!r}")
             raise
+
+    async def _look_back(self, stop: Stop) -> None:
+        """Read what the node told last, before it says anything new. Raises NotThisReplica, OSError."""
+
+        def waits(why: str) -> None:
+            self.gate.looks_back = f"The node does not know yet what it told last: {why}"
+
+        settings = self._settings
+        waits("it is read in the topic of acks.")
+        told = await last_told(settings.brokers, self.directory, stop, waits)
+        await asyncio.to_thread(check_newest, self.directory, told, settings.accept_older_copy)
+        self.gate.looks_back = ""
 
     @asynccontextmanager
     async def _announced(self, stop: Stop) -> AsyncIterator[None]:

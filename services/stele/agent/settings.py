@@ -66,6 +66,14 @@ class AgentSettings(ServiceSettings, frozen=True, kw_only=True):
             " the same.",
         ),
     ] = ""
+    accept_older_copy: Annotated[
+        str,
+        Meta(
+            pattern=r"^[0-9]{0,18}$",
+            description="How many heartbeats the cluster has heard of this node, of which its directory"
+            " is an older copy: go on without what it acknowledged since.",
+        ),
+    ] = ""
     claim_host_id: Annotated[
         str,
         Meta(

@@ -335,7 +335,10 @@ def _timeout(limit_s: float) -> httpx.Timeout:
 
 def is_here(url: str) -> bool:
     """Whether an address is one of this machine alone."""
-    host = urlsplit(url).hostname or ""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError as error:  # a bracket that is not closed, say
+        raise httpx.InvalidURL(str(error)) from error
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

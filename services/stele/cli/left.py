@@ -8,16 +8,21 @@ import msgspec
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import CliError, UsageError
+from stele.domain.recovery.consent import Absent, full_name, is_called
 from stele.domain.recovery.histories import Choice, Source, to_compare
 from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived, from_container
+from stele.log.archive.records import Archived
+from stele.log.archive.spans import LAST_EPOCH
 from stele.log.chain import LOG_ID
 from stele.log.errors import LogError
 from stele.log.port import Record
 from stele.log.recovery import states_of
+from stele.log.state_ids import STATE_ID_BYTES
 from stele.runtime.answers.catch_up import MOST_EPOCHS, HistoryAnswer
 from stele.runtime.recent import PATH as RECENT
+from stele.runtime.recent import Promised, recent_from
 
+PROMISED = " promised"
 PROCESSES = ("metadata-log", "coordinator", "session-guard", "tablet-balancer")
 
 replace = msgspec.structs.replace
@@ -27,7 +32,8 @@ class Left(msgspec.Struct, frozen=True):
     """All that answered. ``urls`` are the replicas by the name of their source; ``recent`` are the newest
     records of processes, by their address; ``silent`` say why others told nothing. ``unnamed`` are replicas
     that the log has, and that nobody gave the address of: they only tell, as they may be those of another
-    cluster whose backup this one was made of.
+    cluster whose backup this one was made of. ``asked`` are all replicas, by address, with the ids that anybody
+    tells of there. ``replaced`` are those of the log at whose address another one answers.
     """
 
     sources: tuple[Source, ...]
@@ -35,10 +41,39 @@ class Left(msgspec.Struct, frozen=True):
     recent: dict[str, list[Archived]]
     silent: dict[str, str]
     unnamed: dict[str, str] = {}
+    asked: dict[str, tuple[str, ...]] = {}
+    replaced: tuple[Absent, ...] = ()
+
+    @property
+    def absent(self) -> tuple[Absent, ...]:
+        """The replicas that told nothing."""
+        silent = (
+            Absent(each, url, self.silent[url])
+            for url, ids in self.asked.items()
+            for each in ids or ("",)
+            if url in self.silent
+        )
+        return (*silent, *self.replaced)
+
+    def replicas(self) -> dict[str, str]:
+        """The address of each by its full name, who answered first."""
+        return self.urls | self.unnamed | {each.name: each.url for each in self.absent}
+
+    def addresses_called(self, name: str) -> list[str]:
+        """Of the replicas that have this id, address, or both."""
+        found = (url for full, url in self.replicas().items() if is_called(full, url, name))
+        return [*dict.fromkeys(found)]
 
     def more_than(self, source: Source) -> list[Archived]:
-        """The records that follow what a source itself has, of whichever process goes on the furthest. Where
-        processes differ there are none: which of them are of the history of the source nobody can tell.
+        """The records that follow what a source itself has, from whichever processes have them."""
+        found = list[Archived]()
+        while more := self._following(_extended(source, found)):
+            found += more
+        return found
+
+    def _following(self, source: Source) -> list[Archived]:
+        """Those of the process that goes on the furthest. Where processes differ there are none: which of them
+        are of the history of the source nobody can tell.
         """
         found = [_following(records, source) for records in self.recent.values()]
         most = max(found, key=len, default=[])
@@ -53,9 +88,7 @@ class Left(msgspec.Struct, frozen=True):
         """The source of this name, which a replica's id or address alone will do for. Raises UsageError where
         several replicas have the id; a name that nobody has is left to who chooses.
         """
-        found = [
-            full for full, url in self.urls.items() if name in (full.removesuffix(f" ({url})"), url)
-        ]
+        found = [full for full, url in self.urls.items() if is_called(full, url, name)]
         if len(found) > 1:
             raise UsageError(
                 f"{len(found)} sources are called '{name}'.",
@@ -72,22 +105,21 @@ class Left(msgspec.Struct, frozen=True):
 
     def address_of(self, source: str) -> str:
         """Of a process it is the source's name."""
-        return (self.urls | self.unnamed).get(source, source)
+        return (self.urls | self.unnamed).get(source, source.removesuffix(PROMISED))
 
     def remembering(self, before: Left) -> Left:
-        """With what those told before who do not answer now: it is not lost by that."""
-        gone = {
-            source.name: url
-            for source in before.sources
-            if (url := before.address_of(source.name)) in self.silent
-        }
-        urls = {*gone.values()}
+        """With what was told before, by whoever is silent or tells less now: it is not lost by that."""
+        now = {source.name: source for source in self.sources}
+        kept = {s.name: s for s in before.sources if _tells_more(s, now.get(s.name))}
+        urls = {before.address_of(name) for name in kept} - {*before.silent}
         return Left(
-            sources=(*self.sources, *(each for each in before.sources if each.name in gone)),
-            urls=self.urls | {name: url for name, url in before.urls.items() if name in gone},
+            sources=tuple((now | kept).values()),
+            urls=self.urls | {name: url for name, url in before.urls.items() if name in kept},
             recent=self.recent | {url: has for url, has in before.recent.items() if url in urls},
             silent={url: why for url, why in self.silent.items() if url not in urls},
-            unnamed=self.unnamed | {n: url for n, url in before.unnamed.items() if n in gone},
+            unnamed=self.unnamed | {n: url for n, url in before.unnamed.items() if n in kept},
+            asked=before.asked | self.asked,
+            replaced=self.replaced,
         )
 
     def extended(self) -> tuple[Source, ...]:
@@ -101,47 +133,62 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
     """
     sources, urls, unnamed = list[Source](), dict[str, str](), dict[str, str]()
     recent, silent = dict[str, list[Archived]](), dict[str, str]()
-    members, answered = dict[str, str](), set[str]()
+    members, answered, known = dict[str, str](), dict[str, str](), set[tuple[str, str]]()
     others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
     if only:
         others = dict.fromkeys(url for url in only if url not in replicas)
     named = [url for url in replicas if not only or url in only]
-    for url, told in _histories(client, named, silent):
-        source = _source(url, told)
+    for url, told, source in _histories(client, named, silent):
         urls[source.name] = url
         sources.append(source)
-        answered.add(told.replica_id)
+        answered[told.replica_id] = url
+        known |= {(address, each) for each, address in told.replicas.items()}
         if not only:
             others |= dict.fromkeys(address for address in told.nodes.values() if address)
             members |= told.replicas
     rest = [url for each, url in members.items() if each not in answered and url not in replicas]
-    for url, told in _histories(client, rest, silent):
+    for url, told, source in _histories(client, rest, silent):
         if told.replica_id not in answered:
-            source = replace(_source(url, told), last_image=0)
             unnamed[source.name] = url
-            sources.append(source)
+            sources.append(replace(source, last_image=0))
+            answered[told.replica_id] = url
     for url in others:
         try:
-            records = from_container(client.get_bytes(f"{url}{RECENT}"))
+            records, promised = recent_from(client.get_bytes(f"{url}{RECENT}"))
             if records:
                 recent[url] = records
-                sources.append(_teller(url, records))
+            else:
+                silent[url] = f"{url} has read nothing of the log since it was started."
+            sources += _tellers(url, records, promised)
         except (CliError, DamagedFileError, LogError) as error:
             silent[url] = error.message if isinstance(error, CliError) else str(error)
-    return Left(tuple(sources), urls, recent, silent, unnamed)
+    asked = {
+        url: tuple(sorted(each for address, each in known if address == url))
+        for url in (*named, *rest)
+    }
+    there = {url: each for each, url in answered.items()}
+    replaced = tuple(
+        Absent(each, url, f"{there[url]} answers at its address")
+        for each, url in members.items()
+        if each not in answered and url in there
+    )
+    return Left(tuple(sources), urls, recent, silent, unnamed, asked, replaced)
 
 
 def _histories(
     client: Client, urls: Iterable[str], silent: dict[str, str]
-) -> Iterator[tuple[str, HistoryAnswer]]:
+) -> Iterator[tuple[str, HistoryAnswer, Source]]:
     """What the replicas there tell; ``silent`` gets why others do not."""
     for url in urls:
         try:
             told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
+            source = _source(url, told)
         except CliError as error:
             silent[url] = error.message
+        except ValueError as error:
+            silent[url] = f"What {url} tells cannot be read: {error}."
         else:
-            yield url, told
+            yield url, told, source
 
 
 def compared(client: Client, left: Left) -> Left:
@@ -171,9 +218,15 @@ def _states_of(client: Client, url: str, log_id: str, epochs: Sequence[int]) -> 
 
 
 def _source(url: str, told: HistoryAnswer) -> Source:
-    states = {epoch: bytes.fromhex(state_id) for epoch, state_id in told.states.items()}
+    """Raises ValueError for what no log has."""
+    states = {epoch: _state_id(state_id) for epoch, state_id in told.states.items()}
+    epochs = (*states, told.first_image, told.last_image)
+    if not 0 <= min(epochs) <= max(epochs) <= LAST_EPOCH:
+        raise ValueError(f"epochs {min(epochs)} to {max(epochs)} are none of a log")
+    for before in told.incarnations:
+        _state_id(before.state_id)
     return Source(
-        name=f"{told.replica_id} ({url})",
+        name=full_name(told.replica_id, url),
         log_id=told.log_id,
         states=states,
         first_image=told.first_image,
@@ -182,14 +235,36 @@ def _source(url: str, told: HistoryAnswer) -> Source:
     )
 
 
-def _teller(url: str, records: list[Archived]) -> Source:
-    return Source(name=url, log_id=_log_id(records), states=_states(records))
+def _state_id(text: str) -> bytes:
+    """Raises ValueError."""
+    found = bytes.fromhex(text)
+    if len(found) != STATE_ID_BYTES:
+        raise ValueError(f"'{text}' is no state id")
+    return found
+
+
+def _tells_more(before: Source, now: Source | None) -> bool:
+    """Whether who tells that now has lost some of what it told before."""
+    return now is None or (before.newest, before.last_image) > (now.newest, now.last_image)
+
+
+def _tellers(url: str, records: list[Archived], promised: Promised | None) -> Iterator[Source]:
+    """One, or two where what it has read is of another log than what it has promised."""
+    states, log_id = _states(records), _log_id(records) if records else ""
+    if promised is not None:
+        epoch, state_id = promised.epoch, bytes.fromhex(promised.state_id)
+        if promised.log_id != log_id or states.get(epoch) != state_id:
+            name, known = f"{url}{PROMISED}" if records else url, {epoch: state_id}
+            yield Source(name=name, log_id=promised.log_id, states=known, promised=True)
+    if records:
+        yield Source(name=url, log_id=log_id, states=states)
 
 
 def _extended(source: Source, more: list[Archived]) -> Source:
     if not source.last_image or not more:
         return source
-    return replace(source, states={**source.states, **_states(more)}, last_image=more[-1].epoch)
+    states = {**source.states, **_states(more)}
+    return replace(source, log_id=_log_id(more), states=states, last_image=more[-1].epoch)
 
 
 def _following(records: list[Archived], source: Source) -> list[Archived]:

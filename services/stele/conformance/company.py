@@ -6,6 +6,7 @@ Agents are processes of one command line, told who they are by STELE_* variables
 import asyncio
 import os
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -163,6 +164,10 @@ class Company:
         }
         self._boots[name] = self.watch.boots_of(name)
         self.agents[name] = self._spawn(name, self._argv, env)
+
+    def copy_directory(self, name: str, folder: str) -> None:
+        """Of a process that does not run, to be started with later."""
+        shutil.copytree(self._folder / name, self._folder / folder)
 
     def has_spoken(self, name: str) -> bool:
         """Whether an ack of the process that was started last has come."""

@@ -34,7 +34,7 @@ from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.messages import Order
 from stele.domain.names import NodeState, OrderKind, ReportStatus
 
-WIPED_S: Final = 8.0
+REFUSED_S: Final = 8.0
 
 replace = msgspec.structs.replace
 
@@ -139,18 +139,35 @@ async def one_is_replaced(company: Company) -> None:
 async def a_disk_is_wiped(company: Company) -> None:
     """A member is started with an empty directory, and then with its own again."""
     company.kill_agent("a3")
-    company.start_agent("a3", folder="wiped")
-    end_s = asyncio.get_running_loop().time() + WIPED_S
-    while asyncio.get_running_loop().time() < end_s:
-        await company.pause()
-        if company.has_spoken("a3"):
-            raise Wrong("wiped-disk-is-refused", "a3", "it acknowledges with an empty directory")
-        if company.has_ended("a3"):
-            break
+    await _is_refused(company, "a3", "wiped", "wiped-disk-is-refused", "an empty directory")
+
+
+async def a_copy_is_put_back(company: Company) -> None:
+    """A member is started with its directory as it was before its last start, then with the newest."""
     company.kill_agent("a3")
+    company.copy_directory("a3", "older")
     company.start_agent("a3")
     await acknowledges(company, "a3")
-    await company.values.check(KEYSPACE, after="a3 has its own directory again")
+    company.kill_agent("a3")
+    await _is_refused(
+        company, "a3", "older", "older-copy-is-refused", "an older copy of its directory"
+    )
+
+
+async def _is_refused(company: Company, name: str, folder: str, rule: str, what: str) -> None:
+    """With this directory the process sends no acks; with its own it does."""
+    company.start_agent(name, folder=folder)
+    end_s = asyncio.get_running_loop().time() + REFUSED_S
+    while asyncio.get_running_loop().time() < end_s:
+        await company.pause()
+        if company.has_spoken(name):
+            raise Wrong(rule, name, f"it acknowledges with {what}")
+        if company.has_ended(name):
+            break
+    company.kill_agent(name)
+    company.start_agent(name)
+    await acknowledges(company, name)
+    await company.values.check(KEYSPACE, after=f"{name} has its own directory again")
 
 
 async def _is_judged(company: Company, name: str, coordinating: str) -> None:
@@ -187,6 +204,7 @@ SCENES: Final[tuple[Scene, ...]] = (
     one_leaves,
     one_is_replaced,
     a_disk_is_wiped,
+    a_copy_is_put_back,
     a_tablet_moves,
     a_keyspace_is_truncated,
     a_session_closes,

@@ -225,6 +225,9 @@ class Watch:
         if node.boots and ack.boot_id <= max(node.boots):
             what = f"boot id {ack.boot_id} comes after {max(node.boots)}"
             self._break("boot-id-goes-up", ack.node_id, what)
+        elif before is not None and ack.sequence <= before.sequence:
+            what = f"started again, it sends ack {ack.sequence} after ack {before.sequence}"
+            self._break("ack-goes-up", ack.node_id, what)
         node.boots = [*node.boots, ack.boot_id]
         if ack.version < node.version or ack.fence_version < node.fence_version:
             what = (

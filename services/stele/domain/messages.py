@@ -78,7 +78,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeat of a node: what it has applied, and what it still uses.
 
-    ``boot_id`` is new at each start of the process and sorts after those of earlier starts.
+    ``boot_id`` is new at each start of the process and sorts after those of earlier starts. ``sequence`` goes
+    on over all starts, and a number on the node's disk is ahead of it: by that an older copy of the directory
+    is known.
     ``oldest_version_in_use`` is the lowest topology version that any of its requests still holds, or
     its current version. ``sessions_in_use`` are the sessions under which work is still running.
     ``host_id`` names the data directory that acknowledges; another one than the node's row has is ignored.

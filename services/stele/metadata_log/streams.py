@@ -88,6 +88,10 @@ class Streams:
             raise history.missing(first, history.oldest + 1)
         return first
 
+    def _is_after_all(self, epoch: int) -> bool:
+        """That are told. Once a record was refused the image has its epoch, and the history has not."""
+        return epoch > self._writer.history.newest
+
     def _answer(self, events: AsyncIterator[bytes]) -> Response:
         return EventSourceResponse(events, ping=PING_S, send_timeout=self._timeout_s)
 
@@ -123,7 +127,7 @@ class Streams:
                         if encoded is not None:
                             _remember(encoded, found.epoch, content)
                         yield content
-                if epoch > self._writer.image.epoch:
+                if self._is_after_all(epoch):
                     if self._writer.failure is not None:
                         return
                     waiting = asyncio.create_task(moved.wait())

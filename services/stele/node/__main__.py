@@ -148,9 +148,10 @@ async def node_app(
             settings.cluster, advertised, gate, agent, coordination, replica, restorer, store
         )
         position = position_route(NAME, settings.instance_id, follower)
+        recent = recent_route(followed.recent.records, directory.promised)
         yield build_app(
             NAME,
-            [*http.routes(), position, recent_route(followed.recent.records)],
+            [*http.routes(), position, recent],
             lambda: _health(directory.identity.node_id, followed, gate, store),
             max_body_bytes=MAX_BODY_BYTES,
         )

@@ -1,11 +1,9 @@
 """Waiting for the brokers at the start: the log says so, and who is to end does not wait for them."""
 
 import asyncio
-import threading
-from collections.abc import Callable
 from typing import Final
 
-from stele.log.loops import call_in
+from stele.log.loops import beside
 from stele.log.refusals import Refusals
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import get_logger
@@ -21,13 +19,14 @@ log = get_logger(__name__)
 async def wait_for_topics(settings: ServiceSettings) -> None:
     """Make the cluster's topics, or find them made. Raises TopicsUnavailable after a minute."""
     refusals = Refusals()
-    making = _beside(
+    making = beside(
+        "brokers",
         lambda: ensure_topics(
             settings.brokers,
             settings.cluster,
             settings.kafka_replication_factor,
             refusals=refusals,
-        )
+        ),
     )
     patience_s = SAY_AFTER_S
     while not (await asyncio.wait((making,), timeout=patience_s))[0]:
@@ -40,28 +39,3 @@ async def wait_for_topics(settings: ServiceSettings) -> None:
             )
         patience_s = SAY_AGAIN_S
     making.result()
-
-
-def _beside(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Run it in a thread that the end of the process does not wait for: such calls cannot be cancelled."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def finish(error: Exception | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        error: Exception | None = None
-        try:
-            work()
-        except Exception as failed:
-            error = failed
-        call_in(loop, finish, error)
-
-    threading.Thread(target=run, name="brokers", daemon=True).start()
-    return done

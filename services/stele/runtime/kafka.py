@@ -28,6 +28,7 @@ LAST_PAUSE_S = 1.0
 EPOCH_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # the log's rule: a record is at most 8 MiB
 ONE_DAY_MS = 24 * 3600 * 1000  # flows: long enough to look back at, nothing depends on it
 SEGMENT_MS = 3600 * 1000  # a flow's retention works by whole segments
+ACKS_SEGMENT_MS = 600 * 1000  # who was away reads what has come in two of these at most
 ONE_WEEK_MS = 7 * ONE_DAY_MS  # after which a node that reported its load no more is forgotten
 LOAD_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a million tablets of one node
 
@@ -72,6 +73,14 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
         "retention.ms": str(ONE_DAY_MS),
         "segment.ms": str(SEGMENT_MS),
     }
+    # The newest of each node is kept for ever: by it a node notices that its directory is an older copy. It
+    # reads back to that, so little else is to be between.
+    acks = {
+        **safe,
+        "cleanup.policy": "compact",
+        "segment.ms": str(ACKS_SEGMENT_MS),
+        "max.compaction.lag.ms": str(ACKS_SEGMENT_MS),
+    }
     # The table of last reports: read from its beginning, so what is older than the segment goes soon.
     load = {
         **safe,
@@ -95,7 +104,7 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
         Topic.COMMANDS: TopicSpec(1, flow),
         Topic.OUTCOMES: TopicSpec(1, flow),
         Topic.ORDERS: TopicSpec(1, flow),
-        Topic.ACKS: TopicSpec(NODE_FLOW_PARTITIONS, flow),
+        Topic.ACKS: TopicSpec(NODE_FLOW_PARTITIONS, acks),
         Topic.REPORTS: TopicSpec(1, flow),
         Topic.LOAD: TopicSpec(NODE_FLOW_PARTITIONS, load),
         Topic.PLACEMENTS: TopicSpec(1, {**safe, "cleanup.policy": "compact"}),

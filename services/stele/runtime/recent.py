@@ -1,26 +1,43 @@
 """The newest winners that a process has read, as they stood in the log: what an archive may not have yet.
 
-When the topic is lost, whoever recovers the log asks every process for them.
+When the topic is lost, whoever recovers the log asks every process for them. A process that was started since
+has read none; what it has promised it knows by its disk.
 """
 
 import asyncio
 import io
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.facts import Epoch
-from stele.log.archive.records import Archived, as_container
+from stele.log.archive.container import Container, DamagedFileError
+from stele.log.archive.records import SCHEMA, Archived, as_container, records_of
+from stele.log.archive.spans import LAST_EPOCH
 from stele.runtime.http_sent import Sending
 
 EPOCHS: Final = 1000
 BYTES: Final = 16 * 1024 * 1024
 PATH: Final = "/v1/recent"
 AVRO: Final = "avro/binary"
+PROMISED: Final = "stele.promised"
+"""Its key in the metadata of the container."""
+_Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """The newest epoch that others count on this process to know, which it noted on its disk before it said so;
+    read in the log ``log_id``, or in one that this came from.
+    """
+
+    log_id: _Id
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=LAST_EPOCH)]
+    state_id: _Id
 
 
 class Recent:
@@ -42,18 +59,38 @@ class Recent:
         return [*self._records]
 
 
-def recent_route(records: Callable[[], list[Archived]]) -> Route:
-    """``GET /v1/recent``: the newest winners, in the format of a segment."""
+def promised_nothing() -> Promised | None:
+    return None
+
+
+def recent_route(
+    records: Callable[[], list[Archived]],
+    promised: Callable[[], Promised | None] = promised_nothing,
+) -> Route:
+    """``GET /v1/recent``: the newest winners, in the format of a segment, and what was promised."""
 
     sending = Sending()
 
     async def recent(_: Request) -> Response:
-        return await sending.answer(lambda: asyncio.to_thread(_packed, records()), AVRO)
+        return await sending.answer(lambda: asyncio.to_thread(_packed, records(), promised()), AVRO)
 
     return Route(PATH, recent, methods=["GET"])
 
 
-def _packed(records: list[Archived]) -> bytes:
-    out = io.BytesIO()
-    as_container(out, records)
+def recent_from(content: bytes) -> tuple[list[Archived], Promised | None]:
+    """What such an answer holds. Raises DamagedFileError."""
+    container = Container(io.BytesIO(content), SCHEMA)
+    told = container.metadata.get(PROMISED)
+    try:
+        promised = None if told is None else msgspec.json.decode(told, type=Promised)
+    except msgspec.DecodeError as error:
+        raise DamagedFileError(f"its metadata {PROMISED} cannot be read: {error}") from error
+    return records_of(container), promised
+
+
+def _packed(records: list[Archived], promised: Promised | None) -> bytes:
+    out, metadata = io.BytesIO(), dict[str, str]()
+    if promised is not None:
+        metadata[PROMISED] = msgspec.json.encode(promised).decode()
+    as_container(out, records, metadata)
     return out.getvalue()

@@ -37,7 +37,7 @@ from stele.sim.mutants_requests import REQUEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_router import ROUTER_MUTANTS, ROUTER_TEST_MUTANTS
-from stele.sim.mutants_rows import ROW_MUTANTS
+from stele.sim.mutants_rows import ROW_MUTANTS, ROW_STORY_MUTANTS
 from stele.sim.mutants_rules import RULE_TEST_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
@@ -76,6 +76,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *PROCESS_MUTANTS,
         *DISK_MUTANTS,
         *ROW_MUTANTS,
+        *ROW_STORY_MUTANTS,
         *GUARD_MUTANTS,
         *REQUEST_MUTANTS,
         *PART_MUTANTS,
@@ -149,7 +150,6 @@ BY_DISASTERS: Final = frozenset(
         "requests_do_not_hold_their_version",
         "rollback_forgets_the_placements",
         "serve_before_caught_up",
-        "skip_the_fence",
         "truncation_ends_by_a_quorum",
         "undone_group_keeps_its_tokens",
         "undone_join_makes_a_member",

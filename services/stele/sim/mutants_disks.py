@@ -7,9 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.agent import identity
+from stele.agent import identity, member, older_copy
+from stele.agent.agent import Agent
+from stele.agent.heartbeats import Heartbeats
 from stele.agent.identity import FILE, STORE_FILE, DataDirectory
+from stele.domain.messages import Ack
 from stele.domain.registry import KNOWN_FEATURES
+from stele.log import newest
 from stele.log.chain import Anchor
 from stele.log.port import Look
 from stele.log.reader import LogReader
@@ -77,10 +81,94 @@ def full_disk_at_the_first_start_is_final(patch: Patch) -> None:
     patch.attribute(binding, "_unusable", unusable)
 
 
+def older_copies_are_taken(patch: Patch) -> None:
+    """A node does not look at what it has told before."""
+
+    async def last_told(*_: object) -> None: ...
+
+    patch.attribute(member, "last_told", last_told)
+
+
+def copies_are_known_by_their_starts(patch: Patch) -> None:
+    """A copy that was made while the node ran is as good as the newest directory."""
+
+    def is_older(boots: int, counted: int, told: Ack) -> bool:
+        return older_copy.starts_of(told) >= boots
+
+    patch.function(older_copy.is_older, is_older)
+
+
+def a_missing_count_compares_nothing(patch: Patch) -> None:
+    """A directory without the file ``heartbeats`` is compared by its starts alone."""
+
+    def is_older(boots: int, counted: int, told: Ack) -> bool:
+        return older_copy.starts_of(told) >= boots or told.sequence > counted > 0
+
+    patch.function(older_copy.is_older, is_older)
+
+
+def an_accepted_copy_begins_at_what_was_told(patch: Patch) -> None:
+    """The directory that was the newest before has counted more, and serves as soon as it is put back."""
+    patch.attribute(older_copy, "MOST_AHEAD", 0)
+
+
+def heartbeats_are_counted_in_memory(patch: Patch) -> None:
+    """The number is raised, and the disk does not have it."""
+
+    def raise_to(self: Heartbeats, number: int) -> None:
+        self.counted = max(self.counted, number)
+
+    patch.attribute(Heartbeats, "raise_to", raise_to)
+
+
+def acks_are_ahead_of_the_number(patch: Patch) -> None:
+    """An ack is sent before a number as great is on the disk."""
+    patch.attribute(Agent, "_ahead", lambda self: 1)
+    patch.attribute(Heartbeats, "is_short", lambda self, sequence: self.counted < sequence)
+
+
+def one_slot_is_enough(patch: Patch) -> None:
+    """The number is written over the one before, and a torn write leaves none."""
+    plain = Heartbeats.raise_to
+
+    def raise_to(self: Heartbeats, number: int) -> None:
+        self._newest = 1 - self._newest
+        plain(self, number)
+
+    patch.attribute(Heartbeats, "raise_to", raise_to)
+
+
+def the_newest_stretch_is_the_topic(patch: Patch) -> None:
+    """Who was away for long is not found in the topic of acks."""
+    plain = newest._Backwards.find  # noqa: SLF001
+
+    def find(self: Any) -> list[bytes]:
+        between, looked = self._between, list[object]()
+
+        def once(*where: object) -> list[bytes]:
+            looked.append(where)
+            return between(*where) if len(looked) == 1 else []
+
+        self._between = once
+        return plain(self)
+
+    patch.attribute(newest._Backwards, "find", find)  # noqa: SLF001
+
+
 DISK_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     full_disk_counts_as_done,
     acks_need_no_room,
     another_nodes_disk_is_taken,
     old_end_is_proof_of_loss,
+    older_copies_are_taken,
+    heartbeats_are_counted_in_memory,
 )
-DISK_TEST_MUTANTS: Final = (full_disk_at_the_first_start_is_final,)
+DISK_TEST_MUTANTS: Final = (
+    full_disk_at_the_first_start_is_final,
+    copies_are_known_by_their_starts,
+    a_missing_count_compares_nothing,
+    an_accepted_copy_begins_at_what_was_told,
+    acks_are_ahead_of_the_number,
+    one_slot_is_enough,
+    the_newest_stretch_is_the_topic,
+)

@@ -3,8 +3,10 @@ processes.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
 
 import msgspec
 
@@ -23,6 +25,7 @@ from stele.domain.registry import DECISIONS
 from stele.domain.topology.commands import ClaimCoordinator
 from stele.domain.topology.facts import CoordinatorChanged
 from stele.domain.topology.heads import Coordinator
+from stele.log.archive.files import sync_folder
 from stele.log.codec import decode_ack
 from stele.sim.patching import Patch
 from stele.tablet_balancer.balancing import Balancer
@@ -73,7 +76,16 @@ def acks_come_before_the_disk(patch: Patch) -> None:
 
 def node_json_is_not_synced(patch: Patch) -> None:
     """What a node has acknowledged may be gone after a power failure."""
-    patch.attribute(identity, "sync_file", lambda file: None)
+
+    @contextmanager
+    def whole_file(path: Path) -> Iterator[IO[bytes]]:
+        new = path.with_name(f"{path.name}.new")
+        with new.open("w+b") as file:
+            yield file
+        new.replace(path)
+        sync_folder(path.parent)
+
+    patch.attribute(identity, "whole_file", whole_file)
 
 
 def replicas_are_always_heard(patch: Patch) -> None:

@@ -1,28 +1,32 @@
 """Known bugs of recovery: who goes past it, what is taken for lost, and what is counted twice."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from stele.agent import lost_epochs
-from stele.agent.identity import Identity
+from stele.agent.gate import Gate, NotThisReplica
+from stele.agent.identity import DataDirectory, Identity
 from stele.agent.lost_epochs import Binding
 from stele.cli.left import Left
+from stele.domain.base import Rejection
 from stele.domain.cluster import lineage
 from stele.domain.cluster.facts import ClusterImage, LogRecovered
 from stele.domain.cluster.lineage import Standing
 from stele.domain.context import Context
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, Image
-from stele.domain.recovery import histories, record
-from stele.domain.recovery.histories import Source
+from stele.domain.recovery import consent, histories, record, versions
+from stele.domain.recovery.consent import Absent
+from stele.domain.recovery.histories import Choice, GivenUp, Source
 from stele.log import incarnations, recovery
 from stele.log.chain import LOG_ID, PREV_STATE_ID, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.follower import Floor
 from stele.log.port import Record
 from stele.log.reader import LogReader
+from stele.metadata_log.streams import Streams
 from stele.node.http import NodeHttp
 from stele.sim.patching import Patch
 
@@ -226,6 +230,87 @@ def what_is_shared_before_a_hole_proves_what_is_behind_it(patch: Patch) -> None:
     patch.function(histories._decisive, histories._newest_until)  # noqa: SLF001
 
 
+def silent_replicas_are_passed_by(patch: Patch) -> None:
+    """A recovery goes on without the replicas that do not answer, though nobody has named them."""
+    patch.attribute(Absent, "is_among", lambda self, names: True)
+
+
+def promises_are_forgotten(patch: Patch) -> None:
+    """A node that was started since the log was lost tells nothing of what it has acknowledged."""
+    patch.attribute(DataDirectory, "promised", lambda self: None)
+
+
+def nodes_end_where_the_log_is_short(patch: Patch) -> None:
+    """A node that a log falls short of gives up, and tells nobody what it has promised."""
+
+    def ends(self: Gate, why: str, older: str) -> None:
+        self.failure = NotThisReplica(older or why)
+
+    patch.attribute(Gate, "_miss", ends)
+
+
+def old_promises_are_unproven(patch: Patch) -> None:
+    """A recovery is held up by what a node acknowledged before all that archives still have."""
+
+    def never(chosen: Source, source: Source) -> bool:
+        return False
+
+    patch.function(histories._is_past, never)  # noqa: SLF001
+
+
+def versions_go_on_by_a_fixed_number(patch: Patch) -> None:
+    """Two logs that go on from the same epoch, the second in the place of the first, have the same versions."""
+
+    def floor_after(version: int, at_ms: int, lost_epochs: int = 0) -> int:
+        return version + max(versions.LOST_VERSIONS, lost_epochs)
+
+    patch.function(versions.floor_after, floor_after)
+
+
+def what_was_given_up_is_not_named(patch: Patch) -> None:
+    """Epochs that an earlier recovery gave up, and that a replica has which turned up, are left unsaid."""
+
+    def nothing(told: Sequence[Source]) -> tuple[GivenUp, ...]:
+        return ()
+
+    patch.function(histories._given_up, nothing)  # noqa: SLF001
+
+
+def lost_logs_are_not_missed(patch: Patch) -> None:
+    """A node that has followed a later log than all that is left is no reason to ask."""
+
+    def never(chosen: Source, source: Source) -> bool:
+        return False
+
+    patch.function(histories._is_of_a_lost_log, never)  # noqa: SLF001
+
+
+def the_last_answer_counts_alone(patch: Patch) -> None:
+    """While a recovery waits it forgets what was told before by whoever tells less now."""
+    patch.attribute(Left, "remembering", lambda self, before: self)
+
+
+def known_epochs_are_lost_unasked(patch: Patch) -> None:
+    """A recovery goes on from an epoch before the newest that somebody knows, though nobody has said so."""
+    plain = consent.unagreed
+
+    def lightly(
+        choice: Choice, absent: Iterable[Absent], without: Collection[str], lose_after: int | None
+    ) -> Rejection | None:
+        return plain(choice, absent, without, choice.epoch)
+
+    patch.function(consent.unagreed, lightly)
+
+
+def streams_go_by_the_image(patch: Patch) -> None:
+    """A stream takes an epoch that was refused for one to be told, and asks for it without end."""
+    patch.attribute(
+        Streams,
+        "_is_after_all",
+        lambda self, epoch: epoch > self._writer.image.epoch,
+    )
+
+
 RECOVERY_TEST_MUTANTS: Final = (
     recovery_is_passed_by,
     any_recovery_is_ones_own,
@@ -248,4 +333,14 @@ RECOVERY_TEST_MUTANTS: Final = (
     nodes_of_another_log_are_answered,
     epochs_behind_a_hole_are_lost,
     what_is_shared_before_a_hole_proves_what_is_behind_it,
+    silent_replicas_are_passed_by,
+    promises_are_forgotten,
+    nodes_end_where_the_log_is_short,
+    old_promises_are_unproven,
+    versions_go_on_by_a_fixed_number,
+    what_was_given_up_is_not_named,
+    lost_logs_are_not_missed,
+    the_last_answer_counts_alone,
+    known_epochs_are_lost_unasked,
+    streams_go_by_the_image,
 )

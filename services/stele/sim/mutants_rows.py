@@ -111,6 +111,6 @@ ROW_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     older_rows_win,
     rows_are_overwritten,
     replicas_ask_for_no_fence,
-    replicas_serve_fenced_versions,
     cleaners_do_not_look_again,
 )
+ROW_STORY_MUTANTS: Final = (replicas_serve_fenced_versions,)

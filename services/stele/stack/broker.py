@@ -1,6 +1,6 @@
 """Kafka brokers in KRaft mode on one machine, each both broker and controller.
 
-The data directory is formatted once and kept; ports are chosen anew at every start, which a
+The data directory is formatted once and kept; ports may be others at every start, which a
 static quorum (`controller.quorum.voters`) allows and a dynamic one does not.
 """
 
@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from stele.runtime.java import find_java, with_classes_of
 from stele.stack.formatted import MARK, format_once
 from stele.stack.jars import JarSet, classpath, folder_of
-from stele.stack.ports import LOOPBACK, Front, free_port, no_front
+from stele.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
 from stele.stack.process import Command, Process, spawn, tail
 
 # Any fixed id does: a data directory belongs to one stack, and brokers refuse a foreign directory.
@@ -117,8 +117,9 @@ def server_properties(
     }
 
 
-def _address(number: int, front: Front) -> BrokerAddress:
-    name, port, controller_port = f"broker-{number}", free_port(), free_port()
+def _address(number: int, front: Front, port_of: PortOf) -> BrokerAddress:
+    name = f"broker-{number}"
+    port, controller_port = port_of(name), port_of(f"{name}-controller")
     public = front(name, port), front(name, controller_port)
     return BrokerAddress(number, port, controller_port, *public)
 
@@ -275,9 +276,10 @@ class BrokerCluster:
         heap_mb: int = DEFAULT_HEAP_MB,
         front: Front = no_front,
         java_options: Sequence[str] = (),
+        port_of: PortOf = any_port,
     ) -> None:
         assert count in (1, 3), "two brokers tolerate no more failures than one"
-        addresses = [_address(number, front) for number in range(1, count + 1)]
+        addresses = [_address(number, front, port_of) for number in range(1, count + 1)]
         directory = directory.resolve()
         self.brokers = tuple(
             Broker(directory / a.name, a, addresses, heap_mb, java_options) for a in addresses

@@ -7,6 +7,10 @@ import random
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
 
 LOOPBACK = "127.0.0.1"
 
@@ -19,6 +23,8 @@ ATTEMPTS = 1_000
 Front = Callable[[str, int], int]
 """What stands before a server: told its name and the port where it will listen, answers with the port that
 all others shall use instead."""
+PortOf = Callable[[str], int]
+"""A free port for the server of this name."""
 
 _given: dict[int, socket.socket] = {}
 """Each with a UDP socket of the same number, which nobody here uses otherwise. As long as this process lives,
@@ -41,12 +47,44 @@ def free_port() -> int:
     with _lock:
         for _ in range(ATTEMPTS):
             port = _chance.randint(FIRST_PORT, LAST_PORT)
-            if port not in _given and _take(port):
+            if _take(port):
                 return port
     raise NoFreePort(f"No free port between {FIRST_PORT} and {LAST_PORT} on {LOOPBACK}.")
 
 
+def any_port(_: str) -> int:
+    """Raises NoFreePort."""
+    return free_port()
+
+
+class KeptPorts:
+    """Ports by the name of the server. Those that a file has are given again where they are free still, so that
+    addresses which others have noted, as the log and browsers do, stay right.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._kept = dict[str, int]()
+        with suppress(OSError, msgspec.DecodeError):  # any port will do
+            self._kept = msgspec.json.decode(file.read_bytes(), type=dict[str, int])
+
+    def give(self, name: str) -> int:
+        """Raises NoFreePort."""
+        kept = self._kept.get(name, 0)
+        with _lock:
+            is_kept = FIRST_PORT <= kept <= LAST_PORT and _take(kept)
+        self._kept[name] = kept if is_kept else free_port()
+        return self._kept[name]
+
+    def save(self) -> None:
+        """Raises OSError."""
+        self._file.write_bytes(msgspec.json.encode(self._kept))
+
+
 def _take(port: int) -> bool:
+    """False of one that was given, or is in use."""
+    if port in _given:
+        return False
     claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         claim.bind((LOOPBACK, port))

@@ -17,19 +17,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.settings import KafkaSettings, variable_of
 from stele.stack import folders
 from stele.stack.broker import BrokerCluster
-from stele.stack.ports import LOOPBACK, Front, free_port, no_front
+from stele.stack.ports import LOOPBACK, Front, KeptPorts, no_front
 from stele.stack.process import Command
 from stele.stack.redis import RedisServer
 from stele.stack.servers import Server, Servers
 from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State, Supervisor
 
 STACK_FILE = "stack.json"
+PORTS_FILE = "ports.json"
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
 SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
 # While the stack starts: a service may be there before the one that it asks, three times.
@@ -37,6 +40,7 @@ START_RESTARTS = 3
 CHOSEN_FILE = "chosen.json"  # variables that a node was added with
 HOW_TO_KAFKA = frozenset(map(variable_of, KafkaSettings.__struct_fields__))
 """Variables that are of no use to a stack's processes: its brokers want neither TLS nor SASL."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 RACKS = ("r1", "r2", "r3")
 DATACENTER = "dc1"
 
@@ -108,8 +112,12 @@ class Stack:
     ) -> None:
         self.directory = directory.resolve()
         self.cluster = cluster
-        self.kafka = BrokerCluster(self.directory / "kafka", count=brokers, front=front)
-        self.redis = RedisServer(self.directory / "redis", front=front)
+        self._given = KeptPorts(self.directory / PORTS_FILE)
+        give = self._given.give
+        self.kafka = BrokerCluster(
+            self.directory / "kafka", count=brokers, front=front, port_of=give
+        )
+        self.redis = RedisServer(self.directory / "redis", port=give("redis"), front=front)
         self.servers = Servers([*self.kafka.brokers, self.redis])
         self.supervisor = Supervisor(on_change=self.write_stack_file)
         self._specs = (*services, *(self.node_spec(number) for number in range(1, nodes + 1)))
@@ -170,6 +178,7 @@ class Stack:
                 refused = self.supervisor.status_of(name).exit_code == EXIT_BAD_CONFIGURATION
                 if name not in earlier or not refused:
                     raise
+        self._given.save()
         self.write_stack_file()
 
     def choose(self, spec: ServiceSpec, chosen: Mapping[str, str]) -> ServiceSpec:
@@ -217,14 +226,22 @@ class Stack:
         self.supervisor.stop(name, SERVICE_STOP_DEADLINE_S)
         self.write_stack_file()
 
-    def start_one(self, name: str) -> str:
-        """Start what was stopped, killed for good or given up; its address. Raises KeyError, ChildFailed."""
+    def start_one(self, name: str, more: Mapping[str, str] = _NOTHING) -> str:
+        """Start what was stopped, killed for good or given up; its address. Raises KeyError, ChildFailed.
+
+        With ``more`` a node that does not run gets these variables, until the stack ends or it is started with
+        others.
+        """
         known = {status.name: status.state for status in self.supervisor.status()}
         if name not in known and name not in folders.earlier(self._folder()):
             raise KeyError(name)
         folders.let_up(self._folder() / name)
-        if name not in known:
-            self.start_services([self.node_spec(int(name[1:]))])
+        if more and name in known:
+            self.supervisor.kill_for_good(name)
+            self.supervisor.forget(name)
+        if more or name not in known:
+            spec = self.node_spec(int(name[1:]))
+            self.start_services([replace(spec, env={**spec.env, **more})])
         elif known[name] in (State.STOPPED, State.GIVEN_UP):
             self.supervisor.restart(name)
             self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
@@ -285,7 +302,7 @@ class Stack:
     def _give_ports(self, spec: ServiceSpec) -> None:
         for name in spec.instances():
             if name not in self._ports:
-                self._ports[name] = free_port()
+                self._ports[name] = self._given.give(name)
                 self._public[name] = self._front(name, self._ports[name])
 
     def _command(self, spec: ServiceSpec, name: str, number: int) -> Command:

@@ -332,7 +332,7 @@ def test_a_cluster_begins_with_a_dump_and_is_open_then() -> None:
     assert now.commits.mode is CommitMode.OPEN
     assert now.schema == image.schema
     assert now.ring.placements == image.ring.placements
-    assert now.topology.version == image.topology.version + LOST_VERSIONS
+    assert now.topology.version > image.topology.version + LOST_VERSIONS
     assert now.topology.fence_version == now.topology.version
     for node_id, node in image.membership.nodes.items():
         there = now.membership.nodes[node_id]

@@ -16,6 +16,7 @@ from stele.cli.options import Json, Where, user_name
 from stele.cli.output import console, error_console, print_value_as_json
 from stele.cli.places import address_of
 from stele.domain.base import Rejection
+from stele.domain.recovery.consent import missed, unagreed
 from stele.domain.recovery.histories import Choice, choose, longest
 from stele.log.archive.records import as_container
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
@@ -28,6 +29,8 @@ def recover(
     reason: Annotated[str, Parameter(name="--reason")] = "",
     take: Annotated[str, Parameter(name="--take")] = "",
     only: Annotated[tuple[str, ...], Parameter(name="--only", negative="")] = (),
+    without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
+    lose_after: Annotated[int | None, Parameter(name="--lose-after")] = None,
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
     force: Annotated[bool, Parameter(name="--force", negative="")] = False,
     wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
@@ -37,7 +40,8 @@ def recover(
     """Go on from what is left of a log whose topic was lost, emptied, or rolled back to the past.
 
     All catch-up replicas, and all processes that have read the log, are asked what they hold. The log goes on
-    after the newest epoch of all under another id, so that whoever still writes the old one is not heard.
+    after the newest epoch of all under another id, so that whoever still writes the old one is not heard. What
+    that gives up has to be named: replicas that do not answer, and the epoch after which epochs are lost.
 
     Args:
         reason: Why; becomes part of the history.
@@ -45,6 +49,8 @@ def recover(
             address. Of a process it is what it has read, from a replica which that follows.
         only: Ask nobody else: an address, or a service such as catch-up, which stands for all of its addresses.
             Nodes are asked at the addresses that the log has of them: a backup has those of where it was made.
+        without: A catch-up replica that does not answer, by id or address: what it alone holds is given up.
+        lose_after: The epoch after which epochs are lost that somebody has read, and that nobody can give.
         dry_run: Say what would be done, what would be lost, and whether it would be refused.
         force: Also where a replica reads the log without trouble: its later epochs are given up.
         wait: Until a metadata-log takes commands again.
@@ -52,20 +58,15 @@ def recover(
     if not (reason or dry_run):
         raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
     with where.client() as client:
-        left, chosen = _choose(client, only, take, 0.0 if dry_run else where.timeout_s)
+        left, chosen = _choose(client, only, take, without, 0.0 if dry_run else where.timeout_s)
         if not json.as_json:
             _show(left)
         if isinstance(chosen, Rejection):
             raise CliError(chosen.message, chosen.hint)
         if not json.as_json:
             _show_choice(chosen, left, asked_all=not only)
-        unnamed = [name for name in chosen.ahead if name in left.unnamed]
-        if unnamed and not take:
-            raise CliError(
-                f"{', '.join(unnamed)} holds later epochs, and is a replica that only the log names.",
-                "Name it in STELE_CATCH_UP_URLS, with all others. Where it is another cluster's, whose backup"
-                " this one was made of, ask your own alone: `--only catch-up`.",
-            )
+        if not take:
+            _agree(chosen, left, without, lose_after)
         if dry_run:
             checked = _check(client, left, chosen, force=force)
             if json.as_json:
@@ -111,7 +112,7 @@ def _ask(client: Client, only: tuple[str, ...]) -> Left:
 
 
 def _choose(
-    client: Client, only: tuple[str, ...], take: str, limit_s: float
+    client: Client, only: tuple[str, ...], take: str, without: tuple[str, ...], limit_s: float
 ) -> tuple[Left, Choice | Rejection]:
     """Where a source is named nobody is waited for."""
     left = compared(client, _ask(client, only))
@@ -119,30 +120,41 @@ def _choose(
         name = left.named(take)
         left = left.taking(name)
         return left, choose(left.extended(), name)
-    return _whole(client, only, left, limit_s)
+    return _whole(client, only, without, left, limit_s)
 
 
 def _whole(
-    client: Client, only: tuple[str, ...], left: Left, limit_s: float
+    client: Client, only: tuple[str, ...], without: tuple[str, ...], left: Left, limit_s: float
 ) -> tuple[Left, Choice | Rejection]:
-    """What is left once replicas have given each other what their archives lack, or when the time is over."""
-    deadline, waits, chosen = Deadline(limit_s), False, choose(left.extended())
-    while (names := _waited_for(left, chosen)) and deadline.left_s() > 0:
-        if not waits:
-            newest = max(source.newest for source in left.sources if source.name in names)
-            error_console().print(
-                f"waits for {', '.join(names)} to get what is missing before epoch {newest}",
-                soft_wrap=True,
-                highlight=False,
-            )
-        waits = True
+    """What is left once all replicas answer, and have given each other what their archives lack, or when the
+    time is over.
+    """
+    deadline, said, chosen = Deadline(limit_s), set[str](), choose(left.extended())
+    while (waits := _waits(left, chosen, without)) and deadline.left_s() > 0:
+        for each in waits:
+            if each not in said:
+                error_console().print(
+                    f"waits for {each}", soft_wrap=True, highlight=False, markup=False
+                )
+        said.update(waits)
         time.sleep(LOOK_S)
         left = compared(client, _ask(client, only).remembering(left))
         chosen = choose(left.extended())
     return left, chosen
 
 
-def _waited_for(left: Left, chosen: Choice | Rejection) -> tuple[str, ...]:
+def _waits(left: Left, chosen: Choice | Rejection, without: tuple[str, ...]) -> list[str]:
+    """What is waited for; nothing where no answer of a replica could change what people have to decide."""
+    if isinstance(chosen, Rejection) and chosen.code != "unproven":
+        return []
+    found = [f"{each.name} to answer" for each in missed(left.absent, without)]
+    if names := _filling(left, chosen):
+        newest = max(source.newest for source in left.sources if source.name in names)
+        found.append(f"{', '.join(names)} to get what is missing before epoch {newest}")
+    return found
+
+
+def _filling(left: Left, chosen: Choice | Rejection) -> tuple[str, ...]:
     """The replicas that may get what is missing before their newest epochs. Where nobody can tell yet whether
     these are of the same history, that will tell it.
     """
@@ -150,6 +162,32 @@ def _waited_for(left: Left, chosen: Choice | Rejection) -> tuple[str, ...]:
         return left.held_up(chosen)
     choice = longest(left.extended()) if chosen.code == "unproven" else None
     return () if choice is None else tuple(name for name in choice.ahead if name in left.urls)
+
+
+def _agree(chosen: Choice, left: Left, without: tuple[str, ...], lose_after: int | None) -> None:
+    """Raises CliError where it gives up what nobody has named, UsageError where what is named is nobody."""
+    for name in without:
+        urls = left.addresses_called(name)
+        if not urls:
+            raise UsageError(
+                f"No catch-up replica is called '{name}'.",
+                f"Replicas are {', '.join(left.replicas())}.",
+            )
+        if len(urls) > 1:
+            raise UsageError(
+                f"{len(urls)} addresses are of '{name}'.",
+                f"Name one of them, or each: {', '.join(urls)}.",
+            )
+    unnamed = [name for name in chosen.ahead if name in left.unnamed]
+    if unnamed:
+        raise CliError(
+            f"{', '.join(unnamed)} holds later epochs, and is a replica that only the log names.",
+            "Name it in STELE_CATCH_UP_URLS, with all others. Where it is another cluster's, whose backup"
+            " this one was made of, ask your own alone: `--only catch-up`.",
+        )
+    refused = unagreed(chosen, left.absent, without, lose_after)
+    if refused is not None:
+        raise CliError(refused.message, refused.hint)
 
 
 def _show(left: Left) -> None:
@@ -162,14 +200,18 @@ def _show(left: Left) -> None:
         )
         knows = f"knows epoch {source.newest}" if source.states else "knows nothing"
         of_log = f" of log {source.log_id}" if source.states else ""
-        out.print(f"{source.name}: {has or knows}{of_log}", soft_wrap=True, highlight=False)
+        out.print(
+            f"{source.name}: {has or knows}{of_log}", soft_wrap=True, highlight=False, markup=False
+        )
     for url, why in left.silent.items():
-        out.print(f"{url}: {why}", soft_wrap=True, highlight=False)
+        out.print(f"{url}: {why}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
     out, silent, held_up = console(), len(left.silent), left.held_up(chosen)
-    out.print(f"goes on after epoch {chosen.epoch}, from {chosen.source}", soft_wrap=True)
+    out.print(
+        f"goes on after epoch {chosen.epoch}, from {chosen.source}", soft_wrap=True, markup=False
+    )
     if chosen.known_epoch > chosen.epoch:
         lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
         who = "which somebody has read and nobody holds"
@@ -180,24 +222,35 @@ def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
             most = max(source.newest for source in left.sources if source.name in held_up)
             if most < chosen.known_epoch:
                 who += f"; nobody holds those after epoch {most}"
-        out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False)
-    elif not asked_all:
+        out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False, markup=False)
+    for each in chosen.given_up:
+        out.print(
+            f"GIVEN UP before: epochs {each.first} to {each.last} of log {each.log_id}, which"
+            f" {each.source} has",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+    is_whole = chosen.known_epoch == chosen.epoch and not chosen.given_up
+    if is_whole and not asked_all:
         out.print(
             "no epoch is lost that anybody who was asked has read; what others have read is not known (--only)",
             soft_wrap=True,
         )
-    elif silent:
+    elif is_whole and silent:
         who = "one process" if silent == 1 else f"{silent} processes"
         out.print(
             f"no epoch is lost that anybody who answered has read; what {who} did not tell may be more",
             soft_wrap=True,
         )
-    else:
+    elif is_whole:
         out.print("no epoch is lost that anybody has read")
     for name in chosen.apart:
-        out.print(f"another history: {name}", soft_wrap=True)
+        out.print(f"another history: {name}", soft_wrap=True, markup=False)
     for name in chosen.unproven:
-        out.print(f"nobody can tell whether it is of this history: {name}", soft_wrap=True)
+        out.print(
+            f"nobody can tell whether it is of this history: {name}", soft_wrap=True, markup=False
+        )
 
 
 def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> RecoverableAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter, validators
@@ -175,13 +176,28 @@ def stop(name: str, where: Here = Here()) -> None:  # noqa: B008
 
 
 @app.command
-def start(name: str, where: Here = Here()) -> None:  # noqa: B008
+def start(
+    name: str,
+    *,
+    accept_older_copy: Annotated[str, Parameter(name="--accept-older-copy")] = "",
+    accept_lost_epochs: Annotated[str, Parameter(name="--accept-lost-epochs")] = "",
+    where: Here = Here(),  # noqa: B008
+) -> None:
     """Start what was stopped, killed or given up.
 
     Args:
         name: metadata-log, coordinator, n1 ... broker-1, redis
+        accept_older_copy: The number of heartbeats that a node with an older copy of its directory names: it
+            goes on without what it acknowledged since.
+        accept_lost_epochs: The log that a node names, which was recovered without epochs that it acknowledged:
+            it goes on all the same.
     """
-    _tell_started(where, _do(where, Deed.START, name))
+    wanted = {
+        "STELE_ACCEPT_OLDER_COPY": accept_older_copy,
+        "STELE_ACCEPT_LOST_EPOCHS": accept_lost_epochs,
+    }
+    accepts = {setting: value for setting, value in wanted.items() if value}
+    _tell_started(where, _do(where, Deed.START, name, accepts))
 
 
 @app.command
@@ -235,9 +251,10 @@ def remove(
     console().print(f"{name} and its data are gone; its name is not used again.", soft_wrap=True)
 
 
-def _do(where: Here, deed: Deed, name: str) -> Answer:
+def _do(where: Here, deed: Deed, name: str, accepts: Mapping[str, str] | None = None) -> Answer:
     require_stack(where.directory)
-    return ask_stack(where.directory, Control(deed=deed, name=name), ADD_NODE_DEADLINE_S)
+    control = Control(deed=deed, name=name, accepts=dict(accepts or {}))
+    return ask_stack(where.directory, control, ADD_NODE_DEADLINE_S)
 
 
 def _tell_started(where: Here, answer: Answer, *, joins: bool = True) -> None:

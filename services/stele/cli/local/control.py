@@ -43,7 +43,8 @@ _FAILED: Final[Mapping[Deed, str]] = {
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Start one more node; without a rack, in the stack's own choice. Or do something with process ``name``.
 
-    ``replace`` is a node of the stack whose place the new one takes.
+    ``replace`` is a node of the stack whose place the new one takes. ``accepts`` are variables with which a
+    node goes on without what it lost.
     """
 
     deed: Deed = Deed.ADD_NODE
@@ -55,6 +56,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     shards: int | None = None
     join: bool = True
     replace: str = ""
+
+    accepts: dict[str, str] = {}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,10 +102,10 @@ def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> No
         except CliError as error:
             answer = Answer(error=error.message, hint=error.hint)
         except Exception as error:  # whatever went wrong, the one who asked is to be told
-            text = " ".join(str(error).split()) or repr(error)
+            text = (" ".join(str(error).split()) or repr(error)).rstrip(".")
             log = f"`stele stack logs {control.name or 'stack'}`"
             answer = Answer(
-                error=f"{_FAILED[control.deed].format(control.name)}: {text}", hint=f"See {log}."
+                error=f"{_FAILED[control.deed].format(control.name)}: {text}.", hint=f"See {log}."
             )
         name = question.name.removesuffix(QUESTION)
         _write(question.with_name(f"{name}{ANSWER}"), msgspec.json.encode(answer))

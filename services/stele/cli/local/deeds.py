@@ -8,7 +8,7 @@ from stele.cli.local.control import Answer, Control, Deed
 from stele.cli.places import find_places
 from stele.cli.reading import Reading
 from stele.domain.names import NodeState
-from stele.stack.folders import node_numbers
+from stele.stack.folders import is_node, node_numbers
 from stele.stack.servers import Server
 from stele.stack.stack import SERVICES, Stack, node_specs
 from stele.stack.supervisor import State
@@ -26,6 +26,8 @@ def do(stack: Stack, control: Control) -> Answer:
     down = nodes_there(stack) - states.keys()
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
     server = stack.servers.get(name)
+    if control.accepts and not is_node(name):
+        raise CliError(f"{name} is no node: it has no data of its own to go on without.", "")
     if server is not None:
         return _do_to_server(stack, server, control)
     if name not in may:
@@ -41,7 +43,7 @@ def do(stack: Stack, control: Control) -> Answer:
         case Deed.START if states.get(name) is State.RUNNING:
             raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
         case Deed.START:
-            stack.start_one(name)
+            stack.start_one(name, control.accepts)
         case Deed.RESTART:
             stack.stop_one(name)
             stack.start_one(name)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,9 @@ from stele.cli.local.control import answer_questions
 from stele.cli.local.deeds import do, note_who_left
 from stele.cli.local.lifecycle import READY_FILE, forget, forget_dead, wait_ready
 from stele.cli.local.lock import hold
+from stele.cli.local.settling import SETTLE_S, settle
 from stele.cli.local.table import stack_table
-from stele.cli.output import console
+from stele.cli.output import console, error_console
 from stele.cli.places import StackFile, read_stack_file
 from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
 from stele.stack.broker import BrokerFailed
@@ -113,10 +114,14 @@ def start_detached(options: StackOptions) -> int:
     out = console()
     for note in java_notes(options):
         out.print(note, soft_wrap=True)
+    earlier = {f"n{number}" for number in node_numbers(options.directory / "services")}
     child = spawn_detached(options)
     with Teller(out) as tell:
         stack = wait_ready(options.directory, child, tell)
-    out.print(stack_table(stack))
+    refused = _refused(
+        options.directory, [each.name for each in stack.services if each.name in earlier]
+    )
+    out.print(stack_table(read_stack_file(options.directory) or stack))
     where = f" --dir {options.directory}" if options.directory.name != ".stele" else ""
     page = stack.service("console")
     if page is not None:
@@ -125,7 +130,20 @@ def start_detached(options: StackOptions) -> int:
         f"`stele status{where}` shows the cluster, `stele stack down{where}` stops it.",
         soft_wrap=True,
     )
-    return Exit.OK
+    for error in refused:
+        error_console().print(error.line(), markup=False, soft_wrap=True)
+    return Exit.FAILED if refused else Exit.OK
+
+
+def _refused(directory: Path, names: Iterable[str]) -> list[CliError]:
+    """Why nodes of an earlier stack do not run any more: each knows it once it has read the log."""
+    end_s, found = time.monotonic() + SETTLE_S, list[CliError]()
+    for name in names:
+        try:
+            settle(directory, name, max(0.0, end_s - time.monotonic()))
+        except CliError as error:
+            found.append(error)
+    return found
 
 
 def spawn_detached(options: StackOptions) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ POLL_S = 0.1
 OURS = frozenset(
     {
         *("kafka", "redis", "services", "control"),
-        *("stack.json", "stack.json.new", "stack.lock", "stack.log", "stack.ready"),
+        *("stack.json", "stack.json.new", "stack.lock", "stack.log", "stack.ready", "ports.json"),
     }
 )
 """All that a stack puts into its directory."""

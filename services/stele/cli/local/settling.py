@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ SETTLE_S: Final = 10.0
 """A node asks to join, is refused and ends within two or three seconds, on a busy machine too."""
 POLL_S: Final = 0.2
 LOOK_TIMEOUT_S: Final = 1.0
+ACCEPTS: Final = re.compile(r"STELE_ACCEPT_(OLDER_COPY|LOST_EPOCHS)=([0-9a-f]+)")
+"""What a node says it would be started with."""
 
 
 def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
@@ -84,5 +87,9 @@ def why_given_up(directory: Path, service: Service) -> tuple[str, str]:
     start = f"`stele stack start {name}` tries again once the reason is mended."
     remove = f"`stele stack remove {name}` does without it if it is no member"
     another = "`stele stack add-node` starts another"
+    if found := ACCEPTS.search(last):
+        option = f"--accept-{found[1].lower().replace('_', '-')} {found[2]}"
+        start += f" `stele stack start {name} {option}` accepts the loss."
+        another = f"`stele stack add-node --replace {name}` puts a new node in its place"
     said = last.rstrip(".") or f"see `stele stack logs {name}`"
     return f"{why}: {said}.", f"{remove}, {another}. {start}" if is_node(name) else start

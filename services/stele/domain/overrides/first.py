@@ -9,7 +9,7 @@ from stele.domain.membership.facts import NodeChanged
 from stele.domain.membership.hosts import unclaimed
 from stele.domain.names import NodeState
 from stele.domain.overrides.draft import Draft
-from stele.domain.recovery.versions import LOST_VERSIONS
+from stele.domain.recovery.versions import floor_after
 from stele.domain.schema.facts import BalancingSwitched, KeyspaceChanged, TableChanged
 from stele.domain.tables import sorted_values
 from stele.domain.topology.facts import VersionsChanged
@@ -48,7 +48,7 @@ def begin(draft: Draft, target: Image) -> Rejection | None:
     if target.features.enabled:
         draft.add(FeaturesEnabled(target.features.enabled))
     is_new = target.topology.version == 1
-    version = 1 if is_new else target.topology.version + LOST_VERSIONS
+    version = 1 if is_new else floor_after(target.topology.version, draft.context.log_ms)
     draft.add(VersionsChanged(rest_at(version, epoch)))
     return None
 

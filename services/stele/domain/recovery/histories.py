@@ -21,7 +21,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     ``states`` are state ids by epoch, as many as it knows. The image can be had from it of each epoch from
     ``first_image`` to ``last_image``, which must be among them; 0: it only tells, as a node does of what it has
-    acknowledged. ``incarnations`` are those of its newest image.
+    acknowledged. ``incarnations`` are those of its newest image. One that ``promised`` tells the epoch alone
+    that it has acknowledged, maybe long ago.
     """
 
     name: str
@@ -30,10 +31,20 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     first_image: int = 0
     last_image: int = 0
     incarnations: tuple[Incarnation, ...] = ()
+    promised: bool = False
 
     @property
     def newest(self) -> int:
         return max(self.states, default=0)
+
+
+class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+    """Epochs that a source has of log ``log_id``, and that a recovery left behind."""
+
+    source: str
+    log_id: str
+    first: int
+    last: int
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +53,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     ``known_epoch`` is the newest epoch of the same log, or of one that came from it, that anybody tells of:
     those after ``epoch`` are lost. ``shared`` have this very state, ``ahead`` tell of later epochs, ``apart``
     of another history, and ``unproven`` of epochs that may be of another one: their newest epoch, or ``epoch``
-    itself where they tell of later ones, is not known to be the same in this history.
+    itself where they tell of later ones, is not known to be the same in this history; or all of a later log
+    that they know of is lost. ``given_up`` is what they have, and an earlier recovery had left behind.
     """
 
     source: str
@@ -53,15 +65,17 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     ahead: tuple[str, ...]
     apart: tuple[str, ...]
     unproven: tuple[str, ...]
+    given_up: tuple[GivenUp, ...] = ()
 
 
 def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     """The longest history that can be had, when there is known to be one only; or what ``take`` names, whatever
     others say: a source that only tells is gone on from where another one has an image of its newest epoch.
 
-    Epochs that were given up by a recovery which another source knows of are left out: that choice was made.
+    Epochs that were given up by a recovery which another source knows of are left out, and named. A source that
+    is taken has all of its own.
     """
-    sources = _as_it_is_known(told)
+    sources = [*map(_with_ends, told)] if take else _as_it_is_known(told)
     taken = next((source for source in told if source.name == take), None)
     if take and taken is None:
         return Rejection(
@@ -86,7 +100,11 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     if strangers:
         return _two_logs(chosen, strangers)
     choice = _choice(chosen, sources)
-    return choice if take or not choice.unproven else _unproven(choice, sources)
+    if take:
+        return choice
+    return (
+        _unproven(choice, sources) if choice.unproven else replace(choice, given_up=_given_up(told))
+    )
 
 
 def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
@@ -173,8 +191,13 @@ def _two_logs(chosen: Source, strangers: Sequence[Source]) -> Rejection:
 
 
 def _unproven(choice: Choice, sources: Iterable[Source]) -> Rejection:
-    told = {each.name: str(each.newest) for each in sources if each.name in choice.unproven}
-    others = ", ".join(f"{name} knows epoch {epoch}" for name, epoch in sorted(told.items()))
+    unproven = [each for each in sources if each.name in choice.unproven]
+    told = {each.name: str(each.newest) for each in unproven}
+    log_id = next(each.log_id for each in sources if each.name == choice.source)
+    later = {each.name: f" of log {each.log_id}" for each in unproven if each.log_id > log_id}
+    others = ", ".join(
+        f"{name} knows epoch {epoch}{later.get(name, '')}" for name, epoch in sorted(told.items())
+    )
     return Rejection(
         "unproven",
         f"{choice.source} goes on the furthest, to epoch {choice.epoch}, and nobody can tell whether others are"
@@ -199,7 +222,8 @@ def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
             continue
         if common and source.log_id > chosen.log_id:
             known_epoch = max(known_epoch, source.newest)
-        if source.states and _decisive(epoch, source) not in common:
+        is_known = _decisive(epoch, source) in common or _is_past(chosen, source)
+        if source.states and (not is_known or _is_of_a_lost_log(chosen, source)):
             unproven.append(source.name)
         if source.newest > epoch:
             ahead.append(source.name)
@@ -236,6 +260,20 @@ def _decisive(epoch: int, source: Source) -> int:
     return min(epoch, source.newest)
 
 
+def _is_past(chosen: Source, source: Source) -> bool:
+    """Whether all that it tells is from before what the chosen one has: an archive forgets what is old, and a
+    node in a cluster that does not change acknowledges nothing new.
+    """
+    return source.promised and source.newest < chosen.first_image
+
+
+def _is_of_a_lost_log(chosen: Source, source: Source) -> bool:
+    """Whether it has followed a later log than the chosen one, and tells of no later epoch: that log had one at
+    least.
+    """
+    return source.log_id > chosen.log_id and source.newest <= chosen.last_image
+
+
 def _newest_until(epoch: int, source: Source) -> int:
     """The newest epoch up to this one that it tells of; 0 when there is none."""
     return max((each for each in source.states if each <= epoch), default=0)
@@ -251,13 +289,27 @@ def _with_ends(source: Source) -> Source:
     return replace(source, states={**ends, **source.states}) if ends else source
 
 
+def _given_up(told: Sequence[Source]) -> tuple[GivenUp, ...]:
+    """What nodes have promised is not among it: who lost that was told so by its own node."""
+    found = list[GivenUp]()
+    for source in told:
+        kept = _without_given_up(source, told).newest
+        if kept < source.newest and not source.promised:
+            found.append(
+                GivenUp(
+                    source=source.name, log_id=source.log_id, first=kept + 1, last=source.newest
+                )
+            )
+    return tuple(found)
+
+
 def _without_given_up(source: Source, told: Iterable[Source]) -> Source:
     """Without the epochs that a recovery, of which others know, has left behind."""
     ends = [
         before.last_epoch
         for other in told
         for before in other.incarnations
-        if before.log_id == source.log_id
+        if before.log_id == source.log_id < other.log_id
     ]
     if not ends or source.newest <= max(ends):
         return source

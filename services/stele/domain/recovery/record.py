@@ -8,7 +8,7 @@ from stele.domain.base import Rejection
 from stele.domain.cluster.facts import NO_LOG, LogRecovered
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.recovery.versions import LOST_VERSIONS
+from stele.domain.recovery.versions import floor_after
 from stele.domain.registry import required_features
 
 COMMAND: Final = "recover"
@@ -58,7 +58,8 @@ def recovered(image: Image, new: NewLog, why: Why, known_epoch: int = 0) -> Epoc
                 "Make it with the time of now, and from the greatest that is known.",
             )
     known_epoch = max(known_epoch, image.epoch)
-    lost_versions = max(LOST_VERSIONS, known_epoch - image.epoch)  # one an epoch at most
+    version = max(image.topology.version, image.founding.version_floor)
+    lost_epochs = known_epoch - image.epoch  # of which each made one version at most
     fact = LogRecovered(
         from_log_id=image.log_id.hex(),
         last_epoch=image.epoch,
@@ -66,7 +67,7 @@ def recovered(image: Image, new: NewLog, why: Why, known_epoch: int = 0) -> Epoc
         log_id=new.log_id.hex(),
         topic_id=new.topic_id,
         known_epoch=known_epoch,
-        version_floor=max(image.topology.version, image.founding.version_floor) + lost_versions,
+        version_floor=floor_after(version, new.at_ms, lost_epochs),
     )
     return Epoch(
         prev_state_id=image.state_id,

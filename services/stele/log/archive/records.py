@@ -2,7 +2,8 @@
 
 import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import IO, Final, NamedTuple
 
 from stele.log.archive.container import (
@@ -19,6 +20,7 @@ SCHEMA: Final = "ArchivedRecord"
 BLOCK_EPOCHS: Final = 1000
 BLOCK_BYTES: Final = 1024 * 1024
 SYNC: Final = b"stele-segment-01"
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Archived(NamedTuple):
@@ -68,12 +70,14 @@ def check_follows(before: Archived | None, record: Archived) -> None:
         raise DamagedFileError(f"epoch {record.epoch} does not follow from epoch {before.epoch}")
 
 
-def as_container(file: IO[bytes], records: Iterable[Archived]) -> Archived | None:
+def as_container(
+    file: IO[bytes], records: Iterable[Archived], metadata: Mapping[str, str] = _NONE
+) -> Archived | None:
     """Write the records, which follow one another, into ``file``; the last of them, None when there were none.
 
     Raises DamagedFileError when they do not.
     """
-    writer, block, size = ContainerWriter(file, SCHEMA, {}, SYNC), list[bytes](), 0
+    writer, block, size = ContainerWriter(file, SCHEMA, metadata, SYNC), list[bytes](), 0
     last: Archived | None = None
     for record in records:
         check_follows(last, record)
@@ -90,7 +94,11 @@ def as_container(file: IO[bytes], records: Iterable[Archived]) -> Archived | Non
 
 def from_container(content: bytes) -> list[Archived]:
     """The records that ``as_container`` wrote. Raises DamagedFileError."""
-    container = Container(io.BytesIO(content), SCHEMA)
+    return records_of(Container(io.BytesIO(content), SCHEMA))
+
+
+def records_of(container: Container) -> list[Archived]:
+    """All of them. Raises DamagedFileError."""
     found, last = list[Archived](), None
     for record in read(container, container.blocks()):
         check_follows(last, record)

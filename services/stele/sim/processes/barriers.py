@@ -32,6 +32,8 @@ OF_A_STATE: Final = "reconfigure_catch_up"
 done about it the holder of the term decides.
 """
 
+MOVES_NOTHING: Final = frozenset({RequestKind.REBUILD, RequestKind.TABLET_REPAIR})
+
 
 class BarrierWitness:
     """Sees acks, who sends commands, and each winner; and looks at the disks of nodes."""
@@ -153,8 +155,8 @@ class BarrierWitness:
         for transition in before.topology.open():
             if transition.entered_version != version or transition.mark:
                 continue  # what is being undone was read from the replicas before all the time
-            if transition.kind is RequestKind.REBUILD:
-                continue  # it moves nothing: rows keep their replicas, and whoever routes by them
+            if transition.kind in MOVES_NOTHING:
+                continue  # rows keep their replicas, and whoever routes by them
             placed = self._placed.get(version, transition.plans.keys())
             plans = (plan for name, plan in transition.plans.items() if name in placed)
             for row in (row for plan in plans for row in plan.rows):

@@ -312,7 +312,7 @@ class SimFile(io.RawIOBase):
             if not self._plug.is_out:
                 self._put(given[: len(given) // 2])
             raise
-        if self._plug.disk.full:
+        if self._plug.disk.full and self._at + len(given) > len(self._content.data):
             self._put(given[: len(given) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._put(given)

@@ -14,6 +14,7 @@ from stele.sim.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele.sim.processes.late import LATE, make_late
 from stele.sim.processes.old_ends import make_old_ends
 from stele.sim.processes.old_ids import Memory, make_memory
+from stele.sim.processes.older import make_older
 from stele.sim.processes.releases import make_upgrades
 from stele.sim.processes.rivals import make_rivals
 from stele.sim.processes.swapped import make_swapped
@@ -281,6 +282,7 @@ def make_disaster(seed: int) -> Disaster:
     actions += make_full(Random(f"full disks/{seed}"), base.nodes, base.replicas, base.length_s)
     actions += make_old_ends(Random(f"old ends/{seed}"), _upgraded(base), base.length_s)
     actions += make_swapped(Random(f"swapped/{seed}"), base.nodes, base.length_s)
+    actions += make_older(Random(f"older/{seed}"), base.nodes, base.length_s)
     actions += make_dark(Random(f"dark/{seed}"), _upgraded(base), base.length_s)
     if base.weather != WEATHER:
         actions += _faults(Random(f"storm/{seed}"), base)

@@ -21,7 +21,7 @@ WAIT_S: Final = 15.0
 RECOVER_S: Final = 40.0
 STEP_US: Final = 20_000
 OK: Final = 200
-FOR_PEOPLE: Final = ("two_histories", "unproven")
+FOR_PEOPLE: Final = ("two_histories", "two_logs", "unproven")
 BEFORE: Final = re.compile("recovered before, .* goes on after epoch [0-9]+ as log ([0-9a-f]{32})")
 
 
@@ -104,7 +104,7 @@ class Operator:
             if isinstance(chosen, str):
                 return chosen
             left, choice = chosen
-            world.witness.recoveries.asked.append(client.asked)
+            world.witness.recoveries.asks(client.asked)
             url, body, params = question(left, choice, "it was lost", "operator", force=force)
             target, recover_url = self._target(url, left, twice=bool(waiting)), "/v1/recover"
             given = {each: str(value) for each, value in params.items()}

@@ -91,7 +91,8 @@ class PromiseWitness:
             if outcome.state_id not in line:
                 self._world.demand(
                     request_id in self.excused
-                    or outcome.state_id in self._witness.recoveries.forgotten,
+                    or outcome.state_id in self._witness.recoveries.forgotten
+                    or self._witness.recoveries.gave_up(outcome.state_id, line.keys()),
                     HOLDS,
                     f"the outcome of request {request_id}, told as epoch {outcome.epoch}, is in the"
                     " history at the end",

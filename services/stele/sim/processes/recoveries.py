@@ -66,6 +66,8 @@ class RecoveryWitness:
         """When somebody had read the newest of these, and wrote on. Nobody can begin on it before its first
         snapshot: if the replica that makes this dies, it is recovered once more.
         """
+        self.taken = list[bytes]()
+        """Where the histories ended of which the operator took one, as long as there were two."""
         self.lost_epochs = 0
         self.asked: list[Asked] = []
         """Since the topic was hurt the last time."""
@@ -166,6 +168,19 @@ class RecoveryWitness:
         """A winner follows this state."""
         if self.first_states and before == self.first_states[-1]:
             self.begun_us = self._world.kernel.now_us
+
+    def asks(self, asked: Asked) -> None:
+        """The operator has been answered, and goes on from what he was told."""
+        self.asked.append(asked)
+        if asked.taken in asked.held:
+            self.taken.append(asked.held[asked.taken].state_id)
+
+    def gave_up(self, state_id: bytes, line: Set[bytes]) -> bool:
+        """Whether a history without this state was taken, and the log of this ``line`` goes on from that. The
+        replica that has it may have read it in the topic, where no recovery began.
+        """
+        witness = self._witness
+        return any(each in line and state_id not in witness.line(each) for each in self.taken)
 
     def _holders(self, asked: Asked, state_id: bytes) -> list[str]:
         """Who said that it has this state, of those whose history counts."""

@@ -26,6 +26,7 @@ from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.old_ends import OLD_END
+from stele.sim.processes.older import OLDER
 from stele.sim.processes.operator import Operator
 from stele.sim.processes.releases import bring
 from stele.sim.processes.remembered import remember
@@ -153,6 +154,7 @@ def _act(world: World, action: Action) -> None:
     begins = {
         OLD_END: world.old_ends.begin,
         SWAPPED: world.swaps.begin,
+        OLDER: world.older.begin,
         DEAF: world.deafness.begin,
         RIVALS: world.rivals.begin,
     }
@@ -396,6 +398,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "truncations": world.truncations.done,
             "old ends": world.old_ends.told,
             "refused with another's disk": world.swaps.refused,
+            "refused with an older copy": world.older.refused,
             "late requests": world.late.requests,
             "traps": world.traps.sprung,
             "deaf processes": world.deafness.times,

@@ -52,7 +52,7 @@ class Swaps:
         if self._over or action.target not in named or action.text not in named:
             return
         pair = Pair(named[action.target], named[action.text])
-        if not all(map(_may_be_swapped, pair)):
+        if not all(map(may_be_swapped, pair)):
             world.kernel.at(world.kernel.now_us + us(AGAIN_S), None, self.begin, action)
             return
         self._pairs.append(pair)
@@ -74,7 +74,7 @@ class Swaps:
     def began(self, node: NodeMachine) -> None:
         """Its process has taken the folder for its own. Raises Violation."""
         self._world.demand(
-            node.mounted is None,
+            node.mounted is None or self._world.older.has(node),
             IDENTITY,
             f"{node.node_id} ends at once with another node's disk",
             "it goes on",
@@ -92,7 +92,8 @@ class Swaps:
         self._world.trace(f"{pair.one.name} and {pair.two.name} have their own disks again")
 
 
-def _may_be_swapped(node: NodeMachine) -> bool:
+def may_be_swapped(node: NodeMachine) -> bool:
+    """It runs with the disk of its own node, which nobody is about to give up."""
     has_identity = f"{FOLDER}/{FILE}" in node.disk.files
     is_being_moved = node.is_off or node.is_refused or node.mounted is not None
     return node.alive and has_identity and node.kept is None and not is_being_moved

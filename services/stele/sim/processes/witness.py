@@ -228,6 +228,7 @@ class Witness:
     def acknowledged(self, machine: "Machine", ack: Ack) -> None:
         """A node says what it has applied: of a history that is not abandoned."""
         self._is_not_abandoned(machine, ack.state_id, "an ack", noticed=False)
+        self._world.older.acknowledges(machine.name)
         self.barriers.acknowledged(machine, ack)
 
     # -- what goes by the other topics --
@@ -254,6 +255,8 @@ class Witness:
             self.log.answered(outcome)
             if outcome.taken and outcome.state_id in self.line(self.head):
                 self.promises.tells(outcome)
+        elif topic.endswith(".acks"):
+            self._world.older.lands(decode_ack(value))
 
     # -- what wins --
 

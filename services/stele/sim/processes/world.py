@@ -50,6 +50,7 @@ from stele.sim.processes.members import (
 )
 from stele.sim.processes.old_ends import OldEnds
 from stele.sim.processes.old_ids import Latecomer
+from stele.sim.processes.older import OlderCopies
 from stele.sim.processes.redis import Server
 from stele.sim.processes.release_checks import ReleaseWitness
 from stele.sim.processes.releases import NEWER, OLDER
@@ -140,6 +141,7 @@ class World:
         self._make_callers(scenario)
         self.traps, self.late, self.rivals = Traps(self), Late(self), Rivals(self)
         self.swaps, self.old_ends = Swaps(self), OldEnds(self)
+        self.older = OlderCopies(self)
         self.topic.old_ends = self.old_ends
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
@@ -314,10 +316,11 @@ class World:
 
     def ages_end(self) -> None:
         """Epochs were lost for good, or nodes by force: rows that a quorum of their replicas had may be, too.
-        So it is until nobody goes by the lost epochs any more.
+        So it is until nobody goes by the lost epochs any more. What was written since another such loss may be
+        lost by this one.
         """
         if self.clients or self.routers:
-            self.rows.age += not self._ages_ending
+            self.rows.age += 2 if self._ages_ending else 1
             self._ages_ending += 1
             self.kernel.at(self.kernel.now_us + us(KNOWN_S), None, self._age_begins)
 
@@ -344,6 +347,7 @@ class World:
         self.late.end()
         self.old_ends.end()
         self.swaps.end()
+        self.older.end()
         for machine in self.victims.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False

@@ -1,0 +1,212 @@
+"""What replicas and processes tell ``stele recover``: odd words, less than before, ids that are no names."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.log.archive.records import Archived, as_container
+from stele.runtime.answers.catch_up import HistoryAnswer
+from tests.catch_up import others
+from tests.cli.conftest import Server, Stele
+from tests.cli.test_recover import LOG, history, replicas, silent_from_now_on, tells
+from tests.domain.epochs import LOG_ID
+
+__all__ = ["replicas"]
+
+BEFORE = {
+    "log_id": "0b" * 16,
+    "topic_id": "",
+    "last_epoch": 2,
+    "state_id": "02" * 16,
+    "known_epoch": 2,
+    "version_floor": 0,
+}
+
+
+def answers(server: Server, name: str, *told: HistoryAnswer | bytes) -> None:
+    server.answers["GET", f"/{name}/v1/history"].clear()
+    for each in told:
+        server.answer("GET", f"/{name}/v1/history", each)
+
+
+def reads(server: Server, name: str, *parts: list[Archived]) -> None:
+    for part in parts:
+        content = io.BytesIO()
+        as_container(content, part)
+        server.answer("GET", f"/{name}/v1/recent", content.getvalue())
+
+
+def records(last: int) -> list[Archived]:
+    return list(others.records_of(others.story_of(last, "blue")))
+
+
+def with_states(name: str, *known: Archived) -> HistoryAnswer:
+    states = {each.epoch: each.links[1].hex() for each in known}
+    return msgspec.structs.replace(history(f"cu-{name}", "", states), log_id=LOG_ID.hex())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"states": {"3": "zz" * 16}},
+        {"states": {"3": ""}},
+        {"states": {"-3": "03" * 16}},
+        {"states": {"3": "03" * 16, str(2**62 + 5): "04" * 16}},
+        {"last_image": -1},
+        {"incarnations": [{**BEFORE, "state_id": "zz"}]},
+    ],
+)
+def test_what_no_log_has_is_no_answer(
+    server: Server, stele: Stele, replicas: list[str], change: dict[str, Any]
+) -> None:
+    answers(server, "two", json.dumps(msgspec.to_builtins(history("cu-two", "")) | change).encode())
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert f"What {replicas[1]} tells cannot be read: " in ran.out
+    assert f"--without {replicas[1]}" in ran.err
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[zz", "http://user:p[w@h", "http://127.0.0.1:9/[/red]"]
+)
+def test_an_address_that_is_none_names_a_node_that_does_not_answer(
+    server: Server, stele: Stele, replicas: list[str], address: str
+) -> None:
+    answers(server, "two", history("cu-two", address))
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 0, ran.err
+    assert f"{address}: " in ran.out
+
+
+def test_words_are_shown_as_they_are(server: Server, stele: Stele, replicas: list[str]) -> None:
+    answers(server, "two", history("[/red] cu", ""))
+    ran = stele("recover", "--dry-run")
+    assert f"[/red] cu ({replicas[1]}): images" in ran.out
+
+
+def test_who_tells_less_than_before_has_lost_nothing(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """A process is started again while a replica is waited for, on a topic that went back."""
+    told = records(12)
+    answers(server, "one", with_states("one", *told[:8]))
+    answers(server, "two")
+    silent_from_now_on(server, "two")
+    server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
+    reads(server, "log", told[8:], told[:6])
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
+    ran = stele(*asks)
+    assert f"waits for {replicas[1]} to answer" in ran.err
+    assert "goes on after epoch 12" in ran.out
+
+
+def test_a_replica_that_tells_less_than_before_has_it_still(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    told = records(12)
+    answers(server, "one", with_states("one", *told), with_states("one", *told[:8]))
+    answers(server, "two")
+    silent_from_now_on(server, "two")
+    server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
+    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
+    assert "goes on after epoch 12, from cu-one" in ran.out
+
+
+def test_what_several_processes_have_in_turn_is_gone_on_from(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    told = records(20)
+    one = msgspec.structs.replace(with_states("one", *told[:8]), nodes={"n1": f"{server.url}/node"})
+    answers(server, "one", one)
+    answers(server, "two", with_states("two", *told[:8]))
+    reads(server, "log", told[8:12])
+    reads(server, "node", told[10:20])
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 0, ran.err
+    assert "goes on after epoch 20, from cu-one" in ran.out
+
+
+def test_each_id_of_an_address_that_is_silent_is_named(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """One that was replaced there, and never forgotten, and the one that is there now."""
+    members = {"cu-old": replicas[1], "cu-new": replicas[1]}
+    answers(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
+    answers(server, "two")
+    silent_from_now_on(server, "two")
+    assert stele("recover", "--dry-run").exit_code == 1
+    ran = stele("recover", "--dry-run", "--without", "cu-old")
+    assert ran.exit_code == 1 and "--without cu-new." in ran.err
+    both = ("--without", "cu-old", "--without", "cu-new")
+    assert stele("recover", "--dry-run", *both).exit_code == 0
+    assert stele("recover", "--dry-run", "--without", replicas[1]).exit_code == 0
+
+
+def test_an_id_of_two_silent_addresses_names_neither(
+    server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = [f"{server.url}/three", f"{server.url}/four"]
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, *more]))
+    for name, url in zip(("one", "two"), more, strict=True):
+        known = msgspec.structs.replace(history(f"cu-{name}", ""), replicas={"cu-x": url})
+        answers(server, name, known)
+    ran = stele("recover", "--dry-run", "--without", "cu-x")
+    assert ran.exit_code == 2
+    assert "2 addresses are of 'cu-x'." in ran.err
+    by_address = [part for url in more for part in ("--without", url)]
+    assert stele("recover", "--dry-run", *by_address).exit_code == 0
+
+
+def test_a_member_at_whose_address_another_replica_answers_is_absent(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    members = {"cu-one": replicas[0], "cu-two": replicas[1]}
+    answers(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
+    empty = msgspec.structs.replace(
+        history("cu-nine", ""), states={}, first_image=0, last_image=0, log_id="00" * 16
+    )
+    answers(server, "two", empty)
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert f"cu-two ({replicas[1]}) does not tell what it holds (cu-nine answers at its" in ran.err
+    ran = stele("recover", "--dry-run", "--without", "cu-two")
+    assert ran.exit_code == 0, ran.err
+
+
+def test_what_an_earlier_recovery_gave_up_is_named(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """A replica turns up that was away then."""
+    known = {each: f"{each:02}" * 16 for each in range(2, 7)}
+    given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": known[3]}
+    went_on = {2: known[2], 3: known[3], 4: "0f" * 16}
+    after = msgspec.to_builtins(history("cu-one", "", went_on))
+    answers(
+        server,
+        "one",
+        json.dumps(after | {"log_id": "0c" * 16, "incarnations": [given_up]}).encode(),
+    )
+    answers(server, "two", history("cu-two", "", known))
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert "goes on after epoch 4, from cu-one" in ran.out and "no epoch is lost" not in ran.out
+    said = f"epochs 4 to 6 of log {LOG}, which cu-two ({replicas[1]}) has"
+    assert f"GIVEN UP before: {said}" in ran.out
+    assert "--take" in ran.err and "--lose-after 4." in ran.err
+    assert stele("recover", "--dry-run", "--lose-after", "4").exit_code == 0
+    back = stele("recover", "--dry-run", "--take", "cu-two")
+    assert back.exit_code == 0 and "goes on after epoch 6, from cu-two" in back.out
+
+
+def test_a_later_log_of_which_nothing_is_left_is_asked_about(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    tells(server, 3, "03" * 16, "0c" * 16)
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert f"({server.url}/node knows epoch 3 of log {'0c' * 16})" in ran.err

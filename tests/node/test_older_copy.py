@@ -1,0 +1,283 @@
+"""A directory that is an older copy of itself: noticed by what its node has told since."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from stele.agent.agent import Agent, Flows
+from stele.agent.gate import NotThisReplica
+from stele.agent.heartbeats import AHEAD, FILE, MOST_AHEAD, SLOT_BYTES, begun, read
+from stele.agent.identity import COUNTED, AcceptedCopy, boot
+from stele.agent.older_copy import SETTING, check_newest, is_older, last_told
+from stele.domain.messages import Ack
+from stele.log.brokers import Brokers
+from stele.runtime.service import Stop
+from tests.domain.ack_of import ack_of
+from tests.domain.history import three_nodes
+from tests.node.world import World, until
+
+
+class OpenGate:
+    is_open = True
+
+
+async def life(folder: Path, world: World, least: int = 1) -> list[Ack]:
+    """The acks of a process that sends so many, and is killed."""
+    acks = list[Ack]()
+    flows = Flows(send_ack=acks.append, send_report=lambda _: None)
+    directory = boot(folder, "n1", "demo")
+    agent = Agent(directory, OpenGate(), await world.follower(), flows, lambda _: {}, 0.001)  # type: ignore[arg-type]
+    await until(lambda: len(acks) >= least, "heartbeats")
+    await agent.close()
+    return acks
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "n1"
+
+
+async def test_each_start_of_the_newest_directory_is_taken(world: World, folder: Path) -> None:
+    for least in (1, AHEAD, 3 * AHEAD, 2):
+        told = (await life(folder, world, least))[-1]
+        directory = boot(folder, "n1", "demo")
+        check_newest(directory, told, "")
+        assert directory.identity.accepted_copies == ()
+
+
+async def test_a_copy_from_before_the_newest_start_is_refused(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    """However little it told since."""
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    told = (await life(folder, world))[-1]
+    with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
+        check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
+
+
+async def test_a_copy_of_a_running_node_is_refused_once_that_has_told_more_than_it_counts(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    acks = list[Ack]()
+    flows = Flows(acks.append, lambda _: None)
+    directory = boot(folder, "n1", "demo")
+    agent = Agent(directory, OpenGate(), await world.follower(), flows, lambda _: {}, 0.001)  # type: ignore[arg-type]
+    await until(lambda: acks, "a heartbeat")
+    shutil.copytree(folder, tmp_path / "copy")
+    await until(lambda: len(acks) > 2 * AHEAD, "more heartbeats")
+    await agent.close()
+    told, copy = acks[-1], boot(tmp_path / "copy", "n1", "demo")
+    assert copy.identity.boots == directory.identity.boots + 1, "by its starts it is newer"
+    with pytest.raises(NotThisReplica) as refused:
+        check_newest(copy, told, "")
+    assert f"{SETTING}={told.sequence}" in str(refused.value)
+
+
+async def test_a_copy_is_accepted_by_the_number_that_was_told_and_by_no_other(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    """It is noted; from then on it is the newest, and told so by what comes after."""
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    for _ in range(3):
+        told = (await life(folder, world, AHEAD))[-1]
+    copy = boot(tmp_path / "copy", "n1", "demo")
+    before = copy.heartbeats.counted
+    with pytest.raises(NotThisReplica):
+        check_newest(copy, told, str(told.sequence - 1))
+    copy = boot(tmp_path / "copy", "n1", "demo")
+    check_newest(copy, told, str(told.sequence))
+    assert copy.identity.accepted_copies == (AcceptedCopy(before, told.sequence),)
+    check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
+    newest = (await life(tmp_path / "copy", world))[-1]
+    assert newest.sequence > told.sequence
+    check_newest(boot(tmp_path / "copy", "n1", "demo"), newest, "")
+
+
+def test_either_number_shows_an_older_copy() -> None:
+    image = three_nodes()[0].image
+    told = ack_of(image, "n1", sequence=10_000, boot_id=f"000000000003-ab{COUNTED}")
+    assert not is_older(4, 10_000, told)
+    assert is_older(3, 10_000, told)
+    assert is_older(4, 9_999, told)
+    assert is_older(4, 0, told)
+    assert not is_older(1, 10_000, replace(told, boot_id="another form"))
+
+
+async def test_a_build_that_counted_anew_at_each_start_is_compared_by_its_starts_alone(
+    world: World, folder: Path
+) -> None:
+    """It is upgraded from, or was gone back to: its acks say so, and its directory may lack the file."""
+    last = (await life(folder, world))[-1]
+    (folder / FILE).unlink()
+    told = replace(last, sequence=10_000, boot_id=last.boot_id.removesuffix(COUNTED))
+    directory = boot(folder, "n1", "demo")
+    check_newest(directory, told, "")
+    assert directory.identity.accepted_copies == ()
+    assert is_older(int(told.boot_id.partition("-")[0]), 0, told)
+
+
+async def test_a_directory_without_its_count_is_refused(world: World, folder: Path) -> None:
+    """Parts of a copy were put back: nobody knows what it lacks, so it is as one that has counted nothing."""
+    await life(folder, world, 2 * AHEAD)
+    told = (await life(folder, world, AHEAD))[-1]
+    (folder / FILE).unlink()
+    for _ in range(3):
+        directory = boot(folder, "n1", "demo")
+        assert directory.identity.boots > int(told.boot_id.partition("-")[0]), (
+            "by starts it is newer"
+        )
+        with pytest.raises(NotThisReplica, match=r"older_copy.*it counts 0 heartbeats"):
+            check_newest(directory, told, "")
+    check_newest(boot(folder, "n1", "demo"), told, str(told.sequence))
+    assert (await life(folder, world))[0].sequence == told.sequence + MOST_AHEAD + 1
+
+
+async def test_a_copy_grows_no_newer_by_being_started(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    told = (await life(folder, world))[-1]
+    for _ in range(4):
+        with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
+            check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
+
+
+async def test_who_was_the_newest_before_a_copy_was_accepted_is_the_older_one_at_once(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    """Its number is ahead of what it told, by as many heartbeats as the copy may have sent since."""
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    told = (await life(folder, world, 2 * AHEAD))[-1]
+    assert read(folder).counted > told.sequence
+    for _ in range(3):
+        boot(folder, "n1", "demo")  # it ended before it told anything, and counts these starts
+    check_newest(boot(tmp_path / "copy", "n1", "demo"), told, str(told.sequence))
+    first = (await life(tmp_path / "copy", world))[0]
+    with pytest.raises(NotThisReplica, match="older_copy"):
+        check_newest(boot(folder, "n1", "demo"), first, "")
+
+
+async def test_a_loss_that_was_accepted_is_noted_before_anything_rests_on_it(
+    world: World, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    told = (await life(folder, world, 2 * AHEAD))[-1]
+    copy = boot(tmp_path / "copy", "n1", "demo")
+
+    def dies(number: int) -> None:
+        raise OSError(5, "the disk is gone")
+
+    monkeypatch.setattr(copy.heartbeats, "raise_to", dies)
+    with pytest.raises(OSError, match="gone"):
+        check_newest(copy, told, str(told.sequence))
+    again = boot(tmp_path / "copy", "n1", "demo")
+    assert [each.told for each in again.identity.accepted_copies] == [told.sequence]
+    check_newest(again, told, "")
+    assert len(again.identity.accepted_copies) == 1
+    newest = await life(tmp_path / "copy", world)
+    assert newest[0].sequence == told.sequence + MOST_AHEAD + 1
+    assert newest[0].boot_id > told.boot_id
+
+
+async def test_the_boot_id_is_of_the_start_that_was_accepted(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    """The agent is made before it is asked what was told."""
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    for _ in range(3):
+        told = (await life(folder, world))[-1]
+    acks, gate = list[Ack](), SimpleNamespace(is_open=False)
+    flows, copy = Flows(acks.append, lambda _: None), boot(tmp_path / "copy", "n1", "demo")
+    agent = Agent(copy, gate, await world.follower(), flows, lambda _: {}, 0.001)  # type: ignore[arg-type]
+    check_newest(copy, told, str(told.sequence))
+    gate.is_open = True
+    await until(lambda: acks, "a heartbeat")
+    await agent.close()
+    assert acks[0].boot_id > told.boot_id and acks[0].sequence > told.sequence
+
+
+def test_a_time_that_is_none_is_no_reason_to_end_otherwise(folder: Path) -> None:
+    boot(folder, "n1", "demo")
+    directory = boot(folder, "n1", "demo")
+    told = ack_of(three_nodes()[0].image, "n1", boot_id="000000000009-ab", at_ms=10**17)
+    with pytest.raises(NotThisReplica, match="a time that nobody knows"):
+        check_newest(directory, told, "")
+
+
+async def test_nobody_is_asked_about_a_new_directory(folder: Path) -> None:
+    directory, said = boot(folder, "n1", "demo"), list[str]()
+    assert await last_told(Brokers("127.0.0.1:1"), directory, Stop(), said.append) is None
+    assert not said
+
+
+def test_the_number_only_goes_up(folder: Path) -> None:
+    folder.mkdir()
+    heartbeats = begun(folder)
+    for number in (32, 64, 50, 65, 65, 500):
+        heartbeats.raise_to(number)
+        assert read(folder).counted == heartbeats.counted >= number
+    assert heartbeats.counted == 500
+    assert (folder / FILE).stat().st_size == 2 * SLOT_BYTES
+
+
+@pytest.mark.parametrize("writes", range(1, 5))
+def test_a_torn_write_leaves_the_number_before(folder: Path, writes: int) -> None:
+    folder.mkdir()
+    heartbeats = begun(folder)
+    for number in range(1, writes + 1):
+        heartbeats.raise_to(32 * number)
+    path, slot = folder / FILE, writes % 2
+    whole = path.read_bytes()
+    torn = bytearray(whole)
+    torn[slot * SLOT_BYTES + 15 : slot * SLOT_BYTES + 30] = bytes(15)
+    path.write_bytes(torn)
+    assert read(folder).counted == 32 * (writes - 1)
+    again = read(folder)
+    again.raise_to(7_777)
+    assert read(folder).counted == 7_777
+
+
+async def test_a_damaged_file_is_none_that_was_counted(world: World, folder: Path) -> None:
+    told = (await life(folder, world))[-1]
+    (folder / FILE).write_bytes(b"")
+    with pytest.raises(NotThisReplica, match=r"it counts 0 heartbeats"):
+        check_newest(boot(folder, "n1", "demo"), told, "")
+    check_newest(boot(folder, "n1", "demo"), told, str(told.sequence))
+    assert read(folder).counted == told.sequence + MOST_AHEAD
+
+
+def test_it_is_raised_by_more_where_that_comes_often(folder: Path) -> None:
+    folder.mkdir()
+    heartbeats, sequence, raised = begun(folder), 0, 0
+    for sequence in range(5_000):
+        if heartbeats.is_short(sequence):
+            heartbeats.get_ahead_of(sequence)
+            raised += 1
+        assert heartbeats.counted >= sequence
+    assert raised < 60
+    assert heartbeats.counted <= sequence + MOST_AHEAD
+
+
+def test_a_file_that_is_missing_is_made_anew(folder: Path) -> None:
+    boot(folder, "n1", "demo")
+    (folder / FILE).unlink()
+    directory = boot(folder, "n1", "demo")
+    assert (directory.heartbeats.counted, directory.is_new) == (0, False)
+    directory.heartbeats.raise_to(5)
+    assert read(folder).counted == 5
