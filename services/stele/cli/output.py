@@ -31,6 +31,7 @@ __all__ = [
     "print_fields",
     "print_id_table",
     "print_json",
+    "print_line",
     "print_value_as_json",
     "size",
     "styled",
@@ -80,6 +81,11 @@ def _told_width() -> int:
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
     width = None if is_terminal else _told_width() or PIPE_WIDTH
     return VisibleConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
+
+
+def print_line(text: str, out: Console | None = None) -> None:
+    """A text on standard output, or on another, as it is: one line, in which nothing is a style."""
+    (out or console()).print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 NEVER_BROKEN = ("status", "epoch", "took")

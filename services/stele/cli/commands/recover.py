@@ -13,7 +13,7 @@ from stele.cli.client import Client, Deadline, decode
 from stele.cli.errors import CliError, UsageError
 from stele.cli.left import Left, ask, compared
 from stele.cli.options import Json, Where, user_name
-from stele.cli.output import console, error_console, print_value_as_json
+from stele.cli.output import error_console, print_line, print_value_as_json
 from stele.cli.places import address_of
 from stele.domain.base import Rejection
 from stele.domain.recovery.consent import missed, unagreed
@@ -78,26 +78,23 @@ def recover(
                     }
                 )
             elif checked.not_looked_at:
-                console().print(
+                print_line(
                     f"the topic was not looked at, which may hold what a recovery is refused for:"
-                    f" {checked.not_looked_at}",
-                    soft_wrap=True,
-                    highlight=False,
+                    f" {checked.not_looked_at}"
                 )
             return
         answer = _recover(client, left, chosen, reason, force=force)
         if json.as_json:
             print_value_as_json(answer)
         else:
-            console().print(
+            print_line(
                 f"log {answer.log_id} goes on with epoch {answer.epoch}, at offset {answer.offset}"
-                + (" (it was recovered before)" if answer.was_there else ""),
-                soft_wrap=True,
+                + (" (it was recovered before)" if answer.was_there else "")
             )
         if wait:
             took_s = _wait(client, answer, where.timeout_s)
             if not json.as_json:
-                console().print(f"commands are taken again after {took_s:.1f} s")
+                print_line(f"commands are taken again after {took_s:.1f} s")
 
 
 def _addresses(client: Client, only: tuple[str, ...]) -> tuple[str, ...]:
@@ -133,9 +130,7 @@ def _whole(
     while (waits := _waits(left, chosen, without)) and deadline.left_s() > 0:
         for each in waits:
             if each not in said:
-                error_console().print(
-                    f"waits for {each}", soft_wrap=True, highlight=False, markup=False
-                )
+                print_line(f"waits for {each}", error_console())
         said.update(waits)
         time.sleep(LOOK_S)
         left = compared(client, _ask(client, only).remembering(left))
@@ -191,7 +186,6 @@ def _agree(chosen: Choice, left: Left, without: tuple[str, ...], lose_after: int
 
 
 def _show(left: Left) -> None:
-    out = console()
     for source in left.sources:
         has = (
             f"images of epochs {source.first_image} to {source.last_image}"
@@ -200,18 +194,14 @@ def _show(left: Left) -> None:
         )
         knows = f"knows epoch {source.newest}" if source.states else "knows nothing"
         of_log = f" of log {source.log_id}" if source.states else ""
-        out.print(
-            f"{source.name}: {has or knows}{of_log}", soft_wrap=True, highlight=False, markup=False
-        )
+        print_line(f"{source.name}: {has or knows}{of_log}")
     for url, why in left.silent.items():
-        out.print(f"{url}: {why}", soft_wrap=True, highlight=False, markup=False)
+        print_line(f"{url}: {why}")
 
 
 def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
-    out, silent, held_up = console(), len(left.silent), left.held_up(chosen)
-    out.print(
-        f"goes on after epoch {chosen.epoch}, from {chosen.source}", soft_wrap=True, markup=False
-    )
+    silent, held_up = len(left.silent), left.held_up(chosen)
+    print_line(f"goes on after epoch {chosen.epoch}, from {chosen.source}")
     if chosen.known_epoch > chosen.epoch:
         lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
         who = "which somebody has read and nobody holds"
@@ -222,35 +212,28 @@ def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
             most = max(source.newest for source in left.sources if source.name in held_up)
             if most < chosen.known_epoch:
                 who += f"; nobody holds those after epoch {most}"
-        out.print(f"LOST: epochs {lost}, {who}", soft_wrap=True, highlight=False, markup=False)
+        print_line(f"LOST: epochs {lost}, {who}")
     for each in chosen.given_up:
-        out.print(
+        print_line(
             f"GIVEN UP before: epochs {each.first} to {each.last} of log {each.log_id}, which"
-            f" {each.source} has",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
+            f" {each.source} has"
         )
     is_whole = chosen.known_epoch == chosen.epoch and not chosen.given_up
     if is_whole and not asked_all:
-        out.print(
-            "no epoch is lost that anybody who was asked has read; what others have read is not known (--only)",
-            soft_wrap=True,
+        print_line(
+            "no epoch is lost that anybody who was asked has read; what others have read is not known (--only)"
         )
     elif is_whole and silent:
         who = "one process" if silent == 1 else f"{silent} processes"
-        out.print(
-            f"no epoch is lost that anybody who answered has read; what {who} did not tell may be more",
-            soft_wrap=True,
+        print_line(
+            f"no epoch is lost that anybody who answered has read; what {who} did not tell may be more"
         )
     elif is_whole:
-        out.print("no epoch is lost that anybody has read")
+        print_line("no epoch is lost that anybody has read")
     for name in chosen.apart:
-        out.print(f"another history: {name}", soft_wrap=True, markup=False)
+        print_line(f"another history: {name}")
     for name in chosen.unproven:
-        out.print(
-            f"nobody can tell whether it is of this history: {name}", soft_wrap=True, markup=False
-        )
+        print_line(f"nobody can tell whether it is of this history: {name}")
 
 
 def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> RecoverableAnswer:
