@@ -87,6 +87,18 @@ def test_a_dry_run_is_refused_in_the_words_of_the_recovery(
     assert recovered.query["told_epoch"] == ["3"]
 
 
+def test_the_history_says_who_recovered_and_why(
+    server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STELE_ACTOR", "ada")
+    server.answer("POST", "/one/v1/recover", REFUSED, 409)
+    for said in ((), ("--actor", "eve")):
+        stele("recover", "--reason", "it is lost", *said)
+    asked = [each.query for each in server.asked_for("/one/v1/recover")]
+    assert [each["actor"] for each in asked] == [["ada"], ["eve"]]
+    assert [each["reason"] for each in asked] == [["it is lost"]] * 2
+
+
 def test_a_dry_run_says_what_it_could_not_look_at(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:

@@ -43,8 +43,8 @@ def conformance(
     """Drive an agent through joins, a crash, orders, tablets, a truncation, a leave, a wiped disk, a recovery.
 
     Write `stele conformance -- COMMAND...`. COMMAND is started several times, each time as another node, told
-    so by STELE_* variables; those of your shell are not passed on. Exit status 0 only when no rule of
-    docs/agent.md was broken.
+    so by STELE_* variables; of those of your shell STELE_LOG_LEVEL and STELE_HOME alone are passed on. Exit
+    status 0 only when no rule of docs/agent.md was broken.
 
     Args:
         command: The agent's command line.

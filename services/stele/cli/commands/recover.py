@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from typing import Annotated
 
@@ -27,6 +26,7 @@ LOOK_S = 0.5
 def recover(
     *,
     reason: Annotated[str, Parameter(name="--reason")] = "",
+    actor: Annotated[str, Parameter(name="--actor", env_var="STELE_ACTOR")] = "",
     take: Annotated[str, Parameter(name="--take")] = "",
     only: Annotated[tuple[str, ...], Parameter(name="--only", negative="")] = (),
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
@@ -45,12 +45,14 @@ def recover(
 
     Args:
         reason: Why; becomes part of the history.
+        actor: Who; default: whose token it is, else the user's name.
         take: The source whose history counts, where two of them differ, or may: its name, or a replica's id or
             address. Of a process it is what it has read, from a replica which that follows.
         only: Ask nobody else: an address, or a service such as catch-up, which stands for all of its addresses.
             Nodes are asked at the addresses that the log has of them: a backup has those of where it was made.
         without: A catch-up replica that does not answer, by id or address: what it alone holds is given up.
-        lose_after: The epoch after which epochs are lost that somebody has read, and that nobody can give.
+        lose_after: The epoch that the log goes on after: later ones that somebody has read and nobody can give,
+            or that an earlier recovery gave up, are left.
         dry_run: Say what would be done, what would be lost, and whether it would be refused.
         force: Also where a replica reads the log without trouble: its later epochs are given up.
         wait: Until a metadata-log takes commands again.
@@ -83,7 +85,8 @@ def recover(
                     f" {checked.not_looked_at}"
                 )
             return
-        answer = _recover(client, left, chosen, reason, force=force)
+        who = actor or ("" if client.has_token else user_name())
+        answer = _recover(client, left, chosen, reason, who, force=force)
         if json.as_json:
             print_value_as_json(answer)
         else:
@@ -243,9 +246,8 @@ def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> Recove
 
 
 def _recover(
-    client: Client, left: Left, chosen: Choice, reason: str, *, force: bool
+    client: Client, left: Left, chosen: Choice, reason: str, actor: str, *, force: bool
 ) -> RecoveredAnswer:
-    actor = os.environ.get("STELE_ACTOR") or ("" if client.has_token else user_name())
     url, body, params = question(left, chosen, reason, actor, force=force)
     return decode(client.post_bytes(f"{url}/v1/recover", body, **params), RecoveredAnswer)
 
