@@ -134,7 +134,12 @@ class Membership:
         settings = self._settings
         waits("it is read in the topic of acks.")
         told = await last_told(settings.brokers, self.directory, stop, waits)
+        promised = self.directory.identity.acknowledged
         await asyncio.to_thread(check_newest, self.directory, told, settings.accept_older_copy)
+        if self.directory.identity.acknowledged != promised:
+            waits("it begins anew with what it told, which its older copy did not know.")
+            stop.request("what the node told is noted: it begins anew, and reads the log that far")
+            return
         self.gate.looks_back = ""
 
     @asynccontextmanager

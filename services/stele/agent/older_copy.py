@@ -13,7 +13,7 @@ from typing import Final
 
 from stele.agent.gate import NotThisReplica
 from stele.agent.heartbeats import MOST_AHEAD
-from stele.agent.identity import COUNTED, AcceptedCopy, DataDirectory
+from stele.agent.identity import COUNTED, AcceptedCopy, Acknowledged, DataDirectory, Identity
 from stele.domain.messages import Ack
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_ack
@@ -60,8 +60,9 @@ async def last_told(
 def check_newest(directory: DataDirectory, told: Ack | None, accept: str) -> None:
     """Raises NotThisReplica where the directory is older than what its node has told, unless that is accepted.
 
-    It is asked before this start's first ack. A start that is refused is none: else a copy would be as new as
-    the newest directory once it was started often enough.
+    Where it is accepted the directory notes what the node has told, as far as it did not know of it: that is
+    still promised. It is asked before this start's first ack. A start that is refused is none: else a copy
+    would be as new as the newest directory once it was started often enough.
     """
     if told is None:
         return
@@ -80,11 +81,23 @@ def check_newest(directory: DataDirectory, told: Ack | None, accept: str) -> Non
             directory.save(
                 boots=max(identity.boots, starts_of(told) + 1),
                 accepted_copies=(*identity.accepted_copies, copy),
+                **_promise_of(identity, told),
             )
         # From now on the newest directory of before is the older one: its number may be ahead of what it told.
         heartbeats.raise_to(told.sequence + MOST_AHEAD)
     if is_counted(told):
         heartbeats.raise_to(told.sequence)
+
+
+def _promise_of(identity: Identity, told: Ack) -> dict[str, object]:
+    """What the node has promised by that ack, as the directory is to note it; nothing where that knows more."""
+    log_id, state_id = told.log_id.hex(), told.state_id.hex()
+    if not (log_id and state_id):  # of a build that did not say
+        return {}
+    if (log_id, told.epoch) <= (identity.log_id, identity.acknowledged.epoch):
+        return {}
+    promise = Acknowledged(told.epoch, state_id, told.version, told.fence_version)
+    return {"log_id": log_id, "acknowledged": promise}
 
 
 def is_older(boots: int, counted: int, told: Ack) -> bool:

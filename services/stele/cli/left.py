@@ -8,7 +8,7 @@ import msgspec
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import CliError, UsageError
-from stele.domain.recovery.consent import Absent, full_name, is_called
+from stele.domain.recovery.consent import Absent, full_name, id_of, is_called
 from stele.domain.recovery.histories import Choice, Source, to_compare
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
@@ -33,7 +33,8 @@ class Left(msgspec.Struct, frozen=True):
     records of processes, by their address; ``silent`` say why others told nothing. ``unnamed`` are replicas
     that the log has, and that nobody gave the address of: they only tell, as they may be those of another
     cluster whose backup this one was made of. ``asked`` are all replicas, by address, with the ids that anybody
-    tells of there. ``replaced`` are those of the log at whose address another one answers.
+    tells of there; ``given`` are the addresses that somebody gave. ``replaced`` are the replicas of the log at
+    whose addresses others answer.
     """
 
     sources: tuple[Source, ...]
@@ -42,18 +43,28 @@ class Left(msgspec.Struct, frozen=True):
     silent: dict[str, str]
     unnamed: dict[str, str] = {}
     asked: dict[str, tuple[str, ...]] = {}
+    given: tuple[str, ...] = ()
     replaced: tuple[Absent, ...] = ()
 
     @property
     def absent(self) -> tuple[Absent, ...]:
-        """The replicas that told nothing."""
-        silent = (
+        """The replicas that told nothing. At an address that somebody gave it may be one that nobody knows,
+        where all that are known to be there answer elsewhere.
+        """
+        there = self._answered()
+        silent = [
             Absent(each, url, self.silent[url])
             for url, ids in self.asked.items()
-            for each in ids or ("",)
             if url in self.silent
-        )
-        return (*silent, *self.replaced)
+            for each in sorted({*ids} - there) or ([""] if url in self.given else [])
+        ]
+        named = {each.replica_id for each in silent}
+        gone = (each for each in self.replaced if each.replica_id not in there | named)
+        return (*silent, *gone)
+
+    def _answered(self) -> set[str]:
+        """The ids of the replicas that told something."""
+        return {id_of(full, url) for full, url in (self.urls | self.unnamed).items()}
 
     def replicas(self) -> dict[str, str]:
         """The address of each by its full name, who answered first."""
@@ -108,18 +119,33 @@ class Left(msgspec.Struct, frozen=True):
         return (self.urls | self.unnamed).get(source, source.removesuffix(PROMISED))
 
     def remembering(self, before: Left) -> Left:
-        """With what was told before, by whoever is silent or tells less now: it is not lost by that."""
+        """With what was told before, by whoever is silent or tells less now: it is not lost by that. Nor are
+        those who were asked before since one told of them who is silent now.
+        """
         now = {source.name: source for source in self.sources}
         kept = {s.name: s for s in before.sources if _tells_more(s, now.get(s.name))}
         urls = {before.address_of(name) for name in kept} - {*before.silent}
+        replaced = {each.replica_id for each in self.replaced}
+        unasked = {
+            url: why
+            for url, why in before.silent.items()
+            if url in before.asked and url not in self.asked
+        }
         return Left(
             sources=tuple((now | kept).values()),
             urls=self.urls | {name: url for name, url in before.urls.items() if name in kept},
             recent=self.recent | {url: has for url, has in before.recent.items() if url in urls},
-            silent={url: why for url, why in self.silent.items() if url not in urls},
+            silent={url: why for url, why in (unasked | self.silent).items() if url not in urls},
             unnamed=self.unnamed | {n: url for n, url in before.unnamed.items() if n in kept},
-            asked=before.asked | self.asked,
-            replaced=self.replaced,
+            asked={
+                url: tuple(sorted({*before.asked.get(url, ()), *self.asked.get(url, ())}))
+                for url in before.asked | self.asked
+            },
+            given=self.given,
+            replaced=(
+                *self.replaced,
+                *(r for r in before.replaced if r.replica_id not in replaced),
+            ),
         )
 
     def extended(self) -> tuple[Source, ...]:
@@ -133,7 +159,7 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
     """
     sources, urls, unnamed = list[Source](), dict[str, str](), dict[str, str]()
     recent, silent = dict[str, list[Archived]](), dict[str, str]()
-    members, answered, known = dict[str, str](), dict[str, str](), set[tuple[str, str]]()
+    members, answered = set[tuple[str, str]](), dict[str, str]()
     others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
     if only:
         others = dict.fromkeys(url for url in only if url not in replicas)
@@ -142,11 +168,11 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
         urls[source.name] = url
         sources.append(source)
         answered[told.replica_id] = url
-        known |= {(address, each) for each, address in told.replicas.items()}
+        members |= {(each, address) for each, address in told.replicas.items()}
         if not only:
             others |= dict.fromkeys(address for address in told.nodes.values() if address)
-            members |= told.replicas
-    rest = [url for each, url in members.items() if each not in answered and url not in replicas]
+    lacking = sorted((each, url) for each, url in members if each not in answered and not only)
+    rest = [*dict.fromkeys(url for _, url in lacking if url not in replicas)]
     for url, told, source in _histories(client, rest, silent):
         if told.replica_id not in answered:
             unnamed[source.name] = url
@@ -163,16 +189,25 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
         except (CliError, DamagedFileError, LogError) as error:
             silent[url] = error.message if isinstance(error, CliError) else str(error)
     asked = {
-        url: tuple(sorted(each for address, each in known if address == url))
+        url: tuple(sorted(each for each, address in members if address == url))
         for url in (*named, *rest)
     }
     there = {url: each for each, url in answered.items()}
     replaced = tuple(
         Absent(each, url, f"{there[url]} answers at its address")
-        for each, url in members.items()
+        for each, url in lacking
         if each not in answered and url in there
     )
-    return Left(tuple(sources), urls, recent, silent, unnamed, asked, replaced)
+    return Left(
+        tuple(sources),
+        urls,
+        recent,
+        silent,
+        unnamed,
+        asked,
+        given=tuple(named),
+        replaced=replaced,
+    )
 
 
 def _histories(
@@ -244,8 +279,14 @@ def _state_id(text: str) -> bytes:
 
 
 def _tells_more(before: Source, now: Source | None) -> bool:
-    """Whether who tells that now has lost some of what it told before."""
-    return now is None or (before.newest, before.last_image) > (now.newest, now.last_image)
+    """Whether who tells that now has lost some of what it told before. Who only tells may have the same newest
+    epoch, and lack those that lead to it.
+    """
+    if now is None:
+        return True
+    told, tells = (before.newest, before.last_image), (now.newest, now.last_image)
+    is_short = not now.last_image and not before.states.keys() <= now.states.keys()
+    return told > tells or (told == tells and is_short)
 
 
 def _tellers(url: str, records: list[Archived], promised: Promised | None) -> Iterator[Source]:

@@ -15,7 +15,7 @@ from stele.cli.options import Json, Where, user_name
 from stele.cli.output import error_console, print_line, print_value_as_json
 from stele.cli.places import address_of
 from stele.domain.base import Rejection
-from stele.domain.recovery.consent import missed, unagreed
+from stele.domain.recovery.consent import missed, unagreed, unheard
 from stele.domain.recovery.histories import Choice, choose, longest
 from stele.log.archive.records import as_container
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
@@ -64,7 +64,9 @@ def recover(
         if not json.as_json:
             _show(left)
         if isinstance(chosen, Rejection):
-            raise CliError(chosen.message, chosen.hint)
+            missing = () if take else missed(left.absent, without)
+            silent = f" {unheard(missing)}: it may settle that." if missing else ""
+            raise CliError(f"{chosen.message}{silent}", chosen.hint)
         if not json.as_json:
             _show_choice(chosen, left, asked_all=not only)
         if not take:
@@ -142,9 +144,7 @@ def _whole(
 
 
 def _waits(left: Left, chosen: Choice | Rejection, without: tuple[str, ...]) -> list[str]:
-    """What is waited for; nothing where no answer of a replica could change what people have to decide."""
-    if isinstance(chosen, Rejection) and chosen.code != "unproven":
-        return []
+    """What is waited for: what a replica tells may settle what people would have to decide."""
     found = [f"{each.name} to answer" for each in missed(left.absent, without)]
     if names := _filling(left, chosen):
         newest = max(source.newest for source in left.sources if source.name in names)

@@ -35,9 +35,14 @@ def full_name(replica_id: str, url: str) -> str:
     return f"{replica_id} ({url})" if replica_id else url
 
 
+def id_of(full: str, url: str) -> str:
+    """The id in a full name."""
+    return full.removesuffix(f" ({url})")
+
+
 def is_called(full: str, url: str, name: str) -> bool:
     """Whether people may mean the replica of this full name by ``name``: that, its id alone, or its address."""
-    return name in (full, full.removesuffix(f" ({url})"), url)
+    return name in (full, id_of(full, url), url)
 
 
 def missed(absent: Iterable[Absent], without: Collection[str]) -> tuple[Absent, ...]:
@@ -60,16 +65,25 @@ def unagreed(
     return Rejection("unagreed", says, hints) if found else None
 
 
-def _unheard(missing: Sequence[Absent]) -> tuple[str, str]:
-    """What is the case, and what to do."""
+def unheard(missing: Sequence[Absent]) -> str:
+    """That they say nothing, and why."""
     names = ", ".join(each.name for each in missing)
     why = "; ".join(each.why.rstrip(".") for each in missing)
-    options = " ".join(f"--without {each.replica_id or each.url}" for each in missing)
-    tells, has, them = ("does not tell what it holds", "it alone has", "it")
-    if len(missing) > 1:
-        tells, has, them = ("do not tell what they hold", "they alone have", "them")
+    tells = "do not tell what they hold" if len(missing) > 1 else "does not tell what it holds"
+    return f"{names} {tells} ({why})"
+
+
+def _unheard(missing: Sequence[Absent]) -> tuple[str, str]:
+    """What is the case, and what to do."""
+    ids = [each.replica_id for each in missing]
+    names_one = (bool(each) and ids.count(each) == 1 for each in ids)
+    options = " ".join(
+        f"--without {each.replica_id if by_id else each.url}"
+        for each, by_id in zip(missing, names_one, strict=True)
+    )
+    has, them = ("they alone have", "them") if len(missing) > 1 else ("it alone has", "it")
     return (
-        f"{names} {tells} ({why}): epochs that {has} would be given up.",
+        f"{unheard(missing)}: epochs that {has} would be given up.",
         f"Start {them}, or go on without {them}: {options}.",
     )
 

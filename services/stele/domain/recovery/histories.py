@@ -110,14 +110,16 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
 def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
     """Epochs whose state ids are to be asked of all: without them nobody can tell whether some source is of the
     longest history. Of one with later epochs also the newest that it tells of before these: that may be another
-    one already.
+    one already. What is from before all that the longest one has, another one may have.
     """
-    choice = longest(told)
-    if choice is None:
+    sources = _as_it_is_known(told)
+    chosen = _longest(sources)
+    if chosen is None:
         return ()
-    unproven = [each for each in _as_it_is_known(told) if each.name in choice.unproven]
-    epochs = {_decisive(choice.epoch, each) for each in unproven}
-    epochs.update(_newest_until(choice.epoch, each) for each in unproven)
+    choice = _choice(chosen, sources)
+    untold = [each for each in sources if each.name in choice.unproven or _is_past(chosen, each)]
+    epochs = {_decisive(choice.epoch, each) for each in untold}
+    epochs.update(_newest_until(choice.epoch, each) for each in untold)
     return tuple(sorted(epochs - {0}))
 
 
@@ -293,27 +295,31 @@ def _given_up(told: Sequence[Source]) -> tuple[GivenUp, ...]:
     """What nodes have promised is not among it: who lost that was told so by its own node."""
     found = list[GivenUp]()
     for source in told:
-        kept = _without_given_up(source, told).newest
-        if kept < source.newest and not source.promised:
-            found.append(
-                GivenUp(
-                    source=source.name, log_id=source.log_id, first=kept + 1, last=source.newest
-                )
-            )
+        last = _last_kept(source, told)
+        if source.newest > last and not source.promised:
+            has_all = 0 < source.first_image <= last + 1
+            first = last + 1 if has_all else min(each for each in source.states if each > last)
+            log_id, newest = source.log_id, source.newest
+            found.append(GivenUp(source=source.name, log_id=log_id, first=first, last=newest))
     return tuple(found)
 
 
-def _without_given_up(source: Source, told: Iterable[Source]) -> Source:
-    """Without the epochs that a recovery, of which others know, has left behind."""
+def _last_kept(source: Source, told: Iterable[Source]) -> int:
+    """The last of its epochs that no recovery of which others know has left behind; 0: it left all of them."""
     ends = [
         before.last_epoch
         for other in told
         for before in other.incarnations
         if before.log_id == source.log_id < other.log_id
     ]
-    if not ends or source.newest <= max(ends):
+    return min(source.newest, max(ends)) if ends else source.newest
+
+
+def _without_given_up(source: Source, told: Iterable[Source]) -> Source:
+    """Without the epochs that a recovery, of which others know, has left behind."""
+    last = _last_kept(source, told)
+    if last == source.newest:
         return source
-    last = max(ends)
     kept = {epoch: state_id for epoch, state_id in source.states.items() if epoch <= last}
     last_image = min(last, source.last_image)
     if last_image < source.first_image:

@@ -11,6 +11,8 @@ def floor_after(version: int, at_ms: int, lost_epochs: int = 0) -> int:
     1970, without so many epochs that somebody knows.
 
     Another one may go on from there too, sooner or later, and not know of it. None of their versions are the
-    same: a version takes more than a millisecond.
+    same: a version takes more than a millisecond. Two that go on from there while the clock is behind their
+    versions have the same ones.
     """
-    return max(version + max(LOST_VERSIONS, lost_epochs), at_ms)
+    known = version + lost_epochs
+    return at_ms if at_ms > known else max(known, version + LOST_VERSIONS)
