@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -74,14 +75,19 @@ func openIdentity(folder, nodeID, cluster string) (*Identity, error) {
 	return found, found.save(func(i *Identity) { i.Boots++ })
 }
 
+// counted ends the boot ids of those whose sequence goes on over all starts; earlier releases of this agent counted anew at each.
+const counted = "-c"
+
 // isOlder tells an older copy of the directory from the newest one, by the newest ack of before this start.
 func (i *Identity) isOlder(told *Record) bool {
-	counts := i.Heartbeats > 0 // else an earlier release of this agent wrote the directory
-	return told.Text("boot_id") >= i.bootID() || counts && told.Int("sequence") > i.Heartbeats
+	start, counts := strings.CutSuffix(told.Text("boot_id"), counted)
+	return start >= i.start() || counts && told.Int("sequence") > i.Heartbeats
 }
 
+func (i *Identity) start() string { return fmt.Sprintf("%020d", i.Boots) }
+
 // bootID sorts after those of the starts before.
-func (i *Identity) bootID() string { return fmt.Sprintf("%020d", i.Boots) }
+func (i *Identity) bootID() string { return i.start() + counted }
 
 // save changes it on the disk first, and then here.
 func (i *Identity) save(change func(*Identity)) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -27,9 +28,12 @@ func (n *Node) isNewest(ctx context.Context) error {
 			log.Print("nothing is served before it is known what was told last: ", err)
 			n.until(ctx, time.Second, func() bool { return false })
 		case told != nil && n.identity.isOlder(told):
+			// A start that is refused is none: else a copy would be as new as the newest once it was started often enough.
+			uncounted := n.identity.save(func(i *Identity) { i.Boots-- })
 			text := "%s is an older copy: it has counted %d heartbeats, and %d were told, the last one by start %s:" +
 				" put the newest back, or replace the node"
-			return fmt.Errorf(text, n.settings.folder, n.identity.Heartbeats, told.Int("sequence"), told.Text("boot_id"))
+			refused := fmt.Errorf(text, n.settings.folder, n.identity.Heartbeats, told.Int("sequence"), told.Text("boot_id"))
+			return errors.Join(refused, uncounted)
 		default:
 			return nil
 		}

@@ -11,6 +11,7 @@ import pytest
 
 from stele.log.archive.records import Archived, as_container
 from stele.runtime.answers.catch_up import HistoryAnswer
+from stele.runtime.recent import Promised
 from tests.catch_up import others
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_recover import LOG, history, replicas, silent_from_now_on, tells
@@ -176,6 +177,135 @@ def test_a_member_at_whose_address_another_replica_answers_is_absent(
     assert f"cu-two ({replicas[1]}) does not tell what it holds (cu-nine answers at its" in ran.err
     ran = stele("recover", "--dry-run", "--without", "cu-two")
     assert ran.exit_code == 0, ran.err
+
+
+def known_by_the_first(server: Server, times: int = 1, **members: str) -> None:
+    """Whom the one names by id and address, when it is asked so often; the other replica knows nobody."""
+    urls = {f"cu-{name}": f"{server.url}/{where}" for name, where in members.items()}
+    told = msgspec.structs.replace(history("cu-one", ""), replicas=urls)
+    answers(server, "one", *[told] * times)
+
+
+def test_a_replica_that_is_silent_is_missed_also_when_who_told_of_it_is_silent_for_a_moment(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    known_by_the_first(server, 3, nine="nine")
+    silent_from_now_on(server, "one")
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "3")
+    ran = stele(*asks)
+    assert ran.exit_code == 1
+    assert f"waits for cu-nine ({server.url}/nine) to answer" in ran.err
+    assert "--without cu-nine." in ran.err
+    assert not any(server.asked_for(f"/{name}/v1/recover") for name in ("one", "two"))
+
+
+def test_one_that_another_answers_for_is_missed_in_that_moment_too(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """With an id that is named, as well."""
+    known_by_the_first(server, 3, nine="two", ten="ten")
+    silent_from_now_on(server, "one")
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "2")
+    ran = stele(*asks, "--without", "cu-ten")
+    assert ran.exit_code == 1 and "--without cu-nine." in ran.err
+    known_by_the_first(server, 1, nine="two", ten="ten")
+    ran = stele("recover", "--dry-run", "--without", "cu-ten", "--without", "cu-nine")
+    assert ran.exit_code == 0, ran.err
+
+
+@pytest.mark.parametrize("teller", ["one", "two"])
+def test_a_replica_is_asked_wherever_anybody_says_that_it_is(
+    server: Server, stele: Stele, replicas: list[str], teller: str
+) -> None:
+    """One of the others has not heard that it moved."""
+    moved = {"one": "new", "two": "old"} if teller == "one" else {"one": "old", "two": "new"}
+    for name, where in moved.items():
+        members = {"cu-nine": f"{server.url}/{where}"}
+        answers(server, name, msgspec.structs.replace(history(f"cu-{name}", ""), replicas=members))
+    later = {3: "03" * 16, 4: "04" * 16}
+    server.answer("GET", "/new/v1/history", history("cu-nine", "", later))
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert f"cu-nine ({server.url}/new) holds later epochs" in ran.err, ran
+    assert "does not tell" not in ran.err
+
+
+def test_the_option_that_is_shown_is_taken_where_a_replica_moved(
+    server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old address stands in the settings still; somebody else may be there."""
+    old = f"{server.url}/old"
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, old]))
+    known_by_the_first(server, two="old")
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1 and f"--without {old}." in ran.err, ran
+    assert stele("recover", "--dry-run", "--without", old).exit_code == 0
+
+
+def test_of_two_silent_addresses_of_one_id_the_options_name_the_addresses(
+    server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = [f"{server.url}/three", f"{server.url}/four"]
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, *more]))
+    for name, url in zip(("one", "two"), more, strict=True):
+        known = msgspec.structs.replace(history(f"cu-{name}", ""), replicas={"cu-x": url})
+        answers(server, name, known)
+    ran = stele("recover", "--dry-run")
+    options = ran.err.rpartition("go on without them: ")[2].strip().rstrip(".").split()
+    assert sorted(options) == sorted(["--without", "--without", *more])
+    assert stele("recover", "--dry-run", *options).exit_code == 0
+
+
+def test_who_is_on_its_way_up_may_tell_whose_history_counts(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """The one missed a recovery that the other knows of."""
+    known = {each: f"{each:02}" * 16 for each in range(2, 7)}
+    given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": known[3]}
+    went_on = {2: known[2], 3: known[3], 4: "0f" * 16}
+    after = msgspec.to_builtins(history("cu-two", "", went_on))
+    answers(server, "one", history("cu-one", f"{server.url}/node", known))
+    tells(server, 4, "0f" * 16, "0c" * 16)
+    answers(server, "two")
+    silent_from_now_on(server, "two")
+    ran = stele("recover", "--dry-run")
+    assert ran.exit_code == 1
+    assert "Epoch 4 is not the same one everywhere" in ran.err
+    assert f"{replicas[1]} does not tell what it holds" in ran.err
+    assert "it may settle that." in ran.err
+    whole = json.dumps(after | {"log_id": "0c" * 16, "incarnations": [given_up]}).encode()
+    server.answer("GET", "/two/v1/history", whole)
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
+    ran = stele(*asks, "--lose-after", "4")
+    assert f"waits for {replicas[1]} to answer" in ran.err
+    assert "goes on after epoch 4, from cu-two" in ran.out
+
+
+@pytest.mark.parametrize("again", ["promise", "end"])
+def test_who_has_read_less_since_a_start_has_told_the_whole(
+    server: Server, stele: Stele, replicas: list[str], again: str
+) -> None:
+    """It is started again while a replica is waited for, and knows its newest epoch alone, or the last ones."""
+    told = records(12)
+    one = msgspec.structs.replace(with_states("one", *told[:8]), nodes={"n1": f"{server.url}/node"})
+    answers(server, "one", one)
+    answers(server, "two")
+    for _ in range(2):
+        silent_from_now_on(server, "two")
+    server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
+    reads(server, "node", told[8:], told[8:])
+    if again == "end":
+        reads(server, "node", told[11:])
+    else:
+        content = io.BytesIO()
+        promise = Promised(LOG_ID.hex(), 12, told[11].links[1].hex())
+        text = msgspec.json.encode(promise).decode()
+        as_container(content, [], {"stele.promised": text})
+        server.answer("GET", "/node/v1/recent", content.getvalue())
+    asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
+    ran = stele(*asks)
+    assert f"waits for {replicas[1]} to answer" in ran.err
+    assert "goes on after epoch 12" in ran.out, ran
 
 
 def test_what_an_earlier_recovery_gave_up_is_named(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -149,6 +151,22 @@ def test_versions_of_two_logs_that_go_on_from_the_same_epoch_are_different(image
     assert floors[0] > image.topology.version + LOST_VERSIONS
 
 
+@pytest.mark.parametrize("minutes", (1, 5, 16, 100))
+def test_so_they_are_where_the_log_was_recovered_shortly_before(image: Image, minutes: int) -> None:
+    """A replica that was gone on without turns up, and its history is taken in the place of the newer one."""
+    at_ms = 1_795_864_000_000
+    (fact,) = (first := record(image, replace(new_log(SECOND), at_ms=at_ms))).facts
+    assert isinstance(fact, LogRecovered)
+    before, floors = evolve(image, first), [fact.version_floor]
+    for times, last in ((1, THIRD), (2, b"\xfe" * 16)):
+        new = replace(new_log(last, b"\xff" * 16), at_ms=at_ms + times * minutes * 60_000)
+        (fact,) = record(before, new).facts
+        assert isinstance(fact, LogRecovered)
+        floors.append(fact.version_floor)
+    apart = [later - earlier for earlier, later in pairwise(floors)]
+    assert apart == [minutes * 60_000] * 2
+
+
 # How an epoch that somebody knows stands to it.
 
 
@@ -273,6 +291,10 @@ def test_what_a_node_promised_before_all_that_is_held_tells_nothing() -> None:
     has = archive("a", 50, 51, since=50)
     assert chosen(has, promised(12)).unproven == ()
     assert to_compare((has, promised(12))) == (12,), "another replica may have it"
+    older = archive("b", 12, 50)
+    assert chosen(has, promised(12), older).source == "a"
+    fork = choose((has, promised(12), replace(older, states=states(12, side=1) | states(50))))
+    assert isinstance(fork, Rejection) and fork.code == "two_histories"
     inside = archive("a", 40, 50, since=40)
     refused = choose((inside, promised(45)))
     assert isinstance(refused, Rejection) and refused.code == "unproven"
@@ -432,6 +454,10 @@ def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Im
     assert unagreed(found, (), (), last) is not None
     assert unagreed(found, (), (), last + 1) is None
     assert chosen(went_on).given_up == ()
+    newest = states(last + 2, side=9)
+    process = replace(missed, states=newest, first_image=0, last_image=0)
+    (given_up,) = chosen(process, went_on).given_up
+    assert (given_up.first, given_up.last) == (last + 2, last + 2), "no more than it has"
     promise = replace(missed, first_image=0, last_image=0, promised=True)
     assert chosen(promise, went_on).given_up == ()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stele.agent.agent import Agent, Flows
 from stele.agent.gate import NotThisReplica
 from stele.agent.heartbeats import AHEAD, FILE, MOST_AHEAD, SLOT_BYTES, begun, read
-from stele.agent.identity import COUNTED, AcceptedCopy, boot
+from stele.agent.identity import COUNTED, AcceptedCopy, Acknowledged, boot
 from stele.agent.older_copy import SETTING, check_newest, is_older, last_told
 from stele.domain.messages import Ack
 from stele.log.brokers import Brokers
@@ -192,6 +192,36 @@ async def test_a_loss_that_was_accepted_is_noted_before_anything_rests_on_it(
     newest = await life(tmp_path / "copy", world)
     assert newest[0].sequence == told.sequence + MOST_AHEAD + 1
     assert newest[0].boot_id > told.boot_id
+
+
+async def test_what_the_node_told_is_promised_by_an_accepted_copy(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    """A log that has lost its end is not followed by a node that told of what is lost."""
+    await life(folder, world)
+    shutil.copytree(folder, tmp_path / "copy")
+    ack = replace((await life(folder, world))[-1], log_id=b"\x07" * 16)
+    told = replace(ack, epoch=ack.epoch + 30, version=9, fence_version=8, state_id=b"\x01" * 16)
+    copy = boot(tmp_path / "copy", "n1", "demo")
+    copy.save(log_id="07" * 16)
+    check_newest(copy, told, str(told.sequence))
+    promise = Acknowledged(told.epoch, "01" * 16, 9, 8)
+    assert (copy.identity.acknowledged, copy.identity.log_id) == (promise, "07" * 16)
+    for older in (
+        replace(told, epoch=told.epoch - 1),
+        replace(told, epoch=told.epoch + 1, state_id=b""),
+        replace(told, epoch=told.epoch + 1, log_id=b""),
+        replace(told, epoch=told.epoch + 1, log_id=b"\x06" * 16),
+    ):
+        later = replace(older, sequence=told.sequence + 10_000)
+        check_newest(copy, later, str(later.sequence))
+        assert copy.identity.acknowledged == promise
+    of_the_next_log = replace(
+        told, epoch=5, log_id=b"\x08" * 16, state_id=b"\x02" * 16, sequence=told.sequence + 50_000
+    )
+    check_newest(copy, of_the_next_log, str(of_the_next_log.sequence))
+    assert copy.identity.acknowledged == Acknowledged(5, "02" * 16, 9, 8)
+    assert copy.identity.log_id == "08" * 16
 
 
 async def test_the_boot_id_is_of_the_start_that_was_accepted(

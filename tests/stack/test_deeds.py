@@ -242,9 +242,30 @@ def test_a_node_is_started_with_what_it_is_to_accept(
         accepts = {"STELE_ACCEPT_OLDER_COPY": "98301"}
         assert do(stack, Control(deed=Deed.START, name="n1", accepts=accepts)).url == url
         assert state_of(stack, "n1") is State.RUNNING
+        settle(stack.directory, "n1", 1.0)
         do(stack, Control(deed=Deed.STOP, name="n1"))
         do(stack, Control(deed=Deed.START, name="n1"))
-        settle(stack.directory, "n1", 1.0)
+        with pytest.raises(CliError, match="older_copy"):  # this one notes nothing
+            settle(stack.directory, "n1")
+    finally:
+        stack.supervisor.stop_all()
+
+
+def test_a_setting_that_is_refused_is_not_suggested(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    said = "n1: STELE_ACCEPT_LOST_EPOCHS=0a names the log that this node follows"
+    source = f"import sys; sys.exit(print('{said}', file=sys.stderr) or 78)"
+    path = os.pathsep.join([str(fake_module("wrongly", source)), os.environ.get("PYTHONPATH", "")])
+    spec = ServiceSpec("n1", "wrongly")
+    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
+    (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
+    stack.start_services([spec])
+    try:
+        with pytest.raises(CliError, match="names the log") as raised:
+            settle(stack.directory, "n1")
+        assert "--accept-lost-epochs" not in raised.value.hint
     finally:
         stack.supervisor.stop_all()
 

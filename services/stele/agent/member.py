@@ -94,7 +94,8 @@ class Membership:
         try:
             await gate.reach(self.followed.caught_up, stop)
             gate.check_host(follower.image)
-            await self._look_back(stop)
+            if await self._look_back(stop):
+                return
             known = follower.image.node(self.node_id)
             why = join_ended(follower.image, directory.identity)
             if why:
@@ -125,8 +126,10 @@ class Membership:
             stop.request(f"not admitted: {error!r}")
             raise
 
-    async def _look_back(self, stop: Stop) -> None:
-        """Read what the node told last, before it says anything new. Raises NotThisReplica, OSError."""
+    async def _look_back(self, stop: Stop) -> bool:
+        """Read what the node told last, before it says anything new. Whether it begins anew: its older copy was
+        accepted, and the log as it was read may lack what it told. Raises NotThisReplica, OSError.
+        """
 
         def waits(why: str) -> None:
             self.gate.looks_back = f"The node does not know yet what it told last: {why}"
@@ -136,11 +139,16 @@ class Membership:
         told = await last_told(settings.brokers, self.directory, stop, waits)
         promised = self.directory.identity.acknowledged
         await asyncio.to_thread(check_newest, self.directory, told, settings.accept_older_copy)
-        if self.directory.identity.acknowledged != promised:
+        identity, image = self.directory.identity, self.follower.image
+        is_read = (
+            image.log_id.hex() == identity.log_id and image.epoch >= identity.acknowledged.epoch
+        )
+        if identity.acknowledged != promised and not is_read:
             waits("it begins anew with what it told, which its older copy did not know.")
             stop.request("what the node told is noted: it begins anew, and reads the log that far")
-            return
+            return True
         self.gate.looks_back = ""
+        return False
 
     @asynccontextmanager
     async def _announced(self, stop: Stop) -> AsyncIterator[None]:

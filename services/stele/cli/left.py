@@ -126,16 +126,15 @@ class Left(msgspec.Struct, frozen=True):
         kept = {s.name: s for s in before.sources if _tells_more(s, now.get(s.name))}
         urls = {before.address_of(name) for name in kept} - {*before.silent}
         replaced = {each.replica_id for each in self.replaced}
-        unasked = {
-            url: why
-            for url, why in before.silent.items()
-            if url in before.asked and url not in self.asked
-        }
         return Left(
             sources=tuple((now | kept).values()),
             urls=self.urls | {name: url for name, url in before.urls.items() if name in kept},
             recent=self.recent | {url: has for url, has in before.recent.items() if url in urls},
-            silent={url: why for url, why in (unasked | self.silent).items() if url not in urls},
+            silent={
+                url: why
+                for url, why in (_unasked(before, self) | self.silent).items()
+                if url not in urls
+            },
             unnamed=self.unnamed | {n: url for n, url in before.unnamed.items() if n in kept},
             asked={
                 url: tuple(sorted({*before.asked.get(url, ()), *self.asked.get(url, ())}))
@@ -287,6 +286,15 @@ def _tells_more(before: Source, now: Source | None) -> bool:
     told, tells = (before.newest, before.last_image), (now.newest, now.last_image)
     is_short = not now.last_image and not before.states.keys() <= now.states.keys()
     return told > tells or (told == tells and is_short)
+
+
+def _unasked(before: Left, now: Left) -> dict[str, str]:
+    """The silent replicas that are not asked now, as who told of them is silent too; and why they were."""
+    return {
+        url: why
+        for url, why in before.silent.items()
+        if url in before.asked and url not in now.asked
+    }
 
 
 def _tellers(url: str, records: list[Archived], promised: Promised | None) -> Iterator[Source]:

@@ -106,6 +106,7 @@ class _Backwards:
         left = {each for each, lower in lowers.items() if lower < uppers[each]}
         starts = [TopicPartition(self._topic, each, lowers[each]) for each in sorted(left)]
         self._consumer.assign(starts)
+        self._consumer.resume(starts)
         while left:
             first = self._consumer.poll(SILENCE_S)
             if first is None:
@@ -119,8 +120,10 @@ class _Backwards:
                     value = message.value() or b""
                     if self._wanted(value):
                         found.append(value)
-                if error is not None or offset + 1 >= upper:
+                if partition in left and (error is not None or offset + 1 >= upper):
                     left.discard(partition)
+                    # What goes on there must not hide that another one says nothing.
+                    self._consumer.pause([TopicPartition(self._topic, partition)])
         return found
 
 

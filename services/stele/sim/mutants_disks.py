@@ -112,6 +112,15 @@ def an_accepted_copy_begins_at_what_was_told(patch: Patch) -> None:
     patch.attribute(older_copy, "MOST_AHEAD", 0)
 
 
+def an_accepted_copy_promises_what_it_knows(patch: Patch) -> None:
+    """What the node told later it has not promised: a log that has lost that is followed without a question."""
+
+    def nothing(known: identity.Identity, told: Ack) -> dict[str, object]:
+        return {}
+
+    patch.function(older_copy._promise_of, nothing)  # noqa: SLF001
+
+
 def heartbeats_are_counted_in_memory(patch: Patch) -> None:
     """The number is raised, and the disk does not have it."""
 
@@ -168,6 +177,7 @@ DISK_TEST_MUTANTS: Final = (
     copies_are_known_by_their_starts,
     a_missing_count_compares_nothing,
     an_accepted_copy_begins_at_what_was_told,
+    an_accepted_copy_promises_what_it_knows,
     acks_are_ahead_of_the_number,
     one_slot_is_enough,
     the_newest_stretch_is_the_topic,

@@ -9,6 +9,8 @@ from stele.agent import lost_epochs
 from stele.agent.gate import Gate, NotThisReplica
 from stele.agent.identity import DataDirectory, Identity
 from stele.agent.lost_epochs import Binding
+from stele.cli import left
+from stele.cli.commands import recover as commands
 from stele.cli.left import Left
 from stele.domain.base import Rejection
 from stele.domain.cluster import lineage
@@ -290,6 +292,54 @@ def the_last_answer_counts_alone(patch: Patch) -> None:
     patch.attribute(Left, "remembering", lambda self, before: self)
 
 
+def who_is_told_of_once_is_forgotten(patch: Patch) -> None:
+    """A silent replica is not missed any more once the one that told of it does not answer for a moment."""
+
+    def nobody(before: Left, now: Left) -> dict[str, str]:
+        return {}
+
+    patch.function(left._unasked, nobody)  # noqa: SLF001
+
+
+def a_start_takes_back_what_was_read(patch: Patch) -> None:
+    """While a recovery waits, a process that is started again takes back what it had read."""
+
+    def tells_more(before: Source, now: Source | None) -> bool:
+        return now is None or (before.newest, before.last_image) > (now.newest, now.last_image)
+
+    patch.function(left._tells_more, tells_more)  # noqa: SLF001
+
+
+def people_decide_before_all_have_told(patch: Patch) -> None:
+    """Two histories are told of at once, though a replica that is on its way up may settle whose counts."""
+    plain = commands._waits  # noqa: SLF001
+
+    def waits(all_: Left, chosen: Choice | Rejection, without: tuple[str, ...]) -> list[str]:
+        settled = isinstance(chosen, Rejection) and chosen.code != "unproven"
+        return [] if settled else plain(all_, chosen, without)
+
+    patch.function(commands._waits, waits)  # noqa: SLF001
+
+
+def versions_go_on_by_a_fixed_number_for_a_while(patch: Patch) -> None:
+    """Two logs that go on from one that was recovered minutes ago have the same versions."""
+
+    def floor_after(version: int, at_ms: int, lost_epochs: int = 0) -> int:
+        return max(version + max(versions.LOST_VERSIONS, lost_epochs), at_ms)
+
+    patch.function(versions.floor_after, floor_after)
+
+
+def old_promises_are_compared_with_the_longest_alone(patch: Patch) -> None:
+    """Whether another replica has what a node promised before all that the longest history has is not asked."""
+    plain = histories.to_compare
+
+    def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
+        return plain([each for each in told if not each.promised])
+
+    patch.function(histories.to_compare, to_compare)
+
+
 def known_epochs_are_lost_unasked(patch: Patch) -> None:
     """A recovery goes on from an epoch before the newest that somebody knows, though nobody has said so."""
     plain = consent.unagreed
@@ -341,6 +391,11 @@ RECOVERY_TEST_MUTANTS: Final = (
     what_was_given_up_is_not_named,
     lost_logs_are_not_missed,
     the_last_answer_counts_alone,
+    who_is_told_of_once_is_forgotten,
+    a_start_takes_back_what_was_read,
+    people_decide_before_all_have_told,
+    versions_go_on_by_a_fixed_number_for_a_while,
+    old_promises_are_compared_with_the_longest_alone,
     known_epochs_are_lost_unasked,
     streams_go_by_the_image,
 )

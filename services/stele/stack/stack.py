@@ -126,6 +126,8 @@ class Stack:
         self._front = front
         self._ports: dict[str, int] = {}
         self._public: dict[str, int] = {}
+        self._with_more = set[str]()
+        """Nodes that run with variables which somebody gave for one start."""
         for spec in self._specs:
             self._give_ports(spec)
 
@@ -229,17 +231,20 @@ class Stack:
     def start_one(self, name: str, more: Mapping[str, str] = _NOTHING) -> str:
         """Start what was stopped, killed for good or given up; its address. Raises KeyError, ChildFailed.
 
-        With ``more`` a node that does not run gets these variables, until the stack ends or it is started with
+        With ``more`` a node that does not run gets these variables, until it is started without them, or with
         others.
         """
         known = {status.name: status.state for status in self.supervisor.status()}
         if name not in known and name not in folders.earlier(self._folder()):
             raise KeyError(name)
         folders.let_up(self._folder() / name)
-        if more and name in known:
+        anew = bool(more) or name in self._with_more
+        if anew and name in known:
             self.supervisor.kill_for_good(name)
             self.supervisor.forget(name)
-        if more or name not in known:
+        if anew or name not in known:
+            self._with_more.discard(name)
+            self._with_more.update([name] if more else [])
             spec = self.node_spec(int(name[1:]))
             self.start_services([replace(spec, env={**spec.env, **more})])
         elif known[name] in (State.STOPPED, State.GIVEN_UP):

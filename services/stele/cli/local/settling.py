@@ -21,7 +21,7 @@ SETTLE_S: Final = 10.0
 """A node asks to join, is refused and ends within two or three seconds, on a busy machine too."""
 POLL_S: Final = 0.2
 LOOK_TIMEOUT_S: Final = 1.0
-ACCEPTS: Final = re.compile(r"STELE_ACCEPT_(OLDER_COPY|LOST_EPOCHS)=([0-9a-f]+)")
+ACCEPTS: Final = re.compile(r"with STELE_ACCEPT_(OLDER_COPY|LOST_EPOCHS)=([0-9a-f]+)")
 """What a node says it would be started with."""
 
 
