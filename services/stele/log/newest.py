@@ -3,6 +3,7 @@
 Whoever asks is seldom: it costs two consumers, and as many records as came since.
 """
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -106,13 +107,16 @@ class _Backwards:
         left = {each for each, lower in lowers.items() if lower < uppers[each]}
         starts = [TopicPartition(self._topic, each, lowers[each]) for each in sorted(left)]
         self._consumer.assign(starts)
-        self._consumer.resume(starts)
+        heard_s = time.monotonic()
         while left:
-            first = self._consumer.poll(SILENCE_S)
+            # What goes on where all is read must not hide that another partition says nothing.
+            first = self._consumer.poll(max(0.0, heard_s + SILENCE_S - time.monotonic()))
             if first is None:
                 raise TimeoutError(f"the brokers gave nothing for {SILENCE_S:g} s")
             for message in (first, *self._consumer.consume(BATCH, 0)):
                 error, partition = message.error(), message.partition() or 0
+                if partition in left:
+                    heard_s = time.monotonic()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                     raise KafkaException(error)
                 offset, upper = message.offset() or 0, uppers[partition]
@@ -120,10 +124,8 @@ class _Backwards:
                     value = message.value() or b""
                     if self._wanted(value):
                         found.append(value)
-                if partition in left and (error is not None or offset + 1 >= upper):
+                if error is not None or offset + 1 >= upper:
                     left.discard(partition)
-                    # What goes on there must not hide that another one says nothing.
-                    self._consumer.pause([TopicPartition(self._topic, partition)])
         return found
 
 

@@ -36,8 +36,10 @@ class EpochWitness:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._asked: dict[tuple[str, bytes], dict[str, Envelope]] = {}
-        """By request id and digest; then by the log that they are meant for, empty: whichever it is."""
+        self._asked: dict[tuple[str, bytes], dict[str, list[Envelope]]] = {}
+        """By request id and digest; then by the log that they are meant for, empty: whichever it is. What is
+        sent once more may give another reason: that is no part of a command.
+        """
         self._log = LogChecks()
         self._requests = self._checks_of(())
         self._parts = PartChecks()
@@ -54,7 +56,9 @@ class EpochWitness:
         another log.
         """
         key = envelope.request_id, command_digest(envelope.command)
-        self._asked.setdefault(key, {})[envelope.log_id] = envelope
+        sent = self._asked.setdefault(key, {}).setdefault(envelope.log_id, [])
+        if envelope not in sent:
+            sent.append(envelope)
 
     def check(self, before: Image, after: Image, epoch: Epoch) -> None:
         """Of the winner that leads from the one to the other."""
@@ -111,10 +115,10 @@ class EpochWitness:
         for fact in epoch.facts:
             if not isinstance(fact, CommandRefused):
                 continue
-            refused = self._envelope(before, fact.request_id, fact.digest)
+            refused = self._sent(before, fact.request_id, fact.digest)
             known = OLDER.features if fact.code == UNKNOWN else None
             decision = (
-                None if refused is None else decide(before, refused, epoch.at_ms, supported=known)
+                decide(before, refused[-1], epoch.at_ms, supported=known) if refused else None
             )
             require(
                 decision is None or self._is_refused(decision, fact.code),
@@ -122,14 +126,16 @@ class EpochWitness:
                 f"request {fact.request_id} is rejected at epoch {epoch.epoch} for {fact.code}",
                 f"on the state before it decides {str(decision)[:200]}",
             )
-        envelope = self._envelope(before, epoch.request_id, epoch.command_digest)
-        if envelope is None:
+        sent = self._sent(before, epoch.request_id, epoch.command_digest)
+        if not sent:
             return
-        _check_term(before, envelope, epoch)
-        decision, decided = decide(before, envelope, epoch.at_ms), self._parts.decided(epoch)
+        _check_term(before, sent[-1], epoch)
+        decided = self._parts.decided(epoch)
         self.in_parts += len(decided) > len(epoch.facts)
+        decisions = (decide(before, each, epoch.at_ms) for each in reversed(sent))
+        decision = next(decisions)
         require(
-            decision == decided,
+            decision == decided or any(each == decided for each in decisions),
             DECIDED,
             f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
             f"on that state it decides {str(decision)[:300]}",
@@ -143,11 +149,11 @@ class EpochWitness:
         limit_bytes = self._world.scenario.records.most_bytes
         return code == TOO_LARGE and is_too_large(decision, limit_bytes)
 
-    def _envelope(self, before: Image, request_id: str, digest: bytes) -> Envelope | None:
-        """As it was sent; None where nobody but the founder has sent it."""
+    def _sent(self, before: Image, request_id: str, digest: bytes) -> list[Envelope]:
+        """As it was sent, the first one first; nothing where nobody but the founder has sent it."""
         asked = self._asked.get((request_id, digest))
         if asked is None:
-            return None
+            return []
         log_id = before.log_id.hex()
         require(
             "" in asked or log_id in asked,
