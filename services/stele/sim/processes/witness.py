@@ -109,15 +109,18 @@ class Witness:
         return found[::-1]
 
     def deletes(self, count: int) -> dict[int, bytes]:
-        """So many records, one at least, go from the topic's beginning. Their epochs in the history of now."""
-        kept, before = self.line(self.head), self.line(self._base)
+        """So many records, one at least, go from the topic's beginning. Their epochs in the history of now; of
+        a topic that was made anew none from before the recovery that it begins with.
+        """
+        kept, gone = self.line(self.head), {*self._heads[:count]}
         there = self.line(self._heads[count - 1])
+        gone.discard(self._base)
         self._base = self._heads[count - 1]
         del self._heads[:count]
         return {
             epoch: state_id
             for state_id, epoch in there.items()
-            if state_id in kept and state_id not in before
+            if state_id in kept and state_id in gone
         }
 
     def hurt(self, left: int, *, anew: bool) -> None:
