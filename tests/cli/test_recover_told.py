@@ -244,15 +244,22 @@ def test_the_option_that_is_shown_is_taken_where_a_replica_moved(
     assert stele("recover", "--dry-run", "--without", old).exit_code == 0
 
 
+LONGER = {each: f"{each:02}" * 16 for each in range(2, 7)}
+
+
+def recovered_after_3(replica_id: str) -> bytes:
+    """What a replica tells whose log went on from epoch 3 of the longer one."""
+    given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": LONGER[3]}
+    states = {2: LONGER[2], 3: LONGER[3], 4: "0f" * 16}
+    told = msgspec.to_builtins(history(replica_id, "", states))
+    return json.dumps(told | {"log_id": "0c" * 16, "incarnations": [given_up]}).encode()
+
+
 def test_who_is_on_its_way_up_may_tell_whose_history_counts(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     """The one missed a recovery that the other knows of."""
-    known = {each: f"{each:02}" * 16 for each in range(2, 7)}
-    given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": known[3]}
-    went_on = {2: known[2], 3: known[3], 4: "0f" * 16}
-    after = msgspec.to_builtins(history("cu-two", "", went_on))
-    answers(server, "one", history("cu-one", f"{server.url}/node", known))
+    answers(server, "one", history("cu-one", f"{server.url}/node", LONGER))
     tells(server, 4, "0f" * 16, "0c" * 16)
     answers(server, "two")
     silent_from_now_on(server, "two")
@@ -261,8 +268,7 @@ def test_who_is_on_its_way_up_may_tell_whose_history_counts(
     assert "Epoch 4 is not the same one everywhere" in ran.err
     assert f"{replicas[1]} does not tell what it holds" in ran.err
     assert "it may settle that." in ran.err
-    whole = json.dumps(after | {"log_id": "0c" * 16, "incarnations": [given_up]}).encode()
-    server.answer("GET", "/two/v1/history", whole)
+    server.answer("GET", "/two/v1/history", recovered_after_3("cu-two"))
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     ran = stele(*asks, "--lose-after", "4")
     assert f"waits for {replicas[1]} to answer" in ran.err
@@ -300,16 +306,8 @@ def test_what_an_earlier_recovery_gave_up_is_named(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     """A replica turns up that was away then."""
-    known = {each: f"{each:02}" * 16 for each in range(2, 7)}
-    given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": known[3]}
-    went_on = {2: known[2], 3: known[3], 4: "0f" * 16}
-    after = msgspec.to_builtins(history("cu-one", "", went_on))
-    answers(
-        server,
-        "one",
-        json.dumps(after | {"log_id": "0c" * 16, "incarnations": [given_up]}).encode(),
-    )
-    answers(server, "two", history("cu-two", "", known))
+    answers(server, "one", recovered_after_3("cu-one"))
+    answers(server, "two", history("cu-two", "", LONGER))
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert "goes on after epoch 4, from cu-one" in ran.out and "no epoch is lost" not in ran.out

@@ -257,15 +257,22 @@ async def says(start: Start, words: str) -> None:
     await until(told, words)
 
 
-async def test_a_node_waits_for_the_epoch_that_the_log_has_lost_and_says_so(
+def with_a_lost_end(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever recovers the log is told by it what it has promised."""
+) -> Start:
+    """It reads a log without the newest epoch that it has acknowledged, and has little patience."""
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
     stale = everything(world)
     world.apply(Noop())
     directory.save(acknowledged=noted(world.image))
-    start = Start(directory, stale, world)
+    return Start(directory, stale, world)
+
+
+async def test_a_node_waits_for_the_epoch_that_the_log_has_lost_and_says_so(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever recovers the log is told by it what it has promised."""
+    start = with_a_lost_end(world, directory, monkeypatch)
     admitting = asyncio.create_task(start.admit())
     await says(start, f"the log ends at epoch {world.image.epoch - 1}: the log was truncated")
     assert not admitting.done() and not start.gate.is_open
@@ -277,11 +284,7 @@ async def test_a_node_waits_for_the_epoch_that_the_log_has_lost_and_says_so(
 async def test_what_was_missed_is_no_reason_any_more_once_it_was_read(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
-    stale = everything(world)
-    world.apply(Noop())
-    directory.save(acknowledged=noted(world.image))
-    start = Start(directory, stale, world)
+    start = with_a_lost_end(world, directory, monkeypatch)
     reaching = asyncio.create_task(start.gate.reach(start.caught_up, start.stop))
     catching_up = asyncio.create_task(start.catch_up())
     await says(start, "the log was truncated")
@@ -308,11 +311,7 @@ async def test_what_replicas_know_of_more_is_no_reason_to_be_another_replica(
 async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
-    stale = everything(world)
-    world.apply(Noop())
-    directory.save(acknowledged=noted(world.image))
-    start = Start(directory, stale, world)
+    start = with_a_lost_end(world, directory, monkeypatch)
     monkeypatch.setattr(LogFollower, "is_at_end", False)
     admitting = asyncio.create_task(start.admit())
     await asyncio.sleep(0.3)

@@ -37,6 +37,13 @@ async def life(folder: Path, world: World, least: int = 1) -> list[Ack]:
     return acks
 
 
+async def told_since_a_copy(folder: Path, world: World, copy: Path, least: int = 1) -> Ack:
+    """The last ack of a start after the one of which the copy is."""
+    await life(folder, world)
+    shutil.copytree(folder, copy)
+    return (await life(folder, world, least))[-1]
+
+
 @pytest.fixture
 def world() -> World:
     return World()
@@ -59,9 +66,7 @@ async def test_a_copy_from_before_the_newest_start_is_refused(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     """However little it told since."""
-    await life(folder, world)
-    shutil.copytree(folder, tmp_path / "copy")
-    told = (await life(folder, world))[-1]
+    told = await told_since_a_copy(folder, world, tmp_path / "copy")
     with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
         check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
 
@@ -147,9 +152,7 @@ async def test_a_directory_without_its_count_is_refused(world: World, folder: Pa
 async def test_a_copy_grows_no_newer_by_being_started(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    await life(folder, world)
-    shutil.copytree(folder, tmp_path / "copy")
-    told = (await life(folder, world))[-1]
+    told = await told_since_a_copy(folder, world, tmp_path / "copy")
     for _ in range(4):
         with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
             check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
@@ -159,9 +162,7 @@ async def test_who_was_the_newest_before_a_copy_was_accepted_is_the_older_one_at
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     """Its number is ahead of what it told, by as many heartbeats as the copy may have sent since."""
-    await life(folder, world)
-    shutil.copytree(folder, tmp_path / "copy")
-    told = (await life(folder, world, 2 * AHEAD))[-1]
+    told = await told_since_a_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
     assert read(folder).counted > told.sequence
     for _ in range(3):
         boot(folder, "n1", "demo")  # it ended before it told anything, and counts these starts
@@ -174,9 +175,7 @@ async def test_who_was_the_newest_before_a_copy_was_accepted_is_the_older_one_at
 async def test_a_loss_that_was_accepted_is_noted_before_anything_rests_on_it(
     world: World, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await life(folder, world)
-    shutil.copytree(folder, tmp_path / "copy")
-    told = (await life(folder, world, 2 * AHEAD))[-1]
+    told = await told_since_a_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
     copy = boot(tmp_path / "copy", "n1", "demo")
 
     def dies(number: int) -> None:
@@ -198,9 +197,7 @@ async def test_what_the_node_told_is_promised_by_an_accepted_copy(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     """A log that has lost its end is not followed by a node that told of what is lost."""
-    await life(folder, world)
-    shutil.copytree(folder, tmp_path / "copy")
-    ack = replace((await life(folder, world))[-1], log_id=b"\x07" * 16)
+    ack = replace(await told_since_a_copy(folder, world, tmp_path / "copy"), log_id=b"\x07" * 16)
     told = replace(ack, epoch=ack.epoch + 30, version=9, fence_version=8, state_id=b"\x01" * 16)
     copy = boot(tmp_path / "copy", "n1", "demo")
     copy.save(log_id="07" * 16)

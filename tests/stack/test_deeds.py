@@ -204,13 +204,20 @@ def test_what_was_left_out_is_started_by_the_next_stack(stack: Stack, deed: Deed
     assert "`stele stack up` without `--without placements`" in raised.value.hint
 
 
+def stack_of(
+    tmp_path: Path, fake_module: FakeModule, name: str, source: str
+) -> tuple[Stack, ServiceSpec]:
+    """With node n1 alone, which is a module of this source. It is not started."""
+    path = os.pathsep.join([str(fake_module(name, source)), os.environ.get("PYTHONPATH", "")])
+    spec = ServiceSpec("n1", name)
+    return Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path}), spec
+
+
 def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
     """Its address is announced before anybody can say whether it may join."""
-    path = os.pathsep.join([str(fake_module("refused", REFUSED)), os.environ.get("PYTHONPATH", "")])
-    spec = ServiceSpec("n1", "refused")
-    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    stack, spec = stack_of(tmp_path, fake_module, "refused", REFUSED)
     with contextlib.suppress(ChildFailed):  # as when it ends before its address was read
         stack.start_services([spec])
     try:
@@ -225,9 +232,7 @@ def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
 def test_a_node_is_started_with_what_it_is_to_accept(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
-    path = os.pathsep.join([str(fake_module("older", OLDER)), os.environ.get("PYTHONPATH", "")])
-    spec = ServiceSpec("n1", "older")
-    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    stack, spec = stack_of(tmp_path, fake_module, "older", OLDER)
     (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
     (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
     plain = stack.node_spec
@@ -256,9 +261,7 @@ def test_a_setting_that_is_refused_is_not_suggested(
 ) -> None:
     said = "n1: STELE_ACCEPT_LOST_EPOCHS=0a names the log that this node follows"
     source = f"import sys; sys.exit(print('{said}', file=sys.stderr) or 78)"
-    path = os.pathsep.join([str(fake_module("wrongly", source)), os.environ.get("PYTHONPATH", "")])
-    spec = ServiceSpec("n1", "wrongly")
-    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    stack, spec = stack_of(tmp_path, fake_module, "wrongly", source)
     (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
     (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
     stack.start_services([spec])
@@ -281,11 +284,7 @@ def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(
     tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its address is announced, and its row is there, before it knows that it cannot run."""
-    path = os.pathsep.join(
-        [str(fake_module("refused_later", REFUSED_LATER)), os.environ.get("PYTHONPATH", "")]
-    )
-    spec = ServiceSpec("n1", "refused_later")
-    stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+    stack, spec = stack_of(tmp_path, fake_module, "refused_later", REFUSED_LATER)
     member = Node(node_id="n1", address="", dc="", rack="", num_tokens=1, state=NodeState.NORMAL)
     monkeypatch.setattr(settling, "_row", lambda *_: member)
     is_well = settling._is_well

@@ -243,8 +243,10 @@ class Stack:
             self.supervisor.kill_for_good(name)
             self.supervisor.forget(name)
         if anew or name not in known:
-            self._with_more.discard(name)
-            self._with_more.update([name] if more else [])
+            if more:
+                self._with_more.add(name)
+            else:
+                self._with_more.discard(name)
             spec = self.node_spec(int(name[1:]))
             self.start_services([replace(spec, env={**spec.env, **more})])
         elif known[name] in (State.STOPPED, State.GIVEN_UP):
