@@ -252,9 +252,9 @@ async def reading_live(
     """Read a flow inside the block; the callbacks must not raise."""
     with tempfile.TemporaryDirectory(prefix=f"stele-{flow.service}-") as datadir:
         reader = LiveReader(settings, flow, datadir, on_record, on_read_until)
-        async with asyncio.timeout(START_TIMEOUT_S):
-            await reader.app.start()
         try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await reader.app.start()
             yield reader
         finally:
             with contextlib.suppress(TimeoutError):
