@@ -242,6 +242,28 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
 
 
 @pytest.mark.broker
+async def test_looks_at_a_topic_that_is_gone_go_on_with_the_same_clients(
+    kafka: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone for hours, and is looked at several times a second."""
+    made = list[object]()
+
+    def counted(settings: dict[str, Any]) -> AdminClient:
+        made.append(settings)
+        return AdminClient(settings)
+
+    monkeypatch.setattr(log_kafka, "AdminClient", counted)
+    log = KafkaLog(Brokers(kafka), flow_topic(cluster, "epochs"))
+    try:
+        for _ in range(5):
+            with pytest.raises(TopicMissingError):
+                await log.look(0)
+        assert len(made) == 1
+    finally:
+        await log.close()
+
+
+@pytest.mark.broker
 async def test_own_records_are_read_by_their_reports_between_those_of_others(
     kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

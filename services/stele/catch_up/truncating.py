@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stele.domain.image import Image
+from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
 from stele.runtime.logs import get_logger
 from stele.runtime.starting import AskEnds
@@ -59,4 +60,4 @@ def delete_records(brokers: Brokers, topic: str, offset: int) -> None:
         [TopicPartition(topic, 0, offset)], request_timeout=DELETE_S, operation_timeout=DELETE_S
     )
     for answer in asked.values():
-        answer.result(DELETE_S + 1)
+        answer_of(answer, DELETE_S + 1)

@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
@@ -235,9 +236,13 @@ class KafkaLog:
                 consumer.close()
 
     def _look(self, offset: int | None) -> Look:
-        """Raises TimeoutError, KafkaException. Clients that failed may hold on to a leader that is dead."""
+        """Raises TimeoutError, KafkaException. Clients that failed may hold on to a leader that is dead; that
+        the topic is not there is no failure of theirs.
+        """
         try:
             return self._look_once(offset)
+        except TopicMissingError:
+            raise
         except (KafkaException, TimeoutError) as error:
             looker, admin, self._looker, self._admin = self._looker, self._admin, None, None
             why = self._refusals.why(error, admin)
@@ -264,7 +269,7 @@ class KafkaLog:
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )
         try:
-            return str(asked[self._topic].result(LOOK_TIMEOUT_S).topic_id)
+            return str(answer_of(asked[self._topic], LOOK_TIMEOUT_S).topic_id)
         except KafkaException as error:
             cause = error.args[0]
             if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

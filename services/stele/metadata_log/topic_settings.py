@@ -11,6 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
 from stele.runtime.kafka import EPOCH_MAX_MESSAGE_BYTES
 from stele.runtime.logs import get_logger
@@ -97,7 +98,7 @@ def settings_of(brokers: Brokers, topic: str) -> Ask:
 
     def ask() -> Mapping[str, str]:
         asked = admin.describe_configs([resource], request_timeout=ANSWER_S)
-        found = asked[resource].result(ANSWER_S)
+        found = answer_of(asked[resource], ANSWER_S)
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     return ask

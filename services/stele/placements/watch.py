@@ -18,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.admin import answer_of
 from stele.log.brokers import Brokers, Settings
 from stele.log.chain import digest_of
 from stele.log.ends import resolve
@@ -108,7 +109,7 @@ class TopicWatch:
             for which in (OFFSET_BEGINNING, OFFSET_END)
         )
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
-        ids = {name: str(future.result(TIMEOUT_S).topic_id) for name, future in asked.items()}
+        ids = {name: str(answer_of(future, TIMEOUT_S).topic_id) for name, future in asked.items()}
         return {
             name.removeprefix("stele.").removesuffix(self._suffix): TopicState(
                 begin.offset, end.offset, ids[name], len(topics[name].partitions)

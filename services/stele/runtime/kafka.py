@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
 from stele.log.refusals import Refusals
 
@@ -211,7 +212,7 @@ def _create(admin: AdminClient, new: list[NewTopic], timeout_s: float) -> list[s
     created = list[str]()
     for name, made in admin.create_topics(new, operation_timeout=timeout_s).items():
         try:
-            made.result(timeout=2 * timeout_s)
+            answer_of(made, 2 * timeout_s)
             created.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process's work

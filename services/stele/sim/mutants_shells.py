@@ -6,6 +6,7 @@ Attackers found each of them once. What finds them now is a test with the real t
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,13 +27,14 @@ from stele.domain.messages import Order
 from stele.domain.requests import not_taken
 from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
-from stele.log import avro
+from stele.log import admin, avro
 from stele.log.archive.records import Archived
 from stele.log.avro import Reader, read_long
 from stele.log.chain import Anchor, Chain
 from stele.log.codec import encode_outcome
 from stele.log.delivered import Delivered
 from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
+from stele.log.kafka import KafkaLog, TopicMissingError
 from stele.log.notices import Notices
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Look, Record
@@ -424,6 +426,31 @@ def answered_connections_close_by_themselves(patch: Patch) -> None:
     patch.attribute(_Protocol, "_watch_its_end", as_without_tls)
 
 
+def looks_at_nothing_make_clients(patch: Patch) -> None:
+    """Each look at a topic that is not there makes its clients anew: that costs a process its memory."""
+    look = KafkaLog._look  # noqa: SLF001
+
+    def as_after_a_failure(self: KafkaLog, offset: int | None) -> Look:
+        try:
+            return look(self, offset)
+        except TopicMissingError:
+            self._admin = None
+            raise
+
+    patch.attribute(KafkaLog, "_look", as_after_a_failure)
+
+
+def errors_keep_who_asked(patch: Patch) -> None:
+    """An error of an admin client is raised as it is: a cycle with its future keeps every frame that it passes
+    through, and the client.
+    """
+
+    def answer_of(asked: Future[T], timeout_s: float) -> T:
+        return asked.result(timeout_s)
+
+    patch.attribute(admin, "answer_of", answer_of)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -460,4 +487,6 @@ SHELL_MUTANTS: Final = (
     console_leaves_it_to_others_who_may,
     handshakes_are_not_counted,
     answered_connections_close_by_themselves,
+    looks_at_nothing_make_clients,
+    errors_keep_who_asked,
 )

@@ -1,0 +1,59 @@
+"""What an admin client of Kafka answers, and that nothing of it is left where that is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from stele.log.admin import answer_of
+
+
+class Client:
+    """Whose life is watched."""
+
+
+@pytest.fixture(autouse=True)
+def collector_is_off() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def failed() -> Future[str]:
+    """As the library makes them: the error passes through a frame that holds the future."""
+    made = Future[str]()
+    try:
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    except KafkaException as error:
+        made.set_exception(error)
+    return made
+
+
+def test_an_answer_is_given_and_an_error_raised_with_its_code() -> None:
+    given = Future[str]()
+    given.set_result("all")
+    assert answer_of(given, 1.0) == "all"
+    with pytest.raises(KafkaException) as raised:
+        answer_of(failed(), 1.0)
+    assert raised.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    with pytest.raises(TimeoutError):
+        answer_of(Future[str](), 0.01)
+
+
+def test_an_error_keeps_no_client_that_a_frame_held() -> None:
+    clients, asked = list[weakref.ref[Client]](), failed()
+
+    def ask() -> None:
+        client = Client()
+        clients.append(weakref.ref(client))
+        answer_of(asked, 1.0)
+
+    with contextlib.suppress(KafkaException):
+        ask()
+    assert clients[0]() is None
