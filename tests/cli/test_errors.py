@@ -237,6 +237,32 @@ def test_an_unknown_outcome_names_the_request_id_to_send_again(
     assert "--request-id mine" in last_line(ran.err)
 
 
+def test_an_unknown_outcome_is_told_with_what_the_service_says_of_itself(
+    server: Server, stele: Stele
+) -> None:
+    gone = "Nothing is decided: the topic stele.library.epochs is not there"
+    server.answer("POST", "/v1/commands", {"code": "timed_out", "message": "In vain."}, 504)
+    server.answer("GET", "/healthz", {"ok": False, "epoch": 7, "reason": gone}, 503)
+    ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
+    assert ran.exit_code == 3
+    assert "The outcome of request mine is unknown" in last_line(ran.err)
+    assert f"It says: {gone}." in last_line(ran.err)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({"ok": True, "reason": "for your information"}, 200), (["no health"], 503)],
+)
+def test_of_a_service_that_is_well_or_says_nothing_nothing_is_told(
+    server: Server, stele: Stele, body: object, status: int
+) -> None:
+    server.answer("POST", "/v1/commands", {"code": "timed_out", "message": "In vain."}, 504)
+    server.answer("GET", "/healthz", body, status)
+    ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
+    assert "is unknown" in last_line(ran.err)
+    assert "It says" not in ran.err
+
+
 def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("keyspace", "list", "--url", DEAD, "--url", server.url)

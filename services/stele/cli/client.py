@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -55,6 +55,12 @@ class _TryAgainError(Exception):
         super().__init__(why)
         self.why = why
         self.lasting = lasting
+
+
+class _Ailing(msgspec.Struct):
+    """Of an answer of /healthz."""
+
+    reason: str = ""
 
 
 class Deadline:
@@ -177,8 +183,9 @@ class Client:
         try:
             answer = self._retrying("metadata-log", "POST", "/v1/commands", content=body)
         except UnreachableError as error:
+            told = f"{error.message}{self._what_ails('metadata-log')}"
             raise UnreachableError(
-                f"The outcome of request {envelope.request_id} is unknown: {error.message}",
+                f"The outcome of request {envelope.request_id} is unknown: {told}",
                 f"Send it again with --request-id {envelope.request_id}: it takes effect once.",
             ) from error
         if answer.status_code == httpx.codes.CONFLICT or answer.is_success:
@@ -281,6 +288,17 @@ class Client:
             f"Addresses {self.places.source}: {', '.join(self.places.of(service))}. "
             f"Is it running?{self.places.look}",
         )
+
+    def _what_ails(self, service: str) -> str:
+        """What the instances that answer say of themselves, such as that a topic is gone; each thing once."""
+        said = list[str]()
+        for url in self.places.of(service):
+            with suppress(*NO_ANSWER, msgspec.DecodeError):
+                answer = self._http(url).get(f"{url}/healthz", timeout=_timeout(ASK_S))
+                reason = msgspec.json.decode(answer.content, type=_Ailing).reason
+                if reason and not answer.is_success and reason not in said:
+                    said.append(reason)
+        return "".join(f" It says: {reason.rstrip('.')}." for reason in said)
 
     def _any_instance(
         self,
