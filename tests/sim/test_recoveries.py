@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from stele.sim.processes.recoveries import Asked, Held, RecoveryWitness
+import pytest
+
+from stele.sim.kernel import us
+from stele.sim.processes.recoveries import NOTICED_S, Asked, Held, RecoveryWitness
 
 BEFORE, LOST, TOPIC, LATER = (bytes([number] * 16) for number in range(1, 5))
 LINES = {
@@ -41,3 +44,33 @@ def test_nothing_is_given_up_by_who_was_not_asked_to_choose() -> None:
     recoveries.asks(asked(""))
     assert not recoveries.gave_up(LOST, LINES[LATER].keys())
     assert len(recoveries.asked) == 1
+
+
+def hurt(went_on_s: float) -> RecoveryWitness:
+    """The topic loses what cu1 has read, and somebody goes on in its place so much later."""
+    recoveries = witness()
+    world: Any = recoveries._world
+    cu1 = SimpleNamespace(name="cu1", kills=0, alive=True, image=SimpleNamespace(state_id=LOST))
+    kernel = SimpleNamespace(now_us=0, at=lambda *call: call[2](*call[3:]))
+    world.machines, world.replicas, world.kernel = {"cu1": cu1}, [], kernel
+    world.topic, world.witness.head = SimpleNamespace(faulted_us=0), BEFORE
+    recoveries.hurt(LOST)
+    recoveries._kept_by[LOST] = {"cu1": 0}
+    kernel.now_us = us(went_on_s)
+    recoveries.wins(BEFORE)
+    return recoveries
+
+
+def test_what_others_went_on_without_is_passed_over_once_who_has_it_was_started_again() -> None:
+    recoveries = hurt(went_on_s=1.0)
+    assert not recoveries.was_passed_over(LOST), "cu1 stands still, and tells of it"
+    recoveries._world.machines["cu1"].kills += 1
+    assert recoveries.was_passed_over(LOST)
+    assert not recoveries.was_passed_over(BEFORE)
+
+
+@pytest.mark.parametrize("went_on_s", [NOTICED_S + 1])
+def test_nothing_is_passed_over_by_who_has_had_the_time_to_notice(went_on_s: float) -> None:
+    recoveries = hurt(went_on_s)
+    recoveries._world.machines["cu1"].kills += 1
+    assert not recoveries.was_passed_over(LOST)

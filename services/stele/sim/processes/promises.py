@@ -92,7 +92,8 @@ class PromiseWitness:
                 self._world.demand(
                     request_id in self.excused
                     or outcome.state_id in self._witness.recoveries.forgotten
-                    or self._witness.recoveries.gave_up(outcome.state_id, line.keys()),
+                    or self._witness.recoveries.gave_up(outcome.state_id, line.keys())
+                    or self._witness.recoveries.was_passed_over(outcome.state_id),
                     HOLDS,
                     f"the outcome of request {request_id}, told as epoch {outcome.epoch}, is in the"
                     " history at the end",

@@ -79,6 +79,13 @@ class RecoveryWitness:
         """What processes had read when the topic was hurt, and how often they had been killed."""
         self._hurt_after: list[bytes] = []
         self._head_when_hurt = ZERO
+        self._head_left = ZERO
+        self._lost: Set[bytes] = frozenset()
+        """When the topic was hurt the last time."""
+        self._kept_by: dict[bytes, dict[str, int]] = {}
+        """Which replicas had what was lost then, and how often they had been killed."""
+        self._passed_over: set[bytes] = set()
+        """In whose place others came at once, without a recovery: of who had not read them."""
 
     @property
     def _witness(self) -> "Witness":
@@ -98,6 +105,7 @@ class RecoveryWitness:
             self._witness.line(self._head_when_hurt).keys()
             - self._witness.line(self._witness.head).keys()
         )
+        self._head_left, self._lost = self._witness.head, lost
         kernel = self._world.kernel
         kernel.at(kernel.now_us, None, self._who_is_left_with, lost)
 
@@ -110,8 +118,12 @@ class RecoveryWitness:
             if machine.alive and machine.image is not None:
                 found |= self._witness.line(machine.image.state_id).keys()
         for replica in world.replicas:
-            for content in segments(replica.disk):
-                found.update(states_in(content).values())
+            kept = {
+                each for content in segments(replica.disk) for each in states_in(content).values()
+            }
+            for each in kept & lost:
+                self._kept_by.setdefault(each, {})[replica.name] = replica.kills
+            found |= kept
         forgotten = lost - found
         if forgotten:
             world.trace(f"{len(forgotten)} epochs are lost, and nobody has them any more")
@@ -166,6 +178,9 @@ class RecoveryWitness:
 
     def wins(self, before: bytes) -> None:
         """A winner follows this state."""
+        since_us = self._world.kernel.now_us - self._world.topic.faulted_us
+        if before == self._head_left and since_us <= us(NOTICED_S):
+            self._passed_over |= self._lost
         if self.first_states and before == self.first_states[-1]:
             self.begun_us = self._world.kernel.now_us
 
@@ -181,6 +196,16 @@ class RecoveryWitness:
         """
         witness = self._witness
         return any(each in line and state_id not in witness.line(each) for each in self.taken)
+
+    def was_passed_over(self, state_id: bytes) -> bool:
+        """Whether the topic lost this state, and who had not read it went on at once. A replica that has it
+        stands still, and says so, until somebody recovers the log. One that is started again before that
+        begins with what others say that they read in the topic, and sets it aside.
+        """
+        return state_id in self._passed_over and all(
+            self._world.machines[name].kills > kills
+            for name, kills in self._kept_by.get(state_id, {}).items()
+        )
 
     def _holders(self, asked: Asked, state_id: bytes) -> list[str]:
         """Who said that it has this state, of those whose history counts."""
