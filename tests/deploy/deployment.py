@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -166,6 +167,9 @@ class Deployment:
             said = "\n".join(f"{n}: {self.logs(n)[-1500:]}" for n in self._unhealthy())
             raise AssertionError(f"{error}\n{said}") from None
 
+    def is_healthy(self, service: str) -> bool:
+        return service not in self._unhealthy()
+
     def _unhealthy(self) -> list[str]:
         """Services that are not as they should be: `topics` has ended well, the others answer."""
         bad: list[str] = []
@@ -242,6 +246,35 @@ class Deployment:
         """The brokers for a client that is in no container."""
         return ",".join(f"{LOOPBACK}:{port}" for port in self.broker_ports.values())
 
+    def in_a_container(self, *command: str) -> str:
+        """Standard output of a command in a container that ends with it."""
+        arguments = ("run", "--rm", "--no-deps", "-T", "topics", *command)
+        return self.compose(*arguments, timeout_s=UP_TIMEOUT_S)
+
+    def stele(self, *command: str) -> str:
+        return self.in_a_container("stele", *command)
+
+    @contextmanager
+    def once(self, service: str, *settings: str) -> Iterator[None]:
+        """A service in the place of its container, with more settings, until somebody presses Ctrl-C."""
+        given = [part for setting in settings for part in ("-e", setting)]
+        arguments = ("run", "--rm", "--no-deps", "--use-aliases", "-T", *given, service)
+        running = subprocess.Popen(
+            [*self._compose, *arguments],
+            cwd=ROOT,
+            env={**self._env, "COMPOSE_PROFILES": "nodes"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+        try:
+            yield
+        finally:
+            os.killpg(running.pid, signal.SIGINT)
+            said, _ = running.communicate(timeout=CALL_TIMEOUT_S)
+            note(f"{service} with {', '.join(settings)} said: {said[-1500:]}")
+
     def analytics(self, *command: str) -> str:
         """Standard output of a command in a container of its own, which has the tables to read."""
         arguments = ("run", "--rm", "-T", "analytics", *command)
@@ -281,6 +314,9 @@ class Deployment:
         found = self._call("GET", f"/v1/epochs?from={first}&limit=1000")
         assert isinstance(found, list)
         return found
+
+    def status_of(self, request_id: str) -> str:
+        return str(self._call("GET", f"/v1/requests/{request_id}")["request"]["status"])
 
     def node_states(self) -> dict[str, str]:
         return {node["node_id"]: node["state"] for node in self.state()["nodes"]}
