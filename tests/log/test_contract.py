@@ -242,28 +242,6 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
 
 
 @pytest.mark.broker
-async def test_looks_at_a_topic_that_is_gone_go_on_with_the_same_clients(
-    kafka: str, cluster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be gone for hours, and is looked at several times a second."""
-    made = list[object]()
-
-    def counted(settings: dict[str, Any]) -> AdminClient:
-        made.append(settings)
-        return AdminClient(settings)
-
-    monkeypatch.setattr(log_kafka, "AdminClient", counted)
-    log = KafkaLog(Brokers(kafka), flow_topic(cluster, "epochs"))
-    try:
-        for _ in range(5):
-            with pytest.raises(TopicMissingError):
-                await log.look(0)
-        assert len(made) == 1
-    finally:
-        await log.close()
-
-
-@pytest.mark.broker
 async def test_own_records_are_read_by_their_reports_between_those_of_others(
     kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,11 +342,9 @@ async def test_nothing_of_a_topic_made_anew_at_once_is_given_before_a_doubt(
         await log.close()
 
 
-@pytest.mark.broker
-async def test_looks_go_by_one_client(
-    kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each process looks every two seconds, and a client is threads and connections."""
+@pytest.fixture
+def admins(monkeypatch: pytest.MonkeyPatch) -> list[AdminClient]:
+    """All that are made."""
     made = list[AdminClient]()
 
     def make(settings: dict[str, Any]) -> AdminClient:
@@ -376,13 +352,34 @@ async def test_looks_go_by_one_client(
         return made[-1]
 
     monkeypatch.setattr(log_kafka, "AdminClient", make)
+    return made
+
+
+@pytest.mark.broker
+async def test_looks_go_by_one_client(kafka: str, topics: str, admins: list[AdminClient]) -> None:
+    """Each process looks every two seconds, and a client is threads and connections."""
     log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
         for _ in range(5):
             await log.look(None)
     finally:
         await log.close()
-    assert len(made) == 1
+    assert len(admins) == 1
+
+
+@pytest.mark.broker
+async def test_looks_at_a_topic_that_is_gone_go_by_one_client(
+    kafka: str, cluster: str, admins: list[AdminClient]
+) -> None:
+    """It may be gone for hours, and is looked at several times a second."""
+    log = KafkaLog(Brokers(kafka), flow_topic(cluster, "epochs"))
+    try:
+        for _ in range(5):
+            with pytest.raises(TopicMissingError):
+                await log.look(0)
+    finally:
+        await log.close()
+    assert len(admins) == 1
 
 
 async def _is_there(log: Log) -> bool:
