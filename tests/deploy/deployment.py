@@ -300,6 +300,13 @@ class Deployment:
         self.until(answered, f"an outcome of {request_id}")
         return answers[-1]
 
+    def has_keyspace(self, name: str, nodes: Sequence[str]) -> None:
+        """Once these are members; each gets a copy of everything."""
+        members = dict.fromkeys(nodes, "normal")
+        self.until(lambda: self.node_states() == members, f"{len(nodes)} members", 90.0)
+        command = {"type": "create_keyspace", "name": name, "replication": {"dc1": len(nodes)}}
+        assert self.submit(f"keyspace-{name}", command)["applied"]
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
             f"http://{LOOPBACK}:{self.port}{path}",
@@ -352,6 +359,22 @@ class Deployment:
                 last = repr(error)[:500]
             time.sleep(poll_s)
         raise AssertionError(f"not within {deadline_s} s: {what}. {last}")
+
+
+@contextmanager
+def deployed(*services: str) -> Iterator[Deployment]:
+    """All services, or these and what they depend on, up and well inside the block."""
+    found = Deployment()
+    try:
+        found.down()  # what an interrupted run has left
+        note("building the images")
+        found.build()
+        note("starting everything")
+        found.up(*services)
+        note("everything is healthy")
+        yield found
+    finally:
+        found.down()
 
 
 class LoadClient:

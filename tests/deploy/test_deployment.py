@@ -25,6 +25,7 @@ from tests.deploy.deployment import (
     CommandFailed,
     Deployment,
     LoadClient,
+    deployed,
     note,
     run,
 )
@@ -62,26 +63,14 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def deployment(docker: None) -> Iterator[Deployment]:
-    found = Deployment()
-    try:
-        found.down()  # what an interrupted run has left
-        note("building the images")
-        found.build()
-        note("starting everything")
-        found.up()
-        note("everything is healthy")
+    with deployed() as found:
         yield found
-    finally:
-        found.down()
 
 
 @pytest.fixture(scope="module")
 def load(deployment: Deployment) -> Iterator[LoadClient]:
     """A client that writes and reads from when three nodes are members."""
-    members = dict.fromkeys(NODES, "normal")
-    deployment.until(lambda: deployment.node_states() == members, "three members", 90.0)
-    command = {"type": "create_keyspace", "name": KEYSPACE, "replication": {"dc1": 3}}
-    assert deployment.submit("keyspace-library", command)["applied"]
+    deployment.has_keyspace(KEYSPACE, NODES)
     client = LoadClient(deployment)
     try:
         yield client

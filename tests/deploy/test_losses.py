@@ -11,7 +11,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.deployment import CALL_TIMEOUT_S, PROJECT, CommandFailed, Deployment, note
+from tests.deploy.deployment import (
+    CALL_TIMEOUT_S,
+    PROJECT,
+    CommandFailed,
+    Deployment,
+    deployed,
+    note,
+)
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
 
@@ -34,18 +41,9 @@ OLDER_BY = 100
 
 @pytest.fixture(scope="module")
 def deployment(docker: None) -> Iterator[Deployment]:
-    found = Deployment()
-    try:
-        found.down()
-        found.build()
-        found.up(*STARTED)
-        members = dict.fromkeys(NODES, "normal")
-        found.until(lambda: found.node_states() == members, "three members", 90.0)
-        command = {"type": "create_keyspace", "name": KEYSPACE, "replication": {"dc1": 3}}
-        assert found.submit("keyspace-library", command)["applied"]
+    with deployed(*STARTED) as found:
+        found.has_keyspace(KEYSPACE, NODES)
         yield found
-    finally:
-        found.down()
 
 
 def test_a_log_whose_topic_is_deleted_goes_on_from_what_the_replicas_hold(

@@ -55,7 +55,6 @@ def hurt(went_on_s: float) -> RecoveryWitness:
     world.machines, world.replicas, world.kernel = {"cu1": cu1}, [], kernel
     world.topic, world.witness.head = SimpleNamespace(faulted_us=0), BEFORE
     recoveries.hurt(LOST)
-    recoveries._kept_by[LOST] = {"cu1": 0}
     kernel.now_us = us(went_on_s)
     recoveries.wins(BEFORE)
     return recoveries

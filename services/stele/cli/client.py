@@ -291,10 +291,11 @@ class Client:
 
     def _what_ails(self, service: str) -> str:
         """What the instances that answer say of themselves, such as that a topic is gone; each thing once."""
-        said = list[str]()
+        said, deadline = list[str](), Deadline(ASK_S)
         for url in self.places.of(service):
+            limit_s = max(LEAST_S, deadline.left_s())
             with suppress(*NO_ANSWER, msgspec.DecodeError):
-                answer = self._http(url).get(f"{url}/healthz", timeout=_timeout(ASK_S))
+                answer = self._http(url).get(f"{url}/healthz", timeout=_timeout(limit_s))
                 reason = msgspec.json.decode(answer.content, type=_Ailing).reason
                 if reason and not answer.is_success and reason not in said:
                     said.append(reason)

@@ -83,7 +83,7 @@ class RecoveryWitness:
         self._lost: Set[bytes] = frozenset()
         """When the topic was hurt the last time."""
         self._kept_by: dict[bytes, dict[str, int]] = {}
-        """Which replicas had what was lost then, and how often they had been killed."""
+        """Who had what was lost then, and how often they had been killed."""
         self._passed_over: set[bytes] = set()
         """In whose place others came at once, without a recovery: of who had not read them."""
 
@@ -113,22 +113,24 @@ class RecoveryWitness:
         """Whoever dies in the moment in which the topic is hurt is dead by now. What nobody has any more nobody
         can miss: the log goes on without it.
         """
-        world, found = self._world, set[bytes]()
+        world = self._world
+        for each in lost:
+            self._kept_by.pop(each, None)
         for machine in world.machines.values():
             if machine.alive and machine.image is not None:
-                found |= self._witness.line(machine.image.state_id).keys()
+                self._keeps(machine, lost & self._witness.line(machine.image.state_id).keys())
         for replica in world.replicas:
-            kept = {
-                each for content in segments(replica.disk) for each in states_in(content).values()
-            }
-            for each in kept & lost:
-                self._kept_by.setdefault(each, {})[replica.name] = replica.kills
-            found |= kept
-        forgotten = lost - found
+            for content in segments(replica.disk):
+                self._keeps(replica, lost & {*states_in(content).values()})
+        forgotten = lost - self._kept_by.keys()
         if forgotten:
             world.trace(f"{len(forgotten)} epochs are lost, and nobody has them any more")
             world.ages_end()
             self.forgotten |= forgotten
+
+    def _keeps(self, machine: "Machine", states: Set[bytes]) -> None:
+        for each in states:
+            self._kept_by.setdefault(each, {})[machine.name] = machine.kills
 
     def serves(self, machine: "Machine", path: str) -> None:
         """Somebody tells what it has."""
@@ -198,8 +200,8 @@ class RecoveryWitness:
         return any(each in line and state_id not in witness.line(each) for each in self.taken)
 
     def was_passed_over(self, state_id: bytes) -> bool:
-        """Whether the topic lost this state, and who had not read it went on at once. A replica that has it
-        stands still, and says so, until somebody recovers the log. One that is started again before that
+        """Whether the topic lost this state, and who had not read it went on at once. Whoever has it
+        stands still, and says so, until somebody recovers the log. A replica that is started again before that
         begins with what others say that they read in the topic, and sets it aside.
         """
         return state_id in self._passed_over and all(
