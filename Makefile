@@ -2,22 +2,25 @@ PYTHON ?= python3
 BIN    := .venv/bin
 UV     := $(BIN)/uv
 SETUP  := .venv/.setup-done
-WORKERS ?= 6
+WORKERS ?= 5
 UNREAD := /(tests?|pip|mypy|moto|botocore|_vendor|lexers|pandas)/
 PAGE_TOOLS := .cache/page
 TSC    := $(PAGE_TOOLS)/node_modules/.bin/tsc
-PYTEST := $(BIN)/pytest -n $(WORKERS) # two at first: see tests/workers.py
+MERMAID := .cache/site/mermaid.min.js
+MERMAID_PACKAGE := mermaid@11.12.0
+MERMAID_SHA256 := 07e37dfa97b337ccc85365d57eddf99b9706f09db3b59b260d0333b23b343c4b
+PYTEST := $(BIN)/pytest -n $(WORKERS)
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup classes demo drill test collected test-fast hunt mutate kills check page-types docs bench lock up down compose-test clean
+.PHONY: help setup classes chromium demo drill test test-all test-fast test-profile collected hunt mutate check page-types docs bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 setup: $(SETUP) ## virtual environment, Python packages and jars, all by lock files
 
-$(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml $(wildcard jars/*/*.toml)
+$(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml tests/simulator/pyproject.toml $(wildcard jars/*/*.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Stele needs Python 3.11 or newer: install it, then make setup PYTHON=python3.11")'
 	@$(PYTHON) -I services/stele/runtime/java.py
 	@echo "1 of 4: a virtual environment in .venv"
@@ -26,8 +29,8 @@ $(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml $(wildcard jar
 	@echo "2 of 4: Python packages, 1.2 GB in .venv, most of it Spark; a minute or two the first time"
 	@$(UV) pip install --python $(BIN)/python --quiet --require-hashes -r requirements/all.txt
 	@echo "3 of 4: stele itself"
-	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
-	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '$(UNREAD)' .venv/lib services
+	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e . -e tests/simulator
+	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '$(UNREAD)' .venv/lib services tests/simulator
 	@echo "4 of 4: jars of Kafka and of Spark's connectors, in .cache/jars"
 	@$(BIN)/python -m stele.stack.jars sync
 	@touch $@
@@ -43,15 +46,31 @@ drill: setup ## lose the log of a real cluster under load, and recover it
 classes: setup ## half a minute, once: then brokers and Spark start in half the time
 	$(BIN)/python -m stele.stack.classes
 
-test: setup ## everything that must hold
-	@$(MAKE) --no-print-directory -j 2 check classes collected
-	$(PYTEST)
+test: setup ## all promises, in at most 15 minutes on two cores
+	@$(MAKE) --no-print-directory -j 2 check classes chromium collected
+	$(PYTEST) -m "not slow"
+	@case "$${STELE_SKIP_BROWSER:-0}" in 0) ;; *) echo "The browser tests were skipped: STELE_SKIP_BROWSER is set." ;; esac
+
+test-all: setup ## everything: planted bugs, stories, 300 disasters, containers, kills, ten minutes of live chaos; hours
+	@$(MAKE) --no-print-directory -j 2 check classes chromium collected
+	@date +%s >.cache/test-all.begun
+	STELE_TEST_KILLS_S=600 $(PYTEST)
+	$(BIN)/stele sim live --minutes 10
+	@echo "make test-all took $$((($$(date +%s) - $$(cat .cache/test-all.begun)) / 60)) minutes"
+
+test-fast: check ## the tests that need no server, in a few minutes
+	$(PYTEST) -m "not slow and not broker and not end_to_end and not spark and not deploy and not browser"
+
+test-profile: setup ## run `make test` and write its processor time by suite to docs/testing.md
+	@$(MAKE) --no-print-directory -j 2 classes chromium collected
+	$(PYTEST) -m "not slow" -p tests.cpu_profile
+	$(BIN)/python -m tests.cpu_profile
+
+chromium: setup # for the browser tests; STELE_SKIP_BROWSER=1 skips them
+	@$(BIN)/python -m tests.chromium
 
 collected: setup # the tests' modules are compiled once: else each worker does it; what is wrong with them the run says
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 || true
-
-test-fast: check ## the same without what takes minutes
-	$(PYTEST) -m "not slow and not broker and not end_to_end and not spark and not deploy and not browser"
 
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
 	STELE_HUNT=yes $(PYTEST) -m "not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
@@ -59,9 +78,6 @@ hunt: setup ## the properties with new examples each time: what fails becomes a 
 
 mutate: setup ## 500 bugs made by machine, one at a time: which of them the tests that need no server find
 	$(BIN)/python -m tests.mutation
-
-kills: setup ## ten minutes of kill -9 at the Spark job, its JVM and its workers: the tables equal a plain replay
-	STELE_TEST_KILLS_S=600 $(BIN)/pytest -s tests/spark/test_kills.py
 
 check: setup ## style, types, import rules, dead code, schema compatibility; the page's types where Node is there
 	$(BIN)/ruff format --check
@@ -82,7 +98,13 @@ $(TSC): infra/page/package.json infra/page/package-lock.json
 	npm ci --prefix $(PAGE_TOOLS) --silent --no-audit --no-fund
 	@touch $@
 
+$(MERMAID): # draws the site's diagrams; where npm is missing they are shown as text
+	@mkdir -p $(@D)
+	@cd $(@D) && npm pack $(MERMAID_PACKAGE) --silent >/dev/null && tar xzOf mermaid-*.tgz package/dist/mermaid.min.js >mermaid.js && rm mermaid-*.tgz
+	@cd $(@D) && echo "$(MERMAID_SHA256)  mermaid.js" | sha256sum --check --quiet && mv mermaid.js $(@F)
+
 docs: setup ## the pages as a site in build/site, with search; a dead link fails it
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(MERMAID); else echo "no Node here: diagrams are shown as text"; fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup ## measure, on this machine
@@ -90,6 +112,8 @@ bench: setup ## measure, on this machine
 	$(BIN)/python -m benchmarks.archive
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.ring
+	$(BIN)/python -m benchmarks.large_cluster
+	$(BIN)/python -m benchmarks.ddl
 
 lock: setup ## resolve the newest versions that pyproject.toml and jars/ allow
 	echo "uv==0.13.8" | $(LOCK) --upgrade - -o requirements/uv.txt

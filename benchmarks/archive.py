@@ -25,18 +25,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ring import Figure
-from stele.domain.archive.limits import SNAPSHOT_EPOCHS
+from stele.domain.archive.model import SNAPSHOT_EPOCHS
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, SetSetting
 from stele.domain.facts import Epoch
 from stele.log.brokers import Brokers
 from stele.log.chain import FROZEN, FROZEN_BYTES
 from stele.log.codec import decode_epoch
 from stele.log.flows import flow_topic
-from stele.log.fold import Fold
+from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Fold
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.pipeline import CommitPipeline
-from stele.log.start import BEGINNING_FOR_FOLLOWERS
 from stele.metadata_log.ids import make_ids
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.kafka import ensure_topics
@@ -60,10 +59,11 @@ LAST_EVENTS_S = 5.0
 def records(count: int) -> Iterator[bytes]:
     """A founding record and settings, each with ids of its own: those of one record, with others put in."""
     sent = list[bytes]()
-    pipeline = CommitPipeline(Fold(), sent.append, make_ids(), _nothing)
+    pipeline = CommitPipeline(Fold(), make_ids(), asyncio.new_event_loop())
     commands: tuple[AnyCommand, ...] = FoundCluster(f"{CLUSTER}/1"), SetSetting("bench", "v" * 81)
     for offset, command in enumerate(commands):
-        pipeline.submit(Envelope(request_id=new_request_id(), command=command), lambda _: None)
+        pipeline.submit(Envelope(request_id=new_request_id(), command=command))
+        sent += pipeline.take_ready().records
         pipeline.on_record(offset, sent[-1])
     yield sent[0]
     epoch: Epoch = decode_epoch(sent[1])
@@ -77,10 +77,6 @@ def records(count: int) -> Iterator[bytes]:
         frozen = FROZEN.pack(previous, state_id, log_id, previous, number, number - 1)
         id_ = f"{epoch.request_id[:24]}{number:012x}".encode()
         yield b"".join((head, frozen[HEADER_BYTES:], before, id_, after))
-
-
-def _nothing(epoch: int, _: object) -> None:
-    raise AssertionError(f"an id was looked up in epoch {epoch}")
 
 
 def fill(bootstrap: str, count: int) -> None:

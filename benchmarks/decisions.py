@@ -17,9 +17,8 @@ from typing import Final
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.log import apart
-from stele.log.fold import Fold
+from stele.log.fold import Fold, Start
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.start import Start
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Service
 from tests.log.driven import Driven

@@ -27,7 +27,7 @@ from stele.log.port import Record
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.kafka import ensure_topics
-from stele.runtime.memory import collect_seldom
+from stele.runtime.service import collect_seldom
 
 TIMEOUT_S = 30.0
 

@@ -14,9 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stele.domain.ring.allocation import allocate_tokens
-from stele.domain.ring.ownership import held_tokens
-from stele.domain.ring.shares import fair_shares
+from stele.domain.ring.allocation import allocate_tokens, fair_shares
+from stele.domain.ring.ranges import held_tokens
 from stele.domain.ring.strategy import NodeLocation, placement_of
 
 SIZES = (3, 4, 5, 6, 10, 20, 50, 100)

@@ -30,11 +30,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.commands import AnyCommand, CreateKeyspace, DropKeyspace, Noop
-from stele.domain.ring.facts import PlacementChanged
+from stele.domain.ring.model import PlacementChanged
 from stele.log.brokers import Brokers
 from stele.log.codec import decode_epoch, decode_placements_marker, encode_epoch
 from stele.log.flows import flow_topic
-from stele.placements.session import default_jars
+from stele.placements.settings import default_jars
 from stele.runtime.kafka import Topic, ensure_topics, topic_name, topic_specs
 from stele.stack.ports import free_port
 from tests.domain.history import three_nodes

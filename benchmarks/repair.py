@@ -16,13 +16,12 @@ from typing import Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from stele.agent.codes import Code
-from stele.agent.spans import Span
+from stele.agent.judging import Code
+from stele.agent.stores import Span
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.node.cells import Row
-from stele.node.comparing import differing
-from stele.node.digests import Digest
+from stele.node.digests import Digest, differing
 from stele.node.store import Store
 from stele.node.wire import Compare, Compared, Scan, Scanned, encode
 

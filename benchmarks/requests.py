@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from stele.domain.requests.ids import uuid7
-from stele.domain.requests.limits import GENERATIONS
 from stele.domain.requests.memory import GENERATION, PLACE_BITS, Generation, RequestMemory
+from stele.domain.requests.model import GENERATIONS
 
 MEASURED = 8
 """Generations added one decision at a time: one cycle of merging."""

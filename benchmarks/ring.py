@@ -18,28 +18,24 @@ from rich.table import Table
 
 from stele.domain.ring import transition
 from stele.domain.ring.allocation import allocate_tokens
-from stele.domain.ring.changes import pieces_of
 from stele.domain.ring.columns import Columns
 from stele.domain.ring.domain import placement_changed
-from stele.domain.ring.facts import PlacementChanged, RingFact
-from stele.domain.ring.image import RingImage
-from stele.domain.ring.locks import locks_of
-from stele.domain.ring.packed import packed
+from stele.domain.ring.model import PlacementChanged, RingFact, RingImage, packed, pieces_of
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,
     Placement,
     apply,
     ends_of,
+    ranges_by_column,
 )
-from stele.domain.ring.ranges import Range, RangeReplicas, range_of
-from stele.domain.ring.spans import ranges_by_column
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas, range_of
 from stele.domain.ring.strategy import NodeLocation, network_topology, placement_of
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import (
     WHOLE_RING,
     PlacementDelta,
     equals_at_rest,
+    locks_of,
     prepare,
     prepare_rings,
 )

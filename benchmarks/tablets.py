@@ -27,14 +27,12 @@ from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
-from stele.domain.names import TransitionState
+from stele.domain.names import TABLET_MAP, TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.columns import Rows
 from stele.domain.ring.placement import Placement, apply
-from stele.domain.ring.ranges import Range
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
-from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.proposals import proposal

@@ -21,7 +21,7 @@ from stele.stack.ports import LOOPBACK
 _VALID = datetime.timedelta(days=1)
 PKCS8 = PrivateFormat.PKCS8
 SEC1 = PrivateFormat.TraditionalOpenSSL
-"""What `openssl ecparam -genkey` writes, and Java does not read."""
+"""The format of `openssl ecparam -genkey`, which Java does not read."""
 
 
 class Authority:

@@ -21,10 +21,11 @@ from hypothesis import HealthCheck, settings
 
 from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
+from tests.disk import Disk, mounted
 from tests.logs import same_logs
 from tests.secured import Secured, secured_broker
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_server
-from tests.workers import FromBothEnds, put_in_order
+from tests.workers import ByModule, put_in_order
 
 # How fast this machine is says nothing about what is tested. The same examples each time tell of a change what
 # it broke; `make hunt` looks for others, and for more of them.
@@ -60,14 +61,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     os.environ[GIVEN_REDIS] = running.enter_context(redis(directory / "redis"))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FromBothEnds:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule:
     config.option.loadscopereorder = False  # the order is that of the items
-    return FromBothEnds(config, log)
+    return ByModule(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: to look for garbage in it takes a worker a quarter of its time."""
+    """Imported and collected objects stay: garbage collection of them takes a quarter of a worker's time."""
     gc.disable()
     try:
         return (yield)
@@ -115,6 +116,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A disk that can be filled."""
+    with mounted(tmp_path / "disk") as found:
+        yield found
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """A real server of S3's protocol on loopback; it looks at no signatures."""
@@ -124,7 +132,7 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture
 def cluster() -> str:
-    """A cluster name of its own for each test: topics and keys never meet."""
+    """Return a new cluster name for each test: topics and keys never collide."""
     return f"t{uuid.uuid4().hex[:12]}"
 
 

@@ -1,8 +1,8 @@
-"""Forks services that find imported what they import: ``python -m tests.fork_server SOCKET``.
+"""Forks services with their imports already loaded: ``python -m tests.fork_server SOCKET``.
 
 Each request is one message of JSON. ``{"module", "argv", "env"}``, with the files for stdout and stderr, starts
 ``python -m MODULE ARGV`` and answers its pid; ``{"poll": PID}`` answers its exit code once it has ended
-(negative: the signal), else null. What it has forked ends with it.
+(negative: the signal), else null. Its forks end with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LATER: Final = (
     "uvicorn.protocols.websockets.auto",
     "uvloop",
 )
-"""Of others, what the services import once they run, and what ``stele.cli`` imports for most commands."""
+"""Further imports of running services, and imports of ``stele.cli`` for most commands."""
 MESSAGE_BYTES: Final = 128 * 1024  # of an environment and a command line
 PR_SET_PDEATHSIG: Final = 1  # <sys/prctl.h>
 
@@ -55,7 +55,7 @@ def main(address: str) -> None:
     threads = len([*Path("/proc/self/task").iterdir()])
     assert threads == 1, f"a fork copies one thread, and what was imported has started {threads}"
     gc.collect()
-    gc.freeze()  # nobody looks through all that again, once for each fork
+    gc.freeze()  # otherwise each fork collects all of it again
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(address)
         found = _serve(connection)
@@ -64,7 +64,7 @@ def main(address: str) -> None:
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Returns in each child what it shall be, and None when nobody asks any more."""
+    """Return in each child its message, and None when the connection is closed."""
     server, prctl = os.getpid(), ctypes.CDLL(None).prctl
     while request := _received(connection):
         message, files = request
@@ -104,14 +104,14 @@ def _exit_code(pid: int) -> int | None:
 
 
 def _become(message: dict[str, Any], files: list[int]) -> None:
-    """What ``python -m MODULE ARGV`` is."""
+    """Do the same as ``python -m MODULE ARGV``."""
     for file, standard in zip(files, (1, 2), strict=True):
         os.dup2(file, standard)
         os.close(file)
     os.environ.clear()
     os.environ.update(message["env"])
     sys.argv = [message["module"], *message["argv"]]
-    sys.modules.pop(f"{message['module']}.__main__", None)  # the module itself runs anew
+    sys.modules.pop(f"{message['module']}.__main__", None)  # the module itself runs again
     runpy.run_module(message["module"], run_name="__main__", alter_sys=True)
 
 

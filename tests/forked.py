@@ -1,12 +1,12 @@
-"""Starts services and commands as forks of a process that has imported them, which costs a tenth of a start.
+"""Starts services and commands as forks of a process that has imported them, for a tenth of the cost.
 
-They are processes of their own all the same: their own group, files, memory, signals and exit code. Two
-servers fork in turn, with hash seeds of their own, so that processes of a test do not all walk a set alike.
+They are separate processes: with their own group, files, memory, signals and exit code. Two servers fork in
+turn, with different hash seeds, so that processes of a test iterate over sets in different orders.
 
-Another build, by PYTHONPATH, has servers of its own.
+Another build, by PYTHONPATH, has separate servers.
 
-``STELE_TEST_SPAWN=plain`` starts each anew. So is, in any case, what is neither, what changes the
-interpreter, and what the product itself starts: the stack, the demo and the drill.
+``STELE_TEST_SPAWN=plain`` starts each process normally. The same applies to other programs, to variables of the
+interpreter, and to processes started by the product: the stack, the demo and the drill.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWER_S: Final = 30.0
 POLL_S: Final = 0.2
 ANSWER_BYTES: Final = 64  # of a pid or an exit code
 OF_THE_INTERPRETER: Final = ("PYTHON", "LD_", "MALLOC_")
-"""Variables that a process reads before it could be told others."""
+"""Variables that the interpreter reads at its start."""
 OF_A_BUILD: Final = ("PYTHONPATH", "STELE_SCHEMAS")
 """Where what is imported comes from."""
 COMMAND_LINE: Final = "stele.cli"
@@ -89,14 +89,14 @@ def _accepted(listener: socket.socket, server: Process) -> socket.socket:
 
 
 class Forked:
-    """What ``Process`` asks of ``subprocess.Popen``."""
+    """The methods of ``subprocess.Popen`` that ``Process`` needs."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._server = server
         self._lock = threading.Lock()
-        self._end = os.pidfd_open(pid)  # readable when it has ended; nobody but poll() reaps it
+        self._end = os.pidfd_open(pid)  # readable when it has ended; only poll() reaps it
 
     def poll(self) -> int | None:
         with self._lock:
@@ -119,7 +119,7 @@ class Forked:
 
 
 def start(command: Command) -> Process:
-    """As ``stele.stack.process.spawn``; a fork where that comes to the same."""
+    """As ``stele.stack.process.spawn``; a fork where that is equivalent."""
     return _fork(command) if _can_be_forked(command) else spawn(command)
 
 

@@ -1,4 +1,4 @@
-"""Wait for a condition with a limit; the failure says what was awaited."""
+"""Wait for a condition with a limit; the failure names what was awaited."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ from collections.abc import Callable
 POLL_S = 0.02
 
 
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 90.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    deadline_s: float = 90.0,
+    *,
+    poll_s: float = POLL_S,
+    tolerate: tuple[type[Exception], ...] = (),
+) -> None:
+    """Errors of the ``tolerate`` types count as not yet; the failure shows the last one."""
+    end, last = time.monotonic() + deadline_s, ""
+    while True:
+        try:
+            if condition():
+                return
+        except tolerate as error:
+            last = f"; {error!r}"[:500]
         if time.monotonic() >= end:
-            raise AssertionError(f"not within {deadline_s} s: {what}")
-        time.sleep(POLL_S)
+            raise AssertionError(f"not within {deadline_s} s: {what}{last}")
+        time.sleep(poll_s)

@@ -26,7 +26,7 @@ WAIT_S = 30.0
 ITERATIONS = 4096
 """The least that Kafka takes."""
 SUPER_USER = "chief"
-"""May do everything, by SCRAM and by PLAIN; so may the certificate, and whoever connects without TLS."""
+"""This user may do everything, by SCRAM and by PLAIN, as may the certificate, and any client without TLS."""
 CERTIFICATE = "machine"
 USERS = {
     SUPER_USER: "a chief's secret",
@@ -53,7 +53,7 @@ class Secured:
 
     @property
     def admin(self) -> AdminClient:
-        """Of those who set it up: without TLS, and allowed everything."""
+        """Return a client without TLS and with all permissions."""
         self._admin = self._admin or AdminClient({"bootstrap.servers": self.plaintext})
         return self._admin
 
@@ -69,7 +69,7 @@ class Secured:
             made.result(WAIT_S)
 
     def forbid(self, acls: list[AclBinding]) -> None:
-        """What was allowed."""
+        """Revoke a permission."""
         filters = [
             AclBindingFilter(
                 acl.restype,
@@ -86,7 +86,7 @@ class Secured:
             gone.result(WAIT_S)
 
     def give_passwords(self, users: Mapping[str, str] = USERS) -> None:
-        """For SCRAM. Who is connected goes on with the one before."""
+        """Set passwords for SCRAM. Existing connections keep the previous one."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS)
         wanted: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion(user, info, password.encode())

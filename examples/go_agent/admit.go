@@ -63,7 +63,7 @@ func (n *Node) command(announcement string) (string, *Command, error) {
 	own, row, settings := n.identity, n.state.nodes[n.settings.nodeID], n.settings
 	values := map[string]any{
 		"node_id": settings.nodeID, "cluster": settings.cluster, "address": settings.address, "dc": settings.dc,
-		"rack": settings.rack, "supported_features": []string{}, "release_version": release, "host_id": own.HostID,
+		"rack": settings.rack, "supported_features": supported, "release_version": release, "host_id": own.HostID,
 		"partitioner": "Murmur3Partitioner", "shards": 1,
 	}
 	switch {
@@ -102,7 +102,7 @@ func (n *Node) recognise() error {
 	}
 	err := own.save(func(i *Identity) {
 		i.ClusterID, i.LogID, i.WasMember = state.clusterID, hexOf(state.logID), i.WasMember || member
-		if i.Epoch == 0 {
+		if i.Epoch == 0 || i.Epoch < state.createdAt {
 			i.Version, i.Fence, i.Epoch, i.StateID = state.version, state.fence, state.epoch, hexOf(state.stateID)
 		}
 	})

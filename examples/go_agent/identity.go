@@ -23,7 +23,8 @@ type Identity struct {
 	ClusterID     string `json:"cluster_id"`
 	LogID         string `json:"log_id"`
 	WasMember     bool   `json:"was_member"`
-	// The newest version and fence that were acknowledged, and at which epoch, or a later one that excluded a node.
+	// The newest version and fence that were acknowledged, and at which epoch, or a later one that excluded a node
+	// or created data.
 	Version int64  `json:"version"`
 	Fence   int64  `json:"fence"`
 	Epoch   int64  `json:"epoch"`

@@ -14,6 +14,7 @@ import (
 type Routed struct {
 	version, epoch, token                         int64
 	data, replica, coordinating, session, logHere string
+	reads                                         bool
 }
 
 // Refusal says why a request is not served; epoch is one that its sender should have read.
@@ -28,10 +29,13 @@ func refuse(status int, code string, epoch int64, text string, values ...any) *R
 	return &Refusal{status, code, fmt.Sprintf(text, values...), epoch}
 }
 
-func routedOf(header http.Header) (*Routed, *Refusal) {
+// routedOf reads the headers; a GET reads, and so does a request that says so.
+func routedOf(request *http.Request) (*Routed, *Refusal) {
+	header := request.Header
 	found := &Routed{
 		data: header.Get("x-stele-data"), replica: header.Get("x-stele-replica"), coordinating: header.Get("x-stele-coordinating"),
 		session: header.Get("x-stele-session"), logHere: header.Get("x-stele-log"),
+		reads: request.Method == http.MethodGet || header.Get("x-stele-access") == "read",
 	}
 	for name, number := range map[string]*int64{"version": &found.version, "epoch": &found.epoch, "token": &found.token} {
 		given, err := strconv.ParseInt(header.Get("x-stele-"+name), 10, 64)
@@ -65,11 +69,19 @@ func (s *State) refusal(node string, asked *Routed) *Refusal {
 		return fenced
 	}
 	row := s.rowAt(asked)
-	if row == nil || !slices.Contains(row.writes, node) {
+	if row == nil || !slices.Contains(row.serving(asked.reads), node) {
 		text := "%s is no replica of token %d in version %d"
 		return refuse(409, "not_a_replica", s.epoch, text, node, asked.token, asked.version)
 	}
 	return nil
+}
+
+// serving has the nodes that serve reads, or writes: a node that is only written may not have the data yet.
+func (row *Row) serving(reads bool) []string {
+	if reads {
+		return row.reads
+	}
+	return row.writes
 }
 
 // rowAt is the row by which requests of this version are routed; after a start older ones may be missing.

@@ -1,4 +1,4 @@
-// A store with an agent in Go, which has nothing of Stele but its contract by wire: docs/agent.md.
+// A store with an agent in Go, which has nothing of Stele but its contract by wire: docs/reference/agent_protocol.md.
 //
 //	go build -o go_agent . && STELE_CLUSTER=... STELE_NODE_ID=... STELE_DATA_DIR=... ./go_agent --schemas ../../schemas
 package main

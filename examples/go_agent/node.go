@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"log"
 	"slices"
 	"sync"
@@ -62,10 +63,24 @@ func (n *Node) onEpoch(epoch *Record) error {
 			running.stop()
 		}
 	}
+	if n.open && n.state.createdAt > n.identity.Epoch {
+		// No row of it is stored before: a log that lost this epoch would not know what the row belongs to.
+		if err := n.note(); err != nil {
+			return fmt.Errorf("epoch %d created data, and cannot be put on the disk: %w", n.state.epoch, err)
+		}
+	}
 	n.wake()
 	close(n.changed)
 	n.changed = make(chan struct{})
 	return nil
+}
+
+// note puts on the disk what others may count on from now on, and what stored rows depend on. Under the lock.
+func (n *Node) note() error {
+	state := n.state
+	return n.identity.save(func(i *Identity) {
+		i.Version, i.Fence, i.Epoch, i.StateID = state.version, state.fence, state.epoch, hexOf(state.stateID)
+	})
 }
 
 // looked is called by the log when its last winner was found where it was read.
@@ -161,10 +176,7 @@ func (n *Node) ack() map[string]any {
 		return nil
 	}
 	if state.version > noted.Version || state.fence > noted.Fence || state.lastExclusion() > noted.Epoch {
-		err := noted.save(func(i *Identity) {
-			i.Version, i.Fence, i.Epoch, i.StateID = state.version, state.fence, state.epoch, hexOf(state.stateID)
-		})
-		if err != nil {
+		if err := n.note(); err != nil {
 			log.Print("no ack: what it tells cannot be put on the disk: ", err)
 			return nil
 		}

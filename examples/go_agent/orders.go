@@ -100,7 +100,7 @@ func (n *Node) run(ctx context.Context, running *Running) {
 		case "cleanup", "truncate":
 			err = n.deleteAll(ctx, running)
 		default:
-			err = fmt.Errorf("this store does not %s: it keeps no files of its own", order.kind)
+			err = fmt.Errorf("this store does not %s: it keeps no files", order.kind)
 		}
 	}
 	running.stop()

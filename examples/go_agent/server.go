@@ -22,7 +22,7 @@ func (n *Node) routes() http.Handler {
 
 func (refused *Refusal) answer(to http.ResponseWriter) {
 	answer(to, refused.status, map[string]any{
-		"code": refused.code, "message": refused.text, "hint": "Read the log to this epoch, and choose the replicas anew.",
+		"code": refused.code, "message": refused.text, "hint": "Read the log to this epoch, and choose the replicas again.",
 		"details": map[string]any{"epoch": refused.epoch},
 	})
 }
@@ -81,7 +81,7 @@ func (n *Node) serve(asked *Routed, request *http.Request, work func()) *Refusal
 }
 
 func (n *Node) judged(to http.ResponseWriter, request *http.Request) {
-	asked, refused := routedOf(request.Header)
+	asked, refused := routedOf(request)
 	if refused == nil {
 		refused = n.serve(asked, request, func() {})
 	}
@@ -108,7 +108,7 @@ func (n *Node) holds(to http.ResponseWriter, request *http.Request) {
 }
 
 func (n *Node) put(to http.ResponseWriter, request *http.Request) {
-	asked, refused := routedOf(request.Header)
+	asked, refused := routedOf(request)
 	value, err := io.ReadAll(http.MaxBytesReader(to, request.Body, 1<<20))
 	if err != nil {
 		refused = refuse(400, "invalid_request", 0, "a value has at most 1 MiB: %v", err)
@@ -123,7 +123,7 @@ func (n *Node) put(to http.ResponseWriter, request *http.Request) {
 }
 
 func (n *Node) get(to http.ResponseWriter, request *http.Request) {
-	asked, refused := routedOf(request.Header)
+	asked, refused := routedOf(request)
 	value := []byte{}
 	if refused == nil {
 		key := Key{asked.token, request.PathValue("key")}

@@ -52,6 +52,7 @@ type Data struct {
 
 type State struct {
 	epoch, version, fence, sinceEpoch, fenceEpoch, term int64
+	createdAt                                           int64 // the newest epoch that created or truncated data
 	stateID, logID                                      string
 	stateIDs                                            []string // of each epoch, from 0
 	clusterID                                           string
@@ -73,6 +74,10 @@ func newState() *State {
 	}
 }
 
+// supported has the features of a new cluster. Facts of archive_upkeep and of schema_objects are passed over: this
+// store keeps keys and values, and has no columns. Sources may stay empty.
+var supported = []string{"archive_upkeep", "report_sources", "schema_objects"}
+
 // apply makes a winner's facts true. An error ends the process: what it does not understand it must not pass over.
 func (s *State) apply(epoch *Record) (err error) {
 	defer func() {
@@ -80,8 +85,10 @@ func (s *State) apply(epoch *Record) (err error) {
 			err = fmt.Errorf("epoch %d cannot be applied: %v", s.epoch+1, broken)
 		}
 	}()
-	if features := epoch.Texts("required_features"); len(features) > 0 {
-		return fmt.Errorf("epoch %d needs features that this agent does not have: %v", s.epoch+1, features)
+	for _, feature := range epoch.Texts("required_features") {
+		if !slices.Contains(supported, feature) {
+			return fmt.Errorf("epoch %d needs a feature that this agent does not have: %s", s.epoch+1, feature)
+		}
 	}
 	for _, fact := range epoch.List("facts") {
 		s.fact(fact.(*Record))
@@ -115,11 +122,11 @@ func (s *State) fact(fact *Record) {
 	case "RequestForgotten":
 		delete(s.requests, fact.Text("request_id"))
 	case "KeyspaceChanged":
-		s.keyspaces[fact.Record("keyspace").Text("keyspace_id")] = fact.Record("keyspace")
+		s.changeOwner(s.keyspaces, fact.Record("keyspace"), "keyspace_id")
 	case "KeyspaceDropped":
 		delete(s.keyspaces, fact.Text("keyspace_id"))
 	case "TableChanged":
-		s.tables[fact.Record("table").Text("table_id")] = fact.Record("table")
+		s.changeOwner(s.tables, fact.Record("table"), "table_id")
 	case "TableDropped":
 		delete(s.tables, fact.Text("table_id"))
 	case "NodeNumbered":
@@ -258,6 +265,15 @@ func unpacked(added *Record, numbers []string) Placement {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// changeOwner notes when the keyspace or table has data of a new id: it was created, or truncated.
+func (s *State) changeOwner(owners map[string]*Record, owner *Record, idField string) {
+	before := owners[owner.Text(idField)]
+	if before == nil || before.Int("truncated_version") != owner.Int("truncated_version") {
+		s.createdAt = s.epoch + 1 // it counts this epoch once all its facts are true
+	}
+	owners[owner.Text(idField)] = owner
 }
 
 // data says whose data this is; nil when it was dropped or truncated away, or is not known yet.

@@ -25,7 +25,7 @@ func (n *Node) isNewest(ctx context.Context) error {
 		told, err := n.lastTold(ctx)
 		switch {
 		case err != nil:
-			log.Print("nothing is served before it is known what was told last: ", err)
+			log.Print("nothing is served before the newest acknowledgement is known: ", err)
 			n.until(ctx, time.Second, func() bool { return false })
 		case told != nil && n.identity.isOlder(told):
 			// A start that is refused is none: else a copy would be as new as the newest once it was started often enough.

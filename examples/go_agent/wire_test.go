@@ -105,3 +105,28 @@ func TestPagesAreBoundedInRowsAndBytes(t *testing.T) {
 		}
 	}
 }
+
+func TestTheEpochThatCreatesDataIsOnTheDiskOnceItIsApplied(t *testing.T) {
+	identity, err := openIdentity(filepath.Join(t.TempDir(), "n1"), "n1", "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &Node{state: newState(), identity: identity, open: true, changed: make(chan struct{})}
+	epoch := func(facts ...any) *Record {
+		return &Record{"Epoch", map[string]any{"state_id": make([]byte, 16), "facts": facts}}
+	}
+	table := func(truncated int64) *Record {
+		row := &Record{"Table", map[string]any{"table_id": "t", "truncated_version": truncated}}
+		return &Record{"TableChanged", map[string]any{"table": row}}
+	}
+	for _, each := range []struct {
+		epoch *Record
+		noted int64
+	}{
+		{epoch(), 0}, {epoch(table(0)), 2}, {epoch(table(0)), 2}, {epoch(table(7)), 4}, {epoch(), 4},
+	} {
+		if err := node.onEpoch(each.epoch); err != nil || identity.Epoch != each.noted {
+			t.Error(node.state.epoch, identity.Epoch, each.noted, err)
+		}
+	}
+}

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stele.agent import Member, Row, Span, request_of, run_store
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.stack.ports import LOOPBACK, free_port
 from stele.stack.process import Command, spawn
 from stele.stack.redis import find_redis_server

@@ -14,16 +14,16 @@ from examples.sixty_lines.store import Shelf
 from examples.valkey_shards.agent import Valkey
 from stele.agent import Code, Member, Refused, Row, Span, open_bound
 from stele.agent.identity import boot
+from stele.agent.judging import Sourcing
 from stele.agent.orders import OrderProgress
-from stele.agent.pages import PAGE_BYTES, PAGE_S, Page, page_of
 from stele.agent.pulling import Reading
-from stele.agent.sourcing import Sourcing
+from stele.agent.stores import PAGE_BYTES, PAGE_S, Page, page_of
 from stele.agent.transfers import Ask, Deletes, Given, Transfers, encode
 from stele.domain.commands import Noop, SetSetting
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.sessions import SessionClosedError
 from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
@@ -35,6 +35,7 @@ from tests.node.world import Sessions, World
 
 class Agent(SimpleNamespace):
     node_id = "n1"
+    host_id = "host-n1"
     follower: LogFollower
 
     @property
@@ -127,7 +128,7 @@ async def test_a_node_that_serves_nothing_says_why_and_another_logs_sender_is_re
 
 
 async def test_what_is_meant_for_another_node_is_not_begun() -> None:
-    """Who takes a dead node's place may have its address, and has none of its data."""
+    """A node that replaces a dead one may have its address, but none of its data."""
     world = World()
     member, agent = await member_of(world)
     with pytest.raises(HttpError) as other:
@@ -174,7 +175,7 @@ def pages_of(shelf: Any, spans: Sequence[Span], limit_bytes: int = PAGE_BYTES) -
 async def test_all_rows_of_the_spans_are_on_one_page_each(
     shelf: Any, page_rows: int, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stele.agent.pages.PAGE_ROWS", page_rows)
+    monkeypatch.setattr("stele.agent.stores.PAGE_ROWS", page_rows)
     keys = fill(shelf)
     spans = [
         Span("a", MIN_TOKEN, -5),
@@ -232,7 +233,7 @@ async def test_under_a_low_limit_pages_are_what_comes_in_half_a_second() -> None
 
 
 class Pages:
-    """What a source answers, ``meanwhile`` that something happens."""
+    """Answers of a source. ``meanwhile`` is called between them."""
 
     def __init__(self, given: Given, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._given = given
@@ -326,9 +327,9 @@ async def test_rows_that_came_are_kept_under_an_open_session_and_unless_they_are
         reading = Reading(order, world.image, guard, set(), compares=False)
         if meanwhile == "closed":
             with pytest.raises(SessionClosedError):
-                await transfers.pull(reading, "n1", spans, progress)
+                await transfers.pull(reading, "n1", spans, progress, differing=False)
         else:
-            assert await transfers.pull(reading, "n1", spans, progress)
+            assert await transfers.pull(reading, "n1", spans, progress, differing=False)
     assert shelf.data_ids() == ([spans[0].keyspace] if meanwhile == "nothing" else [])
 
 

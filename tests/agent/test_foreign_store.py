@@ -1,4 +1,4 @@
-"""Who streams from a store of another kind is told so: it speaks another protocol, and gives nothing."""
+"""A node that streams from another kind of store gets an error: the protocols differ, and no rows are sent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Puller, StreamFailed
 from stele.agent.transfers import Transfers
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
+from stele.domain.routed import REPLICA
 from stele.node.peers import Peers
 from stele.node.wire import Scan
 from stele.runtime.http import Health, bind, build_app, serving
@@ -60,7 +61,7 @@ async def test_a_stream_that_fails_names_the_path_at_which_there_is_nothing(
 
 async def test_a_node_for_trials_is_told_so_too() -> None:
     app = build_app("foreign", [], lambda: Health(ok=True))
-    peers = Peers(lambda: bytes(16))
+    peers = Peers(lambda node_id: {REPLICA: node_id})
     scan = Scan(epoch=1, session="s", spans=[], cursor=None, limit_bytes=1)
     async with serving(app, bind("127.0.0.1", 0)) as url:
         found = await peers.scan("n1", url, scan)

@@ -1,4 +1,4 @@
-"""What a replica refuses to clients, for whom no barrier waits, and what to nodes."""
+"""Rejections by a replica: of clients, which no barrier waits for, and of nodes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from stele.agent.codes import Code
-from stele.agent.judging import Judge
+from stele.agent.judging import Code, Judge, Routing
 from stele.agent.probing import JUDGE_PATH, judge_route
-from stele.agent.routing import Routing
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import MalformedRequest, Routed, routed_of
 from stele.log.follower import LogFollower
 from stele.runtime.http import Health, build_app
@@ -25,10 +23,10 @@ from tests.node.world import Sessions, World
 def judge_of(follower: LogFollower, node_id: str = "n1", *, clients: bool = True) -> Judge:
     sessions = Sessions(follower)
     routing = Routing(follower)
-    return Judge(node_id, follower, routing, sessions.session_is_open, 0.02, clients=clients)
+    return Judge(node_id, follower, routing, sessions, 0.02, clients=clients)
 
 
-def routed(world: World, key: bytes, version: int = 0, **more: str) -> Routed:
+def routed(world: World, key: bytes, version: int = 0, **more: Any) -> Routed:
     return Routed(
         version=version or world.version,
         epoch=world.image.epoch,
@@ -75,7 +73,7 @@ async def test_a_node_that_serves_no_clients_takes_nothing_without_a_coordinator
 async def test_a_node_that_has_left_or_was_declared_dead_serves_nobody(
     change: dict[str, Any],
 ) -> None:
-    """Whatever it finds of itself in the rows, by which somebody may still route."""
+    """Its own rows do not matter, although clients may still route by them."""
     world = World()
     judge, request = judge_of(follower := await world.follower()), routed(world, b"k")
     assert code(judge, request) is None
@@ -102,8 +100,24 @@ async def test_a_replica_that_has_not_read_so_far_says_so_and_reads_on_first() -
     assert code(judge, later) is Code.BEHIND
 
 
+async def test_a_replica_that_is_only_written_serves_no_reads() -> None:
+    """A joining node may not have the data yet."""
+    world = World()
+    world.start_join()
+    world.advance()
+    world.fence()
+    follower = await world.follower()
+    key = world.key(lambda row: "n4" in row.writes and "n4" not in row.reads)
+    request = routed(world, key, replica="n4")
+    judge = judge_of(follower, "n4")
+    assert code(judge, request) is None
+    assert code(judge, replace(request, reads=True)) is Code.NOT_A_REPLICA
+    (reader, *_) = world.row(key).reads
+    assert code(judge_of(follower, reader), replace(request, replica=reader, reads=True)) is None
+
+
 async def test_a_replica_need_not_know_all_that_a_sender_knows() -> None:
-    """Else it would serve nobody while records come faster than it reads."""
+    """Otherwise it would serve no request while records arrive faster than it reads."""
     world = World()
     judge = judge_of(await world.follower())
     ahead = replace(routed(world, b"k"), epoch=world.image.epoch + 5)
@@ -115,7 +129,8 @@ def test_what_a_look_up_gives_travels_in_headers() -> None:
     request = Routed(
         version=3, epoch=9, data_id="k1", token=-7, replica="n1", session="s", log_id="0a" * 16
     )
-    assert routed_of(request.headers()) == request
+    for sent in (request, replace(request, reads=True)):
+        assert routed_of(sent.headers()) == sent
     without = {k: v for k, v in request.headers().items() if k != "x-stele-token"}
     with pytest.raises(MalformedRequest, match="no x-stele-token"):
         routed_of(without)
@@ -128,7 +143,7 @@ def test_what_a_look_up_gives_travels_in_headers() -> None:
 
 @pytest.mark.parametrize("token", [MIN_TOKEN, MIN_TOKEN - 1, MAX_TOKEN + 1, 2**70])
 async def test_what_is_no_token_of_a_key_is_answered_with_what_one_is(token: int) -> None:
-    """A row of it would be in no span: streamed to nobody, and deleted by no cleanup."""
+    """A row with this token would be in no span: never streamed, and never deleted by a cleanup."""
     world = World()
     headers = {**routed(world, b"k").headers(), "x-stele-token": str(token)}
     judge = judge_of(await world.follower())

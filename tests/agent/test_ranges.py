@@ -1,11 +1,10 @@
-"""Which ranges a node is told that it came to have, and has no more."""
+"""Ranges that a node gains and loses, as reported to its store."""
 
 from __future__ import annotations
 
 from stele.agent.ranges import RangesChanged, changes, watch_ranges
 from stele.domain.image import Image
-from stele.domain.ring.ranges import Range, contains
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains
 from tests.domain.history import join, three_nodes
 from tests.node.world import World
 
@@ -13,7 +12,7 @@ TOKENS = [MIN_TOKEN + 1, *range(MIN_TOKEN + 1, MAX_TOKEN, MAX_TOKEN // 200), MAX
 
 
 class Told:
-    """What a node has by what it was told."""
+    """The ranges of a node according to the calls that it received."""
 
     def __init__(self) -> None:
         self.writes: dict[str, set[int]] = {}

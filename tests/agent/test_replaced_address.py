@@ -26,7 +26,7 @@ KEYSPACE = "library"
 SHELF: Any = store.Shelf
 ROUTES: Any = store.routes
 SLOW_S = 0.2
-"""Whoever has the value answers last."""
+"""Delay of the replica that has the value, so that it answers last."""
 NAMES = ("n1", "n2", "n3")
 
 
@@ -37,7 +37,14 @@ async def store_of(
     """Production's member and the example's routes, over HTTP."""
     follower = await world.follower()
     sessions = Sessions(follower)
-    agent = Agent(node_id=node_id, hold=sessions.hold, release=sessions.release, follower=follower)
+    host_id = f"host-{node_id}"
+    agent = Agent(
+        node_id=node_id,
+        host_id=host_id,
+        hold=sessions.hold,
+        release=sessions.release,
+        follower=follower,
+    )
     membership = SimpleNamespace(follower=follower, gate=SimpleNamespace(closed=lambda: None))
     judge = judge_of(follower, node_id)
     member = Member(membership, agent, judge, SimpleNamespace())  # type: ignore[arg-type]
@@ -54,8 +61,8 @@ async def store_of(
 
 
 async def test_a_node_at_a_dead_ones_address_is_not_counted_as_that_one() -> None:
-    """Who joins its place has none of its rows: counted as the dead one it would make a quorum with a replica
-    that was away when the value was written.
+    """The new node has no rows of the dead one: counted as that one it would form a quorum with a replica that
+    was down when the value was written.
     """
     world, router = World(), Router()
     ports = {name: free_port() for name in NAMES}

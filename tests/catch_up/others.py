@@ -12,9 +12,8 @@ from stele.catch_up.sources import Givers
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived, NotArchivedError
 from stele.log.archive.snapshots import head_of
-from stele.log.archive.spans import NotArchivedError
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
@@ -49,7 +48,7 @@ def story_of(epochs: int, colour: str) -> Story:
 
 
 def records_of(story: Story, losers: int = 0) -> list[Archived]:
-    """As they stand in a topic that begins with so many losers."""
+    """Return the records of a topic that begins with this number of losers."""
     return [Archived(e.epoch, e.epoch - 1 + losers, e.at_ms, encode_epoch(e)) for e in story.epochs]
 
 
@@ -63,7 +62,7 @@ def archive_of(folder: Path, story: Story, snapshot: int = 0, losers: int = 0) -
 
 
 def add_snapshot(archive: Archive, story: Story, epoch: int, losers: int = 0) -> None:
-    """Of this epoch."""
+    """Add a snapshot of this epoch."""
     image, record = story.images[epoch], records_of(story, losers)[epoch - 1]
     anchor = Anchor(record.offset, digest_of(record.value))
     head = head_of(image, record.offset + 1, anchor, record.at_ms)
@@ -177,12 +176,12 @@ class Topic:
         return [each for each in self.records if offset <= each.offset < offset + limit]
 
     def as_log(self) -> EpochsLog:
-        """For whoever only reads it."""
+        """Return it as a log for reading."""
         return cast(EpochsLog, self)
 
 
 def topic_of(story: Story, begin: int = 0, losers: int = 0) -> Topic:
-    """The log of a story, which begins with so many losers; the topic begins at offset ``begin`` by now."""
+    """Return the log of a story in a topic with this number of losers first, truncated up to ``begin``."""
     return Topic(records_of(story, losers), begin)
 
 

@@ -20,7 +20,7 @@ def story_of(epochs: int) -> Story:
 
 
 def recovered_story(epochs: int, kept: int) -> Story:
-    """It goes on after epoch ``kept``, with one more epoch behind the recovery."""
+    """Return a story that continues after epoch ``kept``, with one more epoch after the recovery."""
     story = story_of(epochs)
     story.recover(NEW, kept)
     assert story.apply(SetSetting("after", "1")) is None

@@ -1,4 +1,4 @@
-"""A replica begins with a snapshot that the topic leads to, and of the newest log that it was told of."""
+"""A replica starts from a snapshot that the topic leads to, of the newest log that it knows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stele.catch_up import anchored
+from stele.catch_up import filling
 from stele.catch_up.keeper import Keeper
 from stele.log.archive.archive import Archive
-from stele.log.archive.spans import Span
+from stele.log.archive.container import Span
 from stele.log.errors import TruncatedError
 from stele.log.port import Record
 from tests.catch_up.others import (
@@ -34,11 +34,11 @@ NEWER = bytes([0xD0] * 16)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anchored, "PAUSE_S", 0.001)
+    monkeypatch.setattr(filling, "PAUSE_S", 0.001)
 
 
 def own_of(folder: Path) -> Keeper:
-    """Of the green history, and of before the topic's beginning."""
+    """Return a snapshot of the green history, from before the topic's beginning."""
     return Keeper(archive_of(folder / "own", story_of(OWN_LAST, "green and more"), OWN_LAST), 3, 1)
 
 
@@ -48,7 +48,7 @@ def right_of(folder: Path) -> tuple[Story, Archive]:
 
 
 def lost_of(folder: Path, last: int = LAST + 1) -> tuple[Story, Archive]:
-    """What an unclean election has taken back."""
+    """Return a snapshot that an unclean election has lost."""
     lost = story_of(last, "blue")
     return lost, archive_of(folder / "lost", lost, last)
 
@@ -68,7 +68,7 @@ async def begins_nowhere(keeper: Keeper, topic: Topic, others: Others) -> None:
 async def test_what_an_election_took_back_is_no_beginning(
     tmp_path: Path, how: str, last: int
 ) -> None:
-    """Not either where nobody else answers in time. What is right begins once it is given."""
+    """Even when no other source answers in time. It starts from the right snapshot once that is available."""
     right, lost = right_of(tmp_path), lost_of(tmp_path, last)
     keeper, topic = own_of(tmp_path), topic_of(right[0], LAST)
     alone, others = Others(lost=lost), Others(lost=lost, right=right)
@@ -104,16 +104,16 @@ class Silent(Topic):
         return await super().read(offset, limit)
 
 
-@pytest.mark.parametrize("silent", [1, anchored.TRIES])
+@pytest.mark.parametrize("silent", [1, filling.TRIES])
 async def test_kafka_is_asked_again_whether_a_snapshot_is_of_the_log(
     tmp_path: Path, silent: int
 ) -> None:
-    """And nothing is taken for granted where it does not answer: whoever begins asks again later."""
+    """Nothing is assumed when Kafka does not answer: the start asks again later."""
     right = right_of(tmp_path)
     keeper, others = own_of(tmp_path), Others(right=right)
     topic = Silent(records_of(right[0]), LAST)
     topic.silent = silent
-    if silent == anchored.TRIES:
+    if silent == filling.TRIES:
         await begins_nowhere(keeper, topic, others)
     start = await begun_with(keeper, topic, others)
     assert start.image.state_id == right[0].image.state_id
@@ -127,8 +127,8 @@ async def test_kafka_is_asked_again_whether_a_snapshot_is_of_the_log(
 async def test_what_cannot_be_compared_is_taken_of_who_reads_the_log(
     tmp_path: Path, reads: bool, has_one: bool, begins_with: str
 ) -> None:
-    """The topic of the recovered log has been truncated past each snapshot of it. Where nobody reads that log,
-    whoever has stopped is believed: the archive leads to it, and the next start finds what follows.
+    """The topic of the recovered log is truncated past each of its snapshots. When no running process reads
+    that log, a stopped one is trusted: the archive leads to it, and the next start finds the rest.
     """
     lost, right = story_of(LAST, "blue"), story_of(LAST, "green and more")
     for story in (lost, right):
@@ -149,7 +149,7 @@ async def test_what_cannot_be_compared_is_taken_of_who_reads_the_log(
 
 
 def recovered_of(folder: Path, log_id: bytes = NEW) -> tuple[Story, Archive]:
-    """The log goes on after the last of the blue epochs, behind ten losers."""
+    """Return a log that continues after the last of the blue epochs, behind ten losers."""
     story = story_of(LAST, "blue")
     story.recover(log_id, LAST)
     return story, archive_of(folder / log_id.hex(), story, LAST + 1, losers=10)

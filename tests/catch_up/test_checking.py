@@ -1,4 +1,4 @@
-"""A replica checks its archive when it is asked to, and by itself: one at a time, for as long as it runs."""
+"""A replica checks its archive on request and regularly, one check at a time."""
 
 import asyncio
 from pathlib import Path
@@ -51,7 +51,7 @@ async def test_a_check_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     def fails(*_: Any) -> None:
         raise OSError("no disk")
 
-    monkeypatch.setattr(checking, "check", fails)
+    monkeypatch.setattr(checking, "verify", fails)
     checks = Checks(Made(tmp_path).archive)
     checks.begin()
     await ended(checks)

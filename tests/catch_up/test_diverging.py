@@ -1,4 +1,4 @@
-"""A replica that has diverged says so, gives nobody anything, and begins anew with an empty folder."""
+"""A replica that has diverged reports it, serves nothing, and starts again with an empty folder."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from stele.catch_up.diverging import Mark, begin_anew, mark, set_aside, why_not_
 from stele.catch_up.http import Api
 from stele.catch_up.identity import identity_of
 from stele.catch_up.telling import to_say
-from stele.domain.archive.limits import UPKEEP
+from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import AdmitDivergence, AnnounceReplica
 from stele.log.archive.archive import Archive
 from stele.log.follower import LogFollower

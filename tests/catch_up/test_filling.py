@@ -1,4 +1,4 @@
-"""What a replica takes from the others, and what it gives up for it."""
+"""Data that a replica fetches from others, and data that it discards for that."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.spans import Span
+from stele.log.archive.container import Span
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -45,7 +45,7 @@ async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: 
         archive.segments.adopt(held)
     keeper = Keeper(archive, 3, 0.01)
     told = await fill(keeper, givers(Others(there=(story, source))), LAST)
-    assert told == "epochs 11 to 15, which nobody has"
+    assert told == "epochs 11 to 15, which no replica has"
     assert archive.segments.spans() == [Span(1, 10), Span(16, LAST)]
     await keeper.close()
 
@@ -54,7 +54,7 @@ async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: 
 async def test_epochs_of_another_history_are_set_aside_and_never_given_out(
     tmp_path: Path, how: str
 ) -> None:
-    """It had read what an unclean election lost, and the others have gone on since."""
+    """It had read epochs that an unclean election lost, and the others have continued since."""
     own, right = story_of(LAST, "blue"), story_of(LAST, "green and more")
     assert own.images[SHARED].state_id == right.images[SHARED].state_id
     if how == "recovered":
@@ -84,7 +84,7 @@ async def test_only_who_follows_the_recovered_log_gives_a_snapshot_of_it(tmp_pat
 
 
 class Hesitating(Others):
-    """It is asked for a file once before it gives one, as by who cannot hear it for a moment."""
+    """Fails the first request for each file, as a replica with a short outage does."""
 
     asked = 0
 
@@ -150,7 +150,7 @@ async def test_a_gap_is_filled_with_what_leads_to_the_epochs_after_it(
     keeper = Keeper(archive, 3, 0.01)
     for _ in range(LAST + 2):
         alone = await fill(keeper, givers(Others(stale=stale)), LAST + 1)
-    assert alone == f"epochs 1 to {LAST + 1}, which nobody has"
+    assert alone == f"epochs 1 to {LAST + 1}, which no replica has"
     for at in range(LAST + 2):
         if not await fill(keeper, givers(Others(stale=stale, whole=whole)), LAST + 1):
             break
@@ -179,7 +179,7 @@ async def test_epochs_before_a_gap_that_do_not_lead_to_what_fills_it_are_set_asi
 
 
 async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Path) -> None:
-    """Which of two histories is the log's nobody can say."""
+    """It is unknown which of two histories is the log's."""
     own, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
     archive = Archive(tmp_path / "own")
     for first, last, story in ((1, 10, own), (14, 15, other), (18, LAST, other)):
@@ -188,13 +188,13 @@ async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Pat
     source = Archive(tmp_path / "other")
     source.segments.adopt(records_of(other)[:15])
     told = await fill(keeper, givers(Others(other=(other, source))), LAST)
-    assert told == "epochs 16 to 17, which nobody has"
+    assert told == "epochs 16 to 17, which no replica has"
     assert archive.segments.spans() == [Span(1, 10), Span(14, 15), Span(18, LAST)]
     await keeper.close()
 
 
 async def test_the_newest_epochs_are_filled_before_the_next_one_comes(tmp_path: Path) -> None:
-    """What was read last leads on to nothing yet; its file was damaged."""
+    """The file of the newest epoch was damaged, and no later epoch has arrived yet."""
     right, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
     archive = Archive(tmp_path / "own")
     archive.segments.adopt(records_of(right)[: LAST - 3])
@@ -222,7 +222,7 @@ async def test_nothing_is_filled_while_the_log_is_recovered_from_here(tmp_path: 
 async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
     tmp_path: Path, there: str
 ) -> None:
-    """Who recovered the log, and alone had it beside its snapshot, may die for good."""
+    """The writer of the recovery, the only one that has it beside its snapshot, may be lost."""
     own, right = story_of(LAST, "blue"), story_of(LAST, "blue")
     right.recover(NEW, LAST)
     source = archive_of(tmp_path / "right", right, LAST + 1)

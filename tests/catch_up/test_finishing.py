@@ -1,4 +1,4 @@
-"""A recovery whose writer is gone is finished by who has what the log goes on from, if nobody loses by it."""
+"""A recovery whose writer is gone is finished by a process that has its base, if nothing is lost by that."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,18 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from stele.catch_up.finishing import Finisher
 from stele.catch_up.keeper import Keeper
+from stele.catch_up.recovering import Finisher
 from stele.catch_up.replica import Ports, archiving
 from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
-from stele.log.archive.spans import Span
+from stele.log.archive.container import Archived, Span
 from stele.log.codec import encode_epoch
+from stele.log.fold import Start
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, Record
-from stele.log.start import Start
 from stele.runtime.answers.catch_up import ArchiveAnswer, SpanAnswer
 from stele.runtime.catch_up import CatchUp
 from tests.catch_up.stories import NEW, recovered_story, story_of
@@ -89,7 +88,7 @@ class Others:
 
 
 def finisher(archive: Archive, topic: Topic, others: Others, epochs: int = KEPT) -> Finisher:
-    """Of a reader that has stopped at an epoch of the old log."""
+    """Return the finisher of a reader that has stopped at an epoch of the old log."""
     stopped = SimpleNamespace(image=story_of(epochs).image, stop=lambda: None)
     keeper = Keeper(archive, 3, 0.01)
     return Finisher(keeper, cast(LogFollower, stopped), topic, cast(CatchUp, others))

@@ -1,4 +1,4 @@
-"""What a replica takes from the store when no other replica has it, and what it does not take."""
+"""Data that a replica fetches from the store when no other replica has it, and data that it rejects."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
 from stele.log.blobs.folder import FolderStore
 from stele.log.errors import TruncatedError
+from stele.log.fold import BEGINNING
 from stele.log.port import EpochsLog
-from stele.log.start import BEGINNING
 from stele.runtime.catch_up import CatchUp
 from tests.catch_up.others import Others, Topic
 from tests.domain.epochs import History as Story
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> FolderStore:
 
 @pytest.fixture
 async def keeper(tmp_path: Path) -> AsyncIterator[Keeper]:
-    """Of an empty folder."""
+    """Return the keeper of an empty folder."""
     made = Keeper(Archive(tmp_path / "own"), snapshots_kept=3, sync_interval_s=0.1)
     yield made
     await made.close()
@@ -51,12 +51,12 @@ def givers(store: FolderStore, cluster: str = CLUSTER) -> Givers:
 
 
 def topic_of(story: Story, begin: int) -> EpochsLog:
-    """The log of a story, in a topic that begins at this offset by now."""
+    """Return the log of a story, in a topic truncated up to this offset."""
     return Topic([record_of(epoch) for epoch in story.epochs], begin).as_log()
 
 
 async def begins_with(keeper: Keeper, givers: Givers, begin: int) -> int:
-    """The epoch that reading goes on behind, where the topic begins at this offset; 0: nobody gives one."""
+    """Return the last epoch before the first one to read, where the topic begins at this offset; 0 for none."""
     topic = topic_of(long_story(), begin)
     try:
         return (await reachable(BEGINNING, keeper, givers, topic)).image.epoch
@@ -137,7 +137,7 @@ async def test_epochs_that_lead_elsewhere_are_not_kept(
 async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
     tmp_path: Path, store: FolderStore, forked: int, is_stranger: bool, left: int
 ) -> None:
-    """What a recovery gave up, another history before that, and a log that it does not come from."""
+    """Epochs given up by a recovery, an earlier history, and an unrelated log."""
     story, own = long_story(), Made(tmp_path / "own", story=long_story(forked))
     story.recover(NEW_LOG, 30)
     made = Made(tmp_path / "new", last=31, snapshots=(31,), story=story)
@@ -182,7 +182,7 @@ async def test_what_is_kept_beside_a_stored_snapshot_is_in_the_store_too(
 async def test_a_damaged_piece_keeps_nobody_from_beginning(
     tmp_path: Path, store: FolderStore
 ) -> None:
-    """What it would tell of is set aside."""
+    """Its content is set aside."""
     made = Made(tmp_path / "right")
     await made.copy(store)
     own = Made(tmp_path / "own", 28, snapshots=())

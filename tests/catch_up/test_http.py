@@ -1,4 +1,4 @@
-"""What a replica answers to questions that nobody should ask."""
+"""Answers of a replica to invalid requests."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived, as_container
+from stele.log.archive.container import Archived, as_container
 from stele.log.chain import FROZEN
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError
@@ -142,7 +142,7 @@ async def test_a_history_has_old_epochs_where_somebody_asks_for_these(
 
 
 class Wire:
-    """To this replica, whichever is asked."""
+    """A connection to this replica, whatever the address."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -167,7 +167,7 @@ class Wire:
 async def test_a_replica_whose_log_is_lost_says_where_its_winners_stood(
     tmp_path: Path, recoveries: Recoveries
 ) -> None:
-    """Who begins with a snapshot of it notices by them that the log is lost."""
+    """A process that starts from its snapshot detects by them that the log is lost."""
     story = story_of(12)
     archive = Archive(tmp_path)
     archive.segments.adopt(

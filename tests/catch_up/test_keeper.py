@@ -13,10 +13,9 @@ from stele.catch_up.keeper import RECORD_BYTES, Keeper
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived, Span
 from stele.log.archive.segments import Limits
 from stele.log.archive.snapshots import head_of
-from stele.log.archive.spans import Span
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
 from tests.domain.epochs import LOG_ID
@@ -136,7 +135,7 @@ async def test_a_disk_that_failed_once_is_not_written_again(
 def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
     tmp_path: Path, story: Story
 ) -> None:
-    """So that it is asked of the others, and not announced."""
+    """So it is fetched from the others, and not announced."""
     folder = folder_with(tmp_path, story, 55)
     flip(segment(folder, 11, 20))
     keeper = Keeper(Archive(folder, SMALL), 3, 0.01)
@@ -151,7 +150,7 @@ def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
 async def test_a_disk_that_is_slower_than_the_log_is_waited_for_and_written_a_little_at_a_time(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for all that came answers nobody for as long as that takes, and holds it all in memory."""
+    """Waiting for all records would block answers for that time, and keep all of them in memory."""
     keeper, records = Keeper(Archive(tmp_path, SMALL), 3, 0.01), records_of(story)
     largest = RECORD_BYTES + max(len(record.value) for record in records)
     monkeypatch.setattr("stele.catch_up.keeper.MOST_WAITING_BYTES", 10 * largest)

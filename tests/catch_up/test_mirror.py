@@ -1,4 +1,4 @@
-"""The mirror goes on whatever the store does, and says how far it is."""
+"""The mirror continues through failures of the store, and reports its position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stele.catch_up import metrics
 from stele.catch_up.mirror import DAY_MS, Mirror, store_of
 from stele.catch_up.settings import CatchUpSettings
-from stele.log.archive_store.claim import Claim, Kind, claim
+from stele.log.archive_store.layout import Claim, Kind, claim
 from stele.log.archive_store.stored import stored_archive
 from stele.log.blobs.folder import FolderStore
 from stele.runtime.settings import ConfigurationError

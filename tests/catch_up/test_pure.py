@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.catch_up.due import MB, Since, is_due
 from stele.catch_up.filling import gaps
 from stele.catch_up.identity import check_cluster
-from stele.catch_up.retention import OLDER, forgotten
+from stele.catch_up.keeper import MB, OLDER, Since, forgotten, is_due
 from stele.domain.commands import AnnounceReplica, AskSnapshot, SetSetting
-from stele.log.archive.spans import Span
+from stele.log.archive.container import Span
 from stele.runtime.settings import ConfigurationError
 from tests.domain.history import three_nodes
 
@@ -48,7 +47,9 @@ def test_a_snapshot_that_is_asked_for_is_of_that_epoch() -> None:
 
 
 def test_all_replicas_count_anew_from_a_recovery() -> None:
-    """Who wrote it has taken a snapshot there, and who folds over it later must take the next ones with him."""
+    """The writer of the recovery has taken a snapshot there, and later readers must take the next ones at the
+    same epochs.
+    """
     log, _ = three_nodes()
     log.recover(b"\xc0" * 16, 0)
     assert is_due(Since(1, 1), log.image, log.epochs[-1])

@@ -1,4 +1,4 @@
-"""A log is recovered once, whoever does it at the same time: no two histories go on from it."""
+"""A log is recovered once, even by concurrent operators: two histories never continue from it."""
 
 import asyncio
 from pathlib import Path
@@ -15,8 +15,7 @@ from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
 from stele.domain.image import EMPTY
 from stele.domain.recovery.histories import Choice, Source, choose
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
-from stele.log.archive.spans import Span
+from stele.log.archive.container import Archived, Span
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError, LaterLogError
 from stele.log.follower import LogFollower
@@ -105,7 +104,7 @@ async def test_who_looks_through_the_topic_while_another_recovers_adopts_that(
 async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
     tmp_path: Path, story: Story
 ) -> None:
-    """Its record is on its way: who gives up here leaves a log behind on which nobody can begin."""
+    """Its record is in flight: an operator that gives up leaves a log from which no process can start."""
     topic = MemoryLog(MemoryPartition())
     silent = iter([True, False, True, True])
 
@@ -119,7 +118,7 @@ async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
 
 
 class OldReads(MemoryLog):
-    """Its ends are the newest ones; ``read``, by a client of its own, has an old end ``times`` times."""
+    """Its ends are current. ``read``, by another client, gets an outdated end ``times`` times."""
 
     def __init__(self, partition: MemoryPartition, old_end: int, times: int = 1) -> None:
         super().__init__(partition)
@@ -162,8 +161,8 @@ async def test_a_check_that_reads_an_old_end_has_not_looked_at_the_topic(
 async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
     tmp_path: Path, story: Story
 ) -> None:
-    """It died before it had its snapshot, and its disk is gone: once the topic is deleted the log goes on from
-    what others have.
+    """It died before its snapshot, and its disk is gone: once the topic is deleted, the log continues from what
+    others have.
     """
     behind = story_of(EPOCHS - 3)
     assert behind.epochs == story.epochs[: EPOCHS - 3], "the same history"
@@ -180,7 +179,7 @@ async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
 
 
 def later_log() -> MemoryPartition:
-    """A topic in which the log goes on as another one, whose first record is truncated."""
+    """Return a topic in which the log continues as a later one, whose first record is truncated."""
     partition = MemoryPartition()
     partition.append(encode_epoch(recovered_story(EPOCHS, EPOCHS).epochs[-1]))
     return partition
@@ -189,7 +188,7 @@ def later_log() -> MemoryPartition:
 async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(
     tmp_path: Path, story: Story
 ) -> None:
-    """Its recovery may be truncated by now: who writes one of his own makes a second history."""
+    """Its recovery may be truncated: another one would make a second history."""
     partition = later_log()
     with pytest.raises(LaterLogError, match=NEW.hex()):
         await recovered(replica(tmp_path, story), partition, story)
@@ -281,7 +280,7 @@ async def test_a_recovery_from_elsewhere_is_told_before_another_one(
 async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     tmp_path: Path, story: Story
 ) -> None:
-    """A damaged file was set aside, and nobody else has its epochs: the log goes on before them."""
+    """A damaged file was set aside, and no other replica has its epochs: the log continues before them."""
     records = archive_records(story)
     archive = Archive(tmp_path)
     archive.segments.adopt(records[:5])
@@ -368,13 +367,17 @@ async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story
 async def test_epochs_that_came_after_a_replica_told_its_history_are_not_given_up(
     tmp_path: Path, story: Story
 ) -> None:
-    """Nobody chose that. Where another recovery stands in the topic, that has given them up, and counts."""
+    """Giving them up was not chosen. Another recovery in the topic has given them up, and counts."""
     shorter, partition = story_of(EPOCHS - 3), MemoryPartition()
     keeper, topic = replica(tmp_path / "1", story), EpochsInMemory(partition)
     question = asked(shorter)._replace(told_epoch=shorter.image.epoch)
-    with pytest.raises(NotRecoverable, match="up to 12 by now, and had told of 9: those after 9"):
+    with pytest.raises(
+        NotRecoverable, match="now has epochs up to 12, and had reported 9: those after 9"
+    ):
         await checked(keeper, topic, question, [], GONE)
-    with pytest.raises(NotRecoverable, match="up to 12 by now, and had told of 9: those after 9"):
+    with pytest.raises(
+        NotRecoverable, match="now has epochs up to 12, and had reported 9: those after 9"
+    ):
         await recover(keeper, topic, topic.ends, question, [])
     assert not partition.records
     assert keeper.archive.segments.last == EPOCHS
@@ -388,7 +391,7 @@ async def test_epochs_that_came_after_a_replica_told_its_history_are_not_given_u
 async def test_epochs_that_somebody_chose_to_give_up_are_given_up(
     how: str, tmp_path: Path, story: Story
 ) -> None:
-    """What another source had chosen, or those of a log that works, which goes on meanwhile."""
+    """Another source had chosen to give them up, or they are of a working log that continues meanwhile."""
     shorter = story_of(EPOCHS - 3)
     keeper, topic = replica(tmp_path, story), EpochsInMemory(MemoryPartition())
     told = EPOCHS if how == "told" else EPOCHS - 3

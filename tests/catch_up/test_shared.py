@@ -1,4 +1,4 @@
-"""What a replica keeps beside a snapshot of others is in the log, whoever gives it and whoever can tell."""
+"""Epochs that a replica keeps beside a fetched snapshot are in the log, whatever their source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stele.catch_up.filling import fill, keep_beginning
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.log.archive.archive import Archive
-from stele.log.archive.spans import Span
+from stele.log.archive.container import Span
 from stele.log.codec import encode_epoch
 from stele.log.errors import TruncatedError
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -38,7 +38,7 @@ BEGIN = LAST
 
 
 def right_story(how: str) -> Story:
-    """The log that goes on from the green history, one epoch longer."""
+    """Return the log that continues the green history, one epoch longer."""
     right = story_of(LAST, "green and more")
     if how == "recovered":
         right.recover(NEW, LAST)
@@ -123,8 +123,8 @@ class Unheard(Others):
 
 
 async def test_what_nobody_tells_of_is_taken_back_once_the_log_leads_there(tmp_path: Path) -> None:
-    """Nobody is waited for: a replica that has what nobody else has begins, and gives it out once others have
-    what comes after it.
+    """No other replica is waited for: a replica with unique epochs starts, and serves them once others have
+    their successors.
     """
     right = right_story("not recovered")
     own = archive_of(tmp_path / "own", story_of(LAST - 3, "green and more"), LAST - 5)
@@ -164,7 +164,7 @@ async def test_a_snapshot_without_epochs_is_compared_too(tmp_path: Path) -> None
 
 
 async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Path) -> None:
-    """What is read on from is in the log, and what an older process has left before it may not be."""
+    """The epochs to continue from are in the log. Those that an older process left may not be."""
     own, right = story_of(LAST, "blue"), right_story("not recovered")
     archive = archive_of(tmp_path / "own", own, LAST - 3)
     add_snapshot(archive, right, LAST + 1)
@@ -182,8 +182,8 @@ async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Pa
 async def test_a_recovered_log_is_not_given_up_for_the_one_before_it(
     tmp_path: Path, is_given: bool
 ) -> None:
-    """The offsets of its snapshots are of another topic, and may be the greater ones. Who has the newer log is
-    recovered from.
+    """The offsets of its snapshots are of another topic, and may be greater. The replica with the newer log is
+    the source.
     """
     old, own, newer = (story_of(LAST, "blue") for _ in range(3))
     for story in (own, newer):
@@ -223,7 +223,7 @@ async def test_the_newest_log_is_taken_over(tmp_path: Path) -> None:
 
 
 class Damaging(Others):
-    """What it gives is cut off."""
+    """Truncates its files."""
 
     async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
         image, decided_file = await super().files(url, snapshot, decided=decided)

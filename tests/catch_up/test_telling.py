@@ -1,4 +1,4 @@
-"""What a replica says in the log: each thing once, and only what it can answer for."""
+"""Announcements of a replica in the log: each once, and only of what it can serve."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from stele.catch_up.replica import own_of
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.telling import Held, Own, address_of, envelope_of, tell, to_say
 from stele.catch_up.trimming import Trimmer
-from stele.domain.archive.limits import SNAPSHOTS_KEPT
+from stele.domain.archive.model import SNAPSHOTS_KEPT
 from stele.domain.archive.retention import Point
 from stele.domain.commands import (
     AnnounceReplica,
@@ -33,8 +33,8 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.names import CommitMode
 from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.domain.requests.not_taken import expired
+from stele.log.archive.container import Span
 from stele.log.archive.snapshots import SnapshotHead
-from stele.log.archive.spans import Span
 from stele.log.commander import NotTakenError
 from stele.runtime.settings import ConfigurationError
 from tests.domain.epochs import History
@@ -47,7 +47,7 @@ ME = ReplicaIdentity("cu-1", "demo", "folder")
 
 
 def head(image: Image, **changes: Any) -> SnapshotHead:
-    """Of the image, as if its record stood at its epoch's offset."""
+    """Return the head of the image, as if its record were at the offset of its epoch."""
     found = SnapshotHead(
         cluster=image.cluster,
         cluster_id=image.cluster_id,
@@ -224,7 +224,7 @@ async def test_a_process_with_a_copied_folder_ends_when_the_other_one_has_spoken
 async def test_who_was_told_the_horizon_says_it_under_an_id_behind_it(
     log: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as nobody else moves the log, all ids of its time are too old."""
+    """While no other command arrives, all ids of its time are too old."""
     monkeypatch.setattr(telling, "PAUSE_S", 0.001)
     horizon_ms, asked = state_time_ms(log.image.state_id) + 1_000, list[str]()
 

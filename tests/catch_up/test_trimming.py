@@ -7,21 +7,18 @@ from msgspec.structs import replace
 
 from stele.catch_up.filling import gaps
 from stele.catch_up.identity import ReplicaIdentity
-from stele.catch_up.keeper import Keeper
-from stele.catch_up.retention import forgotten
-from stele.catch_up.share import resting
+from stele.catch_up.keeper import Keeper, forgotten, resting
 from stele.catch_up.trimming import Trimmer
-from stele.domain.archive.facts import ArchiveTrimmed, TrimProposed
-from stele.domain.archive.image import ArchiveImage
+from stele.domain.archive.model import ArchiveImage, ArchiveTrimmed, TrimProposed
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.archive.container import NotArchivedError, Span
 from stele.runtime.answers.catch_up import StoreAnswer
 from tests.log.archive_store.made import SNAPSHOTS, Made, record_of
 
 LAST = 80
 AT = 41
-"""An epoch of which there is a snapshot; it is in the middle of a segment."""
+"""An epoch with a snapshot, in the middle of a segment."""
 
 
 class World:
@@ -98,7 +95,7 @@ async def test_it_deletes_what_is_before_and_all_that_follows_is_there(tmp_path:
 
 @pytest.mark.parametrize("at", [1, 2, 33, 50, 51, 79, 80])
 async def test_a_snapshot_that_it_lacks_follows_from_what_it_has(tmp_path: Path, at: int) -> None:
-    """And is the same, byte by byte, as whoever took it then has it."""
+    """It is the same byte for byte as that of other replicas."""
     one = World(tmp_path / "one")
     two = Made(tmp_path / "two", LAST, snapshots=(at,))
     found = await one.agreed(at)
@@ -137,7 +134,7 @@ async def test_it_agrees_to_no_other_state_of_that_epoch(tmp_path: Path) -> None
 async def test_what_it_agreed_to_does_not_count_for_another_state_of_that_epoch(
     tmp_path: Path,
 ) -> None:
-    """Else a majority would agree to a state id that nobody has, and no replica could ever delete by it."""
+    """Otherwise a majority would agree to a state id that no replica has, and none could delete by it."""
     world = World(tmp_path)
     await world.agreed(AT)
     world.says = ArchiveImage(
@@ -172,7 +169,7 @@ async def test_what_the_store_lacks_stays(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_deleted_before_the_archive_has_the_decision(tmp_path: Path) -> None:
-    """Else a log that is recovered from it would know of none, and ask for what nobody has."""
+    """Otherwise a log recovered from it would lack the decision, and request deleted epochs."""
     world = World(tmp_path, last=LAST - 1)
     world.trim(AT, await world.agreed(AT))
     await world.trimmer.look()

@@ -1,4 +1,4 @@
-"""What is deleted from the topic: only what the log says, and only of this log."""
+"""Deletions from the topic: only those in the log, and only of this log."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ import contextlib
 import msgspec
 import pytest
 
-from stele.catch_up import truncating
-from stele.catch_up.truncating import truncate
-from stele.domain.archive.facts import LogTruncated
+from stele.catch_up import trimming
+from stele.catch_up.trimming import truncate
+from stele.domain.archive.model import LogTruncated
 from stele.log.port import Ends
 from tests.domain.history import three_nodes
 
@@ -27,7 +27,7 @@ async def test_nothing_is_deleted_while_it_is_not_certain_which_log_this_is(
     fact = LogTruncated(epoch=7, offset=7, log_id=log_id, hash="", members=())
     image = replace(image, archive=replace(image.archive, truncated=fact))
     said = list[int]()
-    monkeypatch.setattr(truncating, "LOOK_S", 0.01)
+    monkeypatch.setattr(trimming, "LOOK_S", 0.01)
 
     async def ends() -> Ends:
         return Ends(0, 100)

@@ -83,7 +83,7 @@ def server() -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(canned.body)
 
-        do_GET = do_POST = do_PUT = _serve  # noqa: N815
+        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
             """Keep quiet."""
@@ -102,7 +102,7 @@ def server() -> Iterator[Server]:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line did."""
+    """The result of a command line."""
 
     exit_code: int
     out: str

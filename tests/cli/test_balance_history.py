@@ -1,4 +1,4 @@
-"""``stele balance history``: each decision once, with its end, told from the log backwards."""
+"""``stele balance history``: each decision once, with its end, newest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.cli.commands import balance_history
+from stele.cli.commands import balance
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     AlterTable,
@@ -30,12 +30,11 @@ from stele.domain.commands import (
 )
 from stele.domain.facts import Epoch
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.facts import RequestChanged
 from stele.domain.requests.ids import named
-from stele.domain.ring.facts import PlacementDropped
-from stele.domain.schema.facts import TableDropped, TableOptions
-from stele.domain.staging.facts import Part
-from stele.domain.staging.image import of_names
+from stele.domain.requests.model import RequestChanged
+from stele.domain.ring.model import PlacementDropped
+from stele.domain.schema.model import TableDropped, TableOptions
+from stele.domain.staging import Part, of_names
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.view import epoch_view
 from stele.words.decisions import FACTS, Decision, Past, Wanted
@@ -81,7 +80,8 @@ def busy_world() -> World:
     assert world.apply(AlterTable("music.bands", TableOptions(min_tablet_count=16))) is None
     world.pass_s(30)
     options = TableOptions(max_tablet_count=8)
-    assert world.apply(AlterTable("music.bands", options)) is None
+    fewer = AlterTable("music.bands", options, reset=("min_tablet_count",))
+    assert world.apply(fewer) is None
     world.pass_s(60)
     row = tablets(world)[0]
     target = min({*world.nodes} - {*row.reads})
@@ -266,7 +266,7 @@ def test_a_limit_ends_the_search(server: Server, stele: Stele) -> None:
 def test_a_log_of_any_length_is_looked_through_in_pages_up_to_a_bound(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(balance_history, "MOST_EPOCHS", 2500)
+    monkeypatch.setattr(balance, "MOST_EPOCHS", 2500)
     serve(server, [], 10_000)
     ran = stele("balance", "history")
     asked = [(a.query["from"], a.query["limit"]) for a in server.asked_for("/v1/epochs")]
@@ -278,7 +278,7 @@ def test_a_log_of_any_length_is_looked_through_in_pages_up_to_a_bound(
     ]
     assert ran.out.splitlines()[-2:] == [
         "nothing was asked for",
-        "2500 epochs were looked through: --epoch 7500 goes on.",
+        "2500 epochs were searched: --epoch 7500 continues.",
     ]
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.cli.errors import UsageError
+from stele.cli.options import MOST_S, span_ms
 from stele.cli.output import clock
-from stele.cli.spans import MOST_S, span_ms
 from stele.domain.requests.ids import uuid7
 from tests.cli.conftest import Server, Stele, at
 from tests.cli.test_tables import KEYSPACE, MOVE, OUTCOME, SONGS, sent
@@ -28,7 +28,7 @@ def state(
     keyspace: dict[str, Any] | None = None,
     table: dict[str, Any] | None = None,
 ) -> None:
-    """What is off by the log."""
+    """Return the disabled parts by the log."""
     page = {**at(41), "next_cursor": ""}
     found = {**KEYSPACE, "balancing": keyspace or {}}
     answer = {**page, "keyspaces": [found], "balancing": cluster or {}}

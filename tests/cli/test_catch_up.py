@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.domain.archive.facts import ArchiveFact
+from stele.domain.archive.model import ArchiveFact
 from stele.runtime.answers.metadata_log import CatchUpAnswer
 from stele.runtime.request_ids import new_request_id
-from stele.words.archive_facts import ARCHIVE
+from stele.words.facts import ARCHIVE
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_changes import ACCEPTED, sent
 from tests.cli.test_reads import IDLE
@@ -184,7 +184,16 @@ def test_reconfigure_asks_for_so_many(
     assert ran.exit_code == 0, ran.err
     wanted = replication if isinstance(replication, str) else replication[0]
     command = {"type": "reconfigure_catch_up", "replication": wanted, "as_of_epoch": 0}
-    assert sent(server)["command"] == command
+    assert sent(server)["command"] == {**command, "retired": []}
+
+
+def test_reconfigure_retires_members_by_name(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("catch-up", "reconfigure", "--retire", "c-1", "--retire", "c-2", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    command = sent(server)["command"]
+    assert isinstance(command, dict) and command["retired"] == ["c-1", "c-2"]
+    assert stele("catch-up", "reconfigure", "--retire", "c-1", "--cancel").exit_code == 2
 
 
 def test_reconfigure_cancels_the_one_under_way(server: Server, stele: Stele) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stele.cli.follow import Seen
-from stele.cli.steps import History
+from stele.cli.history import History
 from stele.domain.commands import AnyCommand
 from stele.domain.names import RequestKind
 from stele.domain.requests.ids import time_ms
@@ -138,7 +138,10 @@ def test_a_change_says_its_request_id_first_and_follows_to_the_end(
             ("remove", "n4", "--ignore", "n5", "--force"),
             {"type": "remove", "node_id": "n4", "ignore_nodes": ["n5"], "force": True},
         ),
-        (("exclude", "n4", "n5"), {"type": "exclude", "node_ids": ["n4", "n5"]}),
+        (
+            ("exclude", "n4", "n5"),
+            {"type": "exclude", "node_ids": ["n4", "n5"]},
+        ),
     ],
 )
 def test_dead_nodes_are_named_in_the_command(
@@ -236,7 +239,7 @@ def test_dropping_a_keyspace_follows_the_request(server: Server, stele: Stele) -
     for epoch, status in ((8, "pending"), (10, "done")):
         row = request(status, request_id="mine", finished_epoch=10, finished_at_ms=2_000, **drop)
         server.answer("GET", "/v1/requests/mine", {**at(epoch), "request": row})
-    ran = stele("keyspace", "drop", "library", "--request-id", "mine")
+    ran = stele("keyspace", "drop", "library", "--yes", "--request-id", "mine")
     assert ran.exit_code == 0, ran.err
     assert sent(server)["command"] == {"type": "drop_keyspace", "name": "library"}
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
@@ -279,7 +282,7 @@ def test_a_replication_that_is_none_is_not_sent(server: Server, stele: Stele) ->
     [
         (("cleanup",), {"type": "cleanup"}),
         (("cleanup", "--node", "n2"), {"type": "cleanup", "node_id": "n2"}),
-        (("truncate", "library"), {"type": "truncate", "name": "library"}),
+        (("truncate", "library", "--yes"), {"type": "truncate", "name": "library"}),
         (("quiesce",), {"type": "quiesce"}),
         (("noop",), {"type": "noop_request"}),
     ],
@@ -296,6 +299,29 @@ def test_global_requests_are_asked_for_and_followed(
     assert ran.out.splitlines()[0] == "request mine"
 
 
+DELETES = [("truncate", "library"), ("keyspace", "drop", "library"), ("table", "drop", "library.t")]
+
+
+@pytest.mark.parametrize("command", DELETES)
+def test_data_is_deleted_only_after_its_name_was_typed_or_yes_was_given(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    scripted = stele(*command, "--no-wait")
+    assert scripted.exit_code == 2 and "--yes" in scripted.err
+    for typed, posted in (("another", 0), (command[-1], 1)):
+        monkeypatch.setattr("sys.stdin", Terminal(f"{typed}\n"))
+        asked = stele(*command, "--no-wait", "--reason", "a rehearsal")
+        assert asked.exit_code == (0 if posted else 2), asked.err
+        assert len(server.asked_for("/v1/commands")) == posted
+    assert sent(server)["reason"] == "a rehearsal"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -309,7 +335,7 @@ def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> No
 def test_cancel_of_what_leaves_the_state_at_once_reads_its_end_in_the_log(
     server: Server, stele: Stele
 ) -> None:
-    """As moves of the balancer's do: nobody would find them there."""
+    """As with moves of the balancer, which leave the state at once."""
     pending = request("pending")
     cluster(server, requests=[pending])
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -448,7 +474,7 @@ def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_p
     path = "/v1/data/library/a%20b/%C3%BC"
     server.answer("PUT", path, {"timestamp": 5, "version": 3, "epoch": 7, "acks": ["n1", "n2"]})
     (tmp_path / "value").write_bytes(b"\x00\xff")
-    assert stele("put", "library", "a b/ü", str(tmp_path / "value")).exit_code == 0
+    assert stele("put", "library", "a b/ü", "--file", str(tmp_path / "value")).exit_code == 0
     assert server.asked_for(path)[0].body == b"\x00\xff"
     assert server.asked_for(path)[0].query == {"consistency": ["quorum"]}
 
@@ -489,6 +515,23 @@ def test_put_reads_standard_input(
     assert server.asked_for("/v1/data/library/key")[0].body == b"hello"
 
 
+def test_put_takes_the_value_itself_and_delete_deletes_it(server: Server, stele: Stele) -> None:
+    path, written = "/v1/data/library/key", {"timestamp": 5, "version": 3, "epoch": 7}
+    cluster(server, nodes=[{**NODES[0], "address": server.url}])
+    server.answer("PUT", path, written)
+    server.answer("DELETE", path, written)
+    ran = stele("put", "library", "key", "1")
+    assert ran.exit_code == 0, ran.err
+    assert server.asked_for(path)[0].body == b"1"
+    for given in ((), ("1", "--file", "f")):
+        wrong = stele("put", "library", "key", *given)
+        assert wrong.exit_code == 2 and "--file FILE" in " ".join(wrong.err.split())
+    ran = stele("delete", "library", "key", "--consistency", "all")
+    assert ran.exit_code == 0 and "deleted at 5" in ran.err
+    assert server.asked_for(path)[1].method == "DELETE"
+    assert server.asked_for(path)[1].query == {"consistency": ["all"]}
+
+
 def test_get_writes_the_bytes_as_they_are(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,7 +566,7 @@ def test_a_store_of_others_is_not_taken_for_one_without_the_key(
     server.answer("GET", "/v1/data/library/dune", answer, 404)
     ran = stele("get", "library", "dune")
     assert ran.exit_code == 1
-    assert "takes no `stele put` and no `stele get`" in " ".join(ran.err.split())
+    assert "takes no `stele put`, `get` or `delete`" in " ".join(ran.err.split())
 
 
 IN_THE_FOREGROUND = (

@@ -14,16 +14,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from stele.cli.demo.checks import Check, Report, read_report
-from stele.cli.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
-from stele.cli.demo.operation import Fault, step_durations
-from stele.cli.demo.scenario import STEPS, chosen_steps
-from stele.cli.demo.several import one_waits_for_the_other, share_a_transition
-from stele.cli.demo.site import MOST_RESTARTS, Never, Site
-from stele.cli.demo.steps.library import library_files
-from stele.cli.demo.steps.tablets import check_has_room
-from stele.cli.demo.timeline import Timeline
-from stele.cli.demo.words import NEXT, PROVES, TERMS, suggestions, what_next
 from stele.cli.errors import CliError
 from stele.cli.main import build_app
 from stele.cli.places import STACK_FILE
@@ -31,6 +21,16 @@ from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
 from stele.runtime.answers.tablet_balancer import BalanceAnswer
 from stele.words.facts import EpochRow
+from stele_harness.demo.checks import Check, Report, read_report
+from stele_harness.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
+from stele_harness.demo.operation import Fault, step_durations
+from stele_harness.demo.scenario import STEPS, chosen_steps
+from stele_harness.demo.several import one_waits_for_the_other, share_a_transition
+from stele_harness.demo.site import MOST_RESTARTS, Never, Site
+from stele_harness.demo.steps.library import library_files
+from stele_harness.demo.steps.tablets import check_has_room
+from stele_harness.demo.timeline import Timeline
+from stele_harness.demo.words import NEXT, PROVES, TERMS, suggestions, what_next
 from tests.cli.conftest import Server, at, request, transition
 from tests.end_to_end.demo.test_demo import CHECKS
 
@@ -166,13 +166,12 @@ def test_a_fault_waits_until_data_moves() -> None:
             ("write_both_read_new", ""),
         )
     )
-    assert not fault.is_due(None, None)
-    assert not fault.is_due(begins, None)
-    assert not fault.is_due(streams, None)
-    assert fault.is_due(after, None)
+    assert not fault.is_due(None)
+    assert not fault.is_due(begins)
+    assert fault.is_due(streams)
     fault.fired = True
-    assert not fault.is_due(after, None)
-    assert Fault("coordinator").is_due(after, None), "no look came while it streamed"
+    assert not fault.is_due(after)
+    assert Fault("coordinator").is_due(after), "no look came while it streamed"
 
 
 def test_a_value_is_known_only_as_its_own_keys() -> None:

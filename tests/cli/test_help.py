@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cyclopts import App
 
-from stele.cli.main import build_app
+from stele.cli.examples import examples
+from stele.cli.main import _LAZY, build_app
+from stele.coordinator.openapi import openapi as of_coordinator
+from stele.domain import commands
+from stele.metadata_log.openapi import openapi as of_metadata_log
 from stele.runtime.answers.tablet_balancer import BalanceState
+from stele.words.operations import TEXTS
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_tables import balance
@@ -19,10 +29,12 @@ from tests.docs.pages import REPOSITORY, pages
 
 COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
 
-SMALL = (
-    ("keyspace", "keyspace:app", "Keyspaces."),
-    ("completion", "completion:completion", "Completion."),
-)
+SMALL = {
+    "Cluster": (
+        ("keyspace", "keyspace:app", "Keyspaces."),
+        ("completion", "completion:completion", "Completion."),
+    )
+}
 """Commands enough: to write the script for all of them takes seconds."""
 
 IMPORTED = """
@@ -35,7 +47,7 @@ IMPORTED = """
 
 
 FOLDING = {"confluent_kafka", "fastavro", "numpy", "cassandra", "stele.domain.registry"}
-"""What only those need who read the log themselves."""
+"""Packages for commands that read the log themselves."""
 HEAVY = {
     "aiohttp",
     "click",
@@ -54,7 +66,7 @@ HEAVY = {
     "trio",
     "uvicorn",
 }
-"""What no look at the cluster needs: it is to take 0.4 s at most."""
+"""Packages that no read of the cluster needs: it should take 0.4 s at most."""
 
 
 def imported_by(*arguments: str) -> set[str]:
@@ -71,7 +83,7 @@ def test_all_commands_are_listed_with_a_line_each(stele: Stele) -> None:
     listed = [line.strip("│ ").partition("  ") for line in shown.out.splitlines()]
     texts = {name: text.strip() for name, _, text in listed if name}
     assert all(texts[name] for name in COMMANDS)
-    assert texts["status"] == "The cluster at a glance."
+    assert texts["status"] == "Show the epoch, the members and the open operations."
 
 
 def test_every_command_is_named_on_a_page() -> None:
@@ -103,22 +115,65 @@ def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
     assert "Exit status 0 only when every check held." in stele("demo", "--help").out
 
 
-@pytest.mark.parametrize(
-    "group", ["epoch", "features", "keyspace", "log", "request", "settings", "sim", "stack"]
-)
-def test_the_line_of_a_group_names_all_that_is_in_it(
-    stele: Stele, monkeypatch: pytest.MonkeyPatch, group: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    (line,) = (line for line in stele("--help").out.splitlines() if f" {group} " in line[:20])
-    words = set(re.findall(r"[a-z-]+", line))
-    assert {name for name in build_app(group)[group] if not name.startswith("-")} <= words
+def called(command: str) -> list[tuple[str, ...]]:
+    """Return a command with all below it that can be called."""
+
+    def below(app: App, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if app.default_command is not None:
+            yield path
+        for name in app:
+            if not name.startswith("-"):
+                yield from below(app[name], (*path, name))
+
+    return [*below(build_app(command)[command], (command,))]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_two_examples_that_it_understands(name: str) -> None:
+    for path in called(name):
+        found = examples(*path)
+        assert len(found) >= 2, path
+        for line in found:
+            words = shlex.split(line)[1:]
+            command, *_ = build_app(name).parse_args(words, exit_on_error=False, print_error=False)
+            assert command is not None, line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_words_of_a_command_line_are_no_options_too(name: str) -> None:
+    for path in called(name):
+        app = build_app(name)
+        for word in path:
+            app = app[word]
+        loose = [
+            argument.name
+            for argument in app.assemble_argument_collection()
+            if argument.field_info.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+            and argument.names != ("*",)
+            and not argument.keys
+            and argument.name.startswith("--")
+        ]
+        assert not loose, path
+
+
+def test_help_shows_examples_after_the_options(stele: Stele) -> None:
+    shown = stele("stack", "up", "--help").out
+    assert [line.strip() for line in shown.splitlines() if line.strip()][-3:] == [
+        "Examples:",
+        "stele stack up",
+        "stele stack up --detach --nodes 4 --without placements",
+    ]
+
+
+def test_commands_are_listed_in_groups(stele: Stele) -> None:
+    titles = re.findall(r"^╭─ ([A-Z][a-z ]+) ─", stele("--help").out, flags=re.MULTILINE)
+    assert titles[-7:] == [*_LAZY]
 
 
 def test_completion_is_installed_by_one_command(
     stele: Stele, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What the shell then asks is the shell's own: here it completes a command as bash does."""
+    """The shell's own behaviour is not tested: a test completes a command as bash does."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("stele.cli.main._LAZY", SMALL)
     ran = stele("completion", "bash")
@@ -132,11 +187,41 @@ def test_completion_is_installed_by_one_command(
     assert completed.stdout.split() == ["create"]
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_command_line_and_api_documents_take_the_texts_of_operations_from_one_table(
+    stele: Stele, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    text = TEXTS[name]
+    shown = stele(*text.line.split(), "--help").out
+    wanted = (f"{text.title}.", text.about, *(field.sentence for field in text.fields))
+    assert not [each for each in wanted if each not in shown]
+    (described,) = _descriptions(of_metadata_log(), text.command)
+    assert described == f"{text.title}. {text.about}"
+    assert {*_descriptions(of_coordinator(), text.command)} <= {described}
+
+
+def _descriptions(document: dict[str, Any], tag: str) -> list[str]:
+    """Descriptions of the command with a tag, in an OpenAPI document.
+
+    Changes of a batch have tags of their own, which are those of commands too.
+    """
+    known = {command.__name__ for command in commands.COMMANDS}
+    return [
+        schema["description"]
+        for name, schema in document["components"]["schemas"].items()
+        if name in known and schema["properties"].get("type", {}).get("enum") == [tag]
+    ]
+
+
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str) -> None:
     found = imported_by(flag)
     ours = {name for name in found if name.split(".")[0] == "stele"}
-    assert ours == {"stele", "stele.cli", "stele.cli.main", "stele.cli.errors"}
+    texts = {"stele.words", "stele.words.operations"}
+    assert ours == {"stele", "stele.cli", "stele.cli.main", "stele.cli.errors"} | texts | {
+        "stele.cli.examples"
+    }
     heavy = {"httpx", "markdown_it", "msgspec", "numpy", "pygments", "rich.markdown"}
     assert not heavy & found
 
@@ -190,7 +275,7 @@ def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
 
 
 def test_a_process_of_a_command_looks_for_garbage_seldom_and_not_at_its_end() -> None:
-    """What is imported stays: to look through it every 700 objects and at the end costs a sixth."""
+    """Imported modules stay: collecting them every 700 objects and at the end takes a sixth of the time."""
     script = """
         import atexit, gc, sys
         from stele.cli.__main__ import main
@@ -203,3 +288,12 @@ def test_a_process_of_a_command_looks_for_garbage_seldom_and_not_at_its_end() ->
     every, frozen = (int(word) for word in ran.stdout.split()[-2:])
     assert every >= 10_000
     assert frozen >= 10_000
+
+
+def test_a_command_of_the_harness_says_what_to_install(
+    stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.cli.main.find_spec", lambda name: None)
+    shown = stele("conformance", "--", "true", "--flag")
+    assert shown.exit_code == 1
+    assert "stele-harness, which is not installed. Install it" in " ".join(shown.err.split())

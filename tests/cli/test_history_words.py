@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.cli import history_names, short_ids
-from stele.cli.short_ids import LEAST, ShortIds
+from stele.cli import history
+from stele.cli.history import LEAST, ShortIds
 from stele.words.units import clock
 from tests.cli.conftest import KEYSPACE, Server, Stele, at, cluster, request
 
@@ -32,7 +32,7 @@ def test_an_id_is_as_long_as_it_takes_to_differ_from_the_others() -> None:
 
 
 def test_ids_that_are_told_apart_are_not_without_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_ids, "MOST_KNOWN", 3)
+    monkeypatch.setattr(history, "MOST_KNOWN", 3)
     ids = ShortIds()
     for number in range(10):
         (short,) = ids.shortened([f"01a202f7-4959-7734-8d67-{number:012}"])
@@ -76,7 +76,7 @@ def test_what_was_dropped_has_its_name(server: Server, stele: Stele, command: li
 def test_what_no_epoch_names_keeps_its_id_and_is_looked_for_once(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_names, "MOST_LOOKED_FOR", 1)
+    monkeypatch.setattr(history, "MOST_LOOKED_FOR", 1)
     cluster(server)
     server.answer("GET", "/v1/epochs", [*GONE, {**GONE[0], "epoch": 8}])
     server.answer("GET", "/v1/epochs/search", found())

@@ -1,4 +1,4 @@
-"""Which brokers a command reads the log from, and by which of the shell's variables."""
+"""Brokers of the commands that read the log, and the shell variables for them."""
 
 from pathlib import Path
 

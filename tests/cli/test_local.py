@@ -15,17 +15,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from stele.cli.demo.words import take_up
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local import foreground
 from stele.cli.local.control import (
     CONTROL_DIRECTORY,
     Answer,
     Control,
+    add_node,
     answer_questions,
     ask_stack,
 )
-from stele.cli.local.deeds import add_node
 from stele.cli.local.foreground import (
     StackOptions,
     Teller,
@@ -40,6 +39,7 @@ from stele.cli.main import run
 from stele.cli.places import STACK_FILE, find_places, read_stack_file, told_or_of_stack
 from stele.runtime import java
 from stele.stack.stack import ServiceSpec, Stack, node_specs
+from stele_harness.demo.words import take_up
 from tests.cli.conftest import NODES, Ran, Server, Stele, cluster
 from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_errors import DEAD
@@ -93,7 +93,7 @@ def test_options_win_over_the_environment_and_that_over_the_stack(directory: Pat
 def test_a_directory_that_is_typed_means_the_stack_there_whatever_the_shell_knows(
     directory: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever types where it is must not change another cluster, which `stele stack env` told the shell of."""
+    """A command with a directory must not change another cluster, which `stele stack env` set in the shell."""
     theirs = {"STELE_METADATA_LOG_URLS": server.url, "STELE_COORDINATOR_URLS": server.url}
     stack = {**STACK, "pid": os.getpid(), "environment": theirs}
     (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
@@ -198,7 +198,7 @@ def test_stack_status_says_why_a_process_is_not_started_again_and_what_to_do(
 
 
 def starting(directory: Path, stele: Stele, *arguments: str) -> Ran:
-    """What a command says once the stack has answered that n1 was started."""
+    """Return the output of a command after the stack has started n1."""
     found: list[Ran] = []
     command = ["stack", *arguments, "--dir", str(directory)]
     with hold(directory):
@@ -417,7 +417,7 @@ def test_a_stack_that_is_down_is_said_to_be_down_at_once(
     command: str,
     told: bool,
 ) -> None:
-    """Also in a shell that ``stele stack env`` told of it."""
+    """Also in a shell with the variables of ``stele stack env``."""
     monkeypatch.setenv("STELE_DIR", str(directory))
     for name, value in STACK["environment"].items() if told else ():
         monkeypatch.setenv(name, value)

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.cli import epoch_stream
+from stele.cli import history
 from stele.cli.errors import UsageError
-from stele.cli.history_search import Progress
-from stele.cli.moments import moment_ms
+from stele.cli.notice import ProgressLine
+from stele.cli.options import moment_ms
 from tests.cli.conftest import Server, Stele, at, cluster, request
 
 COLOUR = {"type": "SettingChanged", "name": "colour", "value": "red"}
@@ -33,7 +33,7 @@ def found(*epochs: dict[str, Any], looked_at: int = 9, next_before: int = 0) -> 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_stream, "RECONNECT_WAIT_S", 0.01)
+    monkeypatch.setattr(history, "RECONNECT_WAIT_S", 0.01)
 
 
 def shown(out: str) -> list[int]:
@@ -116,7 +116,7 @@ def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
     server.answer("GET", path, found(epoch(3, NODE, actor="bob"), looked_at=5, next_before=3))
     ran = stele("log", "search", "--last", "2", "--before", "7", "--about", "n4", "--refused")
     lines = ran.out.splitlines()
-    assert [line.split()[0] for line in lines[:2]] == ["5", "3"]
+    assert [line.split()[0] for line in lines[:2]] == ["3", "5"]
     assert lines[2].startswith("found 2 epochs; looked at 155 epochs in ")
     assert lines[2].endswith(": --before 3 goes on")
     asked = [each.query for each in server.asked_for(path)]
@@ -130,7 +130,7 @@ def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
 
 
 def test_search_about_a_name_that_nobody_has_says_so(server: Server, stele: Stele) -> None:
-    """What is misspelt would look as if nothing had ever happened to it."""
+    """A misspelt name would look as if it had no history."""
     cluster(server, epoch=7)
     table = {"table_id": "id-2", "keyspace_id": "id-1", "name": "books"}
     server.answer("GET", "/v1/tables", {**at(7), "tables": [table]})
@@ -231,22 +231,30 @@ def test_moments_are_so_long_ago_or_a_date_or_a_time() -> None:
     day = moment_ms("2023-11-14", "--since", 0)
     assert moment_ms("2023-11-14 08:30", "--since", 0) - day == 8.5 * 3_600_000
     for wrong in ("yesterday", "", "2023-13-01", "12"):
-        with pytest.raises(UsageError, match=f"--until '{wrong}' is no moment"):
+        with pytest.raises(UsageError, match=f"--until '{wrong}' is not a time"):
             moment_ms(wrong, "--until", now_ms)
 
 
-def test_progress_is_for_terminals_alone() -> None:
+def test_progress_is_one_line_on_a_terminal_and_lines_at_times_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
+    now_s = 100.0
+    monkeypatch.setattr("stele.cli.notice.time.monotonic", lambda: now_s)
     terminal, file = Terminal(), io.StringIO()
-    for out in (terminal, file):
-        progress = Progress(out)
-        progress.tell("half")
-        progress.end()
-    assert terminal.getvalue() == "\r\x1b[Khalf\r\x1b[K"
-    assert file.getvalue() == ""
+    lines = [ProgressLine(terminal), ProgressLine(file)]
+    for passed_s, share in ((1.0, 0.0), (6.0, 0.25), (7.0, 0.5)):
+        now_s = 100.0 + passed_s
+        for line in lines:
+            line.tell("half", share)
+    for line in lines:
+        line.end()
+    shown = ("half", "half, about 18.0 s to go", "half, about 7.0 s to go", "")
+    assert terminal.getvalue() == "".join(f"\r\x1b[K{each}" for each in shown)
+    assert file.getvalue() == "stele: half, about 18.0 s to go\n"
 
 
 @pytest.mark.parametrize(("given", "meant"), [("join-n3", "join-n3-1"), ("forgotten", "forgotten")])

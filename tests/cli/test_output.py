@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.text import Text
 
 from stele.cli.commands.keyspace import parse_replication
 from stele.cli.errors import UsageError
 from stele.cli.output import duration, percent, size
-from stele.domain.schema.facts import Replication
+from stele.domain.schema.model import Replication
+from stele.words import units
+from stele.words.units import VisibleConsole
 
 
 @pytest.mark.parametrize(
@@ -73,3 +78,23 @@ def test_replication_is_shown_as_it_is_given() -> None:
         copies, racks = parse_replication((wanted.words(),))
         assert racks == wanted.racks
         assert copies == {dc: rf for dc, rf in wanted.copies.items() if dc not in racks}
+
+
+@pytest.mark.parametrize("width", [80, 30], ids=["fits", "is folded"])
+@pytest.mark.parametrize("strange", ["plain", "[bold]marked[/]", "two\nlines", "\u202ehidden"])
+def test_a_large_table_is_laid_out_like_a_small_one(
+    width: int, strange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(many_rows: int) -> str:
+        monkeypatch.setattr(units, "MANY_ROWS", many_rows)
+        found = units.table("tables at epoch 5", "table", "tablets", "", right=("tablets",))
+        found.columns[0].min_width = 12
+        for number in range(5):
+            tablets = Text(str(7**number), style="green" if number % 2 else "")
+            found.add_row(f"bench.t{number}", tablets, "ä…" * number)
+        found.add_row("bench.last", "1", strange)
+        out = StringIO()
+        VisibleConsole(file=out, width=width, force_terminal=True, highlight=False).print(found)
+        return out.getvalue()
+
+    assert shown(many_rows=2) == shown(many_rows=100)

@@ -12,8 +12,10 @@ from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSet
 from stele.domain.topology.limits import MIB
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.table import OPERATIONS, Operation
+from stele.domain.topology.waits import WaitKind
 from stele.domain.view import section
-from stele.runtime.answers.plans import PlanAnswer
+from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
+from stele.runtime.answers.plans import PlanAnswer, Verdict
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
 from tests.coordinator.test_dead_for_good import two_of_a_rack
@@ -26,7 +28,7 @@ from tests.coordinator.world import SimNode, World, three_nodes
 def answer_of(
     world: World, command: AnyCommand, held: dict[str, int], rate: float | None
 ) -> PlanAnswer:
-    """What a coordinator answers."""
+    """Return the answer of a coordinator."""
     world.nodes["a2"] = SimNode("a2")
     world.pass_s(1)
     brain = world.brain
@@ -58,27 +60,26 @@ def test_a_plan_shows_steps_ranges_copies_bytes_and_time(server: Server, stele: 
     share = f"{100 * found.streams[0].share:.1f} %"
     changing = found.plan.placements[0].changing
     for line in (
-        f"plan of join a2 at epoch {found.epoch}; nothing is done",
-        "it would start at once",
+        "feasible: join a2 starts at once",
+        f"planned at epoch {found.epoch}; nothing is done",
         "write_both_read_old yes yes",
         "write_both_read_new no",
         f"placement dc1:3 (library): {changing} ranges change, {share} of the ring; it has 7 now",
-        "dc1:3 dc1/a 100.0 % 100.0 %",
         f"dc1:3 a2 0.0 % {share}",
     ):
         assert line in lines, (line, ran.out)
     (stream,) = (line for line in lines if line.startswith(f"a2 {changing} "))
-    assert stream.startswith(f"a2 {changing} {share} a1 about ")
-    assert lines[-1].startswith("to move: about ") and "1.0 MB/s a node" in lines[-1]
+    assert stream.startswith(f"a2 {changing} a1 about ")
+    assert lines[-1].startswith("in all: about ") and "1.0 MB/s a node" in lines[-1]
 
 
 @pytest.mark.parametrize(
     ("rate", "takes"),
     [
-        (77_000_000.0, "it takes about 4.0 s (1.0 MB/s a node by stream_mib_per_s);"),
+        (77_000_000.0, "about 4.0 s (1.0 MB/s a node by stream_mib_per_s);"),
         (
             None,
-            "it takes at least 4.0 s (1.0 MB/s a node by stream_mib_per_s, no rate was measured yet);",
+            "at least 4.0 s (1.0 MB/s a node by stream_mib_per_s, no rate was measured yet);",
         ),
     ],
 )
@@ -112,7 +113,7 @@ def test_a_plan_of_a_tablet_names_its_table(server: Server, stele: Stele) -> Non
     assert ran.exit_code == 0, ran.err
     lines = [" ".join(line.split()) for line in ran.out.splitlines()]
     about = f"tablet_migration of {TABLE} tablet 0 from {source} to {target}"
-    assert lines[0] == f"plan of {about} at epoch {found.epoch}; nothing is done"
+    assert lines[0] == f"feasible: {about} starts at once"
     assert f"{TABLE}: 1 tablet changes, 25.0 % of the ring; it has 4 now" in lines
     assert any(line.startswith(f"{TABLE} {target} ") for line in lines)
     assert "tablets:" not in ran.out
@@ -122,7 +123,7 @@ def test_what_is_not_known_is_called_unknown(server: Server, stele: Stele) -> No
     server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/plan", answer_of(three_nodes(), join_of("a2", "a"), {}, None))
     ran = stele("plan", "join", server.url)
-    assert "to move: unknown; it takes unknown (no rate was measured yet)" in ran.out
+    assert "in all: unknown, time unknown (no rate was measured yet)" in ran.out
 
 
 def test_a_plan_that_fails_says_why_and_what_to_do(server: Server, stele: Stele) -> None:
@@ -130,8 +131,31 @@ def test_a_plan_that_fails_says_why_and_what_to_do(server: Server, stele: Stele)
     server.answer("POST", "/v1/plan", found)
     ran = stele("plan", "remove", "a1")
     assert ran.exit_code == 1
-    assert "it would fail: " in ran.out and "force" in ran.out
+    assert ran.out.startswith("not feasible: remove a1 would fail: ") and "force" in ran.out
     assert "declares dead for good: a1" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "first", "delay"),
+    [
+        (0.1, "feasible: decommission c1 starts at once", ""),
+        (60.0, "feasible, with a delay: decommission c1 would wait", "the cause is n3: is slow"),
+    ],
+)
+def test_a_wait_that_ends_by_itself_delays_no_plan(
+    server: Server, stele: Stele, waited_s: float, first: str, delay: str
+) -> None:
+    blocker = BlockerAnswer("n3", "is slow", 0.1)
+    wait = WaitProgress((), "version 5 everywhere", (blocker,), WaitKind.APPLIED, waited_s)
+    found = answer_of(three_nodes(rf=2), Leave("c1"), {}, None)
+    waits = msgspec.structs.replace(
+        found, verdict=Verdict.WAITS, wait=msgspec.structs.replace(wait, cause="n3")
+    )
+    server.answer("POST", "/v1/plan", waits)
+    ran = stele("plan", "decommission", "c1")
+    assert ran.out.splitlines()[0] == first
+    assert ("could delay it: " in ran.out) == bool(delay)
+    assert delay in ran.out
 
 
 def test_several_removals_are_planned_as_one(server: Server, stele: Stele) -> None:
@@ -140,7 +164,7 @@ def test_several_removals_are_planned_as_one(server: Server, stele: Stele) -> No
     plan = msgspec.structs.replace(found.plan, together=(whole,))
     server.answer("POST", "/v1/plan", msgspec.structs.replace(found, plan=plan))
     ran = stele("plan", "remove", "b1", "b2", "--force")
-    assert "plan of remove b1 b2 at epoch" in ran.out
+    assert ran.out.startswith("not feasible: remove b1 b2 would fail: ")
     assert [sent(server)["command"], sent(server)["together"]] == [
         {"type": "remove", "node_id": "b1", "ignore_nodes": [], "force": True},
         [{"type": "remove", "node_id": "b2", "ignore_nodes": [], "force": True}],

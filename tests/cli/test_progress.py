@@ -1,4 +1,4 @@
-"""What takes minutes says how far it is: on standard error, and in no result."""
+"""Commands that take minutes show progress: on standard error, and not in results."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import pytest
 from msgspec.structs import fields
 
 from stele.cli import progress
-from stele.cli.commands import conformance
 from stele.cli.progress import Steps
-from stele.conformance.kit import Result, name_of
-from stele.conformance.rules import Broken
-from stele.conformance.scenes import SCENES
-from stele.sim import sweep
-from stele.sim.mutants import Found
-from stele.sim.result import Result as Run
-from stele.words.visible import VisibleConsole
+from stele.words.units import VisibleConsole
+from stele_harness.conformance import command as conformance
+from stele_harness.conformance.kit import Result, name_of
+from stele_harness.conformance.rules import Broken
+from stele_harness.conformance.scenes import SCENES
+from stele_simulator import sweep
+from stele_simulator.mutants import Found
+from stele_simulator.planting import RUN, PlantedBug
+from stele_simulator.result import Result as Run
 from tests.cli.conftest import Stele
 from tests.polling import wait_until
 
@@ -63,7 +64,7 @@ def test_a_line_of_a_terminal_is_written_over_and_goes(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What is told while something runs; it is told often, and each run waits until it was."""
+    """Report progress often while a command runs. Each run waits for a report."""
     monkeypatch.setattr(progress, "EVERY_S", 0.01)
     told = list[str]()
     print_ = VisibleConsole.print
@@ -109,8 +110,8 @@ def test_a_hunt_says_which_bug_it_is_after(
         return Found(mutant=name, rule="", runs=most, seed=1)
 
     monkeypatch.setattr(sweep, "hunt", hunt)
-    monkeypatch.setattr("stele.sim.mutants.SIMULATED", dict.fromkeys(names))
-    monkeypatch.setattr("stele.sim.mutants.BY_DISASTERS", names)
+    bugs = {name: PlantedBug(lambda patch: None, RUN, rule="") for name in names}
+    monkeypatch.setattr("stele_simulator.mutants.PLANTED", bugs)
     ran = stele("sim", "mutants", "--json")
     assert [each["mutant"] for each in msgspec.json.decode(ran.out)] == names
 

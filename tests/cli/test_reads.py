@@ -1,22 +1,28 @@
-"""What the reading commands show, and where in the log they read."""
+"""Output of the reading commands, and their position in the log."""
 
 from __future__ import annotations
 
+import csv
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from stele.cli.reading import as_counted
-from stele.domain.commands import DropTable, MoveTablets
+from stele.console.epoch_text import live_epoch_text
+from stele.console.views import overview
+from stele.domain.commands import AlterTable, Cancel, DropTable, Leave, MoveTablets, Remove
 from stele.domain.registry import FACTS
-from stele.domain.repairs.facts import RepairTimes
-from stele.domain.requests.facts import DecidedGeneration, DecidedRequests
-from stele.domain.table_snapshots.facts import RestoredTablets
+from stele.domain.repairs import RepairTimes
+from stele.domain.requests.model import DecidedGeneration, DecidedRequests
+from stele.domain.schema.model import SchemaVersioned, TableOptions
+from stele.domain.table_snapshots.model import RestoredTablets
 from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.view import epoch_view
+from stele.domain.view import diff, epoch_view
 from stele.words.facts import IN_WORDS, EpochRow, fact_lines, fact_words
 from stele.words.names import HistoryNames
+from stele.words.state_diff import diff_lines
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -29,6 +35,7 @@ from tests.cli.conftest import (
     transition,
 )
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import three_nodes
 
 LIVENESS = [
     {"node_id": "n1", "liveness": "up", "epoch": 7, "lag": 0, "version": 3, "silent_for_s": 0.2},
@@ -68,7 +75,7 @@ COMMANDS = [["status"], ["nodes"], ["ring"], ["requests"], ["keyspace", "list"]]
 
 
 def under_way(server: Server, progress: dict[str, Any] = PROGRESS) -> None:
-    """n3 joins and streams, held up by n2."""
+    """n3 joins and streams, and n2 delays it."""
     running = request("running", actor="ada", reason="more room")
     cluster(server, requests=[running], transitions=[STREAMING])
     server.answer("GET", "/guard/v1/nodes", LIVENESS)
@@ -116,6 +123,49 @@ def test_no_command_fetches_the_whole_state(
     assert not server.asked_for("/v1/state")
 
 
+def test_the_state_of_a_node_says_how_it_left() -> None:
+    world = three_nodes()
+    world.add("d1 e1 f1")
+    world.run()
+    assert world.apply(Leave("d1")) is None
+    world.run()
+    world.crash("e1")
+    world.pass_s(7)
+    assert world.apply(Remove(node_id="e1")) is None
+    world.run()
+    world.crash("f1")
+    world.pass_s(7)
+    assert world.replace("g1", "f1") is None
+    world.run()
+    world.add("h1")
+    assert world.apply(Cancel(world.image.membership.nodes["h1"].request_id)) is None
+    world.run()
+    told = {node.node_id: node.departure for node in overview(world.image).nodes}
+    assert {name: how for name, how in told.items() if how} == {
+        "d1": "left",
+        "e1": "removed",
+        "f1": "replaced by g1",
+        "h1": "never joined",
+    }
+
+
+def test_how_a_node_left_is_read_in_the_history_once_the_state_forgot_it(
+    server: Server, stele: Stele
+) -> None:
+    gone = {**NODES[0], "node_id": "n3", "state": "left", "tokens": [], "request_id": "r-3"}
+    cluster(server, nodes=[*NODES, gone])
+    removal = request("done", request_id="r-3", kind="remove") | {
+        "removes_node": True,
+        "dead_nodes": ["n3"],
+    }
+    row = {"epoch": 5, "facts": [{"type": "RequestChanged", "request": removal}]}
+    found = {"newest": 7, "looked_at": 7, "next_before": 0, "epochs": [row]}
+    server.answer("GET", "/v1/epochs/search", found)
+    ran = stele("nodes", "--json")
+    assert msgspec.json.decode(ran.out)["departures"] == {"n3": "removed"}
+    assert "removed" in stele("nodes").out
+
+
 def test_pages_are_followed_to_the_last(server: Server, stele: Stele) -> None:
     for rows, cursor in ((NODES[:1], "more"), (NODES[1:], "")):
         server.answer("GET", "/v1/nodes", {**at(7), "nodes": rows, "next_cursor": cursor})
@@ -144,6 +194,16 @@ def test_status_of_a_cluster_at_rest_says_so(server: Server, stele: Stele) -> No
     assert "nothing is under way" in stele("status").out
 
 
+def test_status_shows_what_the_metadata_log_reports_of_itself(server: Server, stele: Stele) -> None:
+    cluster(server)
+    assert "copy" not in stele("status").out
+    reason = "Topic stele.books.epochs: it has 1 copy."
+    server.answer("GET", "/healthz", {"ok": True, "epoch": 7, "reason": reason})
+    ran = stele("status")
+    assert reason in ran.out
+    assert msgspec.json.decode(stele("status", "--json").out)["notice"] == reason
+
+
 def test_nodes_shows_what_each_holds_of_each_keyspace(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("nodes")
@@ -154,7 +214,7 @@ def test_nodes_shows_what_each_holds_of_each_keyspace(server: Server, stele: Ste
 
 
 def node_view(node_id: str, host_id: str = "", **stored: int) -> dict[str, Any]:
-    """What a node at its address says of itself; ``stored`` are bytes by keyspace id."""
+    """Return a node's report about itself at its address; ``stored`` are bytes by keyspace id."""
     sizes = {keyspace_id.replace("_", "-"): size for keyspace_id, size in stored.items()}
     return {
         "node_id": node_id,
@@ -212,7 +272,7 @@ def test_nodes_of_the_past_are_shown_without_what_is_known_of_now_alone(
     assert not [each for each in (*of_now, "unknown") if each in past]
     assert all(each in stele("nodes").out for each in of_now)
     shown = msgspec.json.decode(stele("nodes", "--epoch", "7", "--json").out)
-    assert {*shown} == {"epoch", "state_id", "nodes", "holds"}
+    assert {*shown} == {"epoch", "state_id", "nodes", "departures", "holds"}
     assert {*msgspec.json.decode(stele("nodes", "--json").out)} - {*shown} == {
         "stored_bytes",
         "liveness",
@@ -291,6 +351,43 @@ def test_unfinished_requests_as_json_are_what_the_table_shows(server: Server, st
     assert server.asked_for("/v1/requests")[0].query["unfinished"] == ["true"]
 
 
+def test_a_list_is_shown_in_each_form(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    id_ = "01a226f2-8cf8-78d8-a6a2-0998791f2d0c"
+    names = ["yes", "n: 1", "né\n"]
+    cluster(
+        server,
+        requests=[request("running", request_id=id_, replication=dict.fromkeys(names, 1))],
+    )
+    document = msgspec.json.decode(stele("requests", "-o", "json").out)
+    assert [*document["requests"][0]["replication"]] == names
+    assert msgspec.json.decode(stele("requests", "--json").out) == document
+    assert yaml.safe_load(stele("requests", "-o", "yaml").out) == document
+    header, row = csv.reader(stele("requests", "-o", "csv").out.splitlines(keepends=True))
+    assert header == ["request", "what", "status", "epoch", "took", "by", "why"]
+    assert (row[0], row[2]) == (id_, "running") and row[1].startswith("join n3")
+    assert id_ in stele("requests", "-o", "wide").out
+    short = stele("requests").out
+    assert id_[:13] in short and id_ not in short
+
+
+def test_the_newest_requests_are_shown_and_the_others_counted(server: Server, stele: Stele) -> None:
+    """The ids are those of the order in which they were asked for."""
+    many = [
+        request("done", request_id=f"r-{n}", submitted_epoch=n, submitted_at_ms=1_000 * n)
+        for n in (1, 2, 3)
+    ]
+    cluster(server, requests=many)
+    shown = stele("requests", "--limit", "2").out
+    assert "r-1" not in shown and shown.index("r-2") < shown.index("r-3")
+    assert "1 older requests: --limit 0 shows all." in shown
+    assert "r-1" in stele("requests", "--limit", "0").out
+    since = stele("requests", "--since", "1970-01-01T00:00:02+00:00").out
+    assert "r-1" not in since and "r-2" in since and "r-3" in since
+
+
 def test_the_list_of_requests_says_since_when_it_has_them_all(server: Server, stele: Stele) -> None:
     cluster(server)
     assert "goes back to the beginning of the log" in stele("requests").out
@@ -301,7 +398,7 @@ def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -
     server.answer("GET", "/v1/requests", cut_off)
     server.answer("GET", "/v1/nodes", {**at(7), "nodes": []})
     cut = stele("requests").out
-    assert "all since epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
+    assert "requests that ended up to epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
     missing = stele("request", "show", "01a2")
     assert "There is no request '01a2'" in missing.err
     assert "Those that ended up to epoch 4 are in `stele epochs`." in missing.err
@@ -330,9 +427,9 @@ def test_ids_are_never_broken_over_lines(
     cluster(server, requests=[row])
     for columns in (40, 60, 80, 100, 120, 125, 130, 135, 160, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
-        for arguments in (("requests",), ("request", "show", long)):
-            shown = stele(*arguments).out
-            assert long in shown and gone in shown, (columns, arguments)
+        listed, shown = stele("requests").out, stele("request", "show", long).out
+        assert long[:13] in listed and gone in listed, columns
+        assert long in shown and gone in shown, columns
 
 
 def test_a_drop_shows_the_name_of_its_keyspace(server: Server, stele: Stele) -> None:
@@ -390,8 +487,31 @@ def test_the_history_of_a_tablet_says_which_one_moves_where_and_why() -> None:
     assert not any(table_id in line for line in lines)
 
 
+def test_the_history_and_the_diff_show_altered_options_before_and_after() -> None:
+    world = with_table("a1 b1 c1", 4)
+    options = TableOptions(min_tablet_count=4, max_tablet_count=4)
+    assert world.apply(AlterTable(TABLE, options)) is None
+    before = world.image
+    again = AlterTable(TABLE, TableOptions(max_tablet_count=8), reset=("min_tablet_count",))
+    assert world.apply(again) is None
+    told = live_epoch_text(before, world.epochs[-1], world.image)
+    change = "max_tablet_count 4 -> 8, min_tablet_count 4 -> not set"
+    assert {*told.lines[0].split(": ")[1].split(", ")} == {*change.split(", ")}
+    changed = [line for _, line in diff_lines(diff(before, world.image)) if "options" in line]
+    assert [line.partition(": ")[2] for line in changed] == [
+        "options max_tablet_count 4 -> 8",
+        "options min_tablet_count 4 -> 0",
+    ]
+
+
 def test_every_kind_of_fact_has_words() -> None:
-    in_snapshots_only = {DecidedGeneration, DecidedRequests, RepairTimes, RestoredTablets}
+    in_snapshots_only = {
+        DecidedGeneration,
+        DecidedRequests,
+        RepairTimes,
+        RestoredTablets,
+        SchemaVersioned,
+    }
     assert {fact.__name__ for fact in {*FACTS} - in_snapshots_only} == {*IN_WORDS}
 
 

@@ -1,4 +1,4 @@
-"""``stele recover``: whom it asks, which source it takes, and what the dry run says before it is done."""
+"""``stele recover``: the processes that it asks, its choice of a source, and the dry run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.log.archive.records import Archived, as_container, from_container
+from stele.log.archive.container import Archived, as_container, from_container
 from stele.log.codec import encode_epoch
 from stele.runtime.answers.catch_up import HistoryAnswer, RecoveredAnswer
 from stele.runtime.recent import Promised
@@ -167,7 +167,7 @@ def test_a_shorter_history_is_compared_before_the_longest_is_taken(
         assert f"goes on after epoch 9, from cu-two ({replicas[1]})" in ran.out
         return
     assert ran.exit_code == 1
-    assert ("Epoch 3 is not the same one everywhere" in ran.err) is (second == "another")
+    assert ("Epoch 3 differs between processes" in ran.err) is (second == "another")
     assert ("nobody can tell whether others are" in ran.err) is (second != "another")
     assert "--take" in ran.err
 
@@ -204,7 +204,7 @@ def test_a_replica_that_only_the_log_names_is_asked_and_recovers_nothing(
         assert f"cu-three ({url}) holds later epochs" in ran.err
         assert "Name it in STELE_CATCH_UP_URLS" in ran.err
     if state == "another":
-        assert "Epoch 3 is not the same one everywhere" in ran.err
+        assert "Epoch 3 differs between processes" in ran.err
     if state == "silent":
         assert f"{url}: " in ran.out
         assert f"cu-three ({url}) does not tell what it holds" in ran.err
@@ -274,7 +274,7 @@ def silent_from_now_on(server: Server, name: str) -> None:
 def test_who_does_not_answer_any_more_has_not_lost_what_he_told(
     server: Server, stele: Stele, replicas: list[str], silent: str
 ) -> None:
-    """The one that the log goes on from, or the one that is waited for."""
+    """The source of the recovery, or the process that is waited for."""
     first_with_a_hole(server, with_a_hole("cu-two"))
     silent_from_now_on(server, silent)
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
@@ -348,7 +348,7 @@ def test_a_process_that_has_read_nothing_since_its_start_may_know_more(
     server.answer("GET", "/node/v1/recent", content.getvalue())
     ran = stele("recover", "--dry-run")
     assert f"{server.url}/node has read nothing of the log since it was started." in ran.out
-    assert "did not tell may be more" in ran.out
+    assert "did not answer and may have read later ones" in ran.out
 
 
 PROMISED = {4: "04" * 16}
@@ -379,7 +379,7 @@ def test_a_node_that_was_started_since_tells_what_it_has_acknowledged(
     assert "LOST: epochs 4 to 4, which somebody has read and nobody holds" in ran.out, ran.err
     tells(server, 3, "09" * 16)
     ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1 and "Epoch 3 is not the same one everywhere" in ran.err
+    assert ran.exit_code == 1 and "Epoch 3 differs between processes" in ran.err
 
 
 def test_what_a_node_told_is_not_lost_by_its_silence_while_a_replica_is_waited_for(
@@ -419,7 +419,7 @@ def test_a_promise_that_cannot_be_read_is_no_answer(
     server.answer("GET", "/node/v1/recent", told.getvalue())
     ran = stele("recover", "--dry-run")
     assert "/node: its metadata stele.promised cannot be read: " in ran.out
-    assert "did not tell may be more" in ran.out
+    assert "did not answer and may have read later ones" in ran.out
 
 
 @pytest.mark.parametrize("name", ["cu-nine", "cu", "http://127.0.0.1:9"])
@@ -449,7 +449,7 @@ def test_a_replica_is_waited_for_until_it_answers(
 def test_where_a_hole_hides_whether_there_are_two_histories_one_must_be_named(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """An unclean election may have taken back epoch 3 as the one has it, while the other went on."""
+    """An unclean election may have lost epoch 3 of the one history, while the other continued."""
     first_with_a_hole(server, with_a_wide_hole("cu-two"), with_a_wide_hole)
     ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
     assert ran.exit_code == 1
@@ -470,7 +470,7 @@ def test_a_hole_that_is_filled_tells_whose_history_it_hid(
     ran = stele("recover", "--reason", "it is lost", "--no-wait")
     assert ran.exit_code == exit_code, ran.err
     assert ("goes on after epoch 5, from cu-two" in ran.out) is (exit_code == 0)
-    assert ("Epoch 3 is not the same one everywhere" in ran.err) is (exit_code == 1)
+    assert ("Epoch 3 differs between processes" in ran.err) is (exit_code == 1)
 
 
 def test_of_what_is_lost_more_may_be_known_than_held(
@@ -513,7 +513,7 @@ def test_a_dry_run_and_a_named_source_wait_for_nobody(
 def test_a_process_is_taken_alone_with_the_replica_that_it_goes_on_from(
     server: Server, stele: Stele, replicas: list[str], take: str, last: int, colour: str
 ) -> None:
-    """Two processes have read what nobody else has, and one of them what an unclean election took back."""
+    """Two processes have unique epochs, and one of them has those that an unclean election lost."""
     forks = {"log": others.story_of(12, "blue"), "node": others.story_of(10, "green")}
     records = {name: others.records_of(story) for name, story in forks.items()}
     shared = {each.epoch: each.links[1].hex() for each in records["log"][: others.SHARED]}
@@ -527,7 +527,7 @@ def test_a_process_is_taken_alone_with_the_replica_that_it_goes_on_from(
         as_container(content, told_records[others.SHARED :])
         server.answer("GET", f"/{name}/v1/recent", content.getvalue())
     ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1 and "Epoch 9 is not the same one everywhere" in ran.err
+    assert ran.exit_code == 1 and "Epoch 9 differs between processes" in ran.err
     assert "cu-one" not in ran.err.partition("Find out")[0]
     ran = stele("recover", "--dry-run", "--take", f"{server.url}/{take}")
     assert ran.exit_code == 0, ran.err

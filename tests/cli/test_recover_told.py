@@ -1,4 +1,6 @@
-"""What replicas and processes tell ``stele recover``: odd words, less than before, ids that are no names."""
+"""Reports of replicas and processes to ``stele recover``: invalid values, fewer epochs than before, invalid
+ids.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.log.archive.records import Archived, as_container
+from stele.log.archive.container import Archived, as_container
 from stele.runtime.answers.catch_up import HistoryAnswer
 from stele.runtime.recent import Promised
 from tests.catch_up import others
@@ -135,7 +137,7 @@ def test_what_several_processes_have_in_turn_is_gone_on_from(
 def test_each_id_of_an_address_that_is_silent_is_named(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """One that was replaced there, and never forgotten, and the one that is there now."""
+    """A replica that was replaced there and never forgotten, and the present one."""
     members = {"cu-old": replicas[1], "cu-new": replicas[1]}
     answers(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
     answers(server, "two")
@@ -182,7 +184,7 @@ def test_a_member_at_whose_address_another_replica_answers_is_absent(
 
 
 def known_by_the_first(server: Server, times: int = 1, **members: str) -> None:
-    """Whom the one names by id and address, when it is asked so often; the other replica knows nobody."""
+    """Return the id and address that one replica knows at this request. The other one knows none."""
     urls = {f"cu-{name}": f"{server.url}/{where}" for name, where in members.items()}
     told = msgspec.structs.replace(history("cu-one", ""), replicas=urls)
     answers(server, "one", *[told] * times)
@@ -219,7 +221,7 @@ def test_one_that_another_answers_for_is_missed_in_that_moment_too(
 def test_a_replica_is_asked_wherever_anybody_says_that_it_is(
     server: Server, stele: Stele, replicas: list[str], teller: str
 ) -> None:
-    """One of the others has not heard that it moved."""
+    """One of the others does not know its new address."""
     moved = {"one": "new", "two": "old"} if teller == "one" else {"one": "old", "two": "new"}
     for name, where in moved.items():
         members = {"cu-nine": f"{server.url}/{where}"}
@@ -235,7 +237,7 @@ def test_a_replica_is_asked_wherever_anybody_says_that_it_is(
 def test_the_option_that_is_shown_is_taken_where_a_replica_moved(
     server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its old address stands in the settings still; somebody else may be there."""
+    """The settings still have its old address, where another process may be."""
     old = f"{server.url}/old"
     monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, old]))
     known_by_the_first(server, two="old")
@@ -248,7 +250,7 @@ LONGER = {each: f"{each:02}" * 16 for each in range(2, 7)}
 
 
 def recovered_after_3(replica_id: str) -> bytes:
-    """What a replica tells whose log went on from epoch 3 of the longer one."""
+    """Return the report of a replica whose log continued from epoch 3 of the longer one."""
     given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": LONGER[3]}
     states = {2: LONGER[2], 3: LONGER[3], 4: "0f" * 16}
     told = msgspec.to_builtins(history(replica_id, "", states))
@@ -265,7 +267,7 @@ def test_who_is_on_its_way_up_may_tell_whose_history_counts(
     silent_from_now_on(server, "two")
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
-    assert "Epoch 4 is not the same one everywhere" in ran.err
+    assert "Epoch 4 differs between processes" in ran.err
     assert f"{replicas[1]} does not tell what it holds" in ran.err
     assert "it may settle that." in ran.err
     server.answer("GET", "/two/v1/history", recovered_after_3("cu-two"))

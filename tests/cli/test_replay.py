@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from stele.cli.main import run
-from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.cluster.model import ClusterCreated
 from stele.domain.facts import Epoch
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch

@@ -1,8 +1,8 @@
-"""What is said to have been undone is compared with what was there before."""
+"""Undone changes are compared with the previous state."""
 
 from __future__ import annotations
 
-from stele.cli.restored import differing_rows
+from stele.cli.commands.topology import differing_rows
 from stele.domain.commands import Cancel
 from stele.domain.names import TransitionState
 from stele.domain.ring.ranges import RangeReplicas

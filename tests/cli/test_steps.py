@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stele.cli.steps import History
+from stele.cli.history import History
 from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import ACCEPTED, follows

@@ -10,8 +10,8 @@ import pytest
 from stele.cli.output import clock
 from stele.domain.balance.planned import Rule, Verdict
 from stele.domain.names import RequestKind
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Balancing
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import Balancing
 from stele.domain.tablets.look import to_the_end
 from stele.domain.tablets.sizes import TableSizes, TabletSize
 from stele.runtime.answers.tablet_balancer import (
@@ -25,7 +25,7 @@ from stele.runtime.answers.tablet_balancer import (
     TabletWhy,
 )
 from stele.runtime.answers.tablet_sizes import SizesAnswer
-from stele.words.requests import what
+from stele.words.names import what
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_reads import IDLE
 from tests.coordinator.test_tablets import with_table
@@ -91,6 +91,7 @@ def test_a_keyspace_is_asked_for_with_tablets(server: Server, stele: Stele) -> N
 def test_a_table_is_made_and_altered_with_its_options(server: Server, stele: Stele) -> None:
     for word in ("create", "alter"):
         server.asked.clear()
+        other: dict[str, object] = {"colocated_with": ""} if word == "create" else {"reset": []}
         server.answer("POST", "/v1/commands", OUTCOME)
         ran = stele("table", word, "music.songs", "--min-tablet-count", "8")
         assert ran.exit_code == 0, ran.err
@@ -106,8 +107,23 @@ def test_a_table_is_made_and_altered_with_its_options(server: Server, stele: Ste
                 "auto_repair_enabled": "",
                 "auto_repair_threshold": 0,
             },
-            **({"colocated_with": ""} if word == "create" else {}),
+            **other,
         }
+
+
+def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) -> None:
+    options = {"before": {"min_tablet_count": 4}, "after": {"max_tablet_count": 8}}
+    changed = [{"table_id": "id", "fields": {"options": options}}]
+    server.answer("POST", "/v1/commands", OUTCOME)
+    server.answer("GET", "/v1/diff", {"tables": {"changed": changed}})
+    given = ("--max-tablet-count", "8", "--reset", "min_tablet_count")
+    ran = stele("table", "alter", "music.songs", *given)
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["reset"] == ["min_tablet_count"]
+    assert "music.songs since epoch 41: max_tablet_count not set -> 8" in ran.out
+    server.asked.clear()
+    zero = stele("table", "alter", "music.songs", "--min-tablet-count", "0")
+    assert zero.exit_code == 0 and sent(server)["reset"] == ["min_tablet_count"]
 
 
 def test_a_table_is_made_with_the_tablets_of_another(server: Server, stele: Stele) -> None:
@@ -229,6 +245,17 @@ def test_tables_are_listed_with_their_tablets_and_options(server: Server, stele:
     server.answer("GET", "/v1/placements", page)
     lines = [line.split() for line in stele("table", "list").out.splitlines()]
     assert lines[2] == ["music.songs", "2", "min_tablet_count", "8"]
+
+
+def test_a_list_of_tables_needs_no_request_for_each_table(server: Server, stele: Stele) -> None:
+    tables = [{**SONGS, "table_id": f"t-{n}", "placement": f"tablets:t-{n}"} for n in range(3)]
+    tablets = {f"t-{n}": n + 1 for n in range(3)}
+    answer = {**at(31), "tables": tables, "tablets": tablets, "next_cursor": ""}
+    server.answer("GET", "/v1/tables", answer)
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    lines = [line.split() for line in stele("table", "list").out.splitlines()]
+    assert [line[1] for line in lines[2:]] == ["1", "2", "3"]
+    assert not server.asked_for("/v1/placements")
 
 
 def test_tablets_are_numbered_and_show_who_comes(server: Server, stele: Stele) -> None:
@@ -375,11 +402,14 @@ def test_who_looks_for_tablets_on_the_ring_is_told_where_they_are(
     server: Server, stele: Stele
 ) -> None:
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
-    for name in ("music", "music.songs"):
-        ran = stele("ring", name)
+    for arguments, command in (
+        (["music"], "stele tablet list music.TABLE"),
+        (["music.songs", "--key", "a key"], "stele tablet list music.songs --key 'a key'"),
+    ):
+        ran = stele("ring", *arguments)
         assert ran.exit_code == 1
-        assert f"'{name}' is in tablets, not on the ring" in ran.err
-        assert "`stele tablet list KEYSPACE.TABLE`" in ran.err
+        assert f"'{arguments[0]}' is in tablets, not on the ring" in ran.err
+        assert f"`{command}`" in ran.err
 
 
 TOLD = BalancedNode(
@@ -421,7 +451,7 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
     assert "stalled at epoch 31; 1 tablet moves" in text
     assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
-    assert "moves have failed to n5: nothing goes there for a while" in text
+    assert "moves to or from n5 have failed: nothing goes there for a while" in text
     assert "no room left on n6: nothing goes there" in text
     assert "by count: no load is known of n10" in text
     assert "reported n2 2 1.5 kB 2.0 MB 95.0 % 3.0 s ago n10 4 never" in text
@@ -528,7 +558,7 @@ def test_balance_shows_what_is_repaired_and_why(server: Server, stele: Stele) ->
 
 
 def around(server: Server, *requests: dict[str, object]) -> None:
-    """What the log says beside the balancer."""
+    """Return the log of other commands than the balancer's."""
     page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
     server.answer("GET", "/v1/requests", {**page, "requests": requests})
     server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
@@ -628,8 +658,32 @@ def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) 
     assert found["sizes"]["largest"][0]["tablet"] == 3
 
 
+def test_resize_says_what_the_balancer_may_undo_and_what_prevents_it(
+    server: Server, stele: Stele
+) -> None:
+    sizes = TableSizes(
+        table="music.songs",
+        tablets=8,
+        known=0,
+        size_bytes=0,
+        target_bytes=1,
+        largest=(),
+        wanted=8,
+        why="the keyspace's initial_tablets is 8",
+    )
+    server.answer("POST", "/v1/commands", OUTCOME)
+    server.answer("GET", "/v1/balance/sizes", SizesAnswer(epoch=31, state_id="ab", sizes=sizes))
+    ran = stele("table", "resize", "music.songs", "16", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert ran.out.splitlines()[-1] == (
+        "While balancing is on, the balancer may change it back to 8 tablets: the keyspace's"
+        " initial_tablets is 8. `stele table alter music.songs --min-tablet-count 16` keeps 16."
+    )
+    assert "balancer" not in stele("table", "resize", "music.songs", "8", "--no-wait").out
+
+
 def test_shards_are_shown_behind_their_nodes(server: Server, stele: Stele) -> None:
-    """Those that a tablet goes to within a node too; shard 0 and who has no other have none."""
+    """Also the target shard of a move within a node; not shard 0, and not nodes with one shard."""
     row = {**ROWS[0], "shards": [2, 0, 1], "other_shards": [2, 3, 1]}
     server.answer("GET", "/v1/placements", tablet_page(row, 1))
     shown = stele("tablet", "list", "music.songs").out.splitlines()[2].split()

@@ -9,7 +9,7 @@ import msgspec
 
 from stele.cli import dumps
 from stele.domain.commands import SetSetting
-from stele.domain.overrides.content import unpacked_state
+from stele.domain.overrides.domain import unpacked_state
 from stele.metadata_log.state import dump_of
 from stele.words.facts import fact_words
 from tests.cli.conftest import Server, Stele
@@ -138,6 +138,7 @@ def test_a_cluster_is_founded_frozen_and_begins_with_the_file(
     found, begin = (msgspec.json.decode(a.body) for a in server.asked_for("/v1/commands"))
     assert found["command"] == {
         "type": "found", "cluster_id": "", "log_id": "", "topic_id": "", "begin_frozen": True,
+        "enable_features": [],
     }  # fmt: skip
     assert begin["command"]["founds"] is True
     content = msgspec.convert(begin["command"]["content"], bytes)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stele.cli.output import console, print_value_as_json
-from stele.words.visible import visible
+from stele.words.units import visible
 
 HOSTILE = "no\x1b[2J\x1b]0;owned\x07\x9b31m\u202eesrever\u2066\x00, tab\tand\nline"
 ACTING = "\x1b\x07\x9b\u202e\u2066\x00"

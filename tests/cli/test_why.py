@@ -1,4 +1,4 @@
-"""What ``stele why`` prints of what the coordinator answers. Each wait's sentences: coordinator/test_why.py."""
+"""Output of ``stele why`` for answers of the coordinator. The sentences of waits: coordinator/test_why.py."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.topology.heads import TransitionSummary
+from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
 from stele.runtime.answers.session_guard import NodeLiveness
-from stele.words.explain import Case, advice
+from stele.runtime.answers.tablet_balancer import BalanceState
+from stele.words.explain import Case, advice, waiting_line
 from tests.cli.conftest import NODES, Server, Stele, at, cluster, request, transition
 from tests.cli.test_reads import IDLE, JOIN, LIVENESS, PROGRESS, STREAMING, WORK, under_way
+from tests.cli.test_tables import balance
 
 SOURCE = {
     "node_id": "n2",
@@ -52,11 +55,18 @@ def test_why_names_the_hung_source_since_when_until_when_and_what_to_do(
         " 8.0 s ago; if it makes no progress for 52.0 s more (STELE_SILENCE_S is 60 s), it is undone",
         "  n3 stream running, 1.0 MB of 4.0 MB, no progress for 8.0 s",
         "  how long it will take is unknown: no data has moved lately",
-        "  do: start n2; or, if dead for good, `stele exclude n2`, or undo it: `stele cancel join-n3-1`",
+        "  do: start n2, if it is not starting already, or undo it: `stele cancel join-n3-1`",
     ]
     assert ran.out.startswith("join n3 is running for ")
     sentences = msgspec.json.decode(stele("why", "join-n3", "--json").out)["why"]
     assert sentences[JOIN][0].startswith("waits for 9.0 s for stream by n3; the cause is n2")
+    long = {**STALLED, "blockers": [{**SOURCE, "silent_for_s": 40.0}, RECEIVER]}
+    server.answers["GET", "/v1/progress"].clear()
+    server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [long], "transitions": [still]})
+    assert stele("why", "join-n3").out.splitlines()[-1] == (
+        "  do: start n2: then it continues; or, if n2 is dead for good, cancel it and replace or remove n2, or"
+        " undo it: `stele cancel join-n3-1`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,10 +104,7 @@ def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
     ran = stele("why")
     assert "leave n4 is pending" in ran.out
     assert "waits for dead nodes; the cause is n4: is down, last heard 40.0 s ago" in ran.out
-    assert (
-        "do: start n4; or, if dead for good, `stele exclude n4`, or withdraw the request:"
-        in ran.out
-    )
+    assert "do: start n4: then it continues, or withdraw the request:" in ran.out
     assert "`stele cancel leave-n4`" in ran.out
 
 
@@ -144,13 +151,14 @@ def test_why_when_idle_says_which_members_are_down(server: Server, stele: Stele)
     server.answer("GET", "/v1/progress", IDLE)
     assert stele("why").out.splitlines() == ["Nothing to do: no request is pending or running."]
     server.answer("GET", "/guard/v1/nodes", LIVENESS)
-    assert stele("why").out.splitlines()[1:] == [
-        "  n2 (never heard) is down: operations will wait for it; `stele nodes` shows more"
-    ]
+    assert stele("why").out.splitlines()[1:] == ["  no heartbeat yet, perhaps starting: n2"]
     down = [{**row, "liveness": "down", "silent_for_s": 40.0} for row in LIVENESS]
     server.answers["GET", "/guard/v1/nodes"].clear()
     server.answer("GET", "/guard/v1/nodes", down)
-    both = "n1 (last heard 40.0 s ago), n2 (last heard 40.0 s ago) are down: operations will wait for them"
+    both = (
+        "n1 (last heard 40.0 s ago), n2 (last heard 40.0 s ago) are down:"
+        " operations that need them will wait"
+    )
     assert both in stele("why").out
     assert msgspec.json.decode(stele("why", "--json").out)["down"] == msgspec.to_builtins(
         msgspec.convert(down, list[NodeLiveness])
@@ -159,6 +167,18 @@ def test_why_when_idle_says_which_members_are_down(server: Server, stele: Stele)
     excluded = [NODES[0], {**NODES[1], "excluded_since": 6}]
     server.answer("GET", "/v1/nodes", {**at(7), "nodes": excluded})
     assert "n1 (last heard 40.0 s ago) is down" in stele("why").out, "nothing waits for n2"
+
+
+def test_why_says_that_no_node_can_take_the_tablets_of_a_node_to_be_removed(
+    server: Server, stele: Stele
+) -> None:
+    no_place = "no other node can take 4 tablets of 'n3'. Add a node in rack r3 of dc1"
+    cluster(server, requests=[request("pending", kind="remove", removes_node=True)])
+    server.answer("GET", "/v1/progress", IDLE)
+    found = msgspec.structs.replace(balance(BalanceState.STALLED), stuck={JOIN: no_place})
+    server.answer("GET", "/v1/balance", found)
+    assert f"  {no_place}" in stele("why").out.splitlines()
+    assert msgspec.json.decode(stele("why", "--json").out)["no_place"] == {JOIN: no_place}
 
 
 def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele: Stele) -> None:
@@ -185,3 +205,35 @@ def test_only_what_can_be_undone_is_offered_to_be_cancelled(
     wait = WaitProgress((JOIN,), "stream", (BlockerAnswer("n3", "is slow", 0.1),))
     running = msgspec.convert(request("running"), Request)
     assert says in advice(Case(running, moving, wait))
+
+
+@pytest.mark.parametrize(
+    ("silent_for_s", "waited_s", "says"),
+    [
+        (None, 2.0, "start n3, if it is not starting already"),
+        (12.0, 300.0, "start n3, if it is not starting already"),
+        (40.0, 2.0, "start n3; or, if dead for good, `stele exclude n3`"),
+        (None, 40.0, "start n3; or, if dead for good, `stele exclude n3`"),
+    ],
+)
+def test_a_node_is_called_dead_only_after_the_patience(
+    silent_for_s: float | None, waited_s: float, says: str
+) -> None:
+    down = BlockerAnswer("n3", "is silent", silent_for_s, is_down=True)
+    wait = WaitProgress((JOIN,), "version 5", (down,), WaitKind.APPLIED, waited_s, cause="n3")
+    shown = advice(Case(msgspec.convert(request("running"), Request), None, wait))
+    assert shown.startswith(says)
+    sole = msgspec.structs.replace(wait, sole_copies="2 ranges of music")
+    case = Case(msgspec.convert(request("running"), Request), None, sole)
+    assert "exclude" not in advice(case), "it would lose acknowledged writes"
+
+
+def test_a_short_barrier_has_no_culprit() -> None:
+    """Its nodes are up and a moment behind: that is how each barrier begins."""
+    behind = BlockerAnswer("n3", "has applied epoch 58, not 59", 0.1)
+    wait = WaitProgress((JOIN,), "version 5", (behind,), WaitKind.APPLIED, 0.1, cause="n3")
+    case = Case(msgspec.convert(request("running"), Request), None, wait)
+    assert waiting_line(wait) == "waits for 0.1 s for version 5; this takes a moment"
+    assert advice(case).startswith("nothing: it continues by itself")
+    later = msgspec.structs.replace(wait, waited_s=60.0)
+    assert "the cause is n3: has applied epoch 58, not 59" in waiting_line(later)

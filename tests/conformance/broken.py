@@ -16,18 +16,28 @@ from msgspec.structs import replace
 from stele.agent import agent as agent_module
 from stele.agent import identity, member
 from stele.agent.agent import Agent
+from stele.agent.cleanup import Truncator
 from stele.agent.gate import Gate
 from stele.agent.orders import OrderExecutor
 from stele.agent.probing import check_meant
 from stele.agent.pulling import Puller
-from stele.agent.truncation import Truncator
-from stele.conformance.data_scenes import (
+from stele.domain.fencing import check_token
+from stele.domain.image import Image
+from stele.domain.messages import Ack, Order, Report
+from stele.domain.names import ReportStatus
+from stele.domain.sessions import SessionGuard
+from stele.domain.topology.wanted import is_wanted
+from stele.log.codec import decode_order, encode_ack, encode_report
+from stele.log.fold import check_stray
+from stele.node.__main__ import main
+from stele.runtime.service import run_service
+from stele_harness.conformance.data_scenes import (
     a_keyspace_is_truncated,
     a_session_closes,
     a_tablet_moves,
     the_log_is_recovered,
 )
-from stele.conformance.scenes import (
+from stele_harness.conformance.scenes import (
     a_copy_is_put_back,
     a_disk_is_wiped,
     a_fourth_joins,
@@ -36,17 +46,7 @@ from stele.conformance.scenes import (
     requests_are_judged,
     three_join,
 )
-from stele.domain.fencing import check_token
-from stele.domain.image import Image
-from stele.domain.messages import Ack, Order, Report
-from stele.domain.names import ReportStatus
-from stele.domain.sessions import SessionGuard
-from stele.domain.topology.wanted import is_wanted
-from stele.log.codec import decode_order, encode_ack, encode_report
-from stele.log.incarnations import check_stray
-from stele.node.__main__ import main
-from stele.runtime.service import run_service
-from stele.sim.patching import Patch
+from stele_simulator.patching import Patch
 
 
 def _acks(patch: Patch, change: Any) -> None:
@@ -244,7 +244,7 @@ def knows_no_truncation(patch: Patch) -> None:
 
 
 def takes_an_older_copy(patch: Patch) -> None:
-    """It does not look at what it has told before."""
+    """It ignores its earlier acknowledgements."""
 
     async def last_told(*_: object) -> None: ...
 

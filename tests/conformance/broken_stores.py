@@ -16,14 +16,14 @@ from starlette.routing import Route
 
 from examples.sixty_lines import store as sixty_lines
 from stele.agent import Row, request_of, run_store
-from stele.conformance.data_scenes import a_keyspace_is_truncated
-from stele.conformance.scenes import (
+from stele_harness.conformance.data_scenes import a_keyspace_is_truncated
+from stele_harness.conformance.scenes import (
     a_fourth_joins,
     one_is_killed_and_comes_back,
     requests_are_judged,
     three_join,
 )
-from stele.sim.patching import Patch
+from stele_simulator.patching import Patch
 
 store: Any = sixty_lines  # an example has no types
 Shelf: Any = store.Shelf
@@ -51,7 +51,7 @@ def the_first_to_come_stays(patch: Patch) -> None:
 
 
 def drops_rows_that_stream_in(patch: Patch) -> None:
-    """Of a page the last one."""
+    """Drops the last row of a page."""
     plain = Shelf.merge
 
     def merge(self: Any, data_id: str, rows: list[Row]) -> None:
@@ -61,7 +61,7 @@ def drops_rows_that_stream_in(patch: Patch) -> None:
 
 
 def scans_without_the_first_row(patch: Patch) -> None:
-    """Of each span that is asked for from its start."""
+    """Of each requested span from its start."""
     plain = Shelf.scan
 
     def scan(self: Any, span: Any, after: Any, limit: int) -> list[Row]:
@@ -100,7 +100,7 @@ def keeps_values_in_memory(patch: Patch) -> None:
 
 
 def finds_values_by_their_key_alone(patch: Patch) -> None:
-    """What was truncated away is read by the data that came after it."""
+    """Truncated rows are read as data of the new table."""
 
     class Kept(Shelf):  # type: ignore[misc]
         def __init__(self, path: Path) -> None:

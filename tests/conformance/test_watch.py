@@ -1,13 +1,13 @@
-"""What the watch says of acks and reports, message by message."""
+"""Messages of the watch about acks and reports."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stele.conformance.watch import PATIENCE_S, Watch
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind, ReportStatus
+from stele_harness.conformance.watch import PATIENCE_S, Watch
 from tests.node.world import World
 
 

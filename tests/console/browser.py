@@ -1,9 +1,8 @@
-"""A Chromium that is there, or why the tests of the page are left out."""
+"""Pages of the console in a real Chromium."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,35 +11,37 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
+from tests.chromium import executable, is_skipped
 from tests.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "build" / "console"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1280, 860
 DEADLINE_MS = 90_000
-"""Of whatever a page is waited for: Playwright's own five seconds are few for a page beside a busy machine."""
+"""Limit of each wait. Playwright's five seconds are too few on a busy machine."""
 SHOWN = """(() => {
     const { place, newest, trouble, problem, locked, looked } = globalThis.steleConsole?.state ?? {};
     const text = document.body.innerText.slice(0, 400);
     return JSON.stringify({ place, newest, trouble, problem, locked, looked: looked?.at_ms, text });
 })()"""
-"""What a page that has not come as far as it should has to say."""
+"""Script that describes the page when a wait fails."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """That of the machine, else that of Playwright; without one the test is skipped."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    given = os.environ.get("STELE_TEST_CHROMIUM", found)
+    """A running Chromium. Fails the test if none is installed; `make test` installs one."""
+    if is_skipped():
+        pytest.skip("STELE_SKIP_BROWSER is set")
     expect.set_options(timeout=DEADLINE_MS)
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(
-                executable_path=given, args=["--no-sandbox"] if os.geteuid() == 0 else []
-            )
+            browser = playwright.chromium.launch(executable_path=executable(), args=sandbox)
         except Error as error:
-            pytest.skip(f"no Chromium: {str(error).splitlines()[0]}; install one, as chromium")
+            pytest.fail(
+                f"Cannot start Chromium: {str(error).splitlines()[0]}."
+                " `python -m tests.chromium` installs one; STELE_SKIP_BROWSER=1 skips these tests."
+            )
         try:
             yield browser
         finally:
@@ -110,7 +111,7 @@ def _holds(page: Page, condition: str) -> bool:
 
 
 def serious_faults(page: Page, *rules: str) -> list[str]:
-    """What axe finds that keeps somebody out, by all rules or these: rule, and where."""
+    """Return serious accessibility faults found by axe, by all rules or these: rule and element."""
     options = {"runOnly": {"type": "rule", "values": [*rules]}} if rules else {}
     found = Axe().run(page, options=options).response["violations"]
     return [

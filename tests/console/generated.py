@@ -1,4 +1,4 @@
-"""A cluster that nobody runs: a state of any size, its epochs as they come, and what serves both."""
+"""A generated cluster: a state of any size, its epochs, and their server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.cluster.model import ClusterCreated
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.membership.model import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState
-from stele.domain.ring.facts import NodeNumbered
-from stele.domain.ring.image import RingImage
+from stele.domain.ring.model import NodeNumbered, RingImage
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.schema.facts import Keyspace, KeyspaceChanged, Table, TableChanged, tablet_map
+from stele.domain.ring.ranges import MIN_TOKEN
+from stele.domain.schema.model import Keyspace, KeyspaceChanged, Table, TableChanged, tablet_map
 from stele.domain.view import epoch_view
 from stele.metadata_log.state import dump_of
 from stele.runtime.http import Health, HttpError, JsonResponse, bind, build_app, serving
@@ -78,7 +77,7 @@ def _placement(image: Image, tablets: int) -> Placement:
 
 
 class Generated:
-    """What a metadata-log answers to a console. ``tell`` appends an epoch; ``away`` has it answer nobody."""
+    """Answers of a metadata-log to a console. ``tell`` appends an epoch, and ``away`` makes it unavailable."""
 
     def __init__(self, image: Image) -> None:
         self.image = image

@@ -15,7 +15,7 @@ from tests.polling import wait_until
 
 @contextmanager
 def console(metadata_log: str, folder: Path, **more: str) -> Iterator[str]:
-    """Its address, inside the block; ``more`` are variables of its own."""
+    """Return its address, inside the block. ``more`` are further variables."""
     given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
     env = {**os.environ, **given, "STELE_INSTANCE_ID": "console", **more}
     argv = [sys.executable, "-m", "stele.console"]

@@ -1,4 +1,4 @@
-"""Who is let in, and what a browser is told to refuse."""
+"""Access to the console, and headers that restrict browsers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from stele.cli.main import build_app as command_line
-from stele.console.asking import CommandAsked, envelope_of, mark_of
-from stele.console.gate import MARK, Gate
+from stele.console.access import MARK, AccessControl
 from stele.console.http import command_routes, stream_route
-from stele.console.operations import OPERATIONS
+from stele.console.operations import OPERATIONS, CommandAsked, envelope_of, mark_of
 from stele.console.settings import ConsoleSettings, is_loopback
 from stele.console.upstream import Upstream
 from stele.domain.commands import (
@@ -42,8 +41,8 @@ from stele.domain.commands import (
     SwitchBalancingOn,
 )
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import time_ms
+from stele.domain.requests.model import Request
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
 from stele.runtime.answers.plans import PlanAnswer, Verdict
@@ -53,7 +52,7 @@ from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ConfigurationError, load_settings
 
 NOBODY = Upstream(None, {})  # type: ignore[arg-type]
-"""Who asks a service by it fails."""
+"""Requests to an upstream service fail."""
 TOKEN = "t0ken"
 LATE = 100
 """So many events are not on their way at one time."""
@@ -64,7 +63,9 @@ def client(token: str, host: str, callers: Callers | None = None) -> httpx.Async
         return PlainTextResponse("there")
 
     routes = [Route(path, there, methods=["GET", "POST"]) for path in ("/", "/api/x", "/page/x.js")]
-    app = Starlette(routes=routes, middleware=[Middleware(Gate, token=token, callers=callers)])
+    app = Starlette(
+        routes=routes, middleware=[Middleware(AccessControl, token=token, callers=callers)]
+    )
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{host}")
 
 
@@ -139,7 +140,7 @@ async def test_a_stream_ends_once_the_token_is_withdrawn(tmp_path: Path) -> None
 
     app = build_app("trial", [stream_route(Endless())], lambda: Health(ok=True))  # type: ignore[arg-type]
     callers = Callers(file, lambda: now_s)
-    app.user_middleware.insert(0, Middleware(Gate, token="", callers=callers))
+    app.user_middleware.insert(0, Middleware(AccessControl, token="", callers=callers))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with (
         asyncio.timeout(90),
@@ -276,7 +277,9 @@ ASKED: dict[str, tuple[dict[str, str], object]] = {
 async def test_an_operation_is_what_its_command_line_asks_for(line: str) -> None:
     """The line is read by the command line itself."""
     fields, command = ASKED[line]
-    (operation,) = [o for o in OPERATIONS if line == o.line or line.startswith(f"{o.line} ")]
+    (operation,) = [
+        o for o in OPERATIONS if line == o.text.line or line.startswith(f"{o.text.line} ")
+    ]
     assert operation.command_line(fields) == f"stele {line}"
     envelope = await envelope_of(asked(operation.name, **fields), NOBODY)
     assert envelope.command == command
@@ -323,7 +326,7 @@ async def test_only_a_node_is_asked_who_it_is(address: str) -> None:
 
 
 async def test_who_only_looks_has_the_console_ask_no_address() -> None:
-    """Else whoever may look could have it knock at any door of its network."""
+    """Otherwise a viewer could send requests into the console's network."""
     routes = command_routes(None, NOBODY, may_command=False)  # type: ignore[arg-type]
     http = httpx.AsyncClient(
         transport=httpx.ASGITransport(build_app("console", routes, lambda: Health(ok=True))),
@@ -338,7 +341,7 @@ async def test_who_only_looks_has_the_console_ask_no_address() -> None:
 
 
 def test_a_plan_is_known_again_by_what_it_does() -> None:
-    """Not by what changes all the time, nor by names that are drawn anew for each plan."""
+    """Values that change all the time, and random names of each plan, do not count."""
     request = Request(request_id="r", kind=RequestKind.MOVE, status=RequestStatus.PENDING)
     placed = PlannedPlacement(
         placement="p1",

@@ -35,7 +35,7 @@ def test_another_history_leaves_nothing_and_is_counted() -> None:
     hub = Hub()
     hub.add(1, b"")
     bell = hub.bell()
-    hub.begin_anew()
+    hub.restart()
     assert (hub.newest, hub.history) == (0, 1)
     assert bell.is_set()
     hub.add(7, b"")  # the next one may be any

@@ -1,4 +1,4 @@
-"""A page of which a part does not come, and one whose shared worker does not begin."""
+"""Pages with a missing part, and pages whose shared worker does not start."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_page_that_never_comes_whole_says_so_and_rests(browser: Browser, addre
     page.add_init_script("sessionStorage.setItem('stele-console-loads', '5')")
     page.clock.install()
     page.goto(address)
-    assert "did not come, 6 times: reload it" in page.inner_text("#page")
+    assert "failed to load 6 times" in page.inner_text("#page")
     page.clock.fast_forward(600_000)
     assert "6 times" in page.inner_text("#page")
     assert len(loads) == 1

@@ -12,10 +12,9 @@ from playwright.sync_api import Route
 from stele.domain.column import Column
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.ring.facts import PlacementChanged
-from stele.domain.ring.packed import PackedRanges, PackedRows
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.schema.facts import tablet_map
+from stele.domain.ring.model import PackedRanges, PackedRows, PlacementChanged
+from stele.domain.ring.ranges import MIN_TOKEN
+from stele.domain.schema.model import tablet_map
 from tests.console.browser import Watched, chromium
 from tests.console.generated import TABLE, Generated, large_image, served_beside
 from tests.console.process import console
@@ -30,7 +29,7 @@ VERSIONS = "[...(globalThis.steleConsole.state.map?.version ?? [])].join()"
 
 
 class Cluster:
-    """Whose tablets change."""
+    """A cluster whose tablets change."""
 
     def __init__(self) -> None:
         self.generated = Generated(large_image(NODES, TABLETS))
@@ -99,7 +98,7 @@ def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_whatever_is_told_on_the_way_back_to_now_the_map_is_that_of_now(
     cluster: Cluster, watched: Watched
 ) -> None:
-    """The reading that wants the map gives way to one that what was told asks for, and that wants none."""
+    """A read that needs the map is replaced by one, caused by an event, that does not."""
     page, held = watched.page, list[Route]()
 
     def hold_first(route: Route) -> None:

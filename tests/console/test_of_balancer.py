@@ -1,4 +1,4 @@
-"""What the tablet-balancer answers reaches the page only where it is an answer of it."""
+"""Only valid answers of the tablet-balancer reach the page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from stele.console.reads import BALANCER, Reads
-from stele.console.upstream import Answered
+from stele.console.throughput import Throughput
 from stele.runtime.answers.tablet_balancer import LoadHistory
 from stele.runtime.http import Health, build_app
+from stele.runtime.transport import Answered
 
 
 class Balancer:
@@ -21,7 +22,7 @@ class Balancer:
 
 
 async def asked(body: bytes, path: str) -> httpx.Response:
-    reads = Reads(None, Balancer(body), {})  # type: ignore[arg-type]
+    reads = Reads(None, Balancer(body), Throughput(), {})  # type: ignore[arg-type]
     app = build_app("console", reads.routes(), lambda: Health(ok=True))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:

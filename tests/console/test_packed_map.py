@@ -9,15 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stele.console.maps import TOKENS, map_of
-from stele.console.packed_map import RowState, differing, packed_map
-from stele.console.told import MapChange, told_live
+from stele.console.epoch_text import MapChange, live_epoch_text
+from stele.console.maps import TOKENS, RowState, differing, map_of, packed_map
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.evolve import evolve
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
 from tests.domain.history import History, join, three_nodes
 
 KINDS = {"f4": np.float32, "i2": np.int16, "u1": np.uint8, "i4": np.int32}
@@ -103,12 +101,12 @@ def test_only_rows_with_other_bounds_or_replicas_differ() -> None:
 
 
 def test_the_rows_of_an_event_make_the_map_of_the_epoch_before_that_of_its_own() -> None:
-    """For each epoch of a history, and each map: what is not read anew is changed in place."""
+    """For each epoch of a history, and each map: parts that are not read again are changed in place."""
     history, in_place = grown(), 0
     for before, epoch, after in zip(
         images(history), history.epochs, images(history)[1:], strict=False
     ):
-        told = told_live(before, epoch, after)
+        told = live_epoch_text(before, epoch, after)
         for name, placement in after.ring.placements.items():
             change = told.maps.get(name, MapChange())
             old = before.ring.placements.get(name)
@@ -142,7 +140,7 @@ def _write(known: dict[str, Any], change: MapChange) -> None:
 def test_an_event_tells_who_why_and_what_as_text() -> None:
     history = grown()
     all_ = [*zip(images(history), history.epochs, images(history)[1:], strict=False)]
-    told = [told_live(before, epoch, after) for before, epoch, after in all_]
+    told = [live_epoch_text(before, epoch, after) for before, epoch, after in all_]
     assert [each.epoch for each in told] == list(range(1, len(told) + 1))
     assert all(each.live for each in told)
     assert any("library" in line for each in told for line in each.lines)

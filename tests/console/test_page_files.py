@@ -1,4 +1,4 @@
-"""What the page is made of: nothing from elsewhere, nothing inline, nothing large."""
+"""Files of the page: no foreign content, no inline code, and small."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from stele.console.http import PAGE
 
 LARGEST_BYTES = 400_000
-"""Of all together, as they are sent."""
+"""Size of all files together, as sent."""
 ROOT = Path(__file__).resolve().parents[2]
 
 

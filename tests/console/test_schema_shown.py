@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
-from stele.console.schema_shown import schema_shown
+from stele.console.schema_view import schema_difference, schema_shown
+from stele.domain.commands import AlterSchema
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
-from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.features.known import KNOWN
+from stele.domain.features.model import FeaturesEnabled, SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.schema.facts import (
+from stele.domain.schema.model import (
     Balancing,
     BalancingSwitched,
     Table,
@@ -18,14 +21,18 @@ from stele.domain.schema.facts import (
     TableOptions,
     tablet_map,
 )
-from stele.domain.table_snapshots.facts import (
+from stele.domain.table_snapshots.model import (
     TableRestoreBegun,
     TableSnapshot,
     TableSnapshotTaken,
     TabletRestored,
     WrittenPart,
 )
+from stele.words.cql_parser import parse_cql
 from tests.console.generated import TABLE, large_image
+from tests.domain.history import three_nodes
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "schema"
 
 TABLETS = 8
 OPTIONS = TableOptions(min_tablet_count=4, auto_repair_enabled="on")
@@ -109,3 +116,43 @@ def test_settings_that_are_set_stand_beside_their_defaults_and_unknown_ones_are_
     assert by_name[name].counts
     assert (by_name["colour"].value, by_name["colour"].counts) == ("<b>", "")
     assert found.features == ("a", "b")
+
+
+def radio() -> tuple[Image, Image]:
+    """The states after ``radio.cql`` and after ``longer.cql``."""
+    history, _ = three_nodes()
+    history.enable("schema_objects")
+    states = list[Image]()
+    for name in ("radio", "longer"):
+        text = (EXAMPLES / f"{name}.cql").read_text()
+        assert history.apply(AlterSchema(parse_cql(text))) is None
+        states.append(history.image)
+    return states[0], states[1]
+
+
+def test_a_table_has_its_columns_with_types_and_a_view_is_one() -> None:
+    found = schema_shown(radio()[0])
+    by_name = {table.name: table for table in found.tables}
+    songs = by_name["radio.songs"]
+    assert [(c.name, c.type, c.kind) for c in songs.columns][:2] == [
+        ("id", "uuid", "partition_key"),
+        ("artist", "text", "regular"),
+    ]
+    assert (songs.kind, by_name["radio.songs_by_artist"].kind) == ("table", "view")
+    assert songs.version == found.version.epoch
+    assert songs.indexes == ("songs_tags_idx on values(tags)",)
+    assert [(each.name, each.kind) for each in found.objects] == [("radio.person", "type")]
+    assert "CREATE INDEX" in found.cql["radio.songs"]
+
+
+def test_a_schema_difference_has_the_changed_objects_with_their_lines() -> None:
+    before, after = radio()
+    found = {each.name: each for each in schema_difference(before, after).objects}
+    assert {name: each.sign for name, each in found.items()} == dict.fromkeys(
+        ("radio.person", "radio.songs"), "~"
+    )
+    signed = [line for line in found["radio.songs"].lines if line[0] != " "]
+    assert signed == [("+", "    length duration,")]
+    added = schema_difference(EMPTY_FOR_FOLLOWERS, before).objects
+    assert {each.sign for each in added} == {"+"}
+    assert not schema_difference(after, after).objects

@@ -1,4 +1,4 @@
-"""What the page is given to show of a state, and what somebody should look at."""
+"""The data of a state for the page, and its alerts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from types import SimpleNamespace
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from stele.console.alerts import ProcessShown, alerts
-from stele.console.gone import Gone
+from stele.console.alerts import RangeHealth, alerts, range_health
+from stele.console.caches import MOST_TEXTS, ComputedAnswers, SharedQueries
+from stele.console.history import DroppedNames
 from stele.console.images import NEWEST, OLDER, Images
-from stele.console.kept import MOST, Kept
 from stele.console.maps import TOKENS
-from stele.console.pipeline import ClusterShown, clusters_of
-from stele.console.shared import Shared
-from stele.console.shown import overview, requests_shown, row_shown, rows_of_node, why_shown
+from stele.console.processes import ClusterStatus, ProcessStatus, clusters_of
 from stele.console.upstream import AwayError
+from stele.console.views import (
+    overview,
+    range_summary,
+    request_summaries,
+    rows_of_node,
+    wait_report,
+)
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.ring.columns import Columns, Rows
-from stele.domain.ring.image import RingImage
+from stele.domain.ring.model import RingImage
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import tablet_map
+from stele.domain.schema.model import tablet_map
 from stele.placements import metrics
 from stele.placements.job import Lag
 from stele.placements.placing import Reached
@@ -65,11 +70,32 @@ def test_a_state_before_the_founding_can_be_shown() -> None:
 
 
 def test_a_request_can_be_cancelled_while_it_can_be_undone_and_not_when_it_is_over() -> None:
-    (new, *old) = requests_shown(joining())
+    (new, *old) = request_summaries(joining())
     assert new.what == "join n4"
     assert new.state
     assert new.can_cancel
     assert not any(each.can_cancel for each in old)
+
+
+def test_a_request_has_the_states_that_it_passes_and_the_one_that_it_is_in() -> None:
+    (new, *old) = request_summaries(joining())
+    assert new.steps == (
+        *("pending", "join_group0", "commit_cdc_generation", "write_both_read_old"),
+        *("write_both_read_new", "finishing", "done"),
+    )
+    assert new.steps[new.step] == new.state
+    assert all(each.step == len(each.steps) for each in old if each.status == "done")
+
+
+def test_ranges_lack_replicas_while_nodes_are_down_and_a_majority_with_two_of_three() -> None:
+    image = large_image(nodes=9, tablets=64)
+    (placement,) = image.ring.placements.values()
+    rows = [{*row.reads} for row in placement.rows]
+    for down in (frozenset[str](), {"n0"}, {"n0", "n7"}):
+        lost = [len(reads & down) for reads in rows]
+        expected = (64, sum(n > 0 for n in lost), sum(n > 1 for n in lost))
+        found = range_health(image, down)
+        assert (found.total, found.under_replicated, found.unavailable) == expected
 
 
 def test_a_row_names_its_replicas_and_the_transitions_that_change_it() -> None:
@@ -79,13 +105,13 @@ def test_a_row_names_its_replicas_and_the_transitions_that_change_it() -> None:
     rows = image.ring.placements[name].rows
     changing = {(row.start, row.end) for row in transition.plans[name].rows}
     for place, row in enumerate(rows):
-        shown = row_shown(image, name, place)
+        shown = range_summary(image, name, place)
         assert shown is not None
         assert (shown.start, shown.end, shown.writes) == (str(row.start), str(row.end), row.writes)
         if (row.start, row.end) in changing:
             assert shown.transitions == (transition.transition_id,)
-    assert row_shown(image, name, len(rows)) is None
-    assert row_shown(image, "nothing", 0) is None
+    assert range_summary(image, name, len(rows)) is None
+    assert range_summary(image, "nothing", 0) is None
 
 
 def test_a_node_holds_the_rows_that_name_it() -> None:
@@ -100,36 +126,39 @@ def test_a_node_holds_the_rows_that_name_it() -> None:
 
 def test_why_says_what_the_command_line_says() -> None:
     image = joining()
-    found = why_shown(image, IDLE)
+    found = wait_report(image, IDLE)
     (request_id,) = found.by_request
     assert any("join n4" in text for text, _ in found.lines)
     assert any(f"stele cancel {request_id}" in text for text in found.by_request[request_id])
-    alone = why_shown(image, None)
+    alone = wait_report(image, None)
     assert any("No coordinator answers" in text for text, _ in alone.lines)
 
 
 def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
     image = images(grown())[-1]
     processes = [
-        ProcessShown(service="catch-up", url="http://x", up=True, ok=True, lag=5000),
-        ProcessShown(service="coordinator", url="http://y", up=False, ok=False, reason="gone"),
-        ProcessShown(
+        ProcessStatus(service="catch-up", url="http://x", up=True, ok=True, lag=5000),
+        ProcessStatus(service="coordinator", url="http://y", up=False, ok=False, reason="gone"),
+        ProcessStatus(
             service="placements",
             url="http://z",
             up=True,
             ok=False,
             reason="why",
-            clusters=(ClusterShown(cluster="blue", quarantine="why"),),
+            clusters=(ClusterStatus(cluster="blue", quarantine="why"),),
         ),
     ]
     down = NodeLiveness(node_id="n2", liveness=Liveness.DOWN, silent_for_s=9.0)
-    found = alerts(image, "", processes, [down], IDLE)
+    found = alerts(image, "", processes, [down], IDLE, RangeHealth())
     assert [alert.level for alert in found] == ["bad", "bad", "bad", "bad", "warning"]
     assert all(alert.do for alert in found)
+    assert not any("stele exclude" in alert.do for alert in found), "it may be starting"
+    down = NodeLiveness(node_id="n2", liveness=Liveness.DOWN, silent_for_s=90.0)
+    found = alerts(image, "", processes, [down], IDLE, RangeHealth())
     assert any("stele exclude n2" in alert.do for alert in found)
     assert any("blue" in alert.text for alert in found)
-    assert alerts(image, "", [], [], IDLE) == ()
-    assert "No coordinator" in alerts(image, "", [], [], None)[0].text
+    assert alerts(image, "", [], [], IDLE, RangeHealth()) == ()
+    assert "No coordinator" in alerts(image, "", [], [], None, RangeHealth())[0].text
 
 
 def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined() -> None:
@@ -147,9 +176,9 @@ def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined
     text = generate_latest(registry).decode()
     found = clusters_of(text, {"red": "Cluster red: upgrade this process."})
     assert found == (
-        ClusterShown(cluster="blue", epoch=40, strays=3),
-        ClusterShown(cluster="green", epoch=7, not_judged=12),
-        ClusterShown(cluster="red", quarantine="Cluster red: upgrade this process."),
+        ClusterStatus(cluster="blue", epoch=40, strays=3),
+        ClusterStatus(cluster="green", epoch=7, not_judged=12),
+        ClusterStatus(cluster="red", quarantine="Cluster red: upgrade this process."),
     )
     assert clusters_of("", {}) == ()
 
@@ -172,7 +201,7 @@ async def test_what_is_no_more_is_named_by_the_epoch_that_made_it_and_looked_for
         asked.append(str(question["about"]))
         return made.get(asked[-1])
 
-    gone = Gone(find)
+    gone = DroppedNames(find)
     rows = [
         EpochRow(1, "drop_table", facts=({"type": "TableDropped", "table_id": each},))
         for each in (TABLE_ID, LOST_ID)
@@ -229,7 +258,7 @@ def test_what_is_kept_is_limited_in_bytes_and_what_is_shared_counts_once() -> No
 
 
 async def test_a_question_of_many_pages_is_asked_once_and_a_failure_is_asked_again() -> None:
-    shared, asked = Shared(most=2), list[str]()
+    shared, asked = SharedQueries(most=2), list[str]()
 
     async def ask() -> bytes:
         asked.append("")
@@ -248,7 +277,7 @@ async def test_a_question_of_many_pages_is_asked_once_and_a_failure_is_asked_aga
 
 
 async def test_an_answer_is_made_once_for_all_who_ask() -> None:
-    kept, made = Kept(), list[int]()
+    kept, made = ComputedAnswers(), list[int]()
 
     def make() -> bytes:
         made.append(1)
@@ -256,7 +285,7 @@ async def test_an_answer_is_made_once_for_all_who_ask() -> None:
 
     assert [await kept.get("a", make) for _ in range(5)] == [b"x"] * 5
     assert len(made) == 1
-    for number in range(MOST):
+    for number in range(MOST_TEXTS):
         await kept.get(number, make)
     await kept.get("a", make)
-    assert len(made) == MOST + 2
+    assert len(made) == MOST_TEXTS + 2

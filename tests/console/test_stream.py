@@ -7,51 +7,59 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from stele.console.alerts import ProcessShown
+from stele.console.epoch_text import live_epoch_text
 from stele.console.history import History as History_
 from stele.console.hub import Hub
 from stele.console.images import Images
 from stele.console.mirror import Mirror
-from stele.console.stream import Pages, told_event
-from stele.console.told import told_live
-from stele.console.upstream import MOST_BYTES, PIECE_BYTES, AwayError, Upstream
+from stele.console.processes import ProcessStatus
+from stele.console.stream import Pages, epoch_event
+from stele.console.upstream import MOST_BYTES, AwayError, Upstream
 from stele.console.watch import Watch
-from stele.domain.archive.facts import ArchiveTrimmed
+from stele.domain.archive.model import ArchiveTrimmed
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.runtime.http import Health, HttpError, bind, build_app, serving
+from stele.runtime.transport import PIECE_BYTES, HttpTransport, Transport
 from stele.words.decisions import Wanted
 from tests.console.generated import Generated, served
 from tests.console.test_packed_map import grown, images
-from tests.domain.history import History
 from tests.services.world import until
 
 LIMIT_S = 90.0
 
 
+@asynccontextmanager
+async def transport() -> AsyncIterator[Transport]:
+    http = HttpTransport(redirects=False)
+    try:
+        yield http
+    finally:
+        await http.close()
+
+
 class Console:
     """The console's parts over one address, without its HTTP side."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, http: Transport, *urls: str) -> None:
         self.hub = Hub()
         self.upstream = upstream = Upstream(
-            http, {"metadata-log": (url,), "coordinator": (), "session-guard": ()}
+            http, {"metadata-log": urls, "coordinator": (), "session-guard": ()}
         )
-        self.mirror = Mirror(upstream, self._taken, self.hub.begin_anew)
+        self.mirror = Mirror(upstream, self._taken, self.hub.restart)
         self.watch = Watch(upstream, self.mirror, self.hub, 60.0)
         self.pages = Pages(self.mirror, self.hub, self.watch)
         self.stopping = asyncio.Event()
 
     def _taken(self, before: Image, epoch: Epoch, after: Image) -> None:
-        self.hub.add(epoch.epoch, told_event(told_live(before, epoch, after)))
+        self.hub.add(epoch.epoch, epoch_event(live_epoch_text(before, epoch, after)))
 
     async def read(self, epoch: int) -> None:
         """Until it knows an epoch."""
@@ -77,12 +85,40 @@ class Console:
         return found
 
 
+class Log(Generated):
+    """A metadata-log whose stream begins after epoch ``at`` and that has read the log up to ``to``."""
+
+    def __init__(self, at: int, to: int = 0) -> None:
+        self.history = grown()
+        super().__init__(self.at(at))
+        self.go_on(to)
+
+    def go_on(self, to: int) -> None:
+        for epoch in self.history.epochs[self.image.epoch : to]:
+            self.tell(epoch, evolve(self.image, epoch))
+
+    def at(self, epoch: int) -> Image:
+        return images(self.history)[epoch]
+
+    def id_at(self, epoch: int) -> str:
+        return self.at(epoch).state_id.hex()
+
+    def forget_for_another(self, epoch: int) -> bytes:
+        """Go back to an epoch of another history; the id of its state."""
+        other = msgspec.structs.replace(self.at(epoch), state_id=bytes(15) + b"\7")
+        self.forget(other)
+        return other.state_id
+
+
 @asynccontextmanager
-async def console(generated: Generated) -> AsyncIterator[Console]:
-    async with served(generated) as url, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
+async def console(log: Log) -> AsyncIterator[Console]:
+    """A console that has read all of the log, unless the log is away."""
+    async with served(log) as url, transport() as http:
         found = Console(http, url)
         task = asyncio.create_task(found.mirror.run())
         try:
+            if not log.away:
+                await found.read(log.image.epoch)
             yield found
         finally:
             found.stopping.set()
@@ -90,28 +126,16 @@ async def console(generated: Generated) -> AsyncIterator[Console]:
             await asyncio.wait({task})
 
 
-def begun(history: History, at: int) -> Generated:
-    """The log as it was at an epoch; ``tell`` goes on."""
-    return Generated(images(history)[at])
-
-
-def tell(generated: Generated, history: History, to: int) -> None:
-    for epoch in history.epochs[generated.image.epoch : to]:
-        generated.tell(epoch, evolve(generated.image, epoch))
-
-
 def epochs_in(events: list[tuple[str, dict[str, Any]]]) -> list[int]:
     return [data["epoch"] for name, data in events if name == "epoch"]
 
 
 async def test_a_page_gets_each_epoch_once_and_in_order() -> None:
-    history = grown()
-    generated = begun(history, 3)
-    async with console(generated) as found:
-        await found.read(3)
+    log = Log(3)
+    async with console(log) as found:
         page = asyncio.create_task(found.page(12))
         await asyncio.sleep(0)
-        tell(generated, history, 12)
+        log.go_on(12)
         events = await page
     assert events[0][1]["how"] == "begun"
     assert epochs_in(events) == list(range(4, 13))
@@ -119,76 +143,61 @@ async def test_a_page_gets_each_epoch_once_and_in_order() -> None:
 
 
 async def test_a_hundred_pages_share_one_stream_and_each_gets_all() -> None:
-    history = grown()
-    generated = begun(history, 3)
-    async with console(generated) as found:
-        await found.read(3)
+    log = Log(3)
+    async with console(log) as found:
         pages = [asyncio.create_task(found.page(12)) for _ in range(100)]
         await until(lambda: found.hub.readers == 100, "all pages to be there")
-        tell(generated, history, 12)
+        log.go_on(12)
         for events in await asyncio.gather(*pages):
             assert epochs_in(events) == list(range(4, 13))
         await until(lambda: found.hub.readers == 0, "all pages to be gone")
-    assert generated.streams == 1
+    assert log.streams == 1
 
 
 async def test_a_page_that_slept_gets_what_it_missed() -> None:
-    history = grown()
-    generated = begun(history, 3)
-    async with console(generated) as found:
-        await found.read(3)
-        tell(generated, history, 12)
+    log = Log(3)
+    async with console(log) as found:
+        log.go_on(12)
         await found.read(12)
-        events = await found.page(12, 5, _id(history, 5))
+        events = await found.page(12, 5, log.id_at(5))
     assert events[0][1]["how"] == "resumed"
     assert epochs_in(events) == list(range(6, 13))
 
 
 async def test_a_page_that_knows_more_than_the_console_kept_is_given_the_past() -> None:
-    """The console itself was started anew meanwhile."""
-    history = grown()
-    generated = begun(history, 3)
-    tell(generated, history, 12)
-    async with console(generated) as found:
-        await found.read(12)
-        events = await found.page(12, 5, _id(history, 5))
+    """The console has restarted in between."""
+    log = Log(3, 12)
+    async with console(log) as found:
+        events = await found.page(12, 5, log.id_at(5))
     assert events[0][1]["how"] == "resumed"
     assert epochs_in(events) == list(range(6, 13))
-    assert generated.dumps == 1  # who wakes up costs no state of the past
+    assert log.dumps == 1  # who wakes up costs no state of the past
     assert not any(data["live"] for name, data in events if name == "epoch")
 
 
 async def test_a_page_of_another_history_reads_all_anew() -> None:
-    history = grown()
-    async with console(begun(history, 9)) as found:
-        await found.read(9)
+    async with console(log := Log(9)) as found:
         events = await found.page(9, 9, bytes(16).hex())
-    assert events == [("hello", {"how": "anew", "epoch": 9, "state_id": _id(history, 9)})]
+    assert events == [("hello", {"how": "anew", "epoch": 9, "state_id": log.id_at(9)})]
 
 
 async def test_a_log_that_was_recovered_without_what_was_told_is_read_anew() -> None:
-    history = grown()
-    generated = begun(history, 3)
-    async with console(generated) as found:
-        await found.read(3)
-        tell(generated, history, 9)
+    log = Log(3)
+    async with console(log) as found:
+        log.go_on(9)
         await found.read(9)
         before = found.hub.history
-        other = msgspec.structs.replace(images(history)[4], state_id=bytes(15) + b"\7")
-        generated.forget(other)
+        other = log.forget_for_another(4)
         async with asyncio.timeout(LIMIT_S):
             while found.hub.history == before:
                 await found.hub.bell().wait()
-        assert found.mirror.image.state_id == other.state_id
+        assert found.mirror.image.state_id == other
 
 
 async def test_a_state_of_a_history_that_is_over_is_not_kept() -> None:
     """It was being read when the log turned out to be another one."""
-    history = grown()
-    generated = begun(history, 1)
-    tell(generated, history, 9)
-    async with console(generated) as found:
-        await found.read(9)
+    log = Log(1, 9)
+    async with console(log) as found:
         reading, go_on = asyncio.Event(), asyncio.Event()
         dump = found.mirror._dump
 
@@ -202,20 +211,18 @@ async def test_a_state_of_a_history_that_is_over_is_not_kept() -> None:
         found.mirror._dump = slow  # type: ignore[method-assign]
         asked = asyncio.create_task(found.mirror.at(4))
         await reading.wait()
-        other = msgspec.structs.replace(images(history)[6], state_id=bytes(15) + b"\7")
-        generated.forget(other)
-        await until(lambda: found.mirror.image is not images(history)[9], "the end of the stream")
-        await until(lambda: found.mirror.image.state_id == other.state_id, "the other history")
+        other = log.forget_for_another(6)
+        await until(lambda: found.mirror.image is not log.at(9), "the end of the stream")
+        await until(lambda: found.mirror.image.state_id == other, "the other history")
         go_on.set()
         await asked
         assert found.mirror._images.get(4) is None
 
 
 async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
-    history = grown()
-    generated = begun(history, 3)
-    generated.away = True
-    async with console(generated) as found:
+    log = Log(3)
+    log.away = True
+    async with console(log) as found:
         await until(lambda: "away" in found.mirror.trouble, "the trouble to be told")
         with pytest.raises(HttpError, match="away"):
             await found.mirror.at(3)
@@ -224,34 +231,28 @@ async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
             await history_.page(0, 10)
         with pytest.raises(HttpError, match="away"):
             await history_.decisions(Wanted("", "", None), 10, 0)
-        generated.away = False
+        log.away = False
         await found.read(3)
-        tell(generated, history, 5)
+        log.go_on(5)
         await found.read(5)
         assert found.mirror.trouble == ""
 
 
 async def test_a_state_of_the_past_is_that_of_the_fold() -> None:
-    history = grown()
-    generated = begun(history, 1)
-    tell(generated, history, 12)
-    async with console(generated) as found:
-        await found.read(12)
+    log = Log(1, 12)
+    async with console(log) as found:
         for epoch in (4, 11, 2, 12):
             at = await found.mirror.at(epoch)
-            assert at.state_id == images(history)[epoch].state_id
-            assert at.membership == images(history)[epoch].membership
+            assert at.state_id == log.at(epoch).state_id
+            assert at.membership == log.at(epoch).membership
 
 
 async def test_the_past_of_a_cluster_made_anew_is_not_taken_for_that_of_the_one_before() -> None:
     """Its stream has not ended yet."""
-    history = grown()
-    generated = begun(history, 1)
-    tell(generated, history, 12)
-    async with console(generated) as found:
-        await found.read(12)
+    log = Log(1, 12)
+    async with console(log) as found:
         found.mirror._images = Images()
-        generated.log_id = bytes(15) + b"\7"
+        log.log_id = bytes(15) + b"\7"
         past = History_(found.upstream, found.mirror)
         for read in (
             lambda: found.mirror.at(4),
@@ -267,22 +268,20 @@ async def test_the_past_of_a_cluster_made_anew_is_not_taken_for_that_of_the_one_
 
 async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_more() -> None:
     """The one that is followed is cut off from the log, and its stream lives."""
-    history = grown()
-    old, new = begun(history, 3), begun(history, 3)
+    old, new = Log(3), Log(3)
     async with (
         served(old) as first,
         served(new) as second,
-        aiohttp.ClientSession(read_bufsize=1 << 22) as http,
+        transport() as http,
     ):
-        found = Console(http, first)
-        found.upstream.services = {**found.upstream.services, "metadata-log": (first, second)}
+        found = Console(http, first, second)
         task = asyncio.create_task(found.mirror.run())
         try:
             await found.read(3)
             await until(lambda: old.streams == 1, "the stream of the first one")
-            tell(new, history, 9)
+            new.go_on(9)
             shown = [
-                ProcessShown(service="metadata-log", url=url, up=True, ok=True, epoch=epoch)
+                ProcessStatus(service="metadata-log", url=url, up=True, ok=True, epoch=epoch)
                 for url, epoch in ((first, 3), (second, 9))
             ]
             found.watch.look_elsewhere(3, shown)
@@ -296,11 +295,8 @@ async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_mor
 
 async def test_the_history_of_epochs_begins_where_the_archive_does() -> None:
     """A page of epochs that reaches behind it has those that are there."""
-    history = grown()
-    generated = begun(history, 3)
-    tell(generated, history, 12)
-    async with console(generated) as found:
-        await found.read(12)
+    log = Log(3, 12)
+    async with console(log) as found:
         image = found.mirror.image
         trimmed = msgspec.structs.replace(
             image.archive, trimmed=ArchiveTrimmed(epoch=7, state_id="", hash="", members=())
@@ -313,7 +309,7 @@ async def test_the_history_of_epochs_begins_where_the_archive_does() -> None:
 
 
 async def test_of_a_process_that_is_asked_how_it_is_only_so_much_is_read() -> None:
-    """Its address stands in the log: whoever joined has said it."""
+    """Its address comes from the log, in which any node that joined has put it."""
 
     async def endless(_: Request) -> Response:
         async def body() -> AsyncIterator[bytes]:
@@ -325,21 +321,26 @@ async def test_of_a_process_that_is_asked_how_it_is_only_so_much_is_read() -> No
     app = build_app("endless", [Route("/v1/node", endless)], lambda: Health(ok=True))
     async with (
         serving(app, bind("127.0.0.1", 0), grace_s=0) as url,
-        aiohttp.ClientSession() as http,
+        transport() as http,
     ):
         with pytest.raises(AwayError, match="has more than"):
             await Upstream(http, {}).one(f"{url}/v1/node", 60.0)
 
 
-def _id(history: History, epoch: int) -> str:
-    return images(history)[epoch].state_id.hex()
+async def test_a_process_that_is_asked_how_it_is_sends_the_console_nowhere_else() -> None:
+    """Its address is in the log, and a redirect could lead into the console's own network."""
+
+    async def elsewhere(_: Request) -> Response:
+        return RedirectResponse("http://127.0.0.1:1/")
+
+    app = build_app("elsewhere", [Route("/v1/node", elsewhere)], lambda: Health(ok=True))
+    async with serving(app, bind("127.0.0.1", 0), grace_s=0) as url, transport() as http:
+        assert (await Upstream(http, {}).one(f"{url}/v1/node", 60.0)).status == 307
 
 
 async def test_an_instance_that_has_not_read_an_epoch_yet_is_no_proof_that_there_is_none() -> None:
-    history = grown()
-    async with console(begun(history, 3)) as found:
-        await found.read(3)
-        found.mirror.image = images(history)[12]
+    async with console(log := Log(3)) as found:
+        found.mirror.image = log.at(12)
         with pytest.raises(HttpError) as unread:
             await found.mirror.epochs(8, 2)
         with pytest.raises(HttpError) as missing:

@@ -1,9 +1,9 @@
-"""What processes say of themselves, whatever it is: each may cost its own part of the page alone."""
+"""Arbitrary reports of processes: each can only spoil its own part of the page."""
 
 import pytest
 
-from stele.console.upstream import Answered
 from stele.console.watch import MOST_TEXT, Watch
+from stele.runtime.transport import Answered
 
 
 class Upstream:

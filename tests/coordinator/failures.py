@@ -1,4 +1,4 @@
-"""docs/failures.md as data: what becomes of each operation in each of its states when something fails."""
+"""docs/concepts/failure_modes.md as data: the result of each failure in each state of each operation."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from stele.domain.names import RequestKind, TransitionState
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "failures.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "concepts" / "failure_modes.md"
 HEAD: Final = (
     "operation", "state", "no quorum", "a stream fails", "a receiver dies", "cancel", "story",
     "planted bug",
@@ -14,6 +14,7 @@ HEAD: Final = (
 CELLS_HEAD: Final = ("where", "what fails", "what becomes of it", "story", "found when planted")
 UNDONE: Final = "undone"
 WAITS: Final = "waits"
+WAITS_LATER: Final = "waits later"
 THEN_UNDONE: Final = ", then undone"
 WHEN_EXCLUDED: Final = ", excluded: "
 FORWARD: Final = "forward"
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of the reference's table, and what shows that it is noticed."""
+    """A failure that ScyllaDB's topology coordinator handles, and what covers it here."""
 
     where: str
     fails: str

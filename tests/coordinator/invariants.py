@@ -1,22 +1,22 @@
-"""What every epoch of a test's world must hold: the simulator's invariants, and what only this world sees.
+"""Invariants of every epoch of a test's world: those of the simulator, and those that need this world.
 
-Nodes' true states are known here, so the gates of steps (I5) are judged by what nodes have applied, not by
-what they said.
+The true states of nodes are known here, so the gates of steps (I5) are checked with applied epochs instead of
+acknowledgements.
 """
 
 from collections.abc import Mapping
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.sim import invariants as shared
-from stele.sim import ranges_in_use as in_use
-from stele.sim.generation_checks import check_generations
-from stele.sim.switch_checks import check_switches
-from stele.sim.undoing_checks import check_goes_back
+from stele_simulator import invariants as shared
+from stele_simulator import ranges_in_use as in_use
+from stele_simulator.generation_checks import check_generations
+from stele_simulator.switch_checks import check_switches
+from stele_simulator.undoing_checks import check_goes_back
 from tests.domain.archive.checks import check_archive
 
 Applied = Mapping[str, tuple[Image, int | None]]
-"""What each node has applied, and the oldest version that a request of it still holds."""
+"""Applied image of each node, and the oldest version that one of its requests still holds."""
 
 
 class Invariants:
@@ -81,11 +81,11 @@ def check_others_stay(before: Image, after: Image, epoch: Epoch) -> None:
 def check_gate(
     before: Image, changed: list[in_use.Change], applied: Applied, *, fences: bool
 ) -> None:
-    """I5: a fence moves, or a step starts, only once no quorum of what changed can do without
-    who knows what was before.
+    """I5: a fence moves, or a step starts, only once every quorum of the changed range includes a replica that
+    knows the state before.
 
-    Ranges on their way back are read from the same replicas before and after, or are to turn round while both
-    sides receive all writes; they hold up nothing.
+    Ranges on their way back have the same readers before and after, or turn round while both sides receive all
+    writes. No step waits for them.
     """
     topology = before.topology
     epoch = topology.since_epoch if fences else topology.fence_epoch
@@ -120,7 +120,9 @@ def check_gate(
 def check_each_dc(
     before: Image, can_answer: set[str], replicas: set[str], passed: set[str]
 ) -> None:
-    """EACH_QUORUM, the default: no dc has a quorum of its own that does not know. The log may say otherwise."""
+    """EACH_QUORUM, the default: no dc has a quorum without a replica that knows. The log may have another
+    level.
+    """
     chosen = [name for name in before.features.settings if name.startswith("progress_barrier_")]
     if before.topology.relaxed_to or chosen:
         return

@@ -1,6 +1,6 @@
-"""How each kind of operation is asked for in a small cluster: what every test of all kinds begins with.
+"""Requests of each kind of operation in a small cluster, with which the tests of all kinds begin.
 
-A new kind needs its line in ``BEGIN``, and its rows in docs/failures.md.
+A new kind needs a line in ``BEGIN``, and rows in docs/concepts/failure_modes.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,9 +42,10 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
+from stele.domain.topology.operations.base import new_replicas
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.sim.ranges_in_use import sides
+from stele_simulator.ranges_in_use import sides
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, empty_cluster, three_nodes
 
@@ -132,7 +133,7 @@ def _table_repair() -> tuple[World, str]:
 
 
 def _with_snapshot() -> World:
-    """A table of which there is a snapshot."""
+    """Return a table with a snapshot."""
     world = _with_table()
     assert world.apply(SnapshotTable(name=TABLE, snapshot="monday")) is None
     world.run()
@@ -162,7 +163,7 @@ def _reconfigure_catch_up() -> tuple[World, str]:
 
 
 def _enable_features() -> tuple[World, str]:
-    """Who decides must know the feature too: see ``knows_features``."""
+    """The writer must know the feature too: see ``knows_features``."""
     world = three_nodes()
     for name, node in world.image.membership.nodes.items():
         said = AnnounceNode(
@@ -223,7 +224,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
 
 
 def begin(kind: RequestKind) -> tuple[World, str]:
-    """Raises AssertionError for a kind of which these tests know nothing."""
+    """Begin an operation. Raises AssertionError for an unknown kind."""
     assert kind in BEGIN, f"say in tests/coordinator/operations.py how '{kind}' is asked for"
     return BEGIN[kind]()
 
@@ -236,19 +237,30 @@ def undoable(kind: RequestKind) -> TransitionState | None:
 
 
 def begin_undone(kind: RequestKind) -> tuple[World, str]:
-    """The same, cancelled as late as it can be: streams never end where that is while it streams."""
+    """The same, undone as late as it can be: streams never end where that is while it streams.
+
+    It is cancelled; once reads have moved its new replicas are down instead, until that has turned it back.
+    """
     world, request_id = begin(kind)
     last = undoable(kind)
     assert last is not None
     stand_still(world, OPERATIONS[kind].states[last].opens_session)
     reach(world, request_id, last, fenced=OPERATIONS[kind].states[last].opens_session)
     stand_still(world, False)
-    assert world.apply(Cancel(request_id), "cancel") is None
+    if not OPERATIONS[kind].states[last].reads_have_moved:
+        assert world.apply(Cancel(request_id), "cancel") is None
+        return world, request_id
+    down = new_replicas(world.transition(request_id))
+    for name in down:
+        world.nodes[name].alive = False
+    world.until(lambda: world.transition(request_id).mark, "the way back")
+    for name in down:
+        world.nodes[name].alive = True
     return world, request_id
 
 
 def stand_still(world: World, mute: bool) -> None:
-    """Nodes are heard but do no work; or work again."""
+    """Let nodes send heartbeats without working, or work again."""
     for node in world.nodes.values():
         node.mute = mute
 

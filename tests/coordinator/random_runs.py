@@ -2,7 +2,7 @@
 
 import random
 
-from stele.domain.archive.truncation import truncatable
+from stele.domain.archive.retention import truncatable
 from stele.domain.commands import (
     AnyCommand,
     AskSnapshot,
@@ -36,7 +36,7 @@ from stele.domain.commands import (
     Truncate,
     TruncateLog,
 )
-from stele.domain.names import RequestStatus
+from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.schema.switches import all_off
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from tests.coordinator.world import Crash, empty_cluster
@@ -47,11 +47,13 @@ REPLICATIONS: tuple[dict[str, int], ...] = (
     {"dc1": 1}, {"dc1": 2}, {"dc1": 3}, {"dc1": 1, "dc2": 1}, {"dc1": 2, "dc2": 2}, {"dc2": 1},
 )  # fmt: skip
 COPIES = ("1", "2", "3", "dc1=1,dc2=1", "")
-"""Of the archive."""
+"""Replication of the archive."""
 MAX_DEAD = 2
 MIN_MEMBERS = 4
 CALM_S = 900.0
 """Virtual seconds in which everything must end once the faults have: every patience several times over."""
+PATIENT_S = 300.0
+"""After which an operator ends what waits for dead nodes that could not be excluded."""
 
 
 class RandomRun:
@@ -66,7 +68,7 @@ class RandomRun:
         self.world = empty_cluster()
         self.most_open = 0
         self.dead: set[str] = set()
-        """Nodes that never come back, whoever else does."""
+        """Nodes that never return."""
         self._faults = faults
         self._switches = switches
         self._names = iter(range(1000))
@@ -139,7 +141,7 @@ class RandomRun:
             self.world.apply(Exclude((dead,)))
 
     def _dies(self) -> list[str]:
-        """A member that is gone for good from now on; seldom one that was only thought to be."""
+        """Kill a member permanently. Rarely it only seems dead."""
         members = [*self.world.image.membership.normal()]
         if len(members) < MIN_MEMBERS or len(self.dead) == MAX_DEAD:
             return []
@@ -183,7 +185,7 @@ class RandomRun:
         self.world.apply(CreateTable(f"music.t{next(self._keyspaces) % 3}"))
 
     def switch(self) -> None:
-        """Balancing off or on, for a while or for good, with a grace period or without."""
+        """Disable or enable balancing, for a while or permanently, with a grace period or without."""
         names = ["", "music", *sorted(self.world.image.schema.table_ids)]
         name, now_ms = self.chance.choice(names), self.world.now_ms
         if self.chance.random() < 0.3:
@@ -199,7 +201,7 @@ class RandomRun:
             self.world.apply(DropTable(self.chance.choice(names)))
 
     def migrate(self) -> None:
-        """What the balancer never would: it moves things back."""
+        """Migrate as the balancer never would: move replicas back."""
         image = self.world.image
         members, tables = sorted(image.membership.normal()), image.schema.with_tablets()
         for _ in range(self.chance.randint(1, 4) if tables and members else 0):
@@ -291,7 +293,8 @@ class RandomRun:
         self._alter("music")
 
     def _alter(self, name: str) -> None:
-        replication = self.chance.choice(REPLICATIONS)
+        dcs = sorted({dc for each in REPLICATIONS for dc in each})
+        replication = dict.fromkeys(dcs, 0) | self.chance.choice(REPLICATIONS)
         force = self.chance.random() < 0.3
         self.world.apply(KeyspaceRfChange(name, replication, force))
 
@@ -365,8 +368,7 @@ class RandomRun:
     def calm(self) -> None:
         """The faults end. Everything that was asked for must end too (I10)."""
         self.recover()
-        for dead in sorted({*self.world.image.membership.taking_part()} & self.dead):
-            self.world.apply(Exclude((dead,)))
+        self._exclude_the_dead()
         self.world.on_event = lambda _what, _when: None
         for request in self.world.image.requests.unfinished():
             if (
@@ -378,7 +380,23 @@ class RandomRun:
             self.world.apply(SwitchBalancingOn(off.name))
         for node in self.world.nodes.values():
             node.fails = 0
+        until_s = self.world.now_s + PATIENT_S
+        ended = lambda: self.world.at_rest() or self.world.now_s > until_s  # noqa: E731
+        self.world.until(ended, "the end", CALM_S)
+        if not self.world.at_rest():
+            self._give_up_what_waits_for_the_dead()
         self.world.run(CALM_S)
+
+    def _exclude_the_dead(self) -> None:
+        for dead in sorted({*self.world.image.membership.taking_part()} & self.dead):
+            self.world.apply(Exclude((dead,), force=True))
+
+    def _give_up_what_waits_for_the_dead(self) -> None:
+        """Exclude again, since the first try may have been refused, and cancel what waits for dead nodes."""
+        self._exclude_the_dead()
+        for request in self.world.image.requests.unfinished():
+            if self.dead and request.kind is not RequestKind.EXCLUDE:
+                self.world.apply(Cancel(request.request_id))
 
     def _count(self, _image: object) -> None:
         self.most_open = max(self.most_open, len(self.world.image.topology.transitions))

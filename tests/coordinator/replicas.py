@@ -1,4 +1,4 @@
-"""Catch-up replicas of the tests' world: while they live they are heard, and announce what is asked for."""
+"""Catch-up replicas of the tests' world: live ones answer, and announce requested snapshots."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stele.coordinator.knowledge import ReplicaHeard
-from stele.domain.archive.limits import TRUNCATE_BEHIND
-from stele.domain.archive.truncation import truncatable
+from stele.domain.archive.model import TRUNCATE_BEHIND
+from stele.domain.archive.retention import truncatable
 from stele.domain.commands import TruncateLog
 from tests.domain.archive.announced import replica, snapshot
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SimReplica:
-    """``idle`` is heard and takes no snapshots. It has every epoch from ``first_epoch`` on."""
+    """A replica with every epoch from ``first_epoch`` on. An ``idle`` one answers, but takes no snapshots."""
 
     replica_id: str
     dc: str = "dc1"
@@ -50,7 +50,7 @@ class SimReplica:
 
 
 def heard_by(brain: Brain) -> dict[str, ReplicaHeard]:
-    """What a coordinator knows of them after it has asked all once more."""
+    """Return what a coordinator knows of them after asking all once more."""
     world, before = brain.world, brain.heard
     found = dict[str, ReplicaHeard]()
     for name in world.image.archive.replicas:

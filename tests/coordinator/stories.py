@@ -1,6 +1,6 @@
 """Where the stories of these tests begin: an operation that has come to a certain state."""
 
-from stele.domain.commands import CreateKeyspace, Join
+from stele.domain.commands import CreateKeyspace, Join, SetSetting
 from stele.domain.names import RequestStatus, TransitionState
 from tests.coordinator.world import World, empty_cluster, three_nodes
 
@@ -26,6 +26,12 @@ def reach(
         return fenced is None or fenced == (topology.fence_version >= transition.entered_version)
 
     world.until(there, f"{request_id} to be in {state}")
+
+
+def undoing(world: World) -> World:
+    """The same, where silence undoes operations."""
+    assert world.apply(SetSetting("on_unresponsive", "undo")) is None
+    return world
 
 
 def joining(state: TransitionState, *, fenced: bool | None = None, rf: int = 2) -> World:

@@ -1,4 +1,4 @@
-"""Catch-up replicas are asked for a sign of life, each in vain for a short time at most."""
+"""Catch-up replicas are asked for a heartbeat, each with a short time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,8 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from stele.coordinator import replicas
 from stele.coordinator.replicas import AskedReplicas
-from stele.domain.archive.facts import Replica
+from stele.domain.archive.model import Replica
 from stele.domain.names import ReplicaState
+from stele.domain.observed_time import ObservedTime
 from stele.runtime.answers.position import Position
 
 UNREACHABLE = "http://127.0.0.1:9"
@@ -124,7 +125,7 @@ async def test_who_has_slept_counts_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     async with asking(replica("c-1", UNREACHABLE)) as asked:
         await until(lambda: asked.heard, "asked")
         before_s = asked.heard["c-1"].since_s
-        monkeypatch.setattr(replicas, "AWAY_S", 0.0)
+        monkeypatch.setattr(asked, "_asking", ObservedTime(0.0))
         await until(lambda: asked.heard["c-1"].since_s > before_s, "counted anew")
 
 

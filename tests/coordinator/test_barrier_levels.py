@@ -1,4 +1,4 @@
-"""Levels of barriers, in two datacentres of which one is gone: who is waited for, and what may be permitted."""
+"""Levels of barriers in two datacentres, one of which is lost: required nodes, and allowed levels."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from stele.domain.topology.facts import BarrierRelaxed, VersionsChanged
 from stele.domain.view import epoch_view
 from stele.runtime.answers.coordinator import WaitProgress
 from stele.words.facts import EpochRow, fact_lines
-from tests.coordinator.stories import reach, status_of
+from tests.coordinator.stories import reach, status_of, undoing
 from tests.coordinator.test_dcs_and_racks import cluster
 from tests.coordinator.test_why import shown, told
 from tests.coordinator.world import World
@@ -82,7 +82,7 @@ def test_by_default_a_barrier_waits_for_a_dc_for_ever_and_says_for_whom() -> Non
 
 
 def test_before_the_point_of_no_return_what_needs_a_dead_dc_is_undone() -> None:
-    world = leaving(STATE.WRITE_BOTH_READ_OLD)
+    world = undoing(leaving(STATE.WRITE_BOTH_READ_OLD))
     world.until(lambda: status_of(world, "leave-a2") is RequestStatus.FAILED, "undone", LONG_S)
 
 
@@ -179,7 +179,9 @@ def test_a_level_that_is_forbidden_again_does_not_count_any_more() -> None:
 
 
 def test_it_goes_down_step_by_step_to_the_lowest_and_no_further() -> None:
-    """Five of six and more are silent: only ONE is reached. That is unsafe, and the checker of I5 says so."""
+    """Five of six nodes and more are silent: only ONE is reachable. That is unsafe, and the checker of I5
+    reports it.
+    """
     world = leaving(STATE.WRITE_BOTH_READ_NEW, dead="d1 e1 f1 b1 c1")
     setting(world, min_level="LOCAL_QUORUM", relax_after_s="20")
     began_s = world.now_s
@@ -229,6 +231,7 @@ def test_all_waits_for_every_replica_and_for_nobody_else() -> None:
 def test_nothing_opens_that_would_hold_up_everybody_until_it_is_relaxed() -> None:
     world = two_dcs()
     setting(world, min_level="QUORUM")
+    assert world.apply(SetSetting("on_unresponsive", "undo")) is None
     for name in ("d1", "e1", "f1"):
         world.crash(name)
     world.pass_s(10)

@@ -3,17 +3,16 @@
 import pytest
 
 from stele.coordinator.knowledge import ReplicaHeard, Wait
-from stele.domain.archive.limits import UPKEEP
+from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import (
     AdmitDivergence,
     AskSnapshot,
-    Cancel,
     ReconfigureCatchUp,
     SetSetting,
 )
 from stele.domain.names import ReplicaState, RequestStatus
-from stele.domain.requests.facts import Request
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.requests.model import Request
+from stele.domain.topology.waits import WaitKind
 from tests.coordinator.stories import status_of
 from tests.coordinator.world import World, three_nodes
 from tests.domain.archive.announced import replica, snapshot
@@ -26,7 +25,7 @@ def members(world: World) -> list[str]:
 
 
 def archived(names: str = "r1 r2 r3", replication: str = "3") -> World:
-    """A log that was truncated: whoever comes now must get what was deleted."""
+    """A truncated log: a new replica must fetch the deleted epochs."""
     world = three_nodes()
     assert world.apply(SetSetting("archive_replication", replication)) is None
     assert world.apply(SetSetting("archive_dead_after_s", str(DEAD_S))) is None
@@ -46,7 +45,7 @@ def waits(world: World, kind: WaitKind = WaitKind.ARCHIVE) -> list[Wait]:
     return [wait for wait in world.brain.steps.waits if wait.kind is kind]
 
 
-# What is asked for.
+# Requests of users.
 
 
 def test_members_are_changed_as_asked_for() -> None:
@@ -59,28 +58,43 @@ def test_members_are_changed_as_asked_for() -> None:
     assert members(world) == ["r1", "r3", "r4"]
 
 
-def test_requests_queue_and_are_all_done() -> None:
-    world = archived("r1 r2 r3 r4", "3")
-    for number, replication in enumerate(("4", "1", "2")):
-        asked = ReconfigureCatchUp(replication=replication)
-        assert world.apply(asked, f"asked-{number}") is None
-    world.run()
-    ends = [r.finished_epoch for r in sorted(reconfigurations(world), key=lambda r: r.request_id)]
-    assert ends == sorted(ends) and all(
-        r.status is RequestStatus.DONE for r in reconfigurations(world)
+def test_a_retired_member_goes_once_another_has_taken_its_place() -> None:
+    world = archived("r1 r2 r3 r4")
+    assert members(world) == ["r1", "r2", "r3"]
+    assert world.apply(ReconfigureCatchUp(retired=("r1",)), "asked") is None
+    world.until(lambda: not world.image.requests.unfinished(), "r1 to be retired")
+    assert members(world) == ["r2", "r3", "r4"]
+    assert (
+        min(len(image.archive.members()) for image in world.images if image.archive.truncated) == 3
     )
-    assert len(members(world)) == 2
+    world.pass_s(60)
+    assert len(reconfigurations(world)) == 1, "it stays a candidate"
 
 
-def test_a_request_that_waits_for_its_turn_says_so() -> None:
-    world = archived("r1 r2", "1")
-    world.replicas["r2"].idle = True
-    for name in ("first", "second"):
-        assert world.apply(ReconfigureCatchUp(replication="2"), name) is None
-    world.pass_s(5)
-    told = {wait.request_ids[0]: wait.what for wait in waits(world, WaitKind.REST)}
-    assert told["first"].startswith("r2 to have a snapshot of epoch")
-    assert told["second"] == "reconfigure_catch_up (first), which was asked for before"
+def test_a_member_may_be_retired_without_replacement_where_fewer_are_asked_for() -> None:
+    world = archived()
+    assert world.apply(ReconfigureCatchUp(replication="2", retired=("r1",)), "asked") is None
+    world.until(lambda: not world.image.requests.unfinished(), "r1 to be retired")
+    assert members(world) == ["r2", "r3"]
+
+
+def test_a_member_without_a_successor_that_is_up_is_not_retired() -> None:
+    world = archived()
+    refused = world.apply(ReconfigureCatchUp(retired=("r1",)), "alone")
+    assert refused is not None and refused.code == "too_few_replicas"
+    refused = world.apply(ReconfigureCatchUp(retired=("r9",)), "nobody")
+    assert refused is not None and refused.code == "not_a_member"
+    world.add_replicas("r4")
+    world.replicas["r4"].alive = False
+    world.pass_s(30)
+    assert world.apply(ReconfigureCatchUp(retired=("r1",)), "asked") is None
+    world.pass_s(30)
+    assert members(world) == ["r1", "r2", "r3"]
+    assert [wait.what for wait in waits(world)] == [
+        "a catch-up replica that is free and up, in place of r1"
+    ]
+    world.replicas["r4"].alive = True
+    world.until(lambda: members(world) == ["r2", "r3", "r4"], "r1 to be retired")
 
 
 def test_nobody_is_chosen_who_was_never_heard() -> None:
@@ -110,19 +124,7 @@ def test_who_joins_and_dies_is_waited_for_and_then_another_is_chosen() -> None:
     world.until(lambda: members(world) == ["r1", "r3"], "another to be chosen", DEAD_S + 10)
 
 
-def test_a_request_that_is_cancelled_leaves_those_who_are_members() -> None:
-    world = archived("r1 r2 r3", "1")
-    world.replicas["r3"].idle = True
-    assert world.apply(ReconfigureCatchUp(replication="3"), "asked") is None
-    world.until(lambda: world.image.archive.of_state(ReplicaState.JOINING) == ["r3"], "r3 to join")
-    assert world.apply(SetSetting("archive_replication", "2")) is None
-    assert world.apply(Cancel("asked"), "cancel") is None
-    world.pass_s(5)
-    assert members(world) == ["r1", "r2"]
-    assert not world.image.requests.unfinished()
-
-
-# What nobody asks for.
+# Changes by the coordinator alone.
 
 
 def test_a_dead_member_is_replaced_by_itself() -> None:
@@ -266,7 +268,7 @@ def test_a_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
 
 
 def diverges(world: World, name: str, folder: str = "") -> None:
-    """A replica's next snapshot is not the others', and it says so."""
+    """The next snapshot of a replica differs from the others, and the replica admits it."""
     assert world.apply(AskSnapshot()) is None
     epoch = world.image.archive.asked_epoch
     others = [each for each in world.replicas.values() if each.replica_id != name]

@@ -30,7 +30,7 @@ from stele.domain.commands import (
 from stele.domain.evolve import apply_facts
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.names import BALANCER, RequestStatus, TransitionState
-from stele.domain.schema.facts import Table, TableOptions
+from stele.domain.schema.model import Table, TableOptions
 from stele.domain.snapshot import image_to_facts
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.heat import told_of
@@ -165,7 +165,7 @@ def test_a_keyspace_takes_its_colocated_tables_with_it_while_they_move() -> None
 def test_who_gets_a_tablet_streams_each_table_that_was_there_when_the_stream_was_ordered(
     state: TransitionState,
 ) -> None:
-    """What is created later is written to it from the first row on (docs/decisions/024)."""
+    """Rows of later tables are written to it from the beginning (docs/decisions/024)."""
     world = with_view()
     move = elsewhere(world, 1, VIEW)
     world.nodes[move.to_node].mute = True
@@ -264,7 +264,7 @@ def sized(goal: int = 100) -> World:
 
 
 def run_sizing(world: World, sizes: dict[str, float], rounds: int = 12) -> None:
-    """As the balancer does with tables of these sizes, until nothing is asked for any more."""
+    """Resize as the balancer does with tables of these sizes, until it has no more requests."""
 
     def size_of(table: str, _: int) -> int:
         return int(sizes[table] / len(tablets(world, table)))
@@ -406,7 +406,12 @@ def test_whatever_happens_a_group_stays_together_and_comes_to_rest(seed: int) ->
             RepairTablets((TabletRepair(table=name, tablet=tablet),)),
             RepairTable(name),
             chance.choice((SwitchBalancingOff(name), SwitchBalancingOn(name))),
-            AlterTable(name, TableOptions(min_tablet_count=chance.choice((0, 4)))),
+            chance.choice(
+                (
+                    AlterTable(name, TableOptions(min_tablet_count=4)),
+                    AlterTable(name, reset=("min_tablet_count",)),
+                )
+            ),
             Cancel(chance.choice([*world.image.requests.open, "none"])),
         )
         return chance.choice(commands)

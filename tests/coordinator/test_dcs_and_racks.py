@@ -10,7 +10,7 @@ from tests.coordinator.world import World, empty_cluster
 
 
 def cluster(**nodes: str) -> World:
-    """Normal nodes of each dc; ``a1`` stands in rack ``a``."""
+    """Return normal nodes of each dc; ``a1`` is in rack ``a``."""
     world = empty_cluster()
     for dc, names in nodes.items():
         world.add(names, dc)
@@ -125,13 +125,15 @@ def test_a_dc_that_is_lost_with_most_of_the_copies_is_given_up_by_force_alone() 
     for name in lost:
         world.crash(name)
     world.pass_s(7)
-    assert world.apply(Exclude(lost), "exclude") is None
+    assert world.apply(Exclude(lost, force=True), "exclude") is None
     world.run()
-    assert world.apply(KeyspaceRfChange("library", {"dc1": 2}), "careful") is None
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 2, "dc2": 0}), "careful") is None
     world.run()
     assert status_of(world, "careful") is RequestStatus.FAILED
     assert "ask again with force" in error_of(world, "careful")
-    assert world.apply(KeyspaceRfChange("library", {"dc1": 2}, force=True), "forced") is None
+    assert (
+        world.apply(KeyspaceRfChange("library", {"dc1": 2, "dc2": 0}, force=True), "forced") is None
+    )
     world.run()
     assert status_of(world, "forced") is RequestStatus.DONE
     for name in lost:

@@ -3,7 +3,7 @@
 from stele.domain.commands import CreateKeyspace, CreateTable, Leave, MoveTablets, Remove
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.topology.operations.commands import TabletMove
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import Verdict
 from tests.coordinator.operations import DOWN_S
 from tests.coordinator.stories import error_of, reach, status_of
@@ -90,7 +90,7 @@ def test_a_plan_to_remove_the_dead_node_of_a_rack_says_that_nobody_can_take_its_
 
 
 def test_a_node_that_cannot_be_drained_is_told_so_while_other_tablets_move() -> None:
-    """Whoever moves tablets all the time would keep the request waiting for ever."""
+    """Constant moves of other tablets would let the request wait without end."""
     world = _cluster_with_a_dead_rack()
     table = world.image.schema.serving("music.songs")
     assert table is not None
@@ -104,3 +104,18 @@ def test_a_node_that_cannot_be_drained_is_told_so_while_other_tablets_move() -> 
     world.balances = True
     world.until(lambda: status_of(world, "remove") is RequestStatus.CANCELLED, "it is told", 30)
     assert world.transition("migration").state is TransitionState.STREAMING
+
+
+def test_a_node_whose_tablets_nobody_could_take_does_not_leave_while_another_is_down() -> None:
+    """The node that is down could not take them either. The tablets of a1 wait for it."""
+    world = _cluster_with_a_rack_of_one_node()
+    world.nodes["a2"].alive = False
+    world.pass_s(DOWN_S)
+    found = planned(world, Leave("c1"))
+    assert found.verdict is Verdict.FAILS and found.wait is None
+    assert found.failure is not None and found.failure.code == "no_place_for_tablets"
+    assert planned(world, Leave("a1")).verdict is Verdict.WAITS
+    assert world.apply(Leave("c1"), "leave") is None
+    world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
+    why = found.failure.message
+    assert f"{why[0].lower()}{why[1:-1]}" in error_of(world, "leave")

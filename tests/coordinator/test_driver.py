@@ -1,35 +1,52 @@
-"""Who acts: it is elected, has read the log to its end, and holds the newest term by a claim of its own."""
+"""The acting coordinator: it is elected, has read the log to its end, and holds the newest term by its own
+claim.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from stele.coordinator import desk as desk_module
 from stele.coordinator import driver as driver_module
 from stele.coordinator.driver import RECLAIM_S, Driver
-from stele.coordinator.exclusions import AWAY_S
 from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
-from stele.domain.commands import ClaimCoordinator, Envelope, Exclude
+from stele.domain.commands import ClaimCoordinator, Envelope, Exclude, Outcome, Rejection
+from stele.domain.requests.not_taken import BUSY
+from stele.domain.topology import planning
 from stele.domain.topology.commands import ExcludeDead
-from stele.log.codec import decode_envelope, encode_ack
+from stele.log.codec import encode_ack
 from tests.domain.ack_of import ack_of
+from tests.domain.history import join
 from tests.node.world import World
 
 
 class Sent:
-    """A topic's writer."""
+    """A commander."""
 
     def __init__(self) -> None:
         self.commands: list[Envelope] = []
+        self.outcome: asyncio.Future[Outcome]
 
-    def send(self, _: str, value: bytes) -> None:
-        self.commands.append(decode_envelope(value))
+    def send(self, envelope: Envelope) -> asyncio.Future[Outcome]:
+        self.commands.append(envelope)
+        self.outcome = asyncio.get_running_loop().create_future()
+        return self.outcome
+
+    def answers(self, why: Rejection, *, taken: bool = True) -> None:
+        """Refuse the newest command."""
+        request_id = self.commands[-1].request_id
+        outcome = Outcome(
+            request_id=request_id, applied=False, epoch=1, state_id=b"", rejection=why, taken=taken
+        )
+        self.outcome.set_result(outcome)
 
     @property
     def claims(self) -> list[tuple[int, str]]:
@@ -59,7 +76,7 @@ class Process:
 
 
 def acts(driver: Driver) -> bool:
-    """It has looked at a round of its own term."""
+    """Return whether it has run a step of its own term."""
     return driver.active and driver.memory.round[:1] == (driver.term,)
 
 
@@ -106,12 +123,12 @@ async def test_two_that_believe_to_be_elected_do_not_race_for_the_term(process: 
 async def test_who_needs_long_for_each_look_excludes_the_dead_all_the_same(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with hundreds of nodes, while each epoch has all that waits planned anew."""
+    """As with hundreds of nodes, when each epoch has all waiting requests planned again."""
     driver, world, now_s = process.driver, process.world, 1000.0
 
     def slow(memory: Memory, seen: Observed, limits: Limits) -> Steps:
         nonlocal now_s
-        now_s += 2 * AWAY_S
+        now_s += 4.0
         return next_steps(memory, seen, limits)
 
     clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=time.time_ns)
@@ -146,3 +163,51 @@ async def test_who_may_not_act_says_and_claims_nothing(process: Process, lacks: 
     assert len(process.sent.claims) == 1
     assert driver.memory.round[:1] != (driver.term,)
     assert driver.caught_up is (lacks == "election")
+
+
+async def test_joins_are_planned_in_a_thread(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice of tokens takes up to a second. The look in the event loop uses the result.
+
+    A node that has just sent its first ack joins the group, which is then planned again on the same
+    image.
+    """
+    driver, world = process.driver, process.world
+    driver._look(100.0)
+    await process.win()
+    for number in (4, 5):
+        world.apply(join(number), f"join-n{number}")
+    await process.followed.follower.wait_for_epoch(world.image.epoch)
+    threads = list[threading.Thread]()
+    plan = planning.plan_group
+
+    def planned(*given: Any) -> Any:
+        threads.append(threading.current_thread())
+        return plan(*given)
+
+    monkeypatch.setattr(desk_module, "plan_group", planned)
+    for acks in (("n1", "n2", "n3", "n4"), ("n5",)):
+        threads.clear()
+        for node_id in acks:
+            driver.on_ack(encode_ack(ack_of(world.image, node_id, sequence=1)))
+        driver._look(101.0, await driver._steps_with_joins())
+        assert threads and threading.main_thread() not in threads
+
+
+async def test_a_refusal_is_noted_once_and_a_temporary_one_not_at_all(process: Process) -> None:
+    driver, sent, look_s = process.driver, process.sent, process.driver.limits.resend_s
+    driver._look(100.0)
+    first = sent.outcome
+    driver._look(100.0 + look_s)
+    assert first.cancelled(), "the repeat has the only future of this id"
+    (envelope, again) = sent.commands
+    assert envelope.request_id == again.request_id
+    sent.answers(Rejection(BUSY, "later"), taken=False)
+    await asyncio.sleep(0)
+    assert not driver.seen().refusals
+    driver._look(100.0 + 2 * look_s)
+    refusal = Rejection("stale_term", "another term is newer")
+    sent.answers(refusal)
+    await asyncio.sleep(0)
+    assert driver.seen().refusals == {envelope.request_id: refusal}

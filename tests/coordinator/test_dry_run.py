@@ -1,4 +1,4 @@
-"""Whether a command would start now, wait or fail; how much it moves; and that the coordinator then does so."""
+"""A dry run reports start, wait or failure and the bytes to move, and the coordinator then agrees."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remov
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.domain.topology.limits import MIB
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, Verdict
 from tests.coordinator.stories import joining
 from tests.coordinator.test_dead_for_good import two_of_a_rack
@@ -46,16 +46,16 @@ def test_what_has_room_and_all_it_needs_would_start_though_the_new_node_was_neve
     assert (found.verdict, found.wait, found.failure) == (Verdict.STARTS, None, None)
 
 
-def test_what_needs_a_dead_node_would_wait_as_long_as_the_setting_says() -> None:
-    world = three_nodes()
+def test_what_needs_a_dead_node_would_wait_for_as_long_as_it_takes() -> None:
+    world = three_nodes(rf=3)
     world.pass_s(1)
-    world.nodes["b1"].alive = False
+    world.nodes["b1"].alive = world.nodes["c1"].alive = False
     world.pass_s(10)
     found = planned(world, join_of("a2", "a"))
     assert found.verdict is Verdict.WAITS
     assert found.wait is not None and found.wait.kind is WaitKind.MEMBERS
     assert found.wait.cause == "b1"
-    assert found.wait.limit is not None and found.wait.limit.left_s == 30
+    assert found.wait.limit is None
 
 
 def test_what_would_be_locked_out_names_the_request_in_the_way() -> None:
@@ -64,14 +64,6 @@ def test_what_would_be_locked_out_names_the_request_in_the_way() -> None:
     found = planned(world, Leave("c1"))
     assert found.verdict is Verdict.WAITS
     assert found.wait is not None and found.wait.other_request == "join-a2"
-
-
-def test_what_cannot_be_planned_would_fail_with_what_to_do() -> None:
-    world = three_nodes(rf=1)
-    found = planned(world, Remove(node_id="a1"))
-    assert found.verdict is Verdict.FAILS
-    assert found.failure is not None and found.failure.code == "data_would_be_lost"
-    assert "force" in found.failure.hint
 
 
 def test_a_node_that_is_up_would_have_to_be_down_to_be_excluded() -> None:
@@ -121,13 +113,6 @@ def test_what_does_not_go_together_is_not_planned_so() -> None:
     assert isinstance(nine, Rejection) and nine.code == "too_many_together"
     second = asked(world, Remove(node_id="b1"), Remove(node_id="b1"))
     assert isinstance(second, Rejection) and second.code == "request_in_progress"
-
-
-def test_a_refusal_is_that_of_the_log() -> None:
-    world = three_nodes(rf=3)
-    refused = asked(world, Leave("a1"))
-    assert isinstance(refused, Rejection) and refused.hint
-    assert world.submit(envelope(Leave("a1"))) == refused
 
 
 @bounded
@@ -190,7 +175,7 @@ def test_no_node_receives_more_than_the_limit_of_the_log_lets_it() -> None:
     assert unknown.duration_s == found.duration_s
 
 
-def test_those_who_need_two_sources_receive_both() -> None:
+def test_those_who_need_two_sources_receive_one_in_full() -> None:
     world = three_nodes(rf=3)
     world.add("a2")
     world.run()
@@ -202,7 +187,7 @@ def test_those_who_need_two_sources_receive_both() -> None:
     sized = with_sizes(found, world.image, held, 1.0)
     gained = sum(gain.share for gain in found.plan.gains)
     assert gained == pytest.approx(1)
-    assert sized.size_bytes is not None and sized.size_bytes > 900 * 2
+    assert sized.size_bytes is not None and 900 < sized.size_bytes < 900 * 2
 
 
 def test_the_rate_of_a_node_is_remembered_after_its_stream() -> None:

@@ -1,4 +1,4 @@
-"""The election on a real broker: one acts, another takes over, and nobody is out of it for ever."""
+"""The election on a real broker: one acts, another takes over, and none is excluded permanently."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from stele.domain.commands import (
     Rejection,
 )
 from stele.domain.names import RequestStatus
-from tests.coordinator.stories import error_of, status_of
+from tests.coordinator.stories import error_of, status_of, undoing
 from tests.coordinator.world import World, three_nodes
 
 FEATURE = "tablets"
@@ -64,6 +64,10 @@ def test_it_is_enabled_once_everybody_has_acknowledged_the_request(world: World)
 def test_a_member_that_is_down_is_waited_for_and_named(world: World) -> None:
     world.nodes["b1"].alive = False
     enable(world)
+    world.pass_s(100)
+    assert status_of(world, ASKED) is RequestStatus.PENDING
+    assert {blocker.node_id for blocker in world.brain.steps.blockers} == {"b1"}
+    undoing(world)
     assert over(world) is RequestStatus.FAILED
     assert "b1" in error_of(world, ASKED)
     assert "`stele exclude b1`" in error_of(world, ASKED)
@@ -120,15 +124,6 @@ def test_what_the_deciding_build_does_not_know_ends_the_request_with_that(
     enable(world)
     assert over(world) is RequestStatus.FAILED
     assert "does not know tablets" in error_of(world, ASKED)
-
-
-def test_a_new_coordinator_goes_on_with_it(world: World) -> None:
-    world.nodes["b1"].applies = False
-    enable(world)
-    world.pass_s(5)
-    world.replace_brain()
-    world.nodes["b1"].applies = True
-    assert over(world) is RequestStatus.DONE
 
 
 def test_what_is_enabled_already_is_done_at_once(world: World) -> None:

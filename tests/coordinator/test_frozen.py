@@ -1,10 +1,10 @@
-"""A coordinator while the log is frozen: it says so, asks for nothing, and goes on where it stood."""
+"""A coordinator with a frozen log: it reports it, sends no commands, and continues afterwards."""
 
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.domain.commands import Envelope, RestrictCommits
 from stele.domain.names import COORDINATOR, CommitMode, RequestStatus, TransitionState
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 from stele.words.explain import explain
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, three_nodes
@@ -25,7 +25,7 @@ def joining() -> World:
 
 
 def asked(world: World) -> list[str]:
-    """What the log took since it was frozen."""
+    """Return the commands accepted since the freeze."""
     since = world.image.commits.since_epoch
     return [e.command for e in world.history.epochs if e.epoch > since]
 

@@ -16,14 +16,14 @@ from stele.domain.commands import (
 )
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.topology.planning import plan_group
-from tests.coordinator.stories import error_of, joining, reach, spread, status_of
+from tests.coordinator.stories import error_of, joining, reach, spread, status_of, undoing
 from tests.coordinator.world import SimNode, World, empty_cluster, three_nodes
 
 STATE = TransitionState
 
 
 def ends(world: World) -> set[int]:
-    """Of the ranges of the newest generation that is committed."""
+    """Return the ends of the newest committed generation's ranges."""
     newest = world.image.cdc.newest()
     if newest is None:
         return set()
@@ -243,7 +243,7 @@ def test_it_opens_beside_anything_since_it_locks_nothing() -> None:
 
 
 def test_a_generation_that_a_member_does_not_know_is_neither_committed_nor_published() -> None:
-    """Nobody's ranges change, so no quorum is asked; but who takes writes must know which streams they get."""
+    """No ranges change, so no quorum is needed, but every writer must know the streams."""
     world = three_nodes()
     present = world.image.cdc.newest()
     world.nodes["b1"].applies = False
@@ -256,8 +256,8 @@ def test_a_generation_that_a_member_does_not_know_is_neither_committed_nor_publi
     assert newest != present and newest is not None and newest.published
 
 
-def test_it_is_undone_when_a_member_is_dead() -> None:
-    world = three_nodes()
+def test_it_is_undone_when_a_member_is_silent_if_the_settings_say_so() -> None:
+    world = undoing(three_nodes())
     present = world.image.cdc.newest()
     assert world.apply(NewCdcGeneration(force=True), "again") is None
     world.nodes["b1"].alive = False

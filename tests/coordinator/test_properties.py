@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.topology.rings import ring_now
-from stele.sim.ranges_in_use import sides
+from stele_simulator.ranges_in_use import sides
 from tests.coordinator.random_runs import RandomRun
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ def _plain(run: RandomRun) -> dict[str, object]:
 @settings(bounded, max_examples=10)
 @given(seeds)
 def test_the_same_choices_give_the_same_history(seed: int) -> None:
-    """Nothing rests on the order of maps, on time or on chance."""
+    """The order of maps, time and randomness have no influence."""
 
     def go() -> RandomRun:
         run = RandomRun(seed)

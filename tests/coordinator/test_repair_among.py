@@ -20,8 +20,8 @@ from stele.domain.commands import (
 from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
-from stele.domain.repairs.among import Among
-from stele.domain.repairs.domain import DOMAIN
+from stele.domain.repairs import DOMAIN
+from stele.domain.requests.model import Among
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.snapshot import image_to_facts
 from stele.domain.topology.operations.commands import TabletRepair
@@ -65,7 +65,7 @@ def took_part(world: World) -> set[str]:
 def test_only_who_is_named_takes_part_and_it_does_not_count(
     command: RepairTablets, who: set[str]
 ) -> None:
-    """Those that are not named may be down."""
+    """The other replicas may be down."""
     world = world_of()
     for name in {"a1", "b1", "c1", "d1", "e1"} - who:
         world.crash(name)

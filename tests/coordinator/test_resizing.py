@@ -1,4 +1,7 @@
-"""Tablets are split and merged while everything else goes on (seed 000; scylla's cases of its balancer)."""
+"""Tablets are split and merged while other operations run; the cases are those of ScyllaDB's balancer tests.
+
+Source: ScyllaDB, topology-over-raft.md, "Tablet resize".
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,17 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import TableOptions
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.maps import apart, held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import Verdict
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.test_why import told
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import loads_of
 
@@ -90,7 +94,7 @@ def test_a_table_that_grows_is_split_and_one_that_shrinks_is_merged() -> None:
     resized(world, 4)
     world.pass_s(60)
     assert count(world) == 4, "they have 1,100 bytes each by now"
-    assert world.apply(AlterTable(TABLE, TableOptions())) is None
+    assert world.apply(AlterTable(TABLE, reset=("min_tablet_count",))) is None
     fills(world, 0)
     resized(world, 1)
 
@@ -131,6 +135,33 @@ def test_a_split_waits_until_all_replicas_have_cut_their_storage() -> None:
     assert count(world) == 8
 
 
+def test_a_split_waits_for_a_live_replica_that_is_not_prepared_and_why_names_it() -> None:
+    world = with_table("a1 b1 c1", 4)
+    world.nodes["c1"].prepares = False
+    assert world.apply(ResizeTable(TABLE, 8), "resize") is None
+    world.pass_s(3600)
+    assert status_of(world, "resize") is RequestStatus.PENDING, "it waits without a limit"
+    line, advice = told(world, "resize")
+    assert "nodes to prepare their storage for tablet_resize" in line
+    assert "the cause is c1: has not prepared its storage" in line
+    assert advice == (
+        "do: wait while c1 prepares its storage; its log shows errors, or withdraw the request:"
+        " `stele cancel resize`"
+    )
+    world.nodes["c1"].prepares = True
+    world.run()
+    assert count(world) == 8
+
+
+def test_a_merge_needs_no_prepared_storage() -> None:
+    world = with_table("a1 b1 c1", 4, rf=3)
+    for node in world.nodes.values():
+        node.prepares = False
+    assert world.apply(ResizeTable(TABLE, 2), "resize") is None
+    world.run()
+    assert count(world) == 2
+
+
 def test_a_dead_replica_that_is_excluded_holds_no_split_up() -> None:
     world = with_table("a1 b1 c1", 4, rf=3)
     world.crash("c1")
@@ -160,7 +191,7 @@ def test_a_split_waits_for_migrations_and_those_asked_for_later_wait_for_it() ->
     assert status_of(world, "resize") is RequestStatus.DONE
     late = world.image.request("second")
     assert late is not None and late.status is RequestStatus.FAILED
-    assert "8 tablets by now" in late.error, "its number means another tablet"
+    assert "now has 8 tablets" in late.error, "its number means another tablet"
     assert tablets(world)[3].reads == tablets(world)[2].reads
 
 
@@ -284,7 +315,7 @@ def test_replicas_that_are_lost_end_a_merge_with_the_reason() -> None:
     world = with_table("a1 b1 c1 d1", 8, rf=1)
     world.crash("d1")
     world.pass_s(20)
-    assert world.apply(Exclude(("d1",))) is None
+    assert world.apply(Exclude(("d1",), force=True)) is None
     assert world.apply(ResizeTable(TABLE, 4), "merge") is None
     world.balances = True
     world.until(lambda: status_of(world, "merge") is RequestStatus.CANCELLED, "its end", 60)
@@ -487,4 +518,4 @@ def test_a_merge_of_the_balancers_ends_when_it_is_switched_off_and_a_users_says_
     assert world.apply(ResizeTable(TABLE, 4), "mine") is None
     world.pass_s(30)
     (wait,) = [w for w in world.brain.steps.waits if "mine" in w.request_ids]
-    assert "balancing is off: nobody brings" in wait.what
+    assert "balancing is off, so they stay apart" in wait.what

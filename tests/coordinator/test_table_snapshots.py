@@ -25,7 +25,7 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRestore
@@ -64,7 +64,7 @@ def over(world: World, request_id: str, status: RequestStatus, limit_s: float = 
 
 
 def kept(nodes: str = NODES, rf: int = 3, count: int = 4, expire_s: int = 0) -> World:
-    """A table with a snapshot; nobody balances."""
+    """Return a table with a snapshot, without a balancer."""
     world = racked(nodes, {"dc1": rf}, count)
     world.balances = False
     asks(world, snapshot(expire_s=expire_s), KEPT)
@@ -111,6 +111,18 @@ def test_nothing_of_the_table_moves_while_it_is_taken() -> None:
     assert len(world.image.table_snapshots.snapshots) == 1
 
 
+def test_the_balancer_plans_no_moves_of_the_table_while_it_is_taken() -> None:
+    world = racked(NODES, {"dc1": 2}, 8)
+    world.balances = False
+    world.add("a2", rack="r1")
+    world.run()
+    assert proposal(world.image).moves
+    stand_still(world, True)
+    asks(world, snapshot(), KEPT)
+    reach(world, KEPT, TransitionState.SNAPSHOT, fenced=True)
+    assert not proposal(world.image).moves
+
+
 @pytest.mark.parametrize("how", ["cancelled", "failed"])
 def test_what_fails_or_is_cancelled_is_no_snapshot(how: str) -> None:
     world = racked(NODES, {"dc1": 3}, 2)
@@ -141,7 +153,7 @@ def test_those_who_are_left_must_be_a_quorum_of_each_tablet(dead: str, status: s
     for name in dead.split():
         world.crash(name)
     world.pass_s(DOWN_S)
-    asks(world, Exclude(tuple(dead.split())), "exclude")
+    asks(world, Exclude(tuple(dead.split()), force=True), "exclude")
     world.pass_s(8)
     stand_still(world, False)
     over(world, KEPT, RequestStatus(status))
@@ -364,7 +376,7 @@ def test_a_tablet_that_only_the_dead_have_is_restored_once_others_have_it() -> N
     assert lost
     world.crash("a1")
     world.pass_s(DOWN_S)
-    asks(world, Exclude(("a1",)), "exclude")
+    asks(world, Exclude(("a1",), force=True), "exclude")
     world.until(lambda: "a1" in world.image.membership.excluded(), "a1 to be excluded")
     asks(world, restore(), BACK)
     world.balances = True

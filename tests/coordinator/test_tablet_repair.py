@@ -28,13 +28,13 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.domain import DOMAIN
-from stele.domain.requests.facts import RequestChanged
-from stele.domain.schema.facts import TableOptions
+from stele.domain.requests.model import RequestChanged
+from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_repair import repaired_now
-from tests.coordinator.operations import stand_still
+from tests.coordinator.operations import DOWN_S, stand_still
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.test_tablet_replication import racked
 from tests.coordinator.test_tablets import TABLE, tablets
@@ -475,3 +475,21 @@ def test_what_moves_has_its_streams_first() -> None:
     rows = tablets(world)
     for each in found.repairs:
         assert moving.isdisjoint(rows[each.tablet].reads)
+
+
+def test_a_rebuild_has_the_streams_of_the_live_replicas_that_it_reads() -> None:
+    """Every tablet has replicas on b1 and c1, which have no room for a repair then."""
+    world = racked(f"{NODES} dc1/r1/d1", {"dc1": 3}, 8)
+    world.balances = False
+    world.crash("a1")
+    world.pass_s(DOWN_S)
+    asks(world, Exclude(("a1",)), "exclude")
+    world.pass_s(DOWN_S)
+    asks(world, RepairTable(TABLE))
+    world.pass_s(1)
+    found = proposal(world.image, Conditions(now_ms=world.history.at_ms))
+    assert {each.move.from_node for each in found.moves} == {"a1"}
+    assert not found.repairs
+    world.nodes["d1"].mute = True
+    asks(world, MoveTablets(tuple(each.move for each in found.moves)), "rebuild")
+    assert not proposal(world.image, Conditions(now_ms=world.history.at_ms)).repairs

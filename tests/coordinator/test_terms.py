@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import msgspec
-import pytest
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.enabling import _finish
@@ -21,7 +20,7 @@ from stele.domain.names import OrderKind, RequestKind, RequestStatus, Transition
 from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.domain.requests.not_taken import expired
 from tests.coordinator.operations import begin
-from tests.coordinator.stories import joining, reach, spread, status_of
+from tests.coordinator.stories import joining, spread, status_of
 from tests.coordinator.world import three_nodes
 
 STATE = TransitionState
@@ -34,32 +33,6 @@ def test_a_stale_term_does_nothing() -> None:
     steps = next_steps(Memory(), seen, world.limits)
     assert not steps.commands and not steps.orders
     assert "another coordinator" in steps.waiting_for
-
-
-@pytest.mark.parametrize("fenced", [False, True])
-@pytest.mark.parametrize("zombie", [False, True])
-@pytest.mark.parametrize(
-    "state",
-    [
-        STATE.JOIN_GROUP0,
-        STATE.COMMIT_CDC_GENERATION,
-        STATE.WRITE_BOTH_READ_OLD,
-        STATE.WRITE_BOTH_READ_NEW,
-        STATE.FINISHING,
-    ],
-)
-def test_a_successor_without_memory_goes_on(
-    state: TransitionState, *, zombie: bool, fenced: bool
-) -> None:
-    world = three_nodes(rf=3)
-    world.add("a2")
-    world.nodes["b1"].applies = not fenced  # so that a fence is written for itself
-    reach(world, "join-a2", state, fenced=None if state is STATE.FINISHING else fenced)
-    world.nodes["b1"].applies = True
-    world.replace_brain(zombie=zombie)
-    world.run()
-    assert status_of(world, "join-a2") is RequestStatus.DONE
-    assert world.image.topology.coordinator.term == 2
 
 
 def test_a_repeated_command_is_the_same_command() -> None:
@@ -163,7 +136,7 @@ def test_what_was_refused_is_asked_again_under_another_id() -> None:
 
 
 def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
-    """Who wrote the newest state had a wrong clock; ids of that time would not be taken."""
+    """The writer of the newest state had a wrong clock; ids of its time would be rejected."""
     world = three_nodes()
     state_id = bytes([0xFF] * 6) + world.image.state_id[6:]
     image = msgspec.structs.replace(world.image, state_id=state_id)
@@ -189,8 +162,8 @@ def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
 
 
 def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_old() -> None:
-    """The log has forgotten ids that were ahead of its newest state, and nobody else makes it a newer one; the
-    clock may stand before that time too.
+    """The log has forgotten ids ahead of its newest state, no other command makes the state newer, and the
+    clock may be behind that time, too.
     """
     world, fence = three_nodes(), AdvanceFence(1, 1)
     image = world.image
@@ -209,7 +182,7 @@ def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_
 
 
 def test_a_feature_is_enabled_though_the_id_of_that_was_too_old_at_first() -> None:
-    """Nothing was decided: what was asked for is not refused for it."""
+    """No decision was made, so the request is not rejected."""
     world, request_id = begin(RequestKind.ENABLE_FEATURES)
     request = world.image.request(request_id)
     assert request is not None

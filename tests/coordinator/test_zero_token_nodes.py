@@ -132,7 +132,7 @@ def test_a_dead_one_is_removed_and_nobody_streams() -> None:
 
 
 def test_two_that_are_removed_together_stay_members_when_that_is_undone() -> None:
-    """Who is not blamed waits anew, as the member that it is."""
+    """A node without blame waits again, as a member."""
     world = three_nodes(rf=2)
     world.add("z1 z2", num_tokens=0)
     world.add("a2 b2")

@@ -27,13 +27,15 @@ from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import BALANCER, NodeState, OrderKind, ReportStatus
+from stele.domain.observed_time import ObservedTime
 from stele.domain.reports import ReportTable
-from stele.domain.requests.facts import RequestChanged
+from stele.domain.requests.model import RequestChanged
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
 from stele.tablet_balancer.failures import Failures
+from stele_simulator.invariants import rows_are_kept
 from tests.coordinator.invariants import Applied, Invariants
 from tests.coordinator.replicas import SimReplica, heard_by
 from tests.domain.epochs import LOG_ID, History
@@ -46,18 +48,23 @@ RF = 2
 
 
 class Crash(Exception):
-    """Whoever acts dies here."""
+    """The acting coordinator dies here."""
 
 
 @dataclass
 class SimNode:
-    """One node. ``fails`` counts the failures still to report; ``mute`` is heard but does no work."""
+    """One node.
+
+    ``fails`` counts the failures still to report. A ``mute`` node sends acks but does no work. A
+    node that does not ``prepare`` has not separated its rows for any split.
+    """
 
     node_id: str
     image: Image = EMPTY
     alive: bool = True
     applies: bool = True
     mute: bool = False
+    prepares: bool = True
     fails: int = 0
     boot: int = 1
     sequence: int = 0
@@ -79,7 +86,7 @@ class SimNode:
             fence_version=topology.fence_version,
             oldest_version_in_use=self.holds or topology.version,
             host_id=f"host-{self.node_id}",
-            prepared=self.image.requests.resizing(),
+            prepared=self.image.requests.resizing() if self.prepares else (),
         )
 
 
@@ -94,12 +101,17 @@ class Brain:
         self.reports = ReportTable()
         self.refusals: dict[str, Rejection] = {}
         self.heard: dict[str, ReplicaHeard] = {}
+        self.reading = ObservedTime(world.limits.down_after_s)
         self.term = 0
         self.steps = Steps(self.memory)
 
     def claim(self) -> None:
         self.term = self.world.image.topology.coordinator.term + 1
         self.world.apply(ClaimCoordinator(self.name, self.term), f"claim-{self.term}")
+
+    def hear(self, ack: Ack) -> None:
+        self.acks = self.acks.with_ack(ack, self.world.now_s)
+        self.reading = self.reading.confirmed(self.world.now_s)
 
     def look(self) -> Steps:
         world = self.world
@@ -114,6 +126,7 @@ class Brain:
             {**self.refusals},
             wall_ms=world.history.at_ms,
             replicas=self.heard,
+            reading=self.reading,
         )
         self.steps = next_steps(self.memory, seen, world.limits)
         self.memory = self.steps.memory
@@ -143,7 +156,7 @@ class World:
         self.history = History(self._judge)
         self.nodes: dict[str, SimNode] = {}
         self.replicas: dict[str, SimReplica] = {}
-        """Of the archive."""
+        """Replicas of the archive."""
         self.brain = Brain(self, "c1")
         self.zombies: list[Brain] = []
         self.log_down_until_s = 0.0
@@ -152,9 +165,9 @@ class World:
         self.events: list[str] = []
         self.balances = False
         self.failures = Failures()
-        """Whether a balancer asks for moves of tablets."""
+        """Failures of a balancer's moves, if there is one."""
         self.loads: Callable[[Image], LoadTable] = lambda _image: NO_LOADS
-        """What nodes of an image tell the balancer."""
+        """Loads that the nodes of an image report to the balancer."""
         self._waiting_reports: list[Report] = []
         self._last_id = 0
 
@@ -176,7 +189,7 @@ class World:
 
     @property
     def now_ms(self) -> int:
-        """What the balancer's clock shows."""
+        """Return the time of the balancer's clock."""
         return self.history.at_ms + round(1000 * self.now_s)
 
     def _judge(self, before: Image, after: Image, epoch: Epoch) -> None:
@@ -184,7 +197,7 @@ class World:
         self.invariants.check_step(before, after, epoch, applied)
         for fact in epoch.facts:
             if isinstance(fact, RequestChanged) and fact.request.actor == BALANCER:
-                self.failures.note(fact.request, self.now_s)
+                self.failures.note(fact.request, self.now_s, before.membership.excluded())
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
         request_id = request_id or self._next_id(command)
@@ -217,8 +230,8 @@ class World:
         )
 
     def crash(self, name: str) -> None:
-        """A node dies; what it was about to say is lost. It is another process once it is alive again, which
-        serves nobody before it knows what it has acknowledged.
+        """Kill a node. Its unsent messages are lost. Its next process serves no requests before it knows its
+        acknowledgements.
         """
         node = self.nodes[name]
         node.alive, node.boot, node.sequence = False, node.boot + 1, 0
@@ -247,7 +260,7 @@ class World:
             assert self.apply(joining, f"join-{name}") is None
 
     def add_replicas(self, names: str, dc: str = "dc1", rack: str = "") -> None:
-        """Start catch-up replicas, which announce themselves; each has a rack of its own unless it is given."""
+        """Start catch-up replicas, which announce themselves. Each has another rack unless one is given."""
         for name in names.split():
             self.replicas[name] = SimReplica(name, dc, rack or name)
             self.replicas[name].look(self)
@@ -290,7 +303,7 @@ class World:
                 node.beat_at_s = self.now_s + HEARTBEAT_S
                 ack = node.ack(self.image)
                 for brain in (self.brain, *self.zombies):
-                    brain.acks = brain.acks.with_ack(ack, self.now_s)
+                    brain.hear(ack)
         for replica in self.replicas.values():
             replica.look(self)
         for brain in (self.brain, *self.zombies):
@@ -315,6 +328,7 @@ class World:
             self.loads(self.image),
             self.now_ms,
             self.failures.paused(self.now_s),
+            self.failures.failing(self.now_s) & members.keys(),
         )
         for command, why in proposal(self.image, conditions).commands():
             name = self._next_id(command)
@@ -362,16 +376,21 @@ class World:
         return self.image.topology.settled()
 
     def at_rest(self) -> bool:
-        """Nothing is open, asked for, unfenced, to be published or to be cleaned up."""
+        """Return whether nothing is open, requested, unfenced, unpublished or to be cleaned up, as far as
+        possible.
+        """
         image = self.image
         return (
             not image.topology.transitions
             and not image.requests.unfinished()
             and image.topology.settled()
             and not image.cdc.unpublished()
-            and not any(
-                node.cleanup_since and self.nodes[name].alive
-                for name, node in image.membership.normal().items()
+            and (
+                rows_are_kept(image)
+                or not any(
+                    node.cleanup_since and self.nodes[name].alive
+                    for name, node in image.membership.normal().items()
+                )
             )
         )
 
@@ -402,7 +421,7 @@ class World:
 
 
 def copy_of(world: World) -> World:
-    """The same world, which goes on by itself from here. What never changes they have in common."""
+    """Return a copy of the world that continues separately. Immutable parts are shared."""
     history = world.history
     frozen = (*history.images, *history.epochs, world.limits)
     return deepcopy(world, {id(each): each for each in frozen})

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.deployment import provide_base_images
 from tests.deploy.docker_host import NoDocker, docker_daemon
+from tests.deployment.compose import provide_base_images
 
 
 @pytest.fixture(scope="package")

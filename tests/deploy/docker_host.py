@@ -1,7 +1,7 @@
-"""A Docker daemon for the deployment tests: the one that answers, or one of our own.
+"""A Docker daemon for the deployment tests: a running one, or a private one.
 
-On a Debian machine with root, and without Docker, the packages are installed and a daemon is started;
-it is ended again, and nothing else is. Everywhere else the reason for skipping is told.
+On a Debian machine with root and without Docker, the packages are installed and a daemon is started, which is
+stopped again. Elsewhere the tests are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _install() -> None:
 
 @contextmanager
 def _own_daemon() -> Iterator[None]:
-    """A daemon on a socket of its own: other programs neither find it nor lose it when it ends."""
+    """Start a daemon on a private socket: other programs do not depend on it."""
     dockerd = shutil.which("dockerd")
     if dockerd is None:
         raise NoDocker("the package docker.io has no dockerd")

@@ -1,4 +1,4 @@
-"""What a container may log as an error while others are killed, each with its reason."""
+"""Errors that containers may log while others are killed, each with its reason."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _REDIS_ERROR = re.compile(r"fatal|error|bug report", re.IGNORECASE)
 
 
 def unexpected(service: str, log: str) -> list[str]:
-    """What of a service's log reports an error which nobody expected: lines, a broker's with its exception."""
+    """Return unexpected errors of a service's log: lines, with the exception for a broker."""
     return [
         line
         for line in _entries(service, log)

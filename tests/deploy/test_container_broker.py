@@ -8,7 +8,7 @@ from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics, topic_specs
 from tests.servers import container_broker
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deploy, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.usefixtures("docker")

@@ -14,25 +14,25 @@ import pytest
 
 from stele.domain.commands import Envelope
 from stele.domain.requests.ids import named
-from stele.domain.schema.facts import CreateKeyspace
+from stele.domain.schema.model import CreateKeyspace
 from stele.log.brokers import Brokers
 from stele.placements.topic import read_placements
-from tests.deploy.deployment import (
+from tests.deploy.expected_logs import unexpected
+from tests.deployment.compose import (
     CONTROL_PLANE,
     ROOT,
     SHORT_POLL_S,
     UP_TIMEOUT_S,
     CommandFailed,
-    Deployment,
+    ComposeDeployment,
     LoadClient,
     deployed,
     note,
     run,
 )
-from tests.deploy.expected_logs import unexpected
 from tests.services.plain_kafka import Kafka
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.deploy, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 NODES = ("node-1", "node-2", "node-3")
 CLUSTER = "stele"
@@ -62,13 +62,13 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def deployment(docker: None) -> Iterator[Deployment]:
+def deployment(docker: None) -> Iterator[ComposeDeployment]:
     with deployed() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def load(deployment: Deployment) -> Iterator[LoadClient]:
+def load(deployment: ComposeDeployment) -> Iterator[LoadClient]:
     """A client that writes and reads from when three nodes are members."""
     deployment.has_keyspace(KEYSPACE, NODES)
     client = LoadClient(deployment)
@@ -78,7 +78,9 @@ def load(deployment: Deployment) -> Iterator[LoadClient]:
         client.kill()
 
 
-def test_api_console_and_brokers_are_published_and_only_on_loopback(deployment: Deployment) -> None:
+def test_api_console_and_brokers_are_published_and_only_on_loopback(
+    deployment: ComposeDeployment,
+) -> None:
     published = {
         (service, binding["HostIp"], binding["HostPort"])
         for service, container in deployment.containers().items()
@@ -92,7 +94,7 @@ def test_api_console_and_brokers_are_published_and_only_on_loopback(deployment: 
     }
 
 
-def test_services_run_as_a_user_on_a_read_only_file_system(deployment: Deployment) -> None:
+def test_services_run_as_a_user_on_a_read_only_file_system(deployment: ComposeDeployment) -> None:
     ours = {n: c for n, c in deployment.containers().items() if "stele/" in c["Config"]["Image"]}
     assert set(ours) >= {*CONTROL_PLANE, *NODES, "placements", "topics"}
     for service, container in ours.items():
@@ -103,7 +105,7 @@ def test_services_run_as_a_user_on_a_read_only_file_system(deployment: Deploymen
         assert config["Entrypoint"][0] == "tini", service
 
 
-def test_the_services_image_is_small_and_says_what_it_is(deployment: Deployment) -> None:
+def test_the_services_image_is_small_and_says_what_it_is(deployment: ComposeDeployment) -> None:
     image = json.loads(run("docker", "image", "inspect", "stele/services:deploy-test"))[0]
     note(f"stele/services has {image['Size'] / 1e6:.0f} MB")
     assert image["Size"] <= SERVICES_LIMIT_BYTES
@@ -112,7 +114,7 @@ def test_the_services_image_is_small_and_says_what_it_is(deployment: Deployment)
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
-def test_every_topic_has_three_copies(deployment: Deployment) -> None:
+def test_every_topic_has_three_copies(deployment: ComposeDeployment) -> None:
     code = (
         "import json,os\n"
         "from confluent_kafka.admin import AdminClient\n"
@@ -128,7 +130,7 @@ def test_every_topic_has_three_copies(deployment: Deployment) -> None:
 
 @pytest.mark.usefixtures("load")
 def test_a_client_in_no_container_sends_a_command_and_reads_outcome_and_placements(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     """By the listener of infra/compose.kafka.yml, whose addresses must hold for each broker that leads."""
     command = CreateKeyspace(OUTSIDE, {"dc1": 3})
@@ -151,9 +153,9 @@ def test_a_client_in_no_container_sends_a_command_and_reads_outcome_and_placemen
 
 @pytest.mark.usefixtures("load")
 def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change_them(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
-    """The command of docs/operations/deploy.md, with a question of its own."""
+    """The command of docs/guides/deploy.md, with another query."""
     sql = f"""
         SELECT actor, outcome, newest_epoch >= epoch AS is_in_lag, node_id, node_state
         FROM audit JOIN lag ON lag.cluster = audit.cluster JOIN nodes ON nodes.cluster = audit.cluster
@@ -177,7 +179,7 @@ def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change
 
 @pytest.mark.usefixtures("load")
 def test_prometheus_reaches_every_process_and_knows_every_expression_of_the_dashboard(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     deployment.add("observability", "prometheus")
     wanted = {*CONTROL_PLANE, *NODES, "placements"}
@@ -199,7 +201,7 @@ def test_prometheus_reaches_every_process_and_knows_every_expression_of_the_dash
 
 @pytest.mark.usefixtures("load")
 def test_a_node_joins_under_load_while_a_broker_and_the_coordinator_die(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     before = deployment.state()
     active, broker = before["coordinator"]["holder"], _leader_of_the_log(deployment)
@@ -225,7 +227,7 @@ def test_a_node_joins_under_load_while_a_broker_and_the_coordinator_die(
 
 @pytest.mark.usefixtures("load")
 def test_a_node_leaves_under_load_while_a_metadata_log_and_the_coordinator_die(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     before = deployment.state()
     active = before["coordinator"]["holder"]
@@ -253,7 +255,7 @@ def test_a_node_leaves_under_load_while_a_metadata_log_and_the_coordinator_die(
 
 
 def test_without_redis_checks_fail_closed_and_it_is_rebuilt_from_the_log(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     def checked() -> dict[str, Any]:
         found = json.loads(deployment.python("session-guard", CHECK_REDIS))
@@ -279,7 +281,7 @@ def test_nothing_acknowledged_is_lost(load: LoadClient) -> None:
     assert len(account["read_back_through"]) == 3
 
 
-def test_every_process_has_the_same_state_at_the_same_epoch(deployment: Deployment) -> None:
+def test_every_process_has_the_same_state_at_the_same_epoch(deployment: ComposeDeployment) -> None:
     members = ("node-2", "node-3", "node-4")
     found: dict[str, dict[str, Any]] = {}
 
@@ -297,7 +299,9 @@ def test_every_process_has_the_same_state_at_the_same_epoch(deployment: Deployme
     deployment.until(materialized, f"Spark to reach epoch {one['epoch']}", 90.0)
 
 
-def test_every_process_ends_in_an_orderly_way_when_it_is_asked_to(deployment: Deployment) -> None:
+def test_every_process_ends_in_an_orderly_way_when_it_is_asked_to(
+    deployment: ComposeDeployment,
+) -> None:
     deployment.wait_healthy()
     deployment.compose("stop", timeout_s=180, profiles="nodes,grow,observability")
     ours = {*CONTROL_PLANE, *NODES, "node-4", "placements"}
@@ -305,7 +309,7 @@ def test_every_process_ends_in_an_orderly_way_when_it_is_asked_to(deployment: De
     assert {name: code for name, code in codes.items() if name in ours and code != 0} == {}
 
 
-def test_no_container_logged_an_error_that_nobody_expected(deployment: Deployment) -> None:
+def test_no_container_logged_an_error_that_nobody_expected(deployment: ComposeDeployment) -> None:
     found = {name: unexpected(name, deployment.logs(name)) for name in deployment.containers()}
     bad = {name: lines for name, lines in found.items() if lines}
     assert not bad, "\n".join(
@@ -313,13 +317,13 @@ def test_no_container_logged_an_error_that_nobody_expected(deployment: Deploymen
     )
 
 
-def _until_an_operation_runs(deployment: Deployment) -> None:
+def _until_an_operation_runs(deployment: ComposeDeployment) -> None:
     what = "the operation to begin"
     deployment.until(lambda: deployment.state()["transitions"], what, 60.0, SHORT_POLL_S)
 
 
 def _check_the_coordinator_changed_before_the_end(
-    deployment: Deployment, before: dict[str, Any]
+    deployment: ComposeDeployment, before: dict[str, Any]
 ) -> None:
     """Otherwise the fault came too late to prove anything."""
     commands = [epoch["command"] for epoch in deployment.epochs(before["epoch"] + 1)]
@@ -328,7 +332,7 @@ def _check_the_coordinator_changed_before_the_end(
     assert "advance" in commands[claims[0] :], commands
 
 
-def _leader_of_the_log(deployment: Deployment) -> str:
+def _leader_of_the_log(deployment: ComposeDeployment) -> str:
     code = (
         "import os\n"
         "from confluent_kafka.admin import AdminClient\n"
@@ -340,7 +344,7 @@ def _leader_of_the_log(deployment: Deployment) -> str:
     return f"kafka-{deployment.python('metadata-log-1', code).strip()}"
 
 
-def _prometheus(deployment: Deployment, path: str) -> dict[str, Any]:
+def _prometheus(deployment: ComposeDeployment, path: str) -> dict[str, Any]:
     """Data of Prometheus's answer, asked from inside the network."""
     code = (
         "import sys,urllib.request as u\n"
@@ -352,7 +356,7 @@ def _prometheus(deployment: Deployment, path: str) -> dict[str, Any]:
     return found
 
 
-def test_down_leaves_no_container_and_no_volume(deployment: Deployment) -> None:
+def test_down_leaves_no_container_and_no_volume(deployment: ComposeDeployment) -> None:
     deployment.down()
     assert deployment.containers() == {}
     volumes = run("docker", "volume", "ls", "--quiet").split()

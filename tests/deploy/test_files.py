@@ -1,4 +1,4 @@
-"""What the deployment's files promise, checked without Docker."""
+"""Promises of the deployment's files, checked without Docker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_all_of_ours_are_led_to_other_brokers_as_the_page_says(compose: dict[str, Any]) -> None:
-    page = (ROOT / "docs/operations/deploy.md").read_text()
+    page = (ROOT / "docs/guides/deploy.md").read_text()
     (block,) = re.findall(r"```text\n(x-environment.*?)```", page, re.DOTALL)
     said = yaml.safe_load(block)
     text = (ROOT / "docker-compose.yml").read_text()

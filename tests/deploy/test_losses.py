@@ -1,4 +1,4 @@
-"""What the pages say to type in the containers of Compose where the log is lost, or what a node promised.
+"""Commands of the documentation for Compose, for a lost log and for lost promises of a node.
 
 The tests are one story in the order of this file.
 """
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.deployment import (
+from tests.deployment.compose import (
     CALL_TIMEOUT_S,
     PROJECT,
     CommandFailed,
-    Deployment,
+    ComposeDeployment,
     deployed,
     note,
 )
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.deploy, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 NODES = ("node-1", "node-2", "node-3")
 ARCHIVES = ("catch-up-1", "catch-up-2", "catch-up-3")
@@ -40,14 +40,14 @@ OLDER_BY = 100
 
 
 @pytest.fixture(scope="module")
-def deployment(docker: None) -> Iterator[Deployment]:
+def deployment(docker: None) -> Iterator[ComposeDeployment]:
     with deployed(*STARTED) as found:
         found.has_keyspace(KEYSPACE, NODES)
         yield found
 
 
 def test_a_log_whose_topic_is_deleted_goes_on_from_what_the_replicas_hold(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     deployment.until(lambda: put(deployment, "k", "before"), "a row to be written")
     before = deployment.state()
@@ -80,7 +80,9 @@ def test_a_log_whose_topic_is_deleted_goes_on_from_what_the_replicas_hold(
     all_agree(deployment)
 
 
-def test_an_older_copy_of_a_volume_is_refused_and_accepted_once(deployment: Deployment) -> None:
+def test_an_older_copy_of_a_volume_is_refused_and_accepted_once(
+    deployment: ComposeDeployment,
+) -> None:
     node, volume = "node-2", Volume("node-2")
     deployment.compose("stop", node)
     copy = volume.read()
@@ -99,7 +101,7 @@ def test_an_older_copy_of_a_volume_is_refused_and_accepted_once(deployment: Depl
 
 
 def test_nodes_that_promised_lost_epochs_say_so_and_one_follows_once_that_is_accepted(
-    deployment: Deployment,
+    deployment: ComposeDeployment,
 ) -> None:
     old = deployment.state()["log_id"]
     deployment.compose("stop", *ARCHIVES)
@@ -128,28 +130,28 @@ def test_nodes_that_promised_lost_epochs_say_so_and_one_follows_once_that_is_acc
     assert deployment.positions(["node-1"])["node-1"]["epoch"] >= deployment.state()["epoch"]
 
 
-def put(deployment: Deployment, key: str, value: str) -> bool:
+def put(deployment: ComposeDeployment, key: str, value: str) -> bool:
     typed = f"printf %s {value} | stele put {KEYSPACE} {key} -"
     deployment.in_a_container("bash", "-c", typed)
     return True
 
 
-def get(deployment: Deployment, key: str) -> str:
+def get(deployment: ComposeDeployment, key: str) -> str:
     return deployment.stele("get", KEYSPACE, key)
 
 
-def delete_the_topic(deployment: Deployment) -> None:
-    """As `kafka-topics.sh` does, which the image that stands in for Kafka's own lacks."""
+def delete_the_topic(deployment: ComposeDeployment) -> None:
+    """Delete it as `kafka-topics.sh` does, which the test image lacks."""
     deployment.in_a_container("python", "-c", DELETE_THE_TOPIC)
 
 
-def heartbeats(deployment: Deployment, node: str) -> int:
+def heartbeats(deployment: ComposeDeployment, node: str) -> int:
     """How many a node's directory counts."""
     file = deployment.compose("exec", "-T", node, "cat", "/var/lib/stele/heartbeats")
     return max(int(line.split()[0]) for line in file.splitlines() if line.strip())
 
 
-def refused_with(deployment: Deployment, node: str, setting: str) -> str:
+def refused_with(deployment: ComposeDeployment, node: str, setting: str) -> str:
     """The setting with its value that a node asks for, which its container starts again and again."""
     found: list[str] = []
 
@@ -161,7 +163,7 @@ def refused_with(deployment: Deployment, node: str, setting: str) -> str:
     return found[-1]
 
 
-def accept(deployment: Deployment, node: str, setting: str) -> None:
+def accept(deployment: ComposeDeployment, node: str, setting: str) -> None:
     """As the page says: once with the setting, and then as ever."""
     deployment.compose("stop", node)
     deployment.until(lambda: not is_up(deployment, node), f"{node} to be down", 60.0)
@@ -171,13 +173,13 @@ def accept(deployment: Deployment, node: str, setting: str) -> None:
     deployment.until(lambda: deployment.is_healthy(node), f"{node} to be well by itself", 120.0)
 
 
-def is_up(deployment: Deployment, node: str) -> bool:
+def is_up(deployment: ComposeDeployment, node: str) -> bool:
     """By `stele nodes`, as the page says."""
     (line,) = (line for line in deployment.stele("nodes").splitlines() if node in line)
     return " up " in line
 
 
-def all_agree(deployment: Deployment) -> None:
+def all_agree(deployment: ComposeDeployment) -> None:
     asked = (*ARCHIVES, *DECIDERS, *NODES)
 
     def agree() -> bool:
@@ -198,7 +200,7 @@ class Volume:
         return self._do("tar --create --file - .")
 
     def write(self, copy: bytes) -> None:
-        """Nothing of what was there stays."""
+        """Replace the file's content."""
         self._do("find . -mindepth 1 -delete && tar --extract --file -", copy)
 
     def _do(self, what: str, given: bytes = b"") -> bytes:

@@ -1,4 +1,4 @@
-"""The ACLs that docs/operations/security.md gives, as the brokers take them."""
+"""The ACLs that docs/guides/secure.md gives, as the brokers take them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 
 from tests.docs.pages import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "operations" / "security.md"
+PAGE = REPOSITORY / "docs" / "guides" / "secure.md"
 COMMAND = "kafka-acls.sh --add "
 _RESOURCES = {
     "--topic": ResourceType.TOPIC,

@@ -1,4 +1,4 @@
-"""The parts of docs/http.md that are made from the OpenAPI documents: ``python -m tests.docs.http_page``."""
+"""The parts of docs/reference/http.md made from the OpenAPI documents: ``python -m tests.docs.http_page``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stele.coordinator.openapi import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
 from tests.docs.pages import REPOSITORY, made_anew
 
-PAGE = REPOSITORY / "docs" / "http.md"
+PAGE = REPOSITORY / "docs" / "reference" / "http.md"
 DOCUMENTS = {"metadata-log": of_metadata_log, "coordinator": of_coordinator}
 COMMON = ("epoch", "level", "limit", "cursor")
-"""Parameters that stand in a table of their own."""
+"""Parameters with a separate table."""
 Json = dict[str, Any]
 
 
@@ -58,7 +58,7 @@ def _bounds(schema: Json) -> str:
 
 
 def page_with(page: str) -> str:
-    """The page with what is between its marks made anew."""
+    """Return the page with new content between its marks."""
     return made_anew(page, "http", "".join(sections()))
 
 

@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 def made_anew(page: str, by: str, made: str) -> str:
-    """The page with what is between the marks of ``tests/docs/<by>_page.py`` made anew."""
+    """Return the page with new content between the marks of ``tests/docs/<by>_page.py``."""
     pattern = rf"(<!-- made by tests/docs/{by}_page.py -->\n\n).*?(<!-- end -->)"
     found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
     assert count == 1, "the page has its marks"
@@ -63,7 +63,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[Shown]:
-    """Lines that begin with ``$``, those that they go on with after a backslash, and what they print."""
+    """Return the lines that begin with ``$``, their continuations after a backslash, and their output."""
     assert block.lines and block.lines[0].startswith("$ "), f"{block.place}: begin with a command"
     starts = [at for at, text in enumerate(block.lines) if text.startswith("$ ")]
     for at, end in zip(starts, [*starts[1:], len(block.lines)], strict=True):

@@ -1,8 +1,8 @@
-"""Somebody who types what the pages show, one command after the other, and compares what is printed.
+"""Runs the commands of a page in order, and compares their output.
 
-Numbers and ids differ from run to run, so they are not compared. Addresses, ids and epochs that a page printed
-are remembered with those that this run printed in their place, and later commands of the page get the latter.
-``...`` stands for any text, in a line of its own for any lines.
+Numbers and ids differ from run to run, so they are not compared. Addresses, ids and epochs of a page are mapped
+to those of this run, and later commands of the page use the latter. ``...`` stands for any text, on a separate
+line for any lines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ LOOKS = tuple(
 """Commands that show how it stands: what the pages show may come in a moment."""
 LOOK_AGAIN_FOR_S = 30.0
 ANYTHING = "..."
-_ID = r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b|\b[0-9a-f]{32,64}\b"
+_ID = (
+    r"\b[0-9a-f]{8}-[0-9a-f]{4}(?:(?:-[0-9a-f]{4}){2}-[0-9a-f]{12})?(?![-\w])"
+    r"|\b[0-9a-f]{32,64}\b"
+)
+"""A request id, its short form, or a state id."""
 _URL = r"https?://[\w.:]+"
 _NUMBER = r"(?<![A-Za-z_\d])-?\d+(?:[.,:]\d+)*"
 _EPOCH = r"(?<=epoch )\d+|^\d+(?= \d{4}-\d\d-)"
@@ -60,16 +64,16 @@ _NAMES = {
     "epoch": r"(\d+)",
     "number": r"-?\d+(?:[.,:]\d+)*",
 }
-"""What stands for a varying word of each kind; what is in parentheses is remembered."""
+"""Patterns of varying words of each kind. Text in parentheses is remembered."""
 _KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
 _NOTICE = re.compile(r"stele: .+; trying again \(\d+\), for \d+ s more")
-"""What a command says on standard error while what it asks is not ready yet; a page need not show it."""
+"""Message on standard error while a service is not ready yet. A page need not show it."""
 EVAL_ENV = 'eval "$(stele stack env)"'
 _SHELL = frozenset("|<>&;$")
 
 
 class Reader:
-    """Reads pages in a directory of its own, which is the working directory meanwhile."""
+    """Reads pages in a directory, which is the working directory meanwhile."""
 
     def __init__(self, directory: Path) -> None:
         self.differences: list[str] = []
@@ -115,7 +119,7 @@ class Reader:
             self.differences.append(f"{place}: $ {command}\n  {wrong}; it printed\n{printed}")
 
     def _try_once(self, command: str, output: Sequence[str]) -> tuple[str, str]:
-        """What is not as shown, or nothing; and all that was printed."""
+        """Return the differences, or none, and the whole output."""
         code, printed = self._run(command)
         fails = any(line.startswith("stele: ") for line in output)
         if fails == (code == 0):
@@ -160,9 +164,10 @@ class Reader:
                 self.environment[name] = "".join(shlex.split(value))
 
     def _run_beside(self, command: str) -> str:
-        """A job whose output goes to a file, or a service.
+        """Run a job whose output goes to a file, or a service.
 
-        The service goes on running once it has said where, which the page calls ``$NODE`` from then on."""
+        The service keeps running once it has printed its address, which the page calls ``$NODE`` from then on.
+        """
         output = self._directory / f"beside-{len(self._background)}"
         process = spawn(
             Command(
@@ -189,7 +194,7 @@ class Reader:
         return line
 
     def _compare(self, shown: Sequence[str], printed: Sequence[str]) -> str:
-        """What of the output is not as shown. Learns the names of this run from what is."""
+        """Return the differences of the output. Learns the names of this run."""
         if not shown:
             return ""
         left = [
@@ -212,7 +217,7 @@ class Reader:
         return "" if skip or not left else f"'{left[0]}' is not shown"
 
     def use_stack(self) -> None:
-        """What the pages write as ``$KAFKA`` and so on is the stack that they have started."""
+        """Map ``$KAFKA`` and similar variables of the pages to the stack that they started."""
         stack = read_stack_file(DEFAULT_DIRECTORY)
         assert stack is not None, "no page has started a stack"
         log = stack.service("metadata-log")
@@ -241,7 +246,7 @@ async def execute(block: Block, names: dict[str, object]) -> None:
 
 
 def pattern_of(line: str) -> tuple[list[str], re.Pattern[str]]:
-    """What a line that is shown like this must match, and the words whose counterparts are its groups."""
+    """Return the pattern of a shown line, and the words that its groups stand for."""
     names, pattern, at = list[str](), "", 0
     for word in _VARIES.finditer(line):
         kind = word.lastgroup

@@ -1,4 +1,4 @@
-"""What of docs/operations/settings.md is made from the code: ``python -m tests.docs.settings_page``."""
+"""The generated part of docs/reference/settings.md: ``python -m tests.docs.settings_page``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stele.agent.settings import AgentSettings
 from stele.catch_up.settings import CatchUpSettings
 from stele.console.settings import ConsoleSettings
 from stele.coordinator.settings import CoordinatorSettings
+from stele.domain.features.known import KNOWN
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.node.settings import NodeSettings
 from stele.placements.settings import PlacementsSettings, SqlServerSettings
@@ -20,7 +21,7 @@ from stele.session_guard.settings import SessionGuardSettings
 from stele.tablet_balancer.settings import BalancerSettings
 from tests.docs.pages import REPOSITORY, made_anew
 
-PAGE = REPOSITORY / "docs" / "operations" / "settings.md"
+PAGE = REPOSITORY / "docs" / "reference" / "settings.md"
 CONSOLE = "console, `stele`"
 COMMON: Mapping[str, str] = {
     "cluster": "all",
@@ -31,7 +32,9 @@ COMMON: Mapping[str, str] = {
     "http_tls_key_file": "all",
     "http_callers_file": "metadata-log, catch-up, console",
     "kafka_replication_factor": "all but the console",
+    "development": "metadata-log",
     "redis_url": "session-guard, metadata-log",
+    "redis_cluster": "session-guard, metadata-log",
     "catch_up_urls": "all, `stele`",
     "metadata_log_urls": CONSOLE,
     "coordinator_urls": CONSOLE,
@@ -44,7 +47,7 @@ COMMON: Mapping[str, str] = {
     "log_level": "all",
     "log_json": "all",
 }
-"""Who reads what all have, in the order of the page."""
+"""Readers of the common settings, in the order of the page."""
 
 
 class Kind(NamedTuple):
@@ -86,18 +89,22 @@ def sections() -> Iterator[str]:
     common = {each.name: each for each in own_fields(ServiceSettings, KafkaSettings)}
     for name, readers in COMMON.items():
         yield f"{_row(common[name])} {readers} |\n"
-    yield "\n### Kafka\n\nAll but the console read these; [what goes together](security.md#kafka).\n\n"
+    yield "\n### Kafka\n\nAll but the console read these; [what goes together](../guides/secure.md#kafka).\n\n"
     yield from _table(own_fields(KafkaSettings, None))
     for kind in KINDS:
         yield f"\n### {kind.title[0].upper()}{kind.title[1:]}\n\n"
         if kind.text:
             yield f"{kind.text}\n\n"
         yield from _table(own_fields(kind.settings, kind.beside))
+    yield "\n## Settings in the log\n\n"
+    yield "| setting | default | may be | what it is |\n|---|---|---|---|\n"
+    for name, setting in sorted(KNOWN.items()):
+        yield f"| `{name}` | {setting.default} | {setting.wanted()} | {setting.counts} |\n"
     yield "\n"
 
 
 def own_fields(kind: type[Any], beside: type[Any] | None) -> list[FieldInfo]:
-    """Those that the other kind does not have."""
+    """Return the fields that the other kind lacks."""
     known = {each.name for each in fields(beside)} if beside else set()
     return [each for each in fields(kind) if each.name not in known]
 
@@ -144,7 +151,7 @@ def _default(setting: FieldInfo) -> str:
 
 
 def page_with(page: str) -> str:
-    """The page with what is between its marks made anew."""
+    """Return the page with new content between its marks."""
     return made_anew(page, "settings", "".join(sections()))
 
 

@@ -1,13 +1,13 @@
-"""The tables of docs/stories.md are made from the sentences: ``python -m tests.docs.stories_page``."""
+"""The tables of docs/internals/stories.md, made from the sentences: ``python -m tests.docs.stories_page``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stele.sim.processes.stories.telling import ROOMS
+from stele_simulator.processes.stories.telling import ROOMS
 from tests.docs.pages import REPOSITORY, made_anew
 
-PAGE = REPOSITORY / "docs" / "stories.md"
+PAGE = REPOSITORY / "docs" / "internals" / "stories.md"
 
 
 def sections() -> Iterator[str]:
@@ -20,7 +20,7 @@ def sections() -> Iterator[str]:
 
 
 def page_with(page: str) -> str:
-    """The page with what is between its marks made anew."""
+    """Return the page with new content between its marks."""
     return made_anew(page, "stories", "".join(sections()))
 
 

@@ -27,7 +27,7 @@ FOLDERS = {
     "nodes": ("agent", "node"),
     "page": ("console",),
 }
-"""What stands in the graph for which folders."""
+"""Folders by their names in the graph."""
 RECORDS = {
     "ack": "acks",
     "load": "load",
@@ -36,10 +36,10 @@ RECORDS = {
     "envelope": "commands",
     "outcome": "outcomes",
 }
-"""What is encoded and decoded, and the topic that it goes through."""
+"""Encoded and decoded records, and their topics."""
 FROM = ("stele.log", "stele.runtime.announce")
 COMMANDS = {"Commander", "announced", "announce", "Announcer"}
-"""Who imports one of these sends commands and hears their outcomes."""
+"""Modules that import one of these send commands and receive their outcomes."""
 OTHERS = {"producer"}
 """Programs of others."""
 _EDGE = re.compile(r"(.+?) -->(?:\|(.+?)\|)? (.+)")
@@ -126,7 +126,7 @@ def test_the_rooms_name_every_domain() -> None:
     (row,) = [line for line in text.splitlines() if line.startswith("| `domain` |")]
     listed = row.split("(", 1)[1].split(")", 1)[0]
     folders = {
-        Path(inspect.getfile(apply)).parent.name
+        Path(inspect.getfile(apply)).relative_to(STELE / "domain").with_suffix("").parts[0]
         for domain in DOMAINS
         for apply in domain.apply.values()
     }

@@ -8,20 +8,20 @@ from enum import StrEnum
 import pytest
 
 from stele.agent.agent import HEARTBEAT_S
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.agent.orders import REPORT_INTERVAL_S
 from stele.agent.probing import JUDGE_PATH
-from stele.conformance.kit import name_of
-from stele.conformance.rules import RULES
-from stele.conformance.scenes import SCENES
 from stele.domain import routed
 from stele.domain.messages import Ack, Load, Order, Report
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.schemas import schema_folder
 from stele.runtime.kafka import Topic
+from stele_harness.conformance.kit import name_of
+from stele_harness.conformance.rules import RULES
+from stele_harness.conformance.scenes import SCENES
 from tests.docs.pages import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "agent.md").read_text()
+PAGE = (REPOSITORY / "docs" / "reference" / "agent_protocol.md").read_text()
 
 
 def table(section: str, head: str) -> list[list[str]]:
@@ -91,6 +91,8 @@ def test_the_headers_and_the_path_are_those_of_the_code() -> None:
         routed.COORDINATING,
         routed.SESSION,
         routed.LOG,
+        routed.HOST,
+        routed.ACCESS,
     )
     assert first("Requests of clients and other nodes", "header") == [*names]
     assert f"`POST <address>{JUDGE_PATH}`" in PAGE

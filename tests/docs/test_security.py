@@ -1,4 +1,4 @@
-"""What the page of who may do what says of the product is so: whoever adds a lock has to mend it."""
+"""Statements of the page on access rights hold for the product: a new lock needs a change here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stele.runtime.settings import KafkaSettings, variable_of
 from tests.docs.pages import REPOSITORY
 from tests.domain.history import three_nodes
 
-PAGE = (REPOSITORY / "docs" / "operations" / "security.md").read_text()
+PAGE = (REPOSITORY / "docs" / "guides" / "secure.md").read_text()
 
 
 def test_whoever_claims_the_coordinators_office_has_it_until_the_coordinator_claims_it_again() -> (
     None
 ):
-    assert "who claims the coordinator's office" in PAGE
+    assert "can claim the coordinator's term" in PAGE
     history, _ = three_nodes()
     term = history.image.topology.coordinator.term
     for holder, next_term in (("a stranger", term + 1), ("c1", term + 2)):

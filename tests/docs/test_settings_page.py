@@ -1,4 +1,4 @@
-"""The page of settings is what the code reads, and no page names a variable that nobody reads."""
+"""The page of settings is what the code reads, and other pages name only variables that are read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tests.docs.settings_page import COMMON, KINDS, PAGE, Kind, own_fields, page
 
 VARIABLE = re.compile(r"\bSTELE_[A-Z0-9_]*[A-Z0-9]\b(?![_*])")
 ELSEWHERE = {
-    "STELE_HOME": "where jars are: docs/agent.md",
-    "STELE_TEST_CHROMIUM": "tests",
-    "STELE_TEST_DOCKER": "tests",
+    "STELE_HOME": "where jars are: docs/reference/agent_protocol.md",
+    "STELE_SKIP_BROWSER": "tests",
     "STELE_TEST_SPAWN": "tests",
 }
 """Variables that are on other pages alone, and what reads them."""
@@ -38,7 +37,7 @@ def test_it_has_every_kind_of_process() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.title for kind in KINDS])
 def test_a_file_of_variables_may_be_shared(kind: Kind) -> None:
-    """Nobody takes a variable of another kind for one of his that is misspelt."""
+    """A process does not take a variable of another kind for a misspelt one."""
     named = dict.fromkeys(VARIABLE.findall(PAGE.read_text()), "")
     own = {variable_of(each.name) for each in fields(kind.settings)}
     assert own < set(named)
@@ -46,7 +45,7 @@ def test_a_file_of_variables_may_be_shared(kind: Kind) -> None:
 
 
 def test_every_service_is_on_the_page_of_those_that_are_run_by_hand() -> None:
-    page = (REPOSITORY / "docs" / "operations" / "by_hand.md").read_text()
+    page = (REPOSITORY / "docs" / "guides" / "run_processes.md").read_text()
     modules = {f"stele.{kind.settings.__module__.split('.')[1]}" for kind in KINDS} - {
         "stele.agent"
     }

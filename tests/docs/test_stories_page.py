@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stele.sim.processes.stories.telling import tell
+from stele_simulator.processes.stories.telling import tell
 from tests.docs.pages import blocks
 from tests.docs.stories_page import PAGE, page_with
 
@@ -13,7 +13,7 @@ def test_the_page_is_made_from_the_sentences() -> None:
 
 
 def test_the_story_on_the_page_goes_as_it_is_written(tmp_path: Path) -> None:
-    [story] = [block for block in blocks("docs/stories.md") if block.language == "text"]
+    [story] = [block for block in blocks("docs/internals/stories.md") if block.language == "text"]
     path = tmp_path / "shown.txt"
     path.write_text("\n".join(story.lines))
     tell(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from stele.domain.ring import transition
 from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
 
-PAGE = Path(__file__).parents[2] / "docs" / "tablets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "tablets.md"
 HEAD = "| stage | writes | reads | what is done | next | when it fails |"
 SIDES: dict[object, tuple[str, str]] = {
     transition.write_both_read_old: ("both", "previous"),
@@ -15,7 +15,7 @@ SIDES: dict[object, tuple[str, str]] = {
     transition.finish: ("next", "next"),
     transition.rollback: ("previous", "previous"),
 }
-"""Who is written and read after a change of the map."""
+"""Readers and writers after a change of the map."""
 
 
 def shown() -> list[tuple[str, ...]]:

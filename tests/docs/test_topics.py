@@ -29,7 +29,7 @@ def test_the_sample_is_a_record_and_its_pieces_are_all_of_it(sample: Sample) -> 
 
 
 def test_the_page_of_the_log_has_every_code_of_an_answer_that_decides_nothing() -> None:
-    page = (REPOSITORY / "docs" / "services" / "log.md").read_text()
+    page = (REPOSITORY / "docs" / "reference" / "log.md").read_text()
     table = page.split("Some answers decide nothing")[1].split("\n\n")[1]
     cells = [line.split("|")[1] for line in table.splitlines()]
     told = {code for cell in cells for code in re.findall(r"`(\w+)`", cell)}
@@ -39,7 +39,7 @@ def test_the_page_of_the_log_has_every_code_of_an_answer_that_decides_nothing() 
 
 
 OF_NODES_AND_READERS = {"Join", "Replace", "AnnounceReader"}
-"""A store joins by itself too, and whoever reads the log may hold up its truncation."""
+"""A store also joins by itself, and a reader of the log may delay its truncation."""
 
 
 def test_people_send_what_the_command_line_and_the_console_send_and_services_the_rest() -> None:

@@ -1,4 +1,4 @@
-"""What of docs/topics.md is made from the code: ``python -m tests.docs.topics_page`` writes it anew."""
+"""The generated parts of docs/reference/topics.md: ``python -m tests.docs.topics_page`` writes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stele.log.schemas import HEADER_BYTES, schema_folder
 from stele.runtime.kafka import topic_specs
 from tests.docs.pages import REPOSITORY, made_anew
 
-PAGE = REPOSITORY / "docs" / "topics.md"
+PAGE = REPOSITORY / "docs" / "reference" / "topics.md"
 REPLICATION_FACTOR = 3
 SHOWN_BYTES = 20
 LOG_ID = bytes.fromhex("018bcfe568007fffb0aa5cb6d5bd7a11")
@@ -231,16 +231,15 @@ def sections() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    """Whose each command is, as its class says."""
+    """Yield the commands by their senders, as their classes state them."""
     for whose, of_services in (
-        ("People, and programs of theirs, send", False),
-        ("Of services and nodes alone, which send them by what they know,", True),
+        ("Commands of people and their programs", False),
+        ("Commands of services and nodes only", True),
     ):
         names = sorted(
             str(each.__struct_config__.tag) for each in COMMANDS if each.of_services is of_services
         )
-        are = " are" if of_services else ""
-        yield f"{whose}{are} {', '.join(f'`{name}`' for name in names)}.\n\n"
+        yield f"{whose}: {', '.join(f'`{name}`' for name in names)}.\n\n"
 
 
 def _topics() -> Iterator[str]:
@@ -281,7 +280,7 @@ def _json(message: Any) -> str:
 
 
 def page_with(page: str) -> str:
-    """The page with what is between its marks made anew."""
+    """Return the page with new content between its marks."""
     return made_anew(page, "topics", "".join(sections()))
 
 

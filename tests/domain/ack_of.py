@@ -27,6 +27,6 @@ def ack_of(image: Image, node_id: str, **more: object) -> Ack:
 
 
 def host_of(image: Image, node_id: str) -> str:
-    """The data directory by which the node is known."""
+    """Return the host id of the node's data directory."""
     node = image.node(node_id)
     return "" if node is None else node.host_id

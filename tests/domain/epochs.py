@@ -16,11 +16,11 @@ from stele.domain.commands import (
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.facts import FeaturesEnabled
+from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, NO_LOG, Image
 from stele.domain.recovery.record import NewLog, Why, recovered
-from stele.domain.requests.decisions import refusal
 from stele.domain.requests.ids import named, parse
+from stele.domain.requests.memory import refusal
 from stele.log.state_ids import next_state_id
 
 AT_MS = 1_700_000_000_000
@@ -43,7 +43,7 @@ class History:
         self.images: list[Image] = [empty]
         self.on_image: Callable[[Image], None] = lambda _image: None
         self.at_ms = AT_MS
-        """The clock of whoever writes."""
+        """The writer's clock."""
         self._judge = judge
         self._outcomes: dict[str, Rejection | None] = {}
         self._chance = random.Random(7)
@@ -109,7 +109,7 @@ class History:
     def recover(
         self, log_id: bytes, last_epoch: int = 0, topic_id: str = "", known_epoch: int = 0
     ) -> Epoch:
-        """The log is lost, and goes on as another one after ``last_epoch``; 0: nothing of it is lost."""
+        """Recover the log as another one after ``last_epoch``; 0: no epoch is lost."""
         known_epoch = known_epoch or self.image.epoch
         if last_epoch:
             del self.epochs[last_epoch:], self.images[last_epoch + 1 :]

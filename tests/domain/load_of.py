@@ -35,7 +35,7 @@ def even(per_s: int) -> Rate:
 def table_of(
     data_id: str, of: int, sizes: Mapping[int, int], rates: Mapping[int, Rate] | None = None
 ) -> TabletSizes:
-    """Sizes by the numbers of tablets; without rates nobody counts, those that are left out are unknown."""
+    """Return sizes by the numbers of tablets. Without rates, rates are unknown; missing tablets are unknown."""
     numbers = tuple(sorted(sizes))
     found = [(rates or {}).get(number, UNCOUNTED) for number in numbers if rates is not None]
     return TabletSizes(
@@ -72,8 +72,8 @@ def loads_of(
     rate_of: Callable[[str, int], Rate] = lambda table, tablet: IDLE,
     **free_bytes: int,
 ) -> LoadTable:
-    """What all nodes of an image report when a tablet (full name of its table, number) has such a size and
-    such a rate.
+    """Return the reports of all nodes of an image for tablets (full name of the table, number) with these sizes
+    and rates.
     """
     table = LoadTable()
     for node_id, node in image.membership.nodes.items():

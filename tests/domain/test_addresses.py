@@ -4,8 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from stele.domain.addresses import is_same_address, normal_address, why_no_address
-from stele.domain.commands import AnnounceNode
-from tests.domain.history import join, three_nodes
+from stele.domain.base import Rejection
+from stele.domain.commands import AnnounceNode, Exclude, ExcludeDead
+from stele.domain.soundness.check import flaws_of
+from tests.domain.history import History, join, three_nodes
 
 NONE = (
     "",
@@ -93,14 +95,37 @@ def test_nobody_joins_or_is_announced_at_what_is_no_address() -> None:
 def test_an_address_is_one_nodes_however_it_is_spelled() -> None:
     history, _ = three_nodes()
     for address in ("http://n1", "http://n1/", "http://N1", "http://n1:80"):
-        newcomer = replace(join(4, "r1"), address=address)
-        announced = AnnounceNode(node_id="n2", address=address, host_id="host-n2")
-        for command in (newcomer, announced):
-            refused = history.apply(command)
-            assert refused is not None and refused.code == "address_in_use"
-            spelled = "" if address == "http://n1" else ", as http://n1"
-            assert refused.message == f"Address {address} belongs to node 'n1'{spelled}."
+        refused = history.apply(replace(join(4, "r1"), address=address))
+        assert refused is not None and refused.code == "address_in_use"
+        spelled = "" if address == "http://n1" else ", as http://n1"
+        assert refused.message == f"Address {address} belongs to node 'n1'{spelled}."
     assert history.apply(AnnounceNode(node_id="n1", address="http://N1", host_id="host-n1")) is None
+
+
+def announce(history: History, node_id: str, address: str) -> Rejection | None:
+    return history.apply(AnnounceNode(node_id=node_id, address=address, host_id=f"host-{node_id}"))
+
+
+def addresses(history: History) -> list[str]:
+    return [row.address for _, row in sorted(history.image.membership.nodes.items())]
+
+
+def test_members_that_swapped_addresses_are_known_by_the_new_ones() -> None:
+    history, _ = three_nodes()
+    assert announce(history, "n1", "http://N2/") is None
+    assert addresses(history) == ["http://N2/", "", "http://n3"]
+    assert announce(history, "n2", "http://n1") is None
+    assert addresses(history) == ["http://N2/", "http://n1", "http://n3"]
+    assert list(flaws_of(history.image)) == []
+
+
+def test_a_node_declared_dead_takes_no_address() -> None:
+    history, _ = three_nodes()
+    assert history.apply(Exclude(("n3",)), "exclude") is None
+    assert history.apply(ExcludeDead(1, "exclude")) is None
+    refused = announce(history, "n3", "http://n1")
+    assert refused is not None and refused.code == "address_in_use"
+    assert addresses(history) == ["http://n1", "http://n2", "http://n3"]
 
 
 def test_other_schemes_ports_hosts_and_paths_are_other_places() -> None:

@@ -43,7 +43,7 @@ def test_a_record_has_its_bytes_and_json_its_numbers(numbers: list[int]) -> None
 
 
 def test_a_wider_column_is_read_too() -> None:
-    """Nobody writes it so; it has the same numbers, and is another fact."""
+    """Production does not write it so. It has the same numbers, and is another fact."""
     wide = Column(b"\x04" + (7).to_bytes(4, "little"))
     assert wide.tolist() == [7]
     assert wide != plain.column([7])

@@ -1,9 +1,9 @@
-"""Whose commands the log takes: how that is set, who is told what, and what is left of it in the state."""
+"""Restrictions of the log's commands: how they are set, answers to callers, and their part of the state."""
 
 import pytest
 
 from stele.domain.commands import Envelope, Noop, RestrictCommits, SetSetting
-from stele.domain.commits.facts import Commits
+from stele.domain.commits.model import Commits
 from stele.domain.commits.restricted import restricted, restricted_text, takes_from
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.names import CommitMode

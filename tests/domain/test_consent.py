@@ -1,9 +1,8 @@
-"""What a recovery gives up is named by whoever asks for it."""
+"""The epochs that a recovery gives up are named by its caller."""
 
 import pytest
 
-from stele.domain.recovery.consent import Absent, missed, unagreed
-from stele.domain.recovery.histories import Choice
+from stele.domain.recovery.histories import Absent, Choice, missed, unagreed
 
 ONE, TWO = (
     Absent("cu-1", "http://one:7100", "It begins anew."),

@@ -1,4 +1,4 @@
-"""What commands come to: one test for each rule that refuses one, and the ways back."""
+"""Decisions of commands: one test for each rule that rejects one, and the ways back."""
 
 from typing import get_args
 
@@ -80,7 +80,7 @@ def _join_of(**changes: object) -> Join:
         (_join_of(initial_tokens=(2**63,)), "bad_tokens"),
         (_join_of(initial_tokens=tuple(range(2000))), "bad_num_tokens"),
         (AnnounceNode(node_id="n9", address="x"), "unknown_node"),
-        (AnnounceNode(node_id="n1", address="http://n2", host_id="host-n1"), "address_in_use"),
+        (AnnounceNode(node_id="n1", address="http://n2", host_id="host-n2"), "host_id_mismatch"),
         (Leave("n9"), "unknown_node"),
         (Leave("n1"), "too_few_nodes"),
         (Cancel("none"), "unknown_request"),
@@ -153,7 +153,7 @@ def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
 
 
 def test_a_name_stands_for_one_data_directory() -> None:
-    """Who comes with another disk lacks what the node had acknowledged: it is another replica."""
+    """A node with another disk lacks the earlier acknowledgements: it is another replica."""
     history, _ = three_nodes()
     assert history.apply(_join_of(rack="r1", host_id="disk-9")) is None
     same = AnnounceNode(node_id="n9", address="http://n9:2", host_id="disk-9")
@@ -402,13 +402,6 @@ def test_cancelling_before_the_point_of_no_return_restores_the_placements() -> N
     assert not history.image.topology.transitions
 
 
-def test_cancelling_after_the_point_of_no_return_is_refused() -> None:
-    history, _ = _joining(STATE.WRITE_BOTH_READ_NEW)
-    rejection = history.apply(Cancel("join-n4"))
-    assert rejection is not None
-    assert rejection.code == "past_point_of_no_return"
-
-
 def test_cancelling_a_pending_leave_forgets_it() -> None:
     history, world = three_nodes()
     history.apply(join(4, "r1"))
@@ -417,18 +410,6 @@ def test_cancelling_a_pending_leave_forgets_it() -> None:
     assert history.apply(Cancel("leave-n1")) is None
     world.run()
     assert status_of(world, "leave-n1") is RequestStatus.CANCELLED
-    assert history.image.membership.nodes["n1"].state is NodeState.NORMAL
-
-
-def test_a_leave_that_fails_ends_where_it_began() -> None:
-    history, world = three_nodes()
-    history.apply(join(4, "r1"))
-    world.run()
-    world.nodes["n4"].fails = 3
-    history.apply(Leave("n1"), "leave-n1")
-    world.run()
-    assert status_of(world, "leave-n1") is RequestStatus.FAILED
-    assert "disk full" in error_of(world, "leave-n1")
     assert history.image.membership.nodes["n1"].state is NodeState.NORMAL
 
 

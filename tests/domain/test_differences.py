@@ -1,4 +1,4 @@
-"""What differs between placements, against the sets of all their rows."""
+"""Differences between placements, compared with the sets of all their rows."""
 
 import random
 from itertools import pairwise
@@ -6,10 +6,9 @@ from itertools import pairwise
 import pytest
 
 from stele.domain.ring.columns import CHUNK_ROWS
-from stele.domain.ring.differences import differences
+from stele.domain.ring.domain import differences
 from stele.domain.ring.placement import Placement, apply
-from stele.domain.ring.ranges import Range, RangeReplicas, range_of
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, range_of
 
 NODES = ("n1", "n2", "n3", "n4")
 

@@ -1,4 +1,4 @@
-"""What is asked of every domain: empty round trip, image -> facts -> image, delta applied == image built.
+"""Properties of every domain: empty round trip, image -> facts -> image, delta applied == image built.
 
 Images come from random histories, in which nodes and keyspaces come and go and steps are undone.
 """
@@ -31,12 +31,18 @@ from stele.domain.commands import (
 )
 from stele.domain.evolve import Delta, apply_facts, evolve
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode
 from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.registry import DECISIONS, DOMAINS, FACTS
 from stele.domain.registry_entry import Domain
-from stele.domain.snapshot import domain_hashes, facts_to_image, image_to_facts, state_hash
+from stele.domain.snapshot import (
+    domain_hashes,
+    facts_to_image,
+    image_to_facts,
+    requests_hash,
+    state_hash,
+)
 from stele.domain.view import diff, epoch_view, view
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.coordinator.random_runs import RandomRun
@@ -114,7 +120,7 @@ def _keep_archive(run: RandomRun) -> None:
 
 
 def recovery(image: Image) -> Epoch:
-    """The log is lost, and goes on after the image."""
+    """Recover the log after the image."""
     greatest = bytes([255] * 16)
     new = NewLog(log_id=greatest, state_id=greatest, topic_id="anew", at_ms=0)
     found = recovered(image, new, Why(actor="ada", reason="it was lost"), image.epoch + 2)
@@ -215,6 +221,28 @@ def test_a_snapshot_of_a_snapshot_is_the_same_state() -> None:
         assert apply_facts(story.images[-1], ()) is story.images[-1]
 
 
+def test_a_follower_has_the_same_state_without_the_memory_of_decided_requests() -> None:
+    for story in histories():
+        follower = EMPTY_FOR_FOLLOWERS
+        for epoch in story.epochs:
+            follower = evolve(follower, epoch)
+        assert follower.decided is None
+        assert state_hash(follower) == state_hash(story.images[-1])
+        again = facts_to_image(image_to_facts(follower), follower.epoch, follower.state_id)
+        assert again == follower
+        assert requests_hash(follower) != requests_hash(story.images[-1])
+
+
+def test_decided_requests_are_part_of_the_snapshot() -> None:
+    for story in histories():
+        image = story.images[-1]
+        again = facts_to_image(image_to_facts(image), image.epoch, image.state_id)
+        assert requests_hash(again) == requests_hash(image)
+        decided = again.decided
+        assert decided is not None
+        assert decided.candidates(story.epochs[3].request_id) == (4,)
+
+
 # Total: whatever state there is, it can be shown and compared.
 
 
@@ -224,7 +252,7 @@ def test_every_image_can_be_shown_and_compared(domain: Domain) -> None:
         for before, after in pairwise(story.images):
             one, two = getattr(before, domain.name), getattr(after, domain.name)
             shown, changed = domain.view(two), domain.diff(one, two)
-            assert msgspec.json.encode(shown) and msgspec.json.encode(changed)
+            assert msgspec.json.encode(shown, enc_hook=dict) and msgspec.json.encode(changed)
             assert msgspec.json.encode(domain.diff(two, two)) == msgspec.json.encode(
                 domain.diff(one, one)
             )

@@ -1,4 +1,4 @@
-"""Who, what, to whom and when: each filter finds what it means and nothing beside it."""
+"""Actor, kind, target and time: each filter finds exactly its matches."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from stele.domain.commands import (
 from stele.domain.epoch_search import Question, fits, ids_of, texts_of
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import named
-from stele.domain.staging.facts import Part
+from stele.domain.staging import Part
 from tests.domain.epochs import AT_MS, History
 from tests.domain.history import join, three_nodes
 

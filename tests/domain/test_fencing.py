@@ -112,7 +112,7 @@ def test_a_request_whose_row_stays_is_promoted_and_one_whose_row_changed_is_not(
 
 
 def test_a_steady_stream_of_rounds_elsewhere_never_kills_a_long_request() -> None:
-    """Joins and leaves that do not touch the range go on and on; the request holds up none of them."""
+    """Unrelated joins and leaves continue, and the request delays none of them."""
     world = three_nodes(rf=1)
     placement = world.image.placement_of("library")
     assert placement is not None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 import pytest
 
 from stele.domain import hashing
-from stele.domain.commands import CreateTable, command_digest
+from stele.domain.commands import COMMAND_DIGEST_BYTES, AnyCommand, CreateTable, command_digest
 from stele.domain.hashing import as_before, hash_of_facts
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
-from stele.domain.schema.facts import TableOptions
+from stele.domain.requests.model import Request, RequestChanged
+from stele.domain.schema.model import TableOptions
+from stele.domain.topology.operations.commands import Exclude, ReconfigureCatchUp
 
 REQUEST = Request(request_id="r", kind=RequestKind.JOIN, status=RequestStatus.PENDING)
+IN_THE_LOG = hashing.LATER_FIELDS
 LATER = (b',"submitted_ms":0', b',"auto_repair_enabled":""')
 PLAIN = msgspec.json.Encoder(order="deterministic")
 
@@ -37,6 +41,26 @@ def test_a_later_field_that_says_nothing_is_left_out() -> None:
         assert any(name in encoded for name in names)
         assert not any(name in as_before(encoded) for name in names)
         assert msgspec.json.decode(as_before(encoded), type=type(shown)) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "as_of_older_builds"),
+    [
+        (Exclude(("n1",)), b'{"type":"exclude","node_ids":["n1"]}'),
+        (
+            ReconfigureCatchUp(replication="3"),
+            b'{"type":"reconfigure_catch_up","replication":"3","as_of_epoch":0}',
+        ),
+    ],
+)
+def test_commands_keep_the_digest_of_older_builds(
+    monkeypatch: pytest.MonkeyPatch, command: AnyCommand, as_of_older_builds: bytes
+) -> None:
+    monkeypatch.setattr(hashing, "LATER_FIELDS", IN_THE_LOG)
+    digest = blake2b(as_of_older_builds, digest_size=COMMAND_DIGEST_BYTES).digest()
+    assert command_digest(command) == digest
+    forced = Exclude(("n1",), force=True)
+    assert command_digest(forced) != command_digest(Exclude(("n1",)))
 
 
 def test_a_text_that_looks_like_one_stays() -> None:

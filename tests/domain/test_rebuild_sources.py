@@ -15,7 +15,7 @@ FACTORS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (2, 2), (3, 2), (2, 3
 
 
 def may_lack(old: Replicas, node: str, sources: tuple[str, ...], needed: int) -> bool:
-    """Whether some write that a quorum acknowledged may be on none of so many of these sources."""
+    """Return whether a write acknowledged by a quorum may be on none of this number of sources."""
     quorums = combinations(old, quorum_of(len(old)))
     writes = [{*quorum} - {node} for quorum in quorums]
     return any(
@@ -24,7 +24,7 @@ def may_lack(old: Replicas, node: str, sources: tuple[str, ...], needed: int) ->
 
 
 def replicas(world: World, node: str) -> set[Replicas]:
-    """Of the ranges that the node has."""
+    """Return the replicas of the node's ranges."""
     placement = world.image.placement_of("library")
     assert placement is not None
     return {row.reads for row in placement.rows if node in row.reads}

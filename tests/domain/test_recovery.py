@@ -1,4 +1,4 @@
-"""A log that is recovered goes on under another id, and which history it goes on from is compared first."""
+"""A recovered log continues under another id, and the choice of its history is checked first."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import msgspec
 import pytest
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import Incarnation, LogRecovered
-from stele.domain.cluster.lineage import Standing, standing
+from stele.domain.cluster.model import Incarnation, LogRecovered, Standing, standing
 from stele.domain.commands import CreateKeyspace, Envelope
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.recovery.consent import unagreed
-from stele.domain.recovery.histories import Choice, GivenUp, Source, choose, to_compare
+from stele.domain.recovery.histories import Choice, GivenUp, Source, choose, to_compare, unagreed
 from stele.domain.recovery.record import NewLog, Why, recovered, recovery_of
 from stele.domain.recovery.versions import LOST_VERSIONS, floor_after
-from stele.domain.schema.facts import KeyspaceChanged
+from stele.domain.schema.model import KeyspaceChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, view
 from stele.log.codec import decode_epoch, encode_epoch
@@ -153,7 +151,7 @@ def test_versions_of_two_logs_that_go_on_from_the_same_epoch_are_different(image
 
 @pytest.mark.parametrize("minutes", (1, 5, 16, 100))
 def test_so_they_are_where_the_log_was_recovered_shortly_before(image: Image, minutes: int) -> None:
-    """A replica that was gone on without turns up, and its history is taken in the place of the newer one."""
+    """A replica that was given up returns, and its history replaces the newer one."""
     at_ms = 1_795_864_000_000
     (fact,) = (first := record(image, replace(new_log(SECOND), at_ms=at_ms))).facts
     assert isinstance(fact, LogRecovered)
@@ -302,7 +300,7 @@ def test_what_a_node_promised_before_all_that_is_held_tells_nothing() -> None:
 
 
 def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named() -> None:
-    """The longer one may be what was lost: two replicas went on from where it was."""
+    """The longer one may be what was lost: two replicas continued from its beginning."""
     sources = archive("a", 7, 8, 9, since=7), archive("b", 2, 3), teller("n1")
     refused = choose(sources)
     assert isinstance(refused, Rejection) and refused.code == "unproven"
@@ -333,7 +331,7 @@ def test_what_tells_two_histories_apart_is_asked_for() -> None:
 
 
 def test_later_epochs_behind_a_hole_are_of_the_history_whose_newest_state_they_follow() -> None:
-    """They may be what the log went on with when an unclean election took back what the longest one has."""
+    """They may be the continuation after an unclean election lost the end of the longest history."""
     long, later = archive("a", 1, 2, 3, 7, 8), replace(archive("b", 1, 2, 3, 11, 12), last_image=3)
     assert to_compare((long, later)) == (3, 8)
     refused = choose((long, later))
@@ -416,7 +414,9 @@ def test_who_has_read_the_log_from_its_first_epoch_has_no_image_for_that() -> No
 
 
 def two_ends(image: Image) -> tuple[Source, Source]:
-    """Of archive "b", which missed a recovery and has two epochs more, and of "a", which followed that."""
+    """Return the ends of archive "b", which missed a recovery and has two epochs more, and of "a", which
+    followed it.
+    """
     after, last = evolve(image, record(image)).founding, image.epoch
     kept = {last: image.state_id}
     missed = Source(

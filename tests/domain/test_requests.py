@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from stele.domain.commands import AnyCommand, CreateKeyspace, SetSetting, command_digest
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.features.facts import SettingChanged
+from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import asking_ms, named, parse, state_time_ms, time_ms, uuid7, uuid8
-from stele.domain.requests.limits import GENERATIONS
 from stele.domain.requests.memory import RequestMemory
+from stele.domain.requests.model import GENERATIONS, CommandRefused
 from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id, expired, horizon_of
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
 from stele.log.state_ids import next_state_id
@@ -270,7 +269,7 @@ def test_a_clock_that_was_wrong_once_lets_no_later_ids_in() -> None:
 
 
 def test_behind_a_horizon_that_is_years_ahead_there_are_ids_that_are_taken() -> None:
-    """Else nobody could ask for anything until that time has come."""
+    """Otherwise no request would be possible until that time."""
     now, years = 1_700_000_000_000, 1_800_000_000_000
     state_id = now.to_bytes(6, "big") + bytes(10)
     told = horizon_of(expired(years))

@@ -13,10 +13,10 @@ from stele.domain.commands import (
     ForgetService,
     Rejection,
 )
-from stele.domain.membership.facts import Node
-from stele.domain.registry import DOMAINS, required_features
+from stele.domain.membership.model import Node
+from stele.domain.registry import DOMAINS, features_of
 from stele.domain.requests.ids import named
-from stele.domain.services.facts import MAX_SERVICES
+from stele.domain.services.model import MAX_SERVICES
 from stele.domain.snapshot import domain_hashes, state_hash
 from tests.domain.history import History, three_nodes
 
@@ -86,7 +86,7 @@ def test_a_service_that_lacks_an_enabled_feature_is_not_taken(history: History) 
 def test_the_record_that_enables_a_feature_needs_it(history: History) -> None:
     """So a reader of an older build stops there and names it."""
     assert enable(history) is None
-    assert required_features(history.epochs[-1].facts) == (FEATURE,)
+    assert features_of(history.epochs[-1].facts).required == (FEATURE,)
 
 
 def test_what_the_deciding_build_does_not_know_is_not_enabled(
@@ -155,7 +155,7 @@ def test_what_a_service_tells_of_itself_is_bounded(
 def test_a_domain_that_holds_nothing_is_not_in_the_hash(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A build that does not have the domain yet comes to the same hash."""
+    """A build without the domain computes the same hash."""
     image = history.image
     assert domain_hashes(image)["services"] == 0
     without = tuple(d for d in DOMAINS if d.name != "services")

@@ -1,4 +1,4 @@
-"""What people see of images: plain JSON in one order, and differences that can be read."""
+"""Views of images: plain JSON in one order, and readable differences."""
 
 import json
 from itertools import pairwise
@@ -8,7 +8,7 @@ import msgspec
 from stele.domain.column import column_of
 from stele.domain.commands import FoundCluster, Join, SetSetting
 from stele.domain.image import EMPTY
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
 from stele.runtime.answers.history import DiffAnswer, EpochAnswer, StateAnswer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(500)]
 
 MINUTES = 0.75
 SEED = 5

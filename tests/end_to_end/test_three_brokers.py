@@ -16,7 +16,7 @@ from stele.stack.broker import Broker
 from stele.stack.stack import SERVICES, Stack
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(400)]
 
 NEEDED = {"metadata-log", "coordinator", "session-guard"}
 TRIES = 20

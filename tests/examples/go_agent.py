@@ -42,7 +42,7 @@ def go(*words: str) -> str:
 
 
 def command_line() -> tuple[str, ...]:
-    """How the agent is started, which is built anew if it has changed."""
+    """Return the command line of the agent, which is built if it has changed."""
     BINARY.parent.mkdir(exist_ok=True)
     mine = BINARY.with_name(
         f"{BINARY.name}-{os.getpid()}"

@@ -1,17 +1,17 @@
-"""What each example of a producer must do, in whatever language."""
+"""Requirements of each example of a producer, in any language."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.services.processes import Service
+from tests.deployment.process import Service
 
 Send = Callable[..., Awaitable[tuple[int, list[str]]]]
 """Name and value of a setting, and a request id if it has one: exit status, and the words of its last line."""
 
 
 async def check_one_outcome(send: Send, service: Service) -> None:
-    """A command of it is applied, and sent again it is told the same."""
+    """Check that a command is applied, and that a retry gets the same outcome."""
     code, (request_id, *said) = await send("colour", "blue")
     assert (code, said[0]) == (0, "applied")
     found = await service.get("/v1/settings?level=barrier")

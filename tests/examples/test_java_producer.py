@@ -13,8 +13,8 @@ import pytest
 from stele.log.schemas import schema_folder
 from stele.runtime.java import find_java
 from stele.stack.jars import JarSet, classpath
+from tests.deployment.process import services
 from tests.examples.producers import check_one_outcome
-from tests.services.processes import services
 
 PROGRAM = Path("examples/java_producer/SendCommand.java")
 JAVAC = shutil.which("javac")

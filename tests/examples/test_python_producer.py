@@ -14,8 +14,8 @@ import pytest
 
 from examples.python_producer.send_command import header_of, uuid7
 from stele.log.schemas import load_schemas, schema_folder
+from tests.deployment.process import services
 from tests.examples.producers import check_one_outcome
-from tests.services.processes import services
 
 PROGRAM = Path("examples/python_producer/send_command.py")
 LIMIT_S = 120

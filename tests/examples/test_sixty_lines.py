@@ -7,24 +7,25 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from examples.sixty_lines.client import Client
-from stele.domain.messages import Load
+from stele.domain import messages
 from stele.log.brokers import Brokers
 from stele.log.codec import decode_load
 from stele.log.flows import FlowReader, flow_topic
 from stele.router import RoutingError, http_router
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from stele.stack.process import Command, Process, spawn
+from stele_harness.demo.load import NO_ANSWER, Answer
+from tests.deployment.load import Load, running
+from tests.deployment.processes import HTTP_OK, NO_REDIS, Deployment, following
 from tests.examples.go_agent import command_line
-from tests.services.nodes import Cluster, cluster_without_nodes, state_of
-from tests.services.world import settle, until
+from tests.services.world import until
 
 STORE = Path("examples/sixty_lines/store.py")
 SIXTY_LINES = (sys.executable, str(STORE))
@@ -34,8 +35,6 @@ PROGRAMS = {
     "go": command_line,
 }
 KEYSPACE = "library"
-CLIENTS = 3
-NO_REDIS = "redis://127.0.0.1:1/0"
 
 
 def test_it_has_sixty_lines() -> None:
@@ -93,65 +92,25 @@ class Shelves:
         await asyncio.gather(*(asyncio.to_thread(p.stop) for p in self.running.values()))
 
 
-class Clients:
-    """Clients that write each to keys of their own, and read back what was acknowledged."""
+class RoutedLoad(Load):
+    """A load that finds the replicas of each key with a router, and writes to them itself."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
-        self.acknowledged: dict[str, bytes] = {}
-        self.failed = 0
-        self.count = 0
-        self._running = True
+        super().__init__(client.http, str, ("the router",))
+        self._client = client
 
-    async def write(self, name: int) -> None:
-        number = 0
-        while self._running:
-            number += 1
-            key, value = f"c{name}/{number % 150}", os.urandom(100)
-            self.acknowledged.pop(key, None)
-            try:
-                await self.client.put(key, value)
-            except (RoutingError, aiohttp.ClientError):
-                self.failed += 1
-                continue
-            self.acknowledged[key] = value
-            self.count += 1
-            if number % 3 == 0:
-                assert await self.client.get(key) == value
-            await asyncio.sleep(0.005)
-
-    async def go_on(self, count: int) -> None:
-        goal = self.count + count
-        await until(lambda: self.count >= goal, f"{count} more writes", 60)
-
-    def stop(self) -> None:
-        self._running = False
-
-    async def is_read(self) -> None:
-        for key, value in self.acknowledged.items():
-            assert await self.client.get(key) == value, key
+    async def _call(self, method: str, node: str, key: str, value: bytes | None) -> Answer:
+        try:
+            if value is None:
+                found = await self._client.get(key)
+                return Answer(HTTP_OK, found) if found else Answer(404, b"")
+            await self._client.put(key, value)
+        except (RoutingError, aiohttp.ClientError) as error:
+            return Answer(NO_ANSWER, repr(error).encode())
+        return Answer(HTTP_OK, b"")
 
 
-@asynccontextmanager
-async def loaded(client: Client) -> AsyncIterator[Clients]:
-    load = Clients(client)
-    tasks = [asyncio.create_task(load.write(name)) for name in range(CLIENTS)]
-    try:
-        yield load
-    finally:
-        load.stop()
-        await asyncio.gather(*tasks)
-
-
-async def is_normal(cluster: Cluster, name: str) -> None:
-    await until(
-        lambda: state_of(cluster, name) == "normal" and settle(cluster.image),
-        f"{name} to be normal",
-        60,
-    )
-
-
-def served(cluster: Cluster, name: str) -> int:
+def served(cluster: Deployment, name: str) -> int:
     placement = cluster.image.placement_of(KEYSPACE)
     assert placement is not None
     return sum(name in row.reads for row in placement.rows)
@@ -164,8 +123,8 @@ async def test_it_joins_takes_over_ranges_under_load_and_leaves(
     kafka: str, topics: str, tmp_path: Path, program: str
 ) -> None:
     argv = await asyncio.to_thread(PROGRAMS[program])
-    shelves, loads = Shelves(kafka, topics, tmp_path, argv), list[Load]()
-    async with cluster_without_nodes(kafka, topics, NO_REDIS, tmp_path) as cluster:
+    shelves, loads = Shelves(kafka, topics, tmp_path, argv), list[messages.Load]()
+    async with following(kafka, topics, NO_REDIS, tmp_path) as cluster:
         cluster.log_url = (await cluster.start("metadata_log")).url
         cluster.coordinator = await cluster.start("coordinator", resend_s=0.5)
         reader = FlowReader(
@@ -178,25 +137,23 @@ async def test_it_joins_takes_over_ranges_under_load_and_leaves(
         try:
             await asyncio.gather(*(shelves.start(name) for name in ("s1", "s2", "s3")))
             for name in ("s1", "s2", "s3"):
-                await is_normal(cluster, name)
+                await cluster.normal(name)
             await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
             async with http_router([cluster.log_url]) as router:
                 await router.wait_for_epoch(cluster.image.epoch)
-                async with loaded(Client(router, cluster.http, KEYSPACE)) as load:
+                async with running(RoutedLoad(Client(router, cluster.http, KEYSPACE))) as load:
                     await load.go_on(300)
                     await shelves.start("s4")
-                    await is_normal(cluster, "s4")
+                    await cluster.normal("s4")
                     assert served(cluster, "s4") and shelves.rows("s4")
                     await load.go_on(100)
                     await cluster.command(type="leave", node_id="s1")
-                    await until(
-                        lambda: state_of(cluster, "s1") == "left" and settle(cluster.image),
-                        "s1 to have left",
-                        60,
-                    )
+                    await until(lambda: cluster.node_state("s1") == "left", "s1 to leave", 60)
+                    await cluster.rest()
                     await load.go_on(100)
-                await load.is_read()
-                assert load.count > 10 * load.failed
+                await load.is_read(load.via)
+                failed = load.account.writes_unknown + load.account.writes_refused
+                assert load.count > 10 * failed
             assert not served(cluster, "s1")
             assert {each.node_id for each in loads} == {"s1", "s2", "s3", "s4"}
             assert all(each.disk_total_bytes for each in loads)

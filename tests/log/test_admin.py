@@ -1,4 +1,4 @@
-"""What an admin client of Kafka answers, and that nothing of it is left where that is an error."""
+"""Answers of an admin client of Kafka, which leaves no resources after errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stele.log.admin import answer_of
 
 
 class Client:
-    """Whose life is watched."""
+    """A client whose end is observed."""
 
 
 @pytest.fixture(autouse=True)

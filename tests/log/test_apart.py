@@ -1,4 +1,4 @@
-"""Decisions that are made apart: what is asked meanwhile waits in its order, a foreign winner undoes them."""
+"""Decisions outside the event loop: later requests wait in order, and a foreign winner discards them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import pytest
 
 from stele.domain.commands import (
+    AlterSchema,
     CreateKeyspace,
     CreateTable,
     Envelope,
@@ -23,11 +25,13 @@ from stele.domain.context import Context
 from stele.domain.image import EMPTY
 from stele.domain.registry import DECISIONS
 from stele.domain.requests.ids import named
-from stele.domain.schema.facts import TableOptions
+from stele.domain.ring.model import RingImage
+from stele.domain.schema.model import TableCreation, TableOptions
 from stele.log import apart, pipeline
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Shell
+from tests.coordinator.test_tablets import with_table
 from tests.log.test_pipeline import LARGE, Writer, applied_once, by_name, code_of, create, setting
 from tests.services.world import until
 
@@ -45,7 +49,7 @@ def test_what_is_asked_meanwhile_waits_and_comes_in_its_order() -> None:
     writer.submit(setting("before"))
     writer.submit(setting(LARGE))
     writer.submit(setting("after"))
-    writer.pipeline.read_barrier(read.append)
+    writer.read_barrier(read)
     writer.submit(Envelope(request_id=named("refused"), command=Leave("nobody")))
     assert writer.pipeline.held == 4
     writer.land()
@@ -78,7 +82,7 @@ def test_a_foreign_winner_undoes_it_and_it_is_decided_on_what_holds_then() -> No
     read = list[Outcome]()
     one.submit(setting(LARGE))
     one.submit(setting("after"))
-    one.pipeline.read_barrier(read.append)
+    one.read_barrier(read)
     two.submit(Envelope(request_id=named("two"), command=SetSetting(LARGE, "other")))
     two.settle()
     one.meet()
@@ -101,8 +105,7 @@ def test_one_that_breaks_the_core_is_refused_and_holds_up_nobody(
         raise ZeroDivisionError("a bug")
 
     writer = create(MemoryPartition(), is_apart=True)
-    found = list[Envelope]()
-    writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
+    found = writer.pipeline.bugs = list[Envelope]()
     writer.submit(setting(LARGE))
     writer.submit(Envelope(request_id=named("after"), command=Noop()))
     with monkeypatch.context() as patch:
@@ -123,6 +126,21 @@ def test_which_decisions_are_made_apart(monkeypatch: pytest.MonkeyPatch) -> None
     assert apart.is_large(EMPTY, CreateTable("k.t", options))
     assert not apart.is_large(EMPTY, LoadState(content=bytes(100)))
     assert apart.is_large(EMPTY, LoadState(content=bytes(apart.LARGE_BYTES)))
+
+
+def test_a_new_table_is_large_by_its_own_tablets_once_all_others_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(apart, "LARGE_ROWS", 6)
+    image = with_table("a1 b1 c1", 4).image
+    ring = RingImage(image.ring.placements, image.ring.nodes)
+    uncounted = msgspec.structs.replace(image, ring=ring)
+    assert image.ring.has_tablet_counts and image.ring.rows == ring.rows == 4
+    one, batch = CreateTable("music.new"), AlterSchema((TableCreation(name="music.new"),))
+    for command in (one, batch):
+        assert apart.is_large(uncounted, command)
+        assert not apart.is_large(image, command)
+    assert apart.is_large(image, AlterSchema((*batch.changes, TableCreation(name="music.other"))))
 
 
 async def test_the_event_loop_goes_on_while_a_large_command_is_decided(
@@ -192,15 +210,14 @@ async def test_a_writer_that_closes_forgets_what_is_decided_apart(
     begun, go_on = asyncio.Event(), threading.Event()
     slow = _slowly(DECISIONS[SetSetting], asyncio.get_running_loop(), begun, go_on)
     monkeypatch.setitem(DECISIONS, SetSetting, slow)
-    told = list[object]()
-    writer.begin(setting(LARGE), told.append, TIMEOUT_S)
+    pending = writer.submit(setting(LARGE))
     await begun.wait()
     await writer.close()
     go_on.set()
     await asyncio.to_thread(writer._deciding.shutdown)
     await asyncio.sleep(0)
     assert len(partition.records) == 1
-    assert not told
+    assert not pending.done()
 
 
 def _slowly(

@@ -89,7 +89,7 @@ def test_a_witness_older_than_what_is_kept_proves_nothing() -> None:
 def test_a_witness_of_an_epoch_that_has_not_come_was_lost_whatever_its_state_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """State ids stand in a ring: that of an epoch to come has the place of an older one."""
+    """State ids are stored in a ring: that of a future epoch has the slot of an older one."""
     monkeypatch.setattr(rule, "KEPT_STATES", 2)
     chain = founded()
     assert chain.offer(1, record(1, 2, 2, 1)) is Verdict.WINNER

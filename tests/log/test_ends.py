@@ -1,10 +1,9 @@
-"""Asking where a partition begins and ends has a time limit, whatever the brokers do.
+"""Queries for the ends of a partition have a time limit, whatever the brokers do.
 
-A leader that dies for good is tried on three brokers, in tests/end_to_end/test_three_brokers.py.
+The permanent loss of a leader is tested with three brokers, in tests/end_to_end/test_three_brokers.py.
 """
 
 import threading
-import time
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -44,10 +43,10 @@ def test_without_brokers_the_time_limit_holds(monkeypatch: pytest.MonkeyPatch) -
         prober.end("stele.x.epochs")
 
 
-def test_a_stop_ends_the_question() -> None:
+def test_a_stop_ends_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the call lasts for an hour, and pytest's own limit ends the test."""
+    monkeypatch.setattr(ends, "TIMEOUT_S", 3600.0)
     stop = threading.Event()
     stop.set()
-    began_s = time.monotonic()
     with pytest.raises(TimeoutError):
         Prober(Brokers(f"{LOOPBACK}:{free_port()}"), stop).end("stele.x.epochs")
-    assert time.monotonic() - began_s < ends.TIMEOUT_S / 2

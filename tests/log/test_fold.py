@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.cluster.model import ClusterCreated
 from stele.domain.facts import Epoch
-from stele.domain.features.facts import SettingChanged
+from stele.domain.features.model import SettingChanged
 from stele.log.chain import FROZEN_BYTES
 from stele.log.codec import encode_epoch
 from stele.log.errors import (

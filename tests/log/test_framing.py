@@ -1,4 +1,4 @@
-"""Commands in Confluent's framing are those in single-object encoding, by ids that were told beforehand."""
+"""Commands in Confluent's framing equal those in single-object encoding, by ids registered beforehand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from stele.domain.commands import Envelope, SetSetting
 from stele.domain.requests.ids import named
-from stele.log.codec import DecodeError, decode_envelope, encode_envelope
-from stele.log.framing import Framing, schema_ids, unframed
+from stele.log.codec import (
+    DecodeError,
+    Framing,
+    decode_envelope,
+    encode_envelope,
+    schema_ids,
+    unframed,
+)
 from stele.log.schemas import load_schemas
 
 ENVELOPE = Envelope(request_id=named("framed"), command=SetSetting("colour", "blue"), actor="a")

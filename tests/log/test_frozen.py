@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from stele.domain.commands import AnyCommand, Envelope, Leave, RestrictCommits, SetSetting
 from stele.domain.facts import Epoch
 from stele.domain.names import CommitMode
-from stele.domain.requests.decisions import decisions_of
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named
+from stele.domain.requests.memory import decisions_of
+from stele.domain.requests.model import CommandRefused
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
+from tests.log.driven_pipeline import tell
 from tests.log.test_pipeline import Writer, act, code_of, create, setting, winners
 
 FREEZE = RestrictCommits(mode=CommitMode.FROZEN)
@@ -84,7 +85,7 @@ def test_reads_go_on(partition: MemoryPartition, writer: Writer) -> None:
     writer.submit(restrict("freeze"))
     writer.settle()
     seen: list[int] = []
-    writer.pipeline.read_barrier(lambda outcome: seen.append(outcome.epoch))
+    tell(writer.pipeline.read_barrier(), lambda outcome: seen.append(outcome.epoch))
     writer.settle()
     assert seen == [3] and winners(partition)[-1].command == "noop"
 
@@ -106,7 +107,7 @@ def test_behind_a_freeze_on_its_way_callers_wait_until_it_has_won(writer: Writer
 def test_a_freeze_that_loses_has_told_nobody_too_early(
     partition: MemoryPartition, writer: Writer
 ) -> None:
-    """It is decided again, and wins; only then who came behind it is told."""
+    """It is decided again, and wins. Only then do later commands get their answer."""
     other = second(partition)
     writer.submit(restrict("freeze"))
     writer.submit(setting("after"))
@@ -237,6 +238,6 @@ def _check(partition: MemoryPartition, writers: list[Writer]) -> None:
 
 
 def _decided(epoch: Epoch) -> list[str]:
-    """What was decided but for what restricts the log; nobody here is called ada but who does that."""
+    """Return the decisions except those that restrict the log. Only the restricting actor is named ada here."""
     refused = [f.command for f in epoch.facts if isinstance(f, CommandRefused)]
     return [name for name in (epoch.command, *refused) if name not in ("noop", "restrict_commits")]

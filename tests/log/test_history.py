@@ -9,11 +9,11 @@ from stele.domain.image import Image, without_memory
 from stele.log.chain import LOG_ID
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
+from stele.log.fold import Start
 from stele.log.history import LARGE_BYTES, Bounds, EpochNotFoundError, History, Winner
 from stele.log.history import told as tell
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
-from stele.log.start import Start
 from tests.domain.history import History as Story
 from tests.domain.history import three_nodes
 
@@ -223,7 +223,7 @@ async def test_without_an_archive_what_is_before_the_beginning_is_not_there(long
 
 
 class BehindLog(MemoryLog):
-    """A broker that is asked, and has not the records yet."""
+    """A broker without the newest records."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         return []

@@ -1,8 +1,8 @@
-"""What was not looked at does not count."""
+"""Times without samples do not count."""
 
 from __future__ import annotations
 
-from stele.log.lasting import Lasting
+from stele.log.clocks import Lasting
 
 
 def test_it_lasts_as_long_as_it_is_seen() -> None:

@@ -1,10 +1,10 @@
-"""What librdkafka says of a topic made anew, word for word; test_contract.py meets the client itself."""
+"""Texts of librdkafka about a recreated topic; test_contract.py uses the real client."""
 
 import logging
 
 import pytest
 
-from stele.log.notices import Notices
+from stele.log.kafka import Notices
 
 CHANGED = "METADATA [rdkafka#consumer-7] [thrd:main]: %s"
 

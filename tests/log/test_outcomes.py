@@ -1,6 +1,7 @@
-"""One id, one outcome (design, section 1, rule 4): what was refused stays refused, whoever asks again."""
+"""One id has one outcome: a refused command stays refused, whichever caller repeats it.
 
-from collections.abc import Callable
+See docs/design.md, rule 4.
+"""
 
 import pytest
 
@@ -20,18 +21,18 @@ from stele.domain.commands import (
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, uuid7
+from stele.domain.requests.model import CommandRefused
 from stele.domain.requests.not_taken import horizon_of
 from stele.log import pipeline
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
 from stele.log.memory import MemoryPartition
-from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline
+from tests.log.driven_pipeline import Driven, tell
 from tests.log.test_pipeline import LARGE, Writer, by_name, code_of, create, setting, winners
 
 MINUTE_MS = 60_000
@@ -172,7 +173,7 @@ def test_an_internal_error_is_remembered_too(monkeypatch: pytest.MonkeyPatch) ->
 
     partition = MemoryPartition()
     writer = create(partition)
-    writer.pipeline._on_bug = lambda envelope, error: None
+    writer.pipeline.bugs = []
     with monkeypatch.context() as patch:
         patch.setitem(DECISIONS, Noop, broken)
         first = ask(writer, "bad", Noop())
@@ -264,12 +265,12 @@ def test_what_was_decided_is_answered_whatever_speaks_against_it_now() -> None:
     writer.submit(decided)
     writer.land()
     answers = list[Outcome]()
-    writer.pipeline.submit(decided, answers.append, problem)
+    tell(writer.pipeline.submit(decided, problem), answers.append)
     writer.meet()
-    writer.pipeline.submit(decided, answers.append, problem)
+    tell(writer.pipeline.submit(decided, problem), answers.append)
     writer.settle()
     assert answers == [writer.answers[decided.request_id][0]] * 2
-    writer.pipeline.submit(fresh, answers.append, problem)
+    tell(writer.pipeline.submit(fresh, problem), answers.append)
     assert (answers[-1].taken, answers[-1].rejection) == (False, problem)
     assert writer.pipeline.in_flight == 0
 
@@ -376,28 +377,16 @@ def test_what_a_barrier_on_its_way_forgets_is_expired_for_whoever_stands_behind_
     assert all(old != epoch.request_id for epoch in winners(writer.partition))
 
 
-class Later:
-    """A past that answers when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, Callable[[Decisions | None], None]]] = []
-
-    def __call__(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
-        self.asked.append((epoch, answer))
-
-
 def test_a_past_that_cannot_be_read_decides_nothing() -> None:
-    partition, later = MemoryPartition(), Later()
-    writer = create(partition)
+    writer = create(MemoryPartition())
     ask(writer, "a", SetSetting("a", "1"))
     ask(writer, "b", SetSetting("b", "1"))
     writer.settle()
-    writer.pipeline._recall = later
+    writer.pipeline.past = None
     answers = ask(writer, "a", SetSetting("a", "1"))
     assert (len(answers), writer.pipeline.recalling) == (1, 1)
-    epoch, answer = later.asked[0]
-    answer(None)
-    assert epoch == 2
+    assert writer.pipeline.asked == [2]
+    writer.pipeline.recalled(2, None)
     assert (answers[1].taken, code_of(answers[1])) == (False, "busy")
     assert writer.pipeline.recalling == 0
 
@@ -408,16 +397,17 @@ def test_a_candidate_of_the_same_hash_is_not_taken_for_the_request(
     """Two copies wait for the past; what one of them becomes is the other's answer too."""
     monkeypatch.setattr(memory, "GENERATION", 2)
     monkeypatch.setattr(memory, "hash_of", lambda request_id: 7)
-    partition, later = MemoryPartition(), Later()
-    writer = create(partition)
+    writer = create(MemoryPartition())
     for name in ("a", "b", "c"):
         ask(writer, name, SetSetting(name, "1"))
         writer.settle()
-    past, writer.pipeline._recall = writer.pipeline._recall, later
+    past, writer.pipeline.past = writer.pipeline.past, None
     answers = ask(writer, "new", SetSetting("new", "1"))
     ask(writer, "new", SetSetting("new", "1"))
-    while later.asked:
-        past(*later.asked.pop())
+    assert past is not None
+    while asked := writer.pipeline.asked:
+        epoch = asked.pop()
+        writer.pipeline.recalled(epoch, past(epoch))
     writer.settle()
     assert [(o.applied, o.epoch) for o in answers] == [(True, 5), (True, 5)]
 
@@ -425,7 +415,7 @@ def test_a_candidate_of_the_same_hash_is_not_taken_for_the_request(
 def test_barriers_are_not_remembered() -> None:
     partition = MemoryPartition()
     writer = create(partition)
-    writer.pipeline.read_barrier(lambda outcome: None)
+    writer.pipeline.read_barrier()
     writer.settle()
     assert decode_epoch(partition.records[-1].value).request_id == ""
     decided = writer.pipeline.fold.image.decided
@@ -435,9 +425,9 @@ def test_barriers_are_not_remembered() -> None:
 
 def test_a_pipeline_without_a_memory_decides_nothing() -> None:
     ids = Ids(next_state_id=lambda previous: next_state_id(previous, 1, 1), now_ms=lambda: 1)
-    pipeline = CommitPipeline(Fold(EMPTY_FOR_FOLLOWERS), lambda value: None, ids, Later())
+    pipeline = Driven(Fold(EMPTY_FOR_FOLLOWERS), lambda value: None, ids)
     with pytest.raises(AssertionError, match="keeps the memory"):
-        pipeline.submit(setting("a"), lambda outcome: None)
+        pipeline.submit(setting("a"))
 
 
 def test_a_command_behind_a_barrier_copies_no_memory_of_requests() -> None:
@@ -448,7 +438,7 @@ def test_a_command_behind_a_barrier_copies_no_memory_of_requests() -> None:
         writer.settle()
     decided = writer.pipeline.tip.decided
     assert decided is not None
-    writer.pipeline.read_barrier(lambda outcome: None)
+    writer.pipeline.read_barrier()
     writer.submit(Envelope(request_id=uuid7(1, 9), command=SetSetting("x", "z")))
     after = writer.pipeline.tip.decided
     assert after is not None and after.young.size > decided.young.size

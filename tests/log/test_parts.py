@@ -1,4 +1,4 @@
-"""Decisions that are too large for one record: parts that nobody sees until the record that commits them."""
+"""Decisions that are too large for one record: parts, invisible until the record that commits them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from stele.domain.cdc.facts import CdcGenerationWritten
+from stele.domain.cdc.model import CdcGenerationWritten
 from stele.domain.commands import (
     Advance,
     AnyCommand,
@@ -16,21 +16,21 @@ from stele.domain.commands import (
     Envelope,
     FoundCluster,
     Leave,
+    Outcome,
     Rejection,
     RestrictCommits,
 )
 from stele.domain.decide import decide
 from stele.domain.evolve import Delta
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.facts import SettingChanged
+from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode, NodeState
-from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import named
-from stele.domain.ring.facts import PlacementChanged
+from stele.domain.requests.model import Request
+from stele.domain.ring.model import PlacementChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
-from stele.domain.staging.facts import Part, PartsCommitted
-from stele.domain.staging.image import StagingImage, unfolded
+from stele.domain.staging import Part, PartsCommitted, StagingImage, unfolded
 from stele.domain.topology.facts import TransitionOpened
 from stele.domain.topology.planning import Planned, plan_group
 from stele.domain.view import delta_view
@@ -51,7 +51,7 @@ FREEZE = RestrictCommits(mode=CommitMode.FROZEN)
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.log.maker.PART_BYTES", PART_BYTES)
-    monkeypatch.setattr("stele.domain.ring.image.ROWS_PER_FACT", 10)
+    monkeypatch.setattr("stele.domain.ring.model.ROWS_PER_FACT", 10)
     monkeypatch.setattr("stele.domain.topology.pieces.ROWS_PER_FACT", 3)
 
 
@@ -239,8 +239,8 @@ def test_what_is_in_flight_behind_parts_rests_on_them() -> None:
     cluster = two_nodes()
     writer = cluster.writer
     refused = asked(KEYSPACE, "same name")
-    seen: list[object] = []
-    writer.pipeline.read_barrier(seen.append)
+    seen: list[Outcome] = []
+    writer.read_barrier(seen)
     for envelope in (asked(KEYSPACE), refused, setting("after")):
         writer.submit(envelope)
     writer.settle()
@@ -309,7 +309,7 @@ def test_what_goes_in_parts_is_planned_once_and_is_what_a_decision_for_its_own_e
 
 
 def test_a_large_cdc_generation_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.domain.cdc.generations.STREAMS_PER_FACT", 10)
+    monkeypatch.setattr("stele.domain.cdc.domain.STREAMS_PER_FACT", 10)
     cluster = two_nodes()
     parts = [f for e in winners(cluster.partition) for f in e.facts if isinstance(f, Part)]
     staged = [f for part in parts for f in part.facts if isinstance(f, CdcGenerationWritten)]

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -19,22 +18,24 @@ from stele.domain.commands import (
     Noop,
     Outcome,
     SetSetting,
+    command_digest,
 )
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
-from stele.domain.requests.decisions import decisions_of
 from stele.domain.requests.ids import named
+from stele.domain.requests.memory import decisions_of
 from stele.log import pipeline
-from stele.log.apart import Made, at_once
+from stele.log.apart import Deciding
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
 from stele.log.memory import MemoryPartition
-from stele.log.pipeline import CommitPipeline, Decisions, Recall
+from stele.log.pipeline import Decisions
 from stele.log.state_ids import next_state_id
+from tests.log.driven_pipeline import Driven, Past, tell
 
 NOW_MS = 1000
 
@@ -57,27 +58,24 @@ class Writer:
             next_state_id=lambda previous: next_state_id(previous, NOW_MS, chance.getrandbits(74)),
             now_ms=lambda: NOW_MS,
         )
-        self.works: deque[Callable[[], None]] = deque()
-        self.pipeline = CommitPipeline(
-            Fold(),
-            self.sent.append,
-            ids,
-            recall(partition),
-            apart=self._later if is_apart else at_once,
-        )
-
-    def _later(self, work: Callable[[], Made], tell: Callable[[Made], None]) -> None:
-        self.works.append(lambda: tell(work()))
+        self.works: deque[Deciding] = deque()
+        self.pipeline = Driven(Fold(), self.sent.append, ids, past(partition))
+        if is_apart:
+            self.pipeline.works = self.works
 
     def work(self) -> None:
         """The oldest decision that is made apart is made."""
         if self.works:
-            self.works.popleft()()
+            deciding = self.works.popleft()
+            self.pipeline.decided(deciding, deciding.decide())
 
-    def submit(self, envelope: Envelope) -> None:
+    def submit(self, envelope: Envelope, digest: bytes = b"") -> None:
         self.asked.append(envelope)
         answers = self.answers.setdefault(envelope.request_id, [])
-        self.pipeline.submit(envelope, answers.append)
+        tell(self.pipeline.submit(envelope, digest=digest), answers.append)
+
+    def read_barrier(self, seen: list[Outcome]) -> None:
+        tell(self.pipeline.read_barrier(), seen.append)
 
     def land(self, times: int = 1) -> None:
         """The oldest record on its way reaches the log, so its barrier is not shared any more."""
@@ -134,11 +132,9 @@ def by_name(_: Image, command: AnyCommand) -> bool:
     return isinstance(command, SetSetting) and command.name.startswith(LARGE)
 
 
-def recall(partition: MemoryPartition) -> Recall:
-    """The past, told at once."""
-
-    def found(epoch: int, answer: Callable[[Decisions | None], None]) -> None:
-        answer(decisions_of(winners(partition)[epoch - 1]))
+def past(partition: MemoryPartition) -> Past:
+    def found(epoch: int) -> Decisions:
+        return decisions_of(winners(partition)[epoch - 1])
 
     return found
 
@@ -202,13 +198,13 @@ def test_a_chain_that_lost_is_decided_again_in_its_order() -> None:
 
 
 def test_any_reader_can_decide_again_what_the_log_holds() -> None:
-    """The epoch tells the time that its command was decided by, though the clock went on meanwhile."""
+    """The epoch has the time of its decision, although the clock has advanced since."""
     sent, ticks = list[bytes](), count(1000)
     ids = Ids(
         next_state_id=lambda previous: next_state_id(previous, next(ticks), 1),
         now_ms=lambda: next(ticks),
     )
-    pipeline = CommitPipeline(Fold(), sent.append, ids, recall(MemoryPartition()))
+    pipeline = Driven(Fold(), sent.append, ids)
     reader = Fold()
     join = Join(
         node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1", host_id="h1"
@@ -221,7 +217,7 @@ def test_any_reader_can_decide_again_what_the_log_holds() -> None:
     for offset, command in enumerate(asked):
         envelope = Envelope(request_id=named(f"r{offset}"), command=command)
         before = reader.image
-        pipeline.submit(envelope, lambda outcome: None)
+        pipeline.submit(envelope)
         pipeline.on_record(offset, sent[-1])
         epoch = reader.offer(offset, sent[-1])
         assert epoch is not None
@@ -306,10 +302,11 @@ def test_readers_of_one_turn_share_a_barrier() -> None:
     writer = create(partition)
     seen = list[Outcome]()
     for _ in range(50):
-        writer.pipeline.read_barrier(seen.append)
-    assert writer.pipeline.in_flight == 1
+        writer.read_barrier(seen)
     writer.pipeline.flush()
-    writer.pipeline.read_barrier(seen.append)
+    assert writer.pipeline.in_flight == 1
+    writer.read_barrier(seen)
+    writer.pipeline.flush()
     assert writer.pipeline.in_flight == 2
     writer.settle()
     assert len(seen) == 51
@@ -322,7 +319,7 @@ def test_a_barrier_covers_what_others_committed_before_it() -> None:
     two.submit(setting("two"))
     two.settle()
     seen = list[Outcome]()
-    one.pipeline.read_barrier(seen.append)
+    one.read_barrier(seen)
     one.settle()
     assert seen[0].epoch > two.answers[named("two")][0].epoch
     assert one.pipeline.fold.image.features.settings["two"] == "v"
@@ -333,12 +330,12 @@ def test_a_barrier_that_is_asked_for_late_covers_what_was_committed_meanwhile() 
     one, two = create(partition), Writer("second", partition)
     two.meet()
     early, late = list[Outcome](), list[Outcome]()
-    one.pipeline.read_barrier(early.append)
+    one.read_barrier(early)
     one.land()
     two.meet()
     two.submit(setting("two"))
     two.settle()
-    one.pipeline.read_barrier(late.append)
+    one.read_barrier(late)
     one.settle()
     assert early[0].epoch < two.answers[named("two")][0].epoch < late[0].epoch
 
@@ -362,8 +359,7 @@ def test_a_command_that_breaks_the_core_harms_no_other(monkeypatch: pytest.Monke
 
     partition = MemoryPartition()
     writer = create(partition)
-    found = list[Envelope]()
-    writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
+    found = writer.pipeline.bugs = list[Envelope]()
     monkeypatch.setitem(DECISIONS, Noop, broken)
     bad = Envelope(request_id=named("bad"), command=Noop())
     writer.submit(setting("before"))
@@ -441,7 +437,7 @@ def play(steps: list[tuple[str, int, int]]) -> None:
         if what == "read":
             seen = list[Outcome]()
             barriers.append((len(winners(partition)), seen))
-            writer.pipeline.read_barrier(seen.append)
+            writer.read_barrier(seen)
         else:
             act(writer, what, who, number)
     for writer in (*writers, *writers):
@@ -523,22 +519,22 @@ def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
     """Each writer fills in what its caller left out; the caller's own words are what is compared."""
     partition = MemoryPartition()
     one, two = Writer("first", partition), Writer("second", partition)
+    digest = command_digest(FoundCluster())
     for name, writer in (("one", one), ("two", two)):
-
-        def fill(_: AnyCommand, name: str = name) -> AnyCommand:
-            return FoundCluster(f"blue/{name}")
-
-        writer.pipeline._maker._fill = fill
-        writer.submit(Envelope(request_id=named("found"), command=FoundCluster()))
+        writer.submit(founding(f"blue/{name}"), digest)
     two.land()
     for writer in (two, one):
         writer.settle()
-    one.submit(Envelope(request_id=named("found"), command=FoundCluster()))
+    one.submit(founding(""))
     answers = [*one.answers[named("found")], *two.answers[named("found")]]
     assert len(answers) == 3
     assert {(a.applied, a.epoch, a.log_id) for a in answers} == {
         (True, 1, one.pipeline.fold.image.log_id)
     }
+
+
+def founding(cluster_id: str) -> Envelope:
+    return Envelope(request_id=named("found"), command=FoundCluster(cluster_id))
 
 
 def test_a_barrier_is_nobodys_command_and_tells_what_its_writer_had_read() -> None:

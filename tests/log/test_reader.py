@@ -1,4 +1,4 @@
-"""A reader notices what it missed, and nothing is acknowledged while it is in doubt (rule 11)."""
+"""A reader detects what it missed, and acknowledges nothing while in doubt (docs/design.md, rule 11)."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stele.domain.cluster.facts import ClusterImage
+from stele.domain.cluster.model import ClusterImage
 from stele.domain.image import Image
 from stele.log import reader as rules
 from stele.log.archive.archive import archived, folded, with_places
@@ -19,10 +19,10 @@ from stele.log.errors import (
     OffsetGoneError,
     OtherHistoryError,
 )
+from stele.log.fold import BEGINNING
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Look, Record
-from stele.log.start import BEGINNING
 from tests.domain.history import three_nodes
 
 TIMEOUT_S = 90.0
@@ -153,7 +153,7 @@ async def test_records_are_held_back_while_there_is_a_doubt() -> None:
 async def test_a_doubt_that_has_just_begun_is_no_trouble_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A health that turned bad with each of them would have processes started anew."""
+    """If each of them made the process unhealthy, supervisors would restart it."""
     monkeypatch.setattr(rules, "QUIET_S", 60.0)
     here = Following()
     follower = await here.begin()
@@ -195,7 +195,7 @@ async def test_other_bytes_at_the_anchor_stop_the_reader() -> None:
     here = Following()
     follower = await here.begin()
     here.partition.records[5] = Record(5, here.values[4])
-    with pytest.raises(AnchorLostError, match="another record stands there"):
+    with pytest.raises(AnchorLostError, match="another record is there"):
         await follower.wait_for_end(TIMEOUT_S)
 
 
@@ -287,7 +287,7 @@ async def test_a_stray_in_a_topic_made_anew_stops_the_reader() -> None:
 
 
 async def test_a_stray_that_came_during_a_look_is_skipped_by_the_next_one() -> None:
-    """What the broker showed may be older than the record."""
+    """The broker's answer may be older than the record."""
     here = Following(held=3)
     follower = await here.begin()
     here.log.may_look.clear()
@@ -340,7 +340,7 @@ async def test_another_record_that_an_old_end_hides_is_met_once_it_is_given(
 async def test_losers_that_are_not_given_are_waited_for_as_long_as_leaders_are_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What stands in the place of one that was lost may have won, and an old leader hides it."""
+    """A record in place of a lost one may have won, and an outdated leader hides it."""
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     monkeypatch.setattr(rules, "SHORT_LOG_S", 600.0)
@@ -465,8 +465,8 @@ async def test_who_has_read_nothing_of_a_topic_that_was_made_anew_begins_anew() 
 async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is_lost(
     left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the end of a topic that has the last winner nothing of the log is lost: begin anew, and wait for
-    no recovery, which nobody needs.
+    """After the end of a topic that has the last winner nothing of the log is lost: the process restarts, and
+    does not wait for an unneeded recovery.
     """
     monkeypatch.setattr(rules, "SHORT_LOG_S", 0.2)
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
@@ -478,7 +478,7 @@ async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is
     following.log.error = TimeoutError("no leader")
     follower._reader._on_error(OffsetGoneError(7, "the topic has 0 to 6"))
     await asyncio.sleep(0.1)
-    assert follower.failure is None  # nobody has said yet what became of the log
+    assert follower.failure is None  # the fate of the log is unknown
     following.log.error = None
     await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
     expected = OffsetGoneError if left == 6 else AnchorLostError
@@ -515,8 +515,8 @@ async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
 async def test_a_topic_that_lost_a_loser_alone_is_not_the_log_that_was_read(
     behind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A winner may stand in its place by now, which those who had read it never read; what comes behind that
-    may win for these alone.
+    """A winner may be in its place, which earlier readers never read. Later records may win for those readers
+    only.
     """
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     following = Following()
@@ -563,7 +563,7 @@ def test_what_is_near_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that was away during a long replay would else answer nobody, and so seem away again."""
+    """Otherwise a process that was paused during a long replay would not answer, and seem paused again."""
     monkeypatch.setattr(rules, "DRAINED_AT_ONCE", 2)
     monkeypatch.setattr(rules, "QUIET_S", 0)
     being_read = "that were held back in a doubt about the log are being read"
@@ -587,8 +587,8 @@ async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
 
 
 async def beginning_behind(epoch: int, topic: list[bytes], truncated: int = 0) -> LogFollower:
-    """One that begins with the image of the epoch, and is told where the winners before it stood; so many
-    records at the topic's beginning are gone.
+    """Return a reader that starts with the image of the epoch, and knows the offsets of earlier winners. This
+    number of records at the topic's beginning is gone.
     """
     values = records()
     start = folded(

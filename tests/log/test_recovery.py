@@ -21,13 +21,12 @@ from stele.log.errors import (
     RecoveredError,
     UnknownSchemaError,
 )
-from stele.log.fold import Fold
+from stele.log.fold import Fold, Start
 from stele.log.follower import LogFollower
 from stele.log.history import History
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.log.recovery import first_recovery, start_after, states_of
-from stele.log.start import Start
 from stele.placements.chain import FRESH, Judge
 from tests.domain.epochs import History as Story
 from tests.domain.history import three_nodes
@@ -55,7 +54,7 @@ class Recovered:
         self.later = [encode_epoch(epoch) for epoch in self.story.epochs[last_epoch + 1 :]]
 
     def fold(self, epochs: int, across_recoveries: bool = False) -> Fold:
-        """What has read so many epochs of the old log."""
+        """Return a fold of this number of epochs of the old log."""
         fold = Fold(EMPTY_FOR_FOLLOWERS, across_recoveries=across_recoveries)
         for offset, value in enumerate(self.old[:epochs]):
             fold.offer(offset, value)
@@ -77,10 +76,10 @@ def test_a_reader_stops_where_its_log_was_recovered_and_says_what_it_had_read_to
     with pytest.raises(RecoveredError) as caught:
         fold.offer(KEPT + 2, log.first)
     text, image = str(caught.value), log.images[KEPT]
-    assert f"log {image.log_id.hex()} was recovered here, and goes on after epoch {KEPT}" in text
+    assert f"log {image.log_id.hex()} was recovered here, and continues after epoch {KEPT}" in text
     assert f"as log {NEW.hex()}" in text
     assert f"Epochs {KEPT + 1} to {KEPT + 2}, which this process had read, are not in it" in text
-    assert "begin with a snapshot: start this process again" in text
+    assert "start from a snapshot: restart this process" in text
     assert caught.value.recovered == log.epoch.facts[0]
     assert (fold.image.epoch, fold.next_offset, fold.chain.strays) == (KEPT + 2, KEPT + 2, 0)
 
@@ -167,7 +166,7 @@ def test_the_spark_job_goes_on_from_the_same_state_and_stops_at_any_other(log: R
     for offset, value in enumerate((*log.old[: KEPT + 1], log.first, *log.later)):
         behind.offer(offset, value)
     assert isinstance(behind.stopped, RecoveredError)
-    assert "goes on with a snapshot" in str(behind.stopped)
+    assert "continues with a snapshot" in str(behind.stopped)
     assert (behind.head.epoch, behind.head.next_offset) == (KEPT + 1, KEPT + 1)
     fresh = Judge(FRESH)
     fresh.offer(0, log.first)
@@ -192,7 +191,7 @@ def follower_of(partition: MemoryPartition, start: Start | None = None) -> LogFo
 
 
 async def test_a_running_reader_of_the_old_log_stops_at_its_recovery(log: Recovered) -> None:
-    """Its own log ended there, in the same topic; what an old writer adds behind it is read by nobody."""
+    """Its own log ended there, in the same topic. Later records of an old writer are ignored."""
     partition = MemoryPartition()
     for value in log.old[: KEPT + 1]:
         partition.append(value)
@@ -282,7 +281,7 @@ async def test_the_past_of_a_recovered_log_can_be_asked_for(log: Recovered) -> N
     assert [epoch.epoch for epoch in found_epochs] == [*range(1, len(values) + 1)]
 
 
-# For whoever recovers.
+# For the recovery.
 
 
 def test_the_first_recovery_in_the_log_is_the_one_that_counts(log: Recovered) -> None:

@@ -12,11 +12,10 @@ from stele.domain.epoch_stats import Count, EpochStats, merged
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import named
 from stele.log import search as module
-from stele.log.audit import Audit, Needles, decode_audit
 from stele.log.codec import DecodeError, encode_epoch
 from stele.log.history import Bounds, EpochNotFoundError, History
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.search import MARGIN_MS, count, search
+from stele.log.search import MARGIN_MS, Audit, Needles, count, decode_audit, search
 from tests.domain.history import History as Story
 from tests.domain.history import join, three_nodes
 
@@ -215,7 +214,7 @@ async def test_slices_count_what_there_is(story: Story) -> None:
 
 
 async def test_a_count_begins_where_the_log_does(story: Story) -> None:
-    """Whether records stood before the first one that is kept is not known."""
+    """Whether there were records before the first kept one is unknown."""
     found = await all_counted(told(story, 99), 100, 104)
     assert (found.first, found.beside) == (100, 2)
     assert await count(told(story), 400_000, 500_000) == EpochStats()

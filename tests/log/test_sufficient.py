@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from stele.domain import decide as decide_module
-from stele.domain.cluster.facts import FoundCluster
+from stele.domain.cluster.model import FoundCluster
 from stele.domain.commands import Envelope, Rejection, SetSetting
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
-from stele.domain.features.facts import FeaturesEnabled, SettingChanged
-from stele.domain.membership.facts import Node, NodeChanged
-from stele.domain.registry import FEATURES_OF_FACTS, required_features, used_features
+from stele.domain.features.model import FeaturesEnabled, SettingChanged
+from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.registry import FEATURES_OF_FACTS, features_of
 from stele.domain.requests.ids import named
-from stele.log import codec, schemas, sufficient
+from stele.log import codec, schemas
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.schemas import HEADER_BYTES, load_schemas, schema_folder
 from tests.domain.history import three_nodes
@@ -43,7 +43,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """Releases a schema of Epoch that was changed; gives its header."""
     folder = tmp_path / "schemas"
     shutil.copytree(schema_folder(), folder)
-    caches = (load_schemas, sufficient.releases, codec._tails, codec._readers)
+    caches = (load_schemas, codec.releases, codec._tails, codec._readers)
 
     def forget() -> None:
         for cached in caches:
@@ -85,7 +85,7 @@ def test_a_new_fact_changes_the_records_that_carry_it_alone(release: Callable[..
     assert known[:HEADER_BYTES] == before
     assert decode_epoch(known).facts == (NodeChanged(NODE),)
     record: dict[str, Any] = {"facts": [("stele.TabletMoved", {})]}
-    assert sufficient.oldest_sufficient("Epoch", record) == after
+    assert codec.oldest_sufficient("Epoch", record) == after
 
 
 def test_a_new_field_is_written_once_it_says_something(release: Callable[..., bytes]) -> None:
@@ -94,7 +94,7 @@ def test_a_new_field_is_written_once_it_says_something(release: Callable[..., by
     node = {"node_id": "n1", "host_name": ""}
     for name, header in (("", before), ("rack12-host7", after)):
         fact = ("stele.NodeChanged", {"node": {**node, "host_name": name}})
-        assert sufficient.oldest_sufficient("Epoch", {"facts": [fact]}) == header
+        assert codec.oldest_sufficient("Epoch", {"facts": [fact]}) == header
 
 
 def test_of_several_releases_the_oldest_that_suffices_is_taken(
@@ -121,7 +121,7 @@ def test_a_command_is_written_by_the_oldest_schema_that_has_it(
     assert codec.encode_envelope(envelope)[:HEADER_BYTES] == before
     assert codec.decode_envelope(codec.encode_envelope(envelope)) == envelope
     record: dict[str, Any] = {"request_id": "r", "command": ("stele.move_tablet", {})}
-    assert sufficient.oldest_sufficient("Envelope", record) != before
+    assert codec.oldest_sufficient("Envelope", record) != before
 
 
 def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_refused(
@@ -130,15 +130,15 @@ def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_r
     history, _ = three_nodes()
     monkeypatch.setitem(FEATURES_OF_FACTS, SettingChanged, "settings_v2")
     monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset({"settings_v2"}))
-    assert required_features((SettingChanged("a", "b"),)) == ("settings_v2",)
-    assert required_features((NodeChanged(NODE),)) == ()
+    assert features_of((SettingChanged("a", "b"),)).required == ("settings_v2",)
+    assert features_of((NodeChanged(NODE),)).required == ()
     asked = Envelope(request_id=named("x"), command=SetSetting("a", "b"))
     refused = decide(history.image, asked, 0)
     assert isinstance(refused, Rejection)
     assert refused.code == "feature_not_enabled"
     assert refused.details == {"features": "settings_v2"}
-    assert required_features((FeaturesEnabled(("b", "a")),)) == ("a", "b")
-    assert used_features((FeaturesEnabled(("b", "a")),)) == ()
+    assert features_of((FeaturesEnabled(("b", "a")),)).required == ("a", "b")
+    assert features_of((FeaturesEnabled(("b", "a")),)).used == ()
     assert not isinstance(
         decide(history.image, Envelope(request_id=named("y"), command=FoundCluster()), 0), Rejection
     )

@@ -1,4 +1,4 @@
-"""Who wins all epochs appends nothing for a moment once it has met what another one appended in vain."""
+"""A writer that wins all epochs pauses after it has met another writer's losing record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_who_wins_and_meets_a_loser_of_another_waits_until_that_one_has_won() ->
     one, other = two()
     loses(other, one)
     one.submit(setting("second"))
-    one.pipeline.read_barrier(one.answers.setdefault("read", list[Outcome]()).append)
+    one.read_barrier(one.answers.setdefault("read", list[Outcome]()))
     one.pipeline.flush()
     assert not one.sent and one.pipeline.held == 2
     other.meet()

@@ -1,9 +1,9 @@
 """An explicit-state search of recovery over the production chain (docs/decisions/027-recovery.md).
 
-An old writer and its readers go on; a winner is lost, or the whole topic, or nothing is; one operator or two
-recover the log from what an archive had read, in the topic as it is. What was read before, what is on its way,
-and what the new log's writers add come in any interleaving. A reader is ``witness.anchored``: the production
-chain, and what production says of a stray.
+An old writer and its readers continue; a winner is lost, or the whole topic, or nothing; one operator or two
+recover the log from an archive's epochs, in the topic as it is. Earlier reads, records in flight, and records
+of the new log's writers interleave in any order. A reader is ``witness.anchored``: the production chain, with
+production's judgement of a stray.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Search:
     recovered: list[str] = field(default_factory=list)
 
     def run(self, check: Callable[[World], str]) -> str:
-        """What ``check`` finds, with the way that leads there; empty when nothing in the bounds does."""
+        """Return the result of ``check`` with its trace; empty when it finds nothing within the bounds."""
         founding = Rec(bytes(16), b"F".ljust(16), OLD_LOG, bytes(16), 1, 0)
         begun = Proc(OLD_LOG, (bytes(16), founding.own), 1, anchor=0)
         start = World(
@@ -180,7 +180,7 @@ def recovery_by(name: str, kept: tuple[bytes, ...]) -> Rec:
 
 
 def _first(topic: Topic) -> int | None:
-    """What production says is the recovery that counts."""
+    """Return the recovery that counts, by production's rules."""
     found = first_recovery((Record(n, rec.value()) for n, rec in enumerate(topic)), OLD_LOG)
     return None if found is None else found.offset
 
@@ -189,7 +189,7 @@ def _own(topic: Topic, log: bytes) -> int | None:
     return next((n for n, rec in enumerate(topic) if rec.recovers and rec.log == log), None)
 
 
-# What must not be.
+# Forbidden states.
 
 
 def mixed(world: World) -> str:
@@ -221,7 +221,7 @@ def went_past(world: World) -> str:
 
 
 def _stood_behind(world: World, proc: Proc, offset: int) -> bool:
-    """What it had read was lost, and it has read nothing since: so it never met the recovery."""
+    """Return whether it lost what it had read, and has read nothing since: so it never met the recovery."""
     there = {rec.own for rec in world.topic}
     return any(state not in there for state in proc.states[1:])
 
@@ -241,7 +241,7 @@ def two_logs(world: World) -> str:
 
 
 def new_lost(world: World) -> str:
-    """What was acknowledged in the recovered log is not what whoever begins with its snapshot finds in it."""
+    """Return an acknowledged epoch of the recovered log that a reader of its snapshot does not find."""
     for name, start in world.started:
         fresh = start
         while fresh.position < len(world.topic) and not fresh.stopped:

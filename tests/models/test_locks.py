@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.ring import transition
-from stele.domain.ring.locks import disjoint, locks_of, overlaps
-from stele.domain.ring.placement import Placement, apply
-from stele.domain.ring.ranges import Range, contains, upper_bound
-from stele.domain.ring.spans import PlacementError
+from stele.domain.ring.placement import Placement, PlacementError, apply
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains, upper_bound
 from stele.domain.ring.strategy import NodeLocation, placement_of
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import (
     WHOLE_RING,
     Interval,
     Prepared,
+    disjoint,
     equals_at_rest,
+    locks_of,
+    overlaps,
     prepare_rings,
 )
 from tests.domain.ring.rings import Ring, join, leave, some_token

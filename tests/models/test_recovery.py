@@ -1,4 +1,4 @@
-"""Why a recovered log begins as it does: nobody follows both logs, and nothing of the new one is lost."""
+"""Reasons for the beginning of a recovered log: no process follows both logs, and the new one loses nothing."""
 
 import pytest
 

@@ -1,12 +1,12 @@
-"""Why rounds have two barriers, why sources know the fence, and why a row keeps two versions.
+"""Reasons for two barriers in a round, for sources that know the fence, and for two versions in a row.
 
-Searches of all interleavings. The model moves processes and messages; every rule that it asks is the
-production one: ``decide`` and ``evolve`` made the log, ``check_token`` refuses, ``missing_of`` counts a
-barrier, ``write_satisfied`` and ``read_satisfied`` acknowledge. Leaving a rule out must lose a write, or the
-search proves nothing.
+Searches of all interleavings. The model moves processes and messages, and uses only production's rules:
+``decide`` and ``evolve`` made the log, ``check_token`` rejects, ``missing_of`` counts a barrier,
+``write_satisfied`` and ``read_satisfied`` acknowledge. Without a rule a write must be lost, or the search
+proves nothing.
 
-One range goes from three replicas to three others, of which one streams; one request is under way; processes
-apply the log when they like, and one coordinator of requests lags as long as it likes.
+One range moves from three replicas to three others, one of which streams. One request is in flight, processes
+apply the log at any time, and one coordinator of requests may lag without limit.
 """
 
 from collections import deque
@@ -43,9 +43,9 @@ class Scene(NamedTuple):
 
 @cache
 def scene() -> Scene:
-    """s leaves and its range goes to n: (s, x, y) -> (n, x, y); the log is what the coordinator wrote.
+    """s leaves and its range moves to n: (s, x, y) -> (n, x, y). The log is the coordinator's.
 
-    ``z`` is a bystander that lags, so that no Advance carries a fence: every fence is an epoch of its own.
+    ``z`` is a lagging bystander, so that no Advance carries a fence: every fence is a separate epoch.
     """
     world = _cluster()
     began = len(world.images) - 1
@@ -94,7 +94,7 @@ class State(NamedTuple):
     lagging: int
     """Index that the coordinator of the request has applied."""
     sent: int = -1
-    """Index by which the write was routed; -1: not yet."""
+    """Index by which the write was routed; -1 before."""
     landed: frozenset[str] = frozenset()
     acknowledged: bool = False
     streamed: bool = False
@@ -198,7 +198,7 @@ def lost(state: State, rules: Rules) -> bool:
     at = dict(zip(found.nodes, state.applied, strict=True))
     for view in {state.written, *state.applied}:
         row, version = row_at(view), version_at(view)
-        # Who is behind the version reads on first; it may have applied anything up to the log's end.
+        # A process behind the version reads first; it may apply any epoch up to the log's end.
         willing = [
             n
             for n in row.reads

@@ -1,4 +1,4 @@
-"""Why rule 11 is as it is: the rule that it replaced fails, and it itself holds in every world in reach."""
+"""The rule for readers (docs/design.md, rule 11) holds in every reachable world; the rule before it fails."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""An explicit-state search of rule 11 over the production chain: what a reader notices, and when.
+"""An explicit-state search of docs/design.md, rule 11, over the production chain.
 
-Writers pipeline records, which land in any interleaving with what everybody reads; one fault strikes
-anywhere. ``search`` visits every reachable world within its bounds and returns the first that ``check``
-finds fault with. The winner rule is ``stele.log.chain.Chain`` itself; the rule of the anchor is spelt
-out here (``anchored``), as is the rule that it replaced: stop at every witness or foreign log.
+Writers pipeline records, which land in any interleaving with the reads of all processes. One fault
+happens at any point. ``search`` visits every reachable world within its bounds and returns the first that
+``check`` rejects. The winner rule is ``stele.log.chain.Chain`` itself. The rule of the anchor is written
+out here (``anchored``), as is the earlier rule: stop at every unknown witness or foreign log.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from stele.domain.cluster.facts import LogRecovered
+from stele.domain.cluster.model import LogRecovered
 from stele.domain.facts import Epoch
 from stele.log.chain import FROZEN, STOPS, Chain, Verdict
 from stele.log.codec import encode_epoch
 from stele.log.errors import RecoveredError
-from stele.log.incarnations import check_stray
+from stele.log.fold import check_stray
 from stele.log.schemas import HEADER_BYTES, load_schemas
 
 OLD_LOG, NEW_LOG = b"L" * 16, b"M" * 16
@@ -27,7 +27,7 @@ ZERO = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Rec:
-    """A record's frozen part; of the first record of a recovered log also which log it goes on from."""
+    """The frozen part of a record; for the first record of a recovered log also its base."""
 
     prev: bytes
     own: bytes
@@ -78,7 +78,7 @@ Topic = tuple[Rec, ...]
 
 @dataclass(frozen=True, slots=True)
 class Proc:
-    """A process. Of its chain only what decides is kept, so that equal worlds are one."""
+    """A process. Only the deciding part of its chain is kept, so that equal worlds are identical."""
 
     log: bytes
     states: tuple[bytes, ...] = (ZERO,)
@@ -111,7 +111,7 @@ class World:
 
 
 def judge(proc: Proc, rec: Rec) -> Verdict:
-    """What production says of the record."""
+    """Return production's judgement of the record."""
     return chain_of(proc).judge(proc.position, rec.value())
 
 
@@ -136,9 +136,9 @@ def replaced(proc: Proc, rec: Rec, topic: Topic) -> Proc:
 
 
 def anchored(proc: Proc, rec: Rec, topic: Topic) -> Proc:
-    """The rule: a suspicion is answered by the anchor; a stray is then skipped, unless the log ends by it.
+    """The rule: the anchor resolves a suspicion. A stray is then skipped, unless it ends the log.
 
-    A record of one's own is a suspicion too: whoever acknowledges must have looked since the fault.
+    An own record is also a suspicion: a process that acknowledges must have looked since the fault.
     """
     verdict = judge(proc, rec)
     own = bool(proc.chained) and proc.chained[0] == rec.own
@@ -183,7 +183,7 @@ class Search:
     visited: list[int] = field(default_factory=list)
 
     def run(self, check: Callable[[World], str]) -> str:
-        """What ``check`` finds, with the way that leads there; empty when nothing in the bounds does."""
+        """Return the result of ``check`` with its trace; empty when it finds nothing within the bounds."""
         names = (*self.writers, "R")
         start = World(procs=tuple((name, Proc(OLD_LOG)) for name in sorted(names)))
         waiting, seen = deque[tuple[World, tuple[str, ...]]]([(start, ())]), {start}
@@ -254,7 +254,7 @@ def false_alarm(world: World) -> str:
 
 
 def acknowledged_and_lost(world: World) -> str:
-    """A acknowledged what stands in the topic and is no winner there."""
+    """Return whether A acknowledged a record that is in the topic and no winner there."""
     winners, newest = set[bytes](), ZERO
     for rec in world.topic:
         if rec.prev == newest and rec.log == _log(world):

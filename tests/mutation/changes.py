@@ -1,7 +1,7 @@
-"""Which small changes a source allows: a condition flipped, a guard or an await dropped, a bound shifted.
+"""Small changes of a source: a condition flipped, a guard or an await dropped, a bound shifted.
 
-Pure: a source comes in, changes come out. A change keeps the line numbers of what it does not touch. What only
-logs is left alone, and so is what exists for type checkers.
+Pure: a source comes in, changes come out. A change keeps the line numbers of all other code. Logging and code
+for type checkers are not changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAVES: Final = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 class Change(NamedTuple):
     path: str
     line: int
-    """Of its first character, from 1."""
+    """Line of its first character, from 1."""
     kind: str
     """Of ``KINDS``."""
     start: int

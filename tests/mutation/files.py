@@ -1,4 +1,4 @@
-"""What is changed, and what may find it."""
+"""Changed files, and the tests that may find the change."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ UNIT_TESTS: Final = tuple(
     )
 )
 STORIES: Final = ("tests/sim/test_stories.py",)
-"""Of the simulator, for what no unit test runs or finds: several seconds each."""
+"""Stories of the simulator, for code that no unit test runs or checks: several seconds each."""
 NEED_SERVERS: Final = "broker or spark or end_to_end or deploy or browser"
 
 

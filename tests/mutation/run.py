@@ -1,10 +1,10 @@
 """Bugs made by machine: ``python -m tests.mutation``.
 
-One small change at a time is made to the product (``changes``), and the tests that run its line and need no
-server are run until one fails, in a fork that has imported nothing of the product. What survives is printed:
-there the tests hold nothing, or the change changes nothing.
+Each run makes one small change to the product (``changes``), and runs the tests of its line that need no server
+until one fails, in a fork that has imported nothing of the product. Surviving changes are printed: the tests do
+not check that code, or the change has no effect.
 
-The first run measures which test runs which line, once for a state of the sources, in ``build/mutation``.
+The first run records the tests of each line, once for a state of the sources, in ``build/mutation``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ import pytest
 
 from tests.mutation.changes import Change, changes_of
 from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, STORIES, UNIT_TESTS, sources
-from tests.preloaded import found_is_enough  # nothing of the product, which forks import changed
+from tests.mutation.preloaded import (
+    found_is_enough,  # nothing of the product, which forks import changed
+)
 
 BUILD: Final = ROOT / "build" / "mutation"
 REPORT: Final = BUILD / "report.json"
 MOST_S: Final = 25.0
-"""Of tests for a change, by what they took while lines were measured."""
+"""Limit of the tests' time for a change, by the times of the first run."""
 MOST_TESTS: Final = 400
 SLOWER: Final = 5.0
 """A change after which tests take so many times longer, and some more, is found."""
@@ -54,7 +56,7 @@ class Covered(NamedTuple):
     lines: dict[str, dict[str, list[int]]]
 
     def of(self, change: Change) -> list[tuple[str, float]]:
-        """Of the tests that run its line, or the module where the line runs at its import."""
+        """Return the tests of its line, or of the module if the line runs at the import."""
         lines = self.lines.get(change.path, {})
         numbers = set(lines.get(str(change.line), ()))
         if not numbers and str(change.line) in lines:
@@ -83,7 +85,7 @@ def _spread(tests: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def covered(*tests: str) -> Covered:
-    """Measured anew where a source or a test has changed."""
+    """Return the recorded lines, measured again where a source or a test has changed."""
     texts = {path for test in tests for path in (ROOT / test).rglob("*.py")}
     texts |= {ROOT / test for test in tests if test.endswith(".py")} | {
         *map(ROOT.joinpath, sources())

@@ -1,4 +1,4 @@
-"""What is made of a source by machine, and that it can be told from what it was made of."""
+"""Mutants of a source, and that they differ from it."""
 
 import random
 

@@ -141,7 +141,7 @@ class ForgetfulDisk:
 
 @contextmanager
 def inserted(disk: ForgetfulDisk) -> Iterator[None]:
-    """What is opened in the disk's folder inside the block is on this disk. Raises Unsupported."""
+    """Map files opened in the disk's folder inside the block to this disk. Raises Unsupported."""
     library = _library()
     original = library.sqlite3_vfs_find(None)
     vfs = _Vfs.from_buffer_copy(original.contents)

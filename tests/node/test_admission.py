@@ -20,6 +20,8 @@ from stele.agent.admission import (
     admit,
     check_place,
     claims_too_much,
+    expelled,
+    join_ended,
     keep_noted,
     note_tokens,
     wait_for_membership,
@@ -27,7 +29,6 @@ from stele.agent.admission import (
 from stele.agent.identity import DataDirectory, Identity, boot
 from stele.agent.member import Membership
 from stele.agent.settings import AgentSettings
-from stele.agent.standing import expelled, join_ended
 from stele.domain.commands import (
     AnnounceNode,
     Cancel,
@@ -39,11 +40,10 @@ from stele.domain.commands import (
     Replace,
     Rollback,
 )
-from stele.domain.features.facts import FeaturesImage
+from stele.domain.features.model import FeaturesImage
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
-from stele.domain.membership.hosts import unclaimed
 from stele.domain.membership.image import MembershipImage
+from stele.domain.membership.model import Node, unclaimed
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import parse, time_ms
 from stele.log.commander import NotTakenError
@@ -59,7 +59,7 @@ ADVERTISED = Advertised(address="http://n9", dc="dc1", rack="r9", num_tokens=8)
 
 
 class Log:
-    """Answers what it was told to, in order; an exception is raised."""
+    """Returns the given answers in order; an exception is raised."""
 
     def __init__(self, *answers: Rejection | Exception | None) -> None:
         self.answers = list(answers)
@@ -141,7 +141,7 @@ async def test_a_request_that_was_not_taken_ends_it_with_the_reason(
 
 
 def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_path: Path) -> None:
-    """What was refused stays refused under its id, though the operator has mended the reason."""
+    """A rejection stays under its id, even when the operator has fixed its cause."""
     first = boot(tmp_path, "n9", "demo")
     before = first.identity.join_request_id
     assert boot(tmp_path, "n9", "demo").identity.join_request_id == before
@@ -203,7 +203,7 @@ async def test_what_an_earlier_start_asked_counts_though_the_address_is_another_
 async def test_an_answer_to_what_an_earlier_start_asked_is_none_to_what_is_asked_now(
     world: World, directory: Directory
 ) -> None:
-    """Both have one id, and what was asked first is decided first."""
+    """Both have one id, and the first request is decided first."""
     log = Log(None, None)
 
     def decide_what_came_first() -> None:
@@ -357,7 +357,7 @@ def test_a_member_does_not_start_for_another_place(place: dict[str, str]) -> Non
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8)
     check_place(None, ADVERTISED)
     check_place(row, ADVERTISED)
-    with pytest.raises(JoinRejected, match=r"stands in dc1/r9.*STELE_DC=dc1 STELE_RACK=r9"):
+    with pytest.raises(JoinRejected, match=r"is in dc1/r9.*STELE_DC=dc1 STELE_RACK=r9"):
         check_place(row, replace(ADVERTISED, **place))
 
 
@@ -395,7 +395,7 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
     directory: Directory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others wait for nothing: a member serves though nobody takes its announcement."""
+    """Other processes do not wait: a member serves although its announcement is rejected."""
     row = Node(
         node_id="n1",
         address=RIGHT.address,
@@ -443,7 +443,7 @@ async def test_a_node_that_was_asked_for_otherwise_than_it_is_started_ends_befor
     directory: Directory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By another, or by an earlier start of its own: a member could not start again by its own settings."""
+    """By another process, or by its own earlier start: a member could not restart with its own settings."""
     row = Node(node_id="n9", address="http://n9", dc="dc1", rack="r9", num_tokens=8)
     after = Image(membership=MembershipImage(Map({"n9": replace(row, **other)})))
     follower = SimpleNamespace(image=Image())
@@ -468,7 +468,7 @@ async def test_a_node_that_was_asked_for_otherwise_than_it_is_started_ends_befor
 async def test_a_node_whose_log_is_lost_before_it_is_admitted_stays_with_what_it_has_read(
     directory: Directory,
 ) -> None:
-    """It may be what the log is recovered from; once that is done the process begins anew in any case."""
+    """The log may be recovered from it. After that the process restarts in any case."""
     gone, asked = AnchorLostError(3, "it is gone"), list[bool]()
 
     async def reach(*_: object) -> None:

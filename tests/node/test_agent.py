@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from stele.agent.agent import Agent, Flows
-from stele.agent.heartbeats import AHEAD, read
-from stele.agent.identity import Acknowledged, boot
+from stele.agent.identity import AHEAD, Acknowledged, boot, read
 from stele.domain.acks import AckTable
 from stele.domain.commands import Exclude, ExcludeDead, Noop, Truncate
 from stele.domain.messages import Ack, Order, Report
@@ -69,7 +68,7 @@ async def test_it_beats_and_counts_up(world: World, acks: list[Ack], tmp_path: P
 async def test_the_number_on_the_disk_is_never_behind_the_acks(
     world: World, acks: list[Ack], tmp_path: Path
 ) -> None:
-    """And over starts it goes on from there."""
+    """It continues over restarts."""
     counted, agent = list[int](), agent_of(tmp_path, await world.follower(), acks, 0.001)
     send = agent._flows.send_ack
 
@@ -257,8 +256,8 @@ async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
 async def test_an_exclusion_is_on_the_disk_before_the_ack_of_its_epoch(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
-    """It makes no version. A barrier counts whoever has acknowledged it: nobody may forget it by a restart, and
-    take requests of the excluded again.
+    """It makes no version. A barrier counts every acknowledgement: a restarted node must not forget it, and
+    accept requests of the excluded node again.
     """
     world.apply(Exclude(("n3",)), "exclude")
     await until(lambda: acks[-1].epoch == world.image.epoch, "an ack of what asks for it")

@@ -15,22 +15,16 @@ import pytest
 from msgspec.structs import replace
 
 from stele.agent import admission
-from stele.agent.admission import (
-    Advertised,
-    announcement_again,
-    is_contradicted,
-    keep_announced,
-)
+from stele.agent.admission import Advertised, announcement_again, is_contradicted, keep_announced
 from stele.agent.identity import DataDirectory, Identity
 from stele.agent.member import Membership
 from stele.agent.settings import AgentSettings
-from stele.domain.commands import AnnounceNode, Envelope, Rejection
-from stele.domain.commits.facts import RestrictCommits
+from stele.domain.commands import AnnounceNode, Envelope
+from stele.domain.commits.model import RestrictCommits
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import CommitMode, NodeState
 from stele.log.brokers import Brokers
-from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.runtime import announce
 from stele.runtime.announce import Announcer
@@ -84,7 +78,7 @@ def heard(world: World, monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 
 def say(world: World, told: Advertised) -> None:
-    """What a process of the node says of itself is decided now."""
+    """Decide an announcement of a node's process."""
     world.apply(announcement_again(IDENTITY, told, None).command)
 
 
@@ -130,7 +124,7 @@ async def test_what_an_earlier_process_of_it_said_does_not_stand(
     running: Callable[[], Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It was on its way when that ended, and came to the log after this one had found its row right."""
+    """It was in flight at the end of that process, and was decided after the new one found its row correct."""
     async with running():
         for count in (1, 2):
             say(world, told)
@@ -144,33 +138,15 @@ async def test_what_an_earlier_process_of_it_said_does_not_stand(
     assert str(told.release_version) in said
 
 
-async def test_an_answer_that_is_missing_is_waited_for_under_the_same_id(
+async def test_a_running_node_takes_back_an_address_that_another_announced(
     world: World, heard: Heard, running: Callable[[], Any]
 ) -> None:
-    heard.answers = [TimeoutError("no answer"), OSError("too many files")]
-    async with running():
-        say(world, EARLIER[0])
-        await until(partial(heard.has, 3), "the third try")
-        await until(lambda: row(world).release_version == "newer", "the row")
-        say(world, EARLIER[0])
-        await until(partial(heard.has, 4), "what is said anew")
-    assert len({*heard.ids[:3]}) == 1
-    assert heard.ids[3] != heard.ids[0]
-
-
-async def test_a_node_whose_announcement_is_refused_runs_on_and_tries_again(
-    world: World, heard: Heard, running: Callable[[], Any]
-) -> None:
-    """n2 has its address meanwhile, and gives it back."""
     n2 = replace(IDENTITY, node_id="n2", host_id="host-n2")
-    heard.answers = [NotTakenError("1", Rejection("too_large", "Too large."))]
     async with running():
-        say(world, EARLIER[3])
         world.apply(announcement_again(n2, OWN, None).command)
-        await until(partial(heard.has, 4), "tries")
-        world.apply(announcement_again(n2, replace(OWN, address="http://n2"), None).command)
         await until(lambda: row(world).address == OWN.address, "the row")
-    assert len({*heard.ids}) == len(heard.ids)
+    other = world.image.node("n2")
+    assert other is not None and other.address == ""
 
 
 async def test_pauses_grow_for_as_long_as_it_runs(
@@ -241,7 +217,7 @@ def test_what_is_said_against_the_log_takes_no_other_place() -> None:
 async def test_it_is_said_while_the_node_waits_to_be_a_member_and_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes wrong in it is no reason to end."""
+    """Its failures do not end the process."""
     begun = asyncio.Event()
 
     async def nothing(*_: object) -> None: ...

@@ -7,13 +7,12 @@ import pytest
 
 from stele.agent.cleanup import Cleaner, CleanupStopped, foreign_ranges
 from stele.agent.orders import OrderProgress
-from stele.agent.spans import Span
+from stele.agent.stores import Span
 from stele.domain.commands import Leave
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.ranges import Range
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.node.cells import Row
 from stele.node.store import Store
 from tests.node.world import KEYSPACE, TERM, World
@@ -52,7 +51,7 @@ async def test_it_deletes_exactly_the_foreign_rows(world: World, store: Store) -
     keys = [f"key-{n}".encode() for n in range(600)]
     await fill(world, store, keys)
     progress = OrderProgress()
-    await Cleaner("n1", await world.follower(), store).run(order(world), progress)
+    await Cleaner("n1", await world.follower(), store, tuple).run(order(world), progress)
     own = [key for key in keys if "n1" in world.row(key).writes]
     left = (await store.page([Span(world.keyspace_id, MIN_TOKEN, MIN_TOKEN)], None, 10**9)).rows
     assert sorted(row.key for row in left) == sorted(own)
@@ -82,7 +81,7 @@ async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: S
     follower = await world.follower()
     late = msgspec.structs.replace(order(world), session="cleanup-n1-1")
     with pytest.raises(CleanupStopped, match="another cleanup"):
-        await Cleaner("n1", follower, store).run(late, OrderProgress())
+        await Cleaner("n1", follower, store, tuple).run(late, OrderProgress())
 
 
 async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
@@ -105,7 +104,7 @@ async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
                 world.open("leave-n4")
             super().add(size_bytes, keys, source)
 
-    await Cleaner("n1", follower, store).run(order(world), Watched())
+    await Cleaner("n1", follower, store, tuple).run(order(world), Watched())
     assert deleted == 3
 
 
@@ -115,5 +114,5 @@ async def test_a_keyspace_that_is_gone_is_deleted_whole(world: World, store: Sto
     keyspace_id = world.keyspace_id
     world.drop()
     assert foreign_ranges(world.image, "n1", keyspace_id) == [Range(MIN_TOKEN, MIN_TOKEN)]
-    await Cleaner("n1", await world.follower(), store).run(order(world), OrderProgress())
+    await Cleaner("n1", await world.follower(), store, tuple).run(order(world), OrderProgress())
     assert (await store.size()).keys == 0

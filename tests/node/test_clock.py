@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stele.node.clock import HybridClock
+from stele.node.cells import HybridClock
 
 
 def test_timestamps_rise_although_the_clock_stands_still_or_jumps_back() -> None:

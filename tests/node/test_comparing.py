@@ -12,19 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.agent.spans import Span
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.agent.stores import Span
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.node import digests
 from stele.node.cells import Row
-from stele.node.comparing import (
+from stele.node.digests import (
     FANOUT,
     LEAF_ROWS,
+    Digest,
     SourceGone,
     Verdict,
     differing,
+    digest_in,
+    digest_of,
     judged,
 )
-from stele.node.digests import Digest, digest_in, digest_of
 from stele.node.store import Store, connect
 
 DATA = "d"

@@ -8,17 +8,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.domain.commands import CreateKeyspace
 from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
-from stele.node.cells import Cell, stamp_of
-from stele.node.clock import HybridClock
-from stele.node.coordinate import Coordination
-from stele.node.refusals import OutcomeUnknown, Refused
-from stele.node.votes import Consistency
+from stele.node.cells import Cell, HybridClock, stamp_of
+from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, Refused
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.domain.history import join
 from tests.node.world import KEYSPACE, World, until
@@ -314,7 +311,7 @@ async def test_who_is_no_member_serves_nothing(world: World) -> None:
 
 
 def then(bench: Bench, place: int, happens: Callable[[], object]) -> None:
-    """Something happens when so many replicas are asked to write, before the last of them answers."""
+    """Call this when a number of replicas has got the write, before the last of them answers."""
     asked = 0
 
     def on_op(_: str, op: AnyOp) -> None:

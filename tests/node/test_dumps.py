@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from stele.agent.gate import binding
 from stele.agent.identity import Acknowledged, Identity
-from stele.agent.lost_epochs import binding
 from stele.domain.commands import FoundCluster
 from stele.domain.image import Image
-from stele.domain.overrides.awaited import awaits_state
+from stele.domain.overrides.domain import awaits_state
 from stele.log.state_ids import next_state_id
 from tests.domain.epochs import AT_MS, LOG_ID, History
 from tests.domain.overrides.overriding import ask
@@ -25,7 +25,7 @@ def of_the_old_cluster(image: Image) -> Identity:
 
 
 def begun_with_a_dump() -> Image:
-    """In a log of its own, later than the old one."""
+    """Return a log that begins with a dump, later than the old one."""
     image = begun(shop().image).image
     return msgspec.structs.replace(
         image, founding=msgspec.structs.replace(image.founding, log_id=LATER)

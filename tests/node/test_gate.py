@@ -15,12 +15,12 @@ from stele.agent.gate import Gate, NotThisReplica, floor_of, noted
 from stele.agent.identity import DataDirectory, boot
 from stele.domain.commands import AnnounceNode, Noop
 from stele.domain.image import Image
-from stele.domain.membership.hosts import unclaimed
+from stele.domain.membership.model import unclaimed
 from stele.log.errors import LogError
+from stele.log.fold import BEGINNING_FOR_FOLLOWERS
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.recovery import start_after
-from stele.log.start import BEGINNING_FOR_FOLLOWERS
 from stele.runtime.service import Stop
 from tests.domain.history import join
 from tests.node.world import World, until
@@ -31,7 +31,7 @@ WAITS_S = 20.0
 class Start:
     """A node's start: a follower of some of the log's records, and the gate before it.
 
-    ``image`` is what a recovered log goes on from, by the first of these records.
+    ``image`` is the base of a recovered log, before the first of these records.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Start:
         self.caught_up, self.stop = asyncio.Event(), Stop()
 
     async def admit(self) -> None:
-        """What the process does. Raises TimeoutError where it would wait for good."""
+        """Admit the process. Raises TimeoutError where it would wait without end."""
         catching_up = asyncio.create_task(self.catch_up())
         try:
             async with asyncio.timeout(WAITS_S):
@@ -86,7 +86,7 @@ class Start:
 
 @pytest.fixture
 def directory(world: World, tmp_path: Path) -> DataDirectory:
-    """Of n9, which has asked to join with it."""
+    """Return the directory of n9, which has asked to join with it."""
     directory = boot(tmp_path, "n9", "demo")
     world.apply(msgspec.structs.replace(join(9), host_id=directory.identity.host_id))
     return directory
@@ -113,8 +113,8 @@ async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
 async def test_what_is_acknowledged_since_it_is_open_is_not_overwritten(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was a member before looks for its row twice: at once, and when what has changed of it is announced.
-    Meanwhile the agent notes newer versions, in a thread of its own.
+    """A former member reads its row twice: at once, and before it announces changes. Meanwhile the agent writes
+    newer versions, in another thread.
     """
     start, saved = Start(directory, everything(world), world), list[dict[str, object]]()
     await start.admit()
@@ -126,7 +126,7 @@ async def test_what_is_acknowledged_since_it_is_open_is_not_overwritten(
 async def test_who_was_admitted_is_not_said_to_wait_for_that_while_it_notes_it(
     world: World, directory: DataDirectory
 ) -> None:
-    """Else a node that has left, and starts again, would say so for a moment."""
+    """Otherwise a restarted node that has left would report it for a moment."""
     start = Start(directory, everything(world), world)
     await start.catch_up()
     await start.gate.reach(start.caught_up, start.stop)
@@ -179,7 +179,7 @@ async def test_another_host_that_gets_the_name_meanwhile_ends_the_wait(
 async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_own(
     world: World, directory: DataDirectory
 ) -> None:
-    """The topic was made anew under the same name, and the nodes still have what the old one was about."""
+    """The topic was recreated under the same name, and the nodes still have data of the old cluster."""
     directory.save(cluster_id="the one before")
     start = Start(directory, everything(world), world)
     with pytest.raises(
@@ -192,7 +192,7 @@ async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_o
 async def test_data_of_another_log_of_the_same_cluster_waits_for_its_own(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was founded anew under the old id: the node's last epochs may not be in it."""
+    """It was founded again under the old id: the node's last epochs may be missing."""
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
     await Start(directory, everything(world), world).admit()
     assert directory.identity.log_id == world.image.log_id.hex()
@@ -248,7 +248,7 @@ async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
 
 
 async def says(start: Start, words: str) -> None:
-    """It goes on waiting, and tells why."""
+    """Return whether it waits with this reason."""
 
     def told() -> bool:
         closed = start.gate.closed()
@@ -271,7 +271,7 @@ def with_a_lost_end(
 async def test_a_node_waits_for_the_epoch_that_the_log_has_lost_and_says_so(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever recovers the log is told by it what it has promised."""
+    """It reports its promises to the recovery."""
     start = with_a_lost_end(world, directory, monkeypatch)
     admitting = asyncio.create_task(start.admit())
     await says(start, f"the log ends at epoch {world.image.epoch - 1}: the log was truncated")

@@ -1,4 +1,4 @@
-"""The node over HTTP: before its gate is open, and asked what nobody of ours asks."""
+"""The node over HTTP: before its gate is open, and with invalid requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from stele.agent.gate import Closed
 from stele.domain.image import EMPTY, Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
+from stele.domain.routed import HOST
 from stele.node.http import NodeHttp
 from stele.node.wire import (
     BACKUP_PATH,
@@ -24,6 +25,7 @@ from stele.node.wire import (
     LOG_HEADER,
     MEASURE_PATH,
     PAGE_PATH,
+    REPLICA_HEADER,
     Read,
     ReadMode,
     decode_ops,
@@ -52,7 +54,7 @@ class OpenGate:
 
 
 def left_of(node_id: str) -> Image:
-    """A log of which no more was read than that the node is gone."""
+    """Return a log that was read only up to the node's departure."""
     history, _ = three_nodes()
     row = history.image.node(node_id)
     assert row is not None
@@ -62,14 +64,15 @@ def left_of(node_id: str) -> Image:
 
 
 def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
-    """A client of a node of which nothing is there but its handlers, this gate and what it has read."""
+    """Return a client of a node that has only its handlers, this gate and the read part of the log."""
     nothing: Any = None
     replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing, judge=nothing)
-    agent: Any = SimpleNamespace(image=image, node_id="n1")
+    agent: Any = SimpleNamespace(image=image, node_id="n1", host_id="host-1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
     handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing, nothing)
     app = build_app("node", handlers.routes(), lambda: Health(ok=True))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://n1")
+    transport, meant = httpx.ASGITransport(app=app), {REPLICA_HEADER: "n1"}
+    return httpx.AsyncClient(transport=transport, base_url="http://n1", headers=meant)
 
 
 @pytest.mark.parametrize("code", ["catching_up", "not_admitted"])
@@ -87,7 +90,7 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
     ],
 )
 async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, path: str) -> None:
-    """Nothing behind the handlers is there: whatever they touched would fail otherwise."""
+    """There is nothing behind the handlers: any use of it would fail."""
     async with node_behind(ShutGate(code)) as client:
         answer = await client.request(method, path, content=encode([]))
     assert (answer.status_code, answer.json()["code"]) == (503, code)
@@ -99,7 +102,7 @@ async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, p
     [("catching_up", "node_left"), ("not_admitted", "not_admitted"), ("", "node_left")],
 )
 async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code: str) -> None:
-    """Nobody comes back who has left; that the log is another one comes before all it says."""
+    """A node that has left cannot return. A different log takes precedence."""
     gate = ShutGate(shut) if shut else OpenGate()
     async with node_behind(gate, left_of("n1")) as client:
         answer = await client.get(DATA)
@@ -107,8 +110,26 @@ async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code
 
 
 @pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
+@pytest.mark.parametrize(
+    ("meant", "status", "code"),
+    [
+        ({REPLICA_HEADER: ""}, 400, "invalid_request"),
+        ({REPLICA_HEADER: "n2"}, 421, "other_node"),
+        ({REPLICA_HEADER: "n1", HOST: "host-2"}, 421, "other_node"),
+    ],
+)
+async def test_a_call_must_name_the_replica_that_it_is_meant_for(
+    path: str, meant: dict[str, str], status: int, code: str
+) -> None:
+    """Another node may have come to its address, or other data under its name."""
+    async with node_behind(OpenGate()) as client:
+        answer = await client.post(path, content=encode([]), headers=meant)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
 async def test_a_node_that_follows_another_log_is_not_answered(path: str) -> None:
-    """It has not heard that the log was recovered: its versions are of epochs that are lost."""
+    """It does not know that the log was recovered: its versions are of lost epochs."""
     async with node_behind(OpenGate()) as client:
         answer = await client.post(path, content=encode([]), headers={LOG_HEADER: "ab" * 16})
     assert (answer.status_code, answer.json()["code"]) == (409, "other_log")
@@ -128,7 +149,7 @@ async def test_what_is_no_message_between_nodes_is_refused(path: str, body: byte
 
 @pytest.mark.parametrize("token", [MIN_TOKEN, MAX_TOKEN + 1])
 async def test_an_operation_for_what_is_no_token_of_a_key_is_refused(token: int) -> None:
-    """No span holds it: a row of it would be streamed to nobody."""
+    """No span contains it, so its row would never be streamed."""
     read = Read(
         version=1, epoch=1, coordinating="n2", data_id="d", token=token, key=b"k", mode=ReadMode.CELL
     )  # fmt: skip
@@ -142,7 +163,7 @@ async def test_an_operation_for_what_is_no_token_of_a_key_is_refused(token: int)
 async def test_a_trial_node_has_no_path_of_the_stores_of_sixty_lines_as_the_routers_page_says() -> (
     None
 ):
-    page = (REPOSITORY / "docs" / "router.md").read_text()
+    page = " ".join((REPOSITORY / "docs" / "guides" / "route_requests.md").read_text().split())
     assert "take `/v1/values/KEY`" in page and "theirs is `/v1/data/KEYSPACE/KEY`" in page
     async with node_behind(ShutGate("catching_up")) as client:
         found = [(await client.get(path)).status_code for path in ("/v1/values/k", DATA)]

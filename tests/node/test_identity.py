@@ -13,7 +13,7 @@ import pytest
 from stele.agent.identity import FILE, STORE_FILE, Acknowledged, DataDirectory, boot
 from stele.node.binding import bind_store
 from stele.node.store import connect
-from stele.runtime.locked import locked
+from stele.runtime.service import locked
 from stele.runtime.settings import ConfigurationError
 
 
@@ -118,7 +118,7 @@ def test_what_is_saved_is_synced_with_its_folder_before_anybody_acts_on_it(
 
     monkeypatch.setattr(Path, "replace", noted)
     directory.save(boots=9)
-    assert steps == ["sync 1", "replace", "sync 1"]
+    assert steps == ["sync 1", "replace", "sync 1", "replace"], "the last one renames the spare"
     assert directory.identity.boots == 9
     steps.clear()
     directory.save(boots=9)

@@ -1,4 +1,4 @@
-"""What a node tells of its tablets and its disk, and when."""
+"""Load reports of a node about its tablets and its disk, and their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from stele.agent import load
 from stele.agent.load import Disk, Held, LoadReporter, disk_of, still_held
-from stele.agent.spans import Span
+from stele.agent.stores import Span
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import UNKNOWN_RATE, Load
 from stele.domain.ring.partitioner import token_of
@@ -25,8 +25,7 @@ from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import Row
-from stele.node.load import measuring, telling
-from stele.node.rates import Rates
+from stele.node.load import Rates, measuring, telling
 from stele.node.store import Size, Store
 from stele.runtime.logs import get_logger
 from tests.domain.load_of import table_of
@@ -41,7 +40,7 @@ KEYS = [f"k{number}".encode() for number in range(100)]
 
 
 class FakeAgent(SimpleNamespace):
-    """What the reporter asks of a node's agent."""
+    """The part of a node's agent that the reporter uses."""
 
     node_id = "n1"
     host_id = "host-n1"
@@ -87,7 +86,7 @@ async def reporting(
     disk: Callable[[int], Disk] = disk,
     rates: Rates | None = None,
 ) -> AsyncIterator[list[Load]]:
-    """What is sent meanwhile, through the codec."""
+    """Return the messages sent meanwhile, through the codec."""
     sent = list[Load]()
 
     def send(load: Load) -> None:
@@ -144,7 +143,7 @@ async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
 async def test_what_changes_while_it_is_measured_is_not_told(
     world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """One tablet that is given away, or all when their numbers mean others: then it is measured anew."""
+    """One tablet that moves away, or all when their numbers change: the next measurement includes them."""
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
     data_id = create(world, "songs")
     await agent.follower.wait_for_epoch(world.image.epoch)
@@ -242,7 +241,7 @@ async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
         assert not sent[0].tables
         world.apply(CreateKeyspace("other", {"dc1": 1}))
         await agent.follower.wait_for_epoch(world.image.epoch)
-        await asyncio.sleep(5 * SOON_S)  # what would be told by then
+        await asyncio.sleep(5 * SOON_S)  # the report of that time
         assert len(sent) == 1
         first, second = create(world, "songs"), create(world, "bands")
         await until(lambda: len(sent) > 1 and len(sent[-1].tables) == 2, "what is new")
@@ -279,7 +278,7 @@ async def test_what_cannot_be_measured_is_logged_once_and_tried_again(
             works = True
             await until(lambda: sent, "a report")
     told = [line["event"] for line in logged]
-    assert told == ["the load cannot be told; it is tried again"]
+    assert told == ["the load cannot be reported; it is retried"]
 
 
 def test_the_disk_is_the_file_system_or_what_the_settings_give_of_it(tmp_path: Path) -> None:
@@ -287,5 +286,9 @@ def test_the_disk_is_the_file_system_or_what_the_settings_give_of_it(tmp_path: P
     assert 0 < whole.free_bytes < whole.total_bytes
     assert disk_of(tmp_path, 300, 1000) == Disk(1000, 700)
     assert disk_of(tmp_path, 1300, 1000) == Disk(1000, 0)
+    reused = disk_of(tmp_path, 5, 0, lambda: whole.total_bytes)
+    assert reused.free_bytes == whole.total_bytes, (
+        "room inside the store's files is free, up to all"
+    )
     beyond = disk_of(tmp_path, 0, 2**60)
     assert beyond.total_bytes == 2**60 and beyond.free_bytes < whole.total_bytes

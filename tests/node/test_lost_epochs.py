@@ -1,4 +1,4 @@
-"""A node whose log was recovered goes on when all that it acknowledged is there, or the loss is accepted."""
+"""A node whose log was recovered continues when all that it acknowledged is there, or the loss is accepted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _waits_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def directory(world: World, tmp_path: Path) -> DataDirectory:
-    """Of n9, a node of the old log, which acknowledged its newest epoch."""
+    """Return the directory of n9, a node of the old log, which acknowledged its newest epoch."""
     directory = boot(tmp_path, "n9", "demo")
     world.apply(msgspec.structs.replace(join(9), host_id=directory.identity.host_id))
     for _ in range(3):
@@ -128,7 +128,7 @@ async def test_an_accepted_loss_before_the_recovered_end_is_noted(
 async def test_a_log_that_does_not_come_from_its_own_is_refused_until_that_is_accepted(
     world: World, directory: DataDirectory
 ) -> None:
-    """What is left was recovered from before the node's own log, which was one that was recovered too."""
+    """The remaining log was recovered from before the node's own log, which was itself a recovered one."""
     between = "20" * 16
     assert OLD < between < NEW
     directory.save(log_id=between)
@@ -169,7 +169,7 @@ async def test_who_accepts_the_loss_of_another_log_still_waits_for_what_it_ackno
 async def test_an_older_log_is_not_the_nodes_though_the_loss_of_its_own_is_accepted(
     world: World, directory: DataDirectory
 ) -> None:
-    """What is accepted is what a recovery lost, and not what came after it."""
+    """The accepted loss is that of a recovery, and not that of later epochs."""
     directory.save(log_id=NEW)
     await waits(Start(directory, everything(world), world, accept=NEW))
 

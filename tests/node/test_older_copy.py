@@ -1,4 +1,4 @@
-"""A directory that is an older copy of itself: noticed by what its node has told since."""
+"""A directory that is an older copy of itself, detected by the node's later acknowledgements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from msgspec.structs import replace
 
 from stele.agent.agent import Agent, Flows
 from stele.agent.gate import NotThisReplica
-from stele.agent.heartbeats import AHEAD, FILE, MOST_AHEAD, SLOT_BYTES, begun, read
-from stele.agent.identity import COUNTED, AcceptedCopy, Acknowledged, boot
+from stele.agent.identity import (
+    AHEAD,
+    COUNTED,
+    MOST_AHEAD,
+    SLOT_BYTES,
+    AcceptedCopy,
+    Acknowledged,
+    begun,
+    boot,
+    read,
+)
+from stele.agent.identity import (
+    HEARTBEATS_FILE as FILE,
+)
 from stele.agent.older_copy import SETTING, check_newest, is_older, last_told
 from stele.domain.messages import Ack
 from stele.log.brokers import Brokers
@@ -38,7 +50,7 @@ async def life(folder: Path, world: World, least: int = 1) -> list[Ack]:
 
 
 async def told_since_a_copy(folder: Path, world: World, copy: Path, least: int = 1) -> Ack:
-    """The last ack of a start after the one of which the copy is."""
+    """Return the last acknowledgement of a start later than the copy's."""
     await life(folder, world)
     shutil.copytree(folder, copy)
     return (await life(folder, world, least))[-1]
@@ -65,7 +77,7 @@ async def test_each_start_of_the_newest_directory_is_taken(world: World, folder:
 async def test_a_copy_from_before_the_newest_start_is_refused(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """However little it told since."""
+    """Even with few acknowledgements since."""
     told = await told_since_a_copy(folder, world, tmp_path / "copy")
     with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
         check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
@@ -92,7 +104,7 @@ async def test_a_copy_of_a_running_node_is_refused_once_that_has_told_more_than_
 async def test_a_copy_is_accepted_by_the_number_that_was_told_and_by_no_other(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """It is noted; from then on it is the newest, and told so by what comes after."""
+    """The number is recorded. Later acknowledgements make the directory the newest one."""
     await life(folder, world)
     shutil.copytree(folder, tmp_path / "copy")
     for _ in range(3):
@@ -123,7 +135,9 @@ def test_either_number_shows_an_older_copy() -> None:
 async def test_a_build_that_counted_anew_at_each_start_is_compared_by_its_starts_alone(
     world: World, folder: Path
 ) -> None:
-    """It is upgraded from, or was gone back to: its acks say so, and its directory may lack the file."""
+    """After an upgrade from such a build, or a roll back to it: its acknowledgements say so, and its directory
+    may lack the file.
+    """
     last = (await life(folder, world))[-1]
     (folder / FILE).unlink()
     told = replace(last, sequence=10_000, boot_id=last.boot_id.removesuffix(COUNTED))
@@ -134,7 +148,7 @@ async def test_a_build_that_counted_anew_at_each_start_is_compared_by_its_starts
 
 
 async def test_a_directory_without_its_count_is_refused(world: World, folder: Path) -> None:
-    """Parts of a copy were put back: nobody knows what it lacks, so it is as one that has counted nothing."""
+    """Parts of a copy were restored: it is unknown what it lacks, so its count is zero."""
     await life(folder, world, 2 * AHEAD)
     told = (await life(folder, world, AHEAD))[-1]
     (folder / FILE).unlink()
@@ -161,11 +175,11 @@ async def test_a_copy_grows_no_newer_by_being_started(
 async def test_who_was_the_newest_before_a_copy_was_accepted_is_the_older_one_at_once(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """Its number is ahead of what it told, by as many heartbeats as the copy may have sent since."""
+    """Its number is ahead of its acknowledgements, by as many heartbeats as the copy may have sent since."""
     told = await told_since_a_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
     assert read(folder).counted > told.sequence
     for _ in range(3):
-        boot(folder, "n1", "demo")  # it ended before it told anything, and counts these starts
+        boot(folder, "n1", "demo")  # it ended before an acknowledgement, and counts these starts
     check_newest(boot(tmp_path / "copy", "n1", "demo"), told, str(told.sequence))
     first = (await life(tmp_path / "copy", world))[0]
     with pytest.raises(NotThisReplica, match="older_copy"):
@@ -196,7 +210,7 @@ async def test_a_loss_that_was_accepted_is_noted_before_anything_rests_on_it(
 async def test_what_the_node_told_is_promised_by_an_accepted_copy(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """A log that has lost its end is not followed by a node that told of what is lost."""
+    """A node does not follow a log without the end that it had acknowledged."""
     ack = replace(await told_since_a_copy(folder, world, tmp_path / "copy"), log_id=b"\x07" * 16)
     told = replace(ack, epoch=ack.epoch + 30, version=9, fence_version=8, state_id=b"\x01" * 16)
     copy = boot(tmp_path / "copy", "n1", "demo")
@@ -224,7 +238,7 @@ async def test_what_the_node_told_is_promised_by_an_accepted_copy(
 async def test_the_boot_id_is_of_the_start_that_was_accepted(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """The agent is made before it is asked what was told."""
+    """The agent is created before the earlier acknowledgements are read."""
     await life(folder, world)
     shutil.copytree(folder, tmp_path / "copy")
     for _ in range(3):
@@ -243,7 +257,7 @@ def test_a_time_that_is_none_is_no_reason_to_end_otherwise(folder: Path) -> None
     boot(folder, "n1", "demo")
     directory = boot(folder, "n1", "demo")
     told = ack_of(three_nodes()[0].image, "n1", boot_id="000000000009-ab", at_ms=10**17)
-    with pytest.raises(NotThisReplica, match="a time that nobody knows"):
+    with pytest.raises(NotThisReplica, match="an unknown time"):
         check_newest(directory, told, "")
 
 

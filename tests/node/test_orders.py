@@ -10,7 +10,7 @@ import pytest
 
 from stele.agent.orders import OrderExecutor, OrderProgress
 from stele.domain.commands import Advance, ClaimCoordinator, Move
-from stele.domain.features.messages import REPORT_SOURCES
+from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.messages import Order, Report, StreamedFrom
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import decode_report, encode_report
@@ -212,7 +212,7 @@ async def test_an_order_waits_for_its_epoch(desk: Desk) -> None:
     desk.world.apply(ClaimCoordinator("c2", 2))
     desk.offer(desk.order(2, term=2))
     await desk.reported(SUCCESS, 2)
-    assert {report.index for report in desk.reports} == {2}  # the first one's term is over by then
+    assert {report.index for report in desk.reports} == {2}  # the first one's term has ended
 
 
 async def test_work_stops_when_its_session_closes(desk: Desk) -> None:
@@ -223,7 +223,7 @@ async def test_work_stops_when_its_session_closes(desk: Desk) -> None:
 
 
 def two_joins(world: World) -> tuple[str, str]:
-    """n4 and n5 join, each as a transition of its own; their sessions."""
+    """n4 and n5 join, each in a separate transition. Return their sessions."""
     world.drop()  # without a keyspace they have no range in common
     world.fence()
     for number in (4, 5):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from stele.agent.pace import BURST_S, Pace
+from stele.agent.pulling import BURST_S, Pace
 
 
 async def test_it_is_not_faster_than_the_rate() -> None:

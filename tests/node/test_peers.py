@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
+from stele.domain.routed import REPLICA
 from stele.node.peers import BATCH_OPS, CALLS_PER_NODE, Peers
 from stele.node.wire import Answer, Compare, Fetch, Read, ReadMode, Scan
 from stele.runtime.transport import FAILURES, HttpTransport
 
 NOBODYS = "http://node..local:80"
-"""No resolver takes it: the client ends with a UnicodeError, which is none of its own."""
+"""No resolver accepts it: the client fails with a UnicodeError, which is not its own class."""
 MANY = 2 * CALLS_PER_NODE * BATCH_OPS
-LIMIT_S = 5.0
+LIMIT_S = 90.0
 
 
 def read(token: int) -> Read:
@@ -26,7 +27,7 @@ def read(token: int) -> Read:
 
 @pytest.fixture
 async def peers() -> AsyncIterator[Peers]:
-    peers = Peers(lambda: bytes(16))
+    peers = Peers(lambda node_id: {REPLICA: node_id})
     yield peers
     await peers.close()
 
@@ -40,6 +41,12 @@ async def test_operations_for_an_address_that_no_resolver_takes_are_answered(pee
         answers = await asyncio.gather(*(send(peers, NOBODYS) for _ in range(MANY)))
     assert {answer.code for answer in answers} == {Code.UNREACHABLE}
     assert NOBODYS in answers[0].text and "label empty" in answers[0].text
+
+
+async def test_a_node_without_a_known_address_is_unreachable(peers: Peers) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        answer = await send(peers, "")
+    assert (answer.code, answer.text) == (Code.UNREACHABLE, "the node has no known address")
 
 
 async def test_nor_do_other_questions_to_such_an_address_raise(peers: Peers) -> None:

@@ -1,4 +1,4 @@
-"""A failure of the power: what was acknowledged is on the disk, and nothing else was shown to anybody."""
+"""A power failure: acknowledged data is on the disk, and no client saw anything else."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from stele.agent.spans import Span
+from stele.agent.stores import Span
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node.cells import Row
 from stele.node.commits import StoreFailed
@@ -123,7 +123,7 @@ async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
 
 
 class HeldSync:
-    """From now on the disk's syncs wait, until they are let go on."""
+    """Blocks the syncs of the disk until it is released."""
 
     def __init__(self, disk: ForgetfulDisk) -> None:
         self.begun = asyncio.Event()

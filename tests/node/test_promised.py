@@ -1,4 +1,4 @@
-"""What a node tells of its promises, for whoever recovers the log: its disk has them over a restart."""
+"""Promises of a node for a recovery of the log. Its disk keeps them over a restart."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
 from stele.domain.tablets.ranges import range_of
-from stele.node.rates import KNOWN_AFTER, Rate, Rates, smoothed
+from stele.node.load import KNOWN_AFTER, Rate, Rates, smoothed
 from tests.domain.load_of import table_of
 
 HALF_LIFE_S = 100.0

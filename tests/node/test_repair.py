@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code, Routing
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import StreamFailed
-from stele.agent.routing import Routing
-from stele.agent.spans import Span
+from stele.agent.stores import Span
 from stele.domain.commands import (
     Cancel,
     CreateKeyspace,
@@ -25,10 +24,9 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.topology.operations.commands import TabletRepair
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, Row
-from stele.node.clock import HybridClock
-from stele.node.comparing import LEAF_ROWS
-from stele.node.rates import Rates
+from stele.node.cells import Cell, HybridClock, Row
+from stele.node.digests import LEAF_ROWS
+from stele.node.load import Rates
 from stele.node.replica import Replica
 from stele.node.store import Store
 from stele.node.streaming import Streamer
@@ -177,7 +175,7 @@ async def test_a_replica_that_lost_all_gets_it_as_it_is(cluster: Cluster) -> Non
 
 
 async def test_all_others_must_be_read_through(cluster: Cluster) -> None:
-    """What only the one has that does not answer would not be repaired."""
+    """Rows on an unavailable replica only would not be repaired."""
     (key,) = cluster.keys(1)
     await cluster.put("n3", (key, Cell(5, False, b"v")))
     cluster.down = {"n3"}

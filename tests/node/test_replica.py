@@ -1,4 +1,4 @@
-"""What a replica refuses: stale versions before and after the work, foreign tokens, closed sessions."""
+"""Rejections by a replica: stale versions before and after the work, foreign tokens, closed sessions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from stele.agent.codes import Code
-from stele.agent.routing import Routing
-from stele.agent.spans import Span, spans_of
+from stele.agent.judging import Code, Routing
+from stele.agent.stores import Span, spans_of
 from stele.domain.commands import CreateKeyspace, Envelope, Rejection
 from stele.domain.decide import decide
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.schema.facts import KeyspaceChanged
+from stele.domain.ring.ranges import MIN_TOKEN
+from stele.domain.schema.model import KeyspaceChanged
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.node import store as store_module
-from stele.node.cells import Cell, Row, stamp_of
-from stele.node.clock import HybridClock
-from stele.node.rates import Rates
+from stele.node.cells import Cell, HybridClock, Row, stamp_of
+from stele.node.load import Rates
 from stele.node.replica import Replica
 from stele.node.store import Into, Permit, Store
 from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
@@ -153,7 +151,7 @@ async def test_a_version_below_both_changes_of_its_range_is_refused_before_the_s
 async def test_a_node_that_has_left_or_is_no_member_yet_coordinates_nothing(
     world: World, node: Node
 ) -> None:
-    """It answers no barrier, so nobody knows which versions it still routes by."""
+    """It answers no barrier, so its versions in use are unknown."""
     for stranger in ("n9", ""):
         refused = await node.code(write(world, coordinating=stranger))
         assert refused is Code.STALE_VERSION

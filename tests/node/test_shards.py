@@ -9,25 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from stele.agent.cleanup import Cleaner
-from stele.agent.codes import Code
+from stele.agent.judging import Code, Routing
 from stele.agent.load import held_of
 from stele.agent.orders import OrderProgress
-from stele.agent.partitions import parted, partition_of, placed
-from stele.agent.routing import Routing
-from stele.agent.spans import Span
+from stele.agent.stores import Span, parted, partition_of, placed
 from stele.domain.commands import CreateKeyspace, CreateTable, MoveTablets, Rollback
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind, TransitionState
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.ranges import Range, RangeReplicas, contains
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.wanted import left_behind
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, Row
-from stele.node.clock import HybridClock
-from stele.node.load import measured
-from stele.node.rates import Rates
+from stele.node.cells import Cell, HybridClock, Row
+from stele.node.load import Rates, measured
 from stele.node.replica import Replica
 from stele.node.store import Store
 from stele.node.streaming import Streamer
@@ -132,7 +127,7 @@ class OneNode:
 
     async def clean(self) -> OrderProgress:
         progress = OrderProgress()
-        cleaner = Cleaner("n1", self.follower, self.store)
+        cleaner = Cleaner("n1", self.follower, self.store, tuple)
         await cleaner.run(self.order(OrderKind.CLEANUP), progress)
         return progress
 
@@ -243,7 +238,7 @@ async def test_a_restart_in_the_middle_of_streaming_begins_anew_and_loses_nothin
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.replica, "scan", dies)
-        patch.setattr("stele.agent.pages.PAGE_BYTES", 50)
+        patch.setattr("stele.agent.stores.PAGE_BYTES", 50)
         with pytest.raises(ConnectionError):
             await node.stream()
     assert 0 < sum([(await node.on_shards(key))[1] for key in keys]) < 40
@@ -254,7 +249,7 @@ async def test_a_restart_in_the_middle_of_streaming_begins_anew_and_loses_nothin
 
 
 async def test_a_cleanup_of_the_whole_node_looks_at_shards(node: OneNode) -> None:
-    """What a shard has of another one's tablet is nobody's: such is left when a cleanup came too late."""
+    """A shard's rows of another shard's tablet are foreign: late cleanups leave them."""
     (one,), (two,) = node.keys(1, 0), node.keys(1, 1)
     await node.write(one, two)
     stray = node.keys(2, 0)[1]
@@ -266,7 +261,7 @@ async def test_a_cleanup_of_the_whole_node_looks_at_shards(node: OneNode) -> Non
     order = node.order(OrderKind.CLEANUP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stele.agent.cleanup.is_wanted", lambda image, order: True)
-        await Cleaner("n1", node.follower, node.store).run(order, OrderProgress())
+        await Cleaner("n1", node.follower, node.store, tuple).run(order, OrderProgress())
     found = [await node.on_shards(key) for key in (one, two, stray)]
     assert found == [(1, 0), (0, 1), (0, 0)]
 
@@ -291,7 +286,7 @@ async def test_of_other_data_than_a_transition_moves_it_asks_for_nothing_to_be_d
 
 
 async def test_rows_of_any_shard_are_given_by_the_name_of_their_data(node: OneNode) -> None:
-    """Who gets them knows of no partition of that shard, and would keep none."""
+    """The receiver does not know the partition of that shard, and would drop the rows."""
     (one,), (two,) = node.keys(1, 0), node.keys(1, 1)
     await node.write(one, two)
     begin(node)

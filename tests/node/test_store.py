@@ -8,6 +8,7 @@ import random
 import signal
 import sqlite3
 import sys
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -16,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.agent.codes import Code
-from stele.agent.spans import Span
+from stele.agent.judging import Code
+from stele.agent.stores import Span
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node import wire
 from stele.node.cells import Cell, Row, newest
@@ -285,6 +286,34 @@ async def test_a_store_that_another_process_holds_refuses_writes_and_goes_on_lat
     other.execute("rollback")
     other.close()
     assert await store.write([row(b"k", 2, b"w")]) == [0]
+    await store.close()
+
+
+async def test_deletions_give_their_room_back_to_the_file_system(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    store = Store(path)
+    for number in range(40):
+        await store.write([Row("ks", number, b"k", 1, False, bytes(100_000))])
+    await store.delete(RING, 30)
+    await store.close()
+    store = Store(path)  # it continues where a process ended
+    await until(lambda: store.free_bytes() == 0, "the free pages to be returned")
+    await until(lambda: path.stat().st_size < 1_100_000, "the file to become shorter")
+    assert (await store.size()).keys == 10
+    await store.close()
+
+
+async def test_a_file_that_cannot_become_shorter_counts_its_free_pages(tmp_path: Path) -> None:
+    """One from before ``auto_vacuum`` was set."""
+    path = tmp_path / "store.sqlite"
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("pragma journal_mode=wal")
+        older.execute(store_module._SCHEMA)
+    store = Store(path)
+    await store.write([Row("ks", number, b"k", 1, False, bytes(100_000)) for number in range(40)])
+    assert store.free_bytes() == 0
+    await store.delete(RING, 30)
+    assert 3_000_000 < store.free_bytes() < 3_100_000
     await store.close()
 
 

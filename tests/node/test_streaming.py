@@ -11,12 +11,10 @@ import msgspec
 import pytest
 
 from stele.agent import pulling
-from stele.agent.codes import Code
+from stele.agent.judging import Code, Routing
 from stele.agent.orders import OrderProgress
-from stele.agent.pace import BURST_S
-from stele.agent.pages import PAGE_S
-from stele.agent.pulling import PORTION_RANGES, StreamFailed, portions_of
-from stele.agent.routing import Routing
+from stele.agent.pulling import BURST_S, PORTION_RANGES, StreamFailed, portions_of
+from stele.agent.stores import PAGE_S
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
@@ -25,9 +23,8 @@ from stele.domain.ring.ranges import Range, contains
 from stele.domain.sessions import SessionClosedError
 from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, Row
-from stele.node.clock import HybridClock
-from stele.node.rates import Rates
+from stele.node.cells import Cell, HybridClock, Row
+from stele.node.load import Rates
 from stele.node.replica import Replica
 from stele.node.store import Into, Permit, Store
 from stele.node.streaming import Streamer
@@ -178,10 +175,23 @@ async def test_without_the_node_that_it_takes_over_from_it_merges_a_majority(
         assert await cluster.at("n4", key) == expected[key]
 
 
+async def test_of_a_further_source_that_has_the_same_rows_none_is_pulled(cluster: Cluster) -> None:
+    keys = gained(cluster.world, 60)
+    for key in keys:
+        for node_id in ("n1", "n2", "n3"):
+            await cluster.put(node_id, key, Cell(1, False, b"the same"))
+    cluster.down = {replaced(cluster.world, keys[0])}
+    progress = await cluster.stream()
+    assert progress.keys_done == 60, "each row comes once"
+    assert progress.bytes_done == progress.bytes_total
+    compared = sum(source.bytes_compared for source in progress.sources.values())
+    assert 0 < compared == progress.bytes_compared < progress.bytes_done
+
+
 async def test_large_ranges_come_in_pages(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stele.agent.pages.PAGE_BYTES", 1000)
+    monkeypatch.setattr("stele.agent.stores.PAGE_BYTES", 1000)
     keys = gained(cluster.world, 100)
     for key in keys:
         for node_id in ("n1", "n2", "n3"):
@@ -355,7 +365,7 @@ async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
 async def test_a_page_whose_session_closes_before_its_turn_is_not_written(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits behind other writes; the node may be fenced out and cleaned up by then."""
+    """It waits behind other writes, and the node may be fenced and cleaned up before its turn."""
     (key,) = gained(cluster.world, 1)
     for node_id in ("n1", "n2", "n3"):
         await cluster.put(node_id, key, Cell(5, False, b"v"))

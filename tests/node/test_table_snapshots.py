@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
-from stele.agent.partitions import parted, placed, write_partitions
-from stele.agent.spans import Span
+from stele.agent.stores import Span, parted, placed, write_partitions
 from stele.domain.commands import (
     Advance,
     Cancel,
@@ -31,17 +30,23 @@ from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
+from stele.domain.table_snapshots.model import TableSnapshot, WrittenPart
 from stele.domain.topology.operations.commands import TabletRestore
 from stele.log.follower import LogFollower
 from stele.node import snapshotting
-from stele.node.backups import Backups, decode_rows, encode_rows
-from stele.node.cells import Cell, Row
-from stele.node.clock import HybridClock
-from stele.node.frozen import frozen
-from stele.node.manifests import MANIFEST, Missing, decode_manifest, encode_manifest, files_of
+from stele.node.backups import (
+    MANIFEST,
+    Backups,
+    Missing,
+    decode_manifest,
+    decode_rows,
+    encode_manifest,
+    encode_rows,
+    files_of,
+)
+from stele.node.cells import Cell, HybridClock, Row
 from stele.node.restoring import RestoreFailed, Restorer
-from stele.node.snapshotting import Snapshotter
+from stele.node.snapshotting import Snapshotter, frozen
 from stele.node.store import Store
 from stele.node.wire import Fetch, Fetched
 from tests.node.world import TERM, Sessions, World, until
@@ -52,7 +57,7 @@ ALL = -(2**63)
 
 
 class Cluster:
-    """Three replicas of two tablets, each with a backup folder of its own, or all with one."""
+    """Three replicas of two tablets, each with a separate backup folder, or all with one."""
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
         self.world = world
@@ -76,7 +81,7 @@ class Cluster:
         return await self.restorer(node_id).give(fetch)
 
     def share(self) -> None:
-        """One folder for all; nobody can ask another."""
+        """Use one folder for all. They cannot fetch from each other."""
         self.backups = {name: Backups(self.folder / "shared", name) for name in NODES}
         self.down = {*NODES}
 
@@ -94,7 +99,7 @@ class Cluster:
         )
 
     def spans(self, node_id: str, table: str = TABLE) -> list[Span]:
-        """Of all tablets, each where it is read from."""
+        """Return the spans of all tablets, with their readers."""
         data = self.world.image.schema.serving(table)
         assert data is not None
         tablets = self.world.image.ring.placements[data.placement].rows
@@ -106,7 +111,9 @@ class Cluster:
         rows = (await self.stores[node_id].page(spans, None, 2**30)).rows
         return [row._replace(keyspace=parted(row.keyspace)[0]) for row in rows]
 
-    def order(self, kind: OrderKind, node_id: str) -> Order:
+    async def order(self, kind: OrderKind, node_id: str) -> Order:
+        # As OrderExecutor does: an order waits until its session is known here.
+        await self.follower.wait_for_epoch(self.world.image.epoch)
         topology = self.world.image.topology
         return Order(
             node_id=node_id,
@@ -120,11 +127,11 @@ class Cluster:
     async def write(self, node_id: str) -> OrderProgress:
         progress, store = OrderProgress(), self.stores[node_id]
         writer = Snapshotter(self.follower, self.sessions, store, self.backups[node_id])
-        await writer.run(self.order(OrderKind.SNAPSHOT, node_id), progress)
+        await writer.run(await self.order(OrderKind.SNAPSHOT, node_id), progress)
         return progress
 
     async def snapshot(self, *node_ids: str) -> TableSnapshot:
-        """Those write, and the log says so."""
+        """These nodes write the snapshot, and the log records it."""
         self.world.apply(SnapshotTable(name=TABLE, snapshot=TAG), TAG)
         self.world.open(TAG)
         self.world.fence()
@@ -161,7 +168,7 @@ class Cluster:
 
     async def restore(self, node_id: str) -> OrderProgress:
         progress = OrderProgress()
-        await self.restorer(node_id).run(self.order(OrderKind.RESTORE, node_id), progress)
+        await self.restorer(node_id).run(await self.order(OrderKind.RESTORE, node_id), progress)
         return progress
 
     def file(self, node_id: str, name: str) -> Path:
@@ -327,7 +334,7 @@ async def test_a_restore_that_has_ended_writes_nothing_more(cluster: Cluster) ->
     await cluster.put("n1", *cells(20))
     await cluster.snapshot()
     cluster.begin()
-    order, restorer = cluster.order(OrderKind.RESTORE, "n2"), cluster.restorer("n2")
+    order, restorer = await cluster.order(OrderKind.RESTORE, "n2"), cluster.restorer("n2")
     cluster.world.apply(Cancel("back"), "cancel")
     with pytest.raises(RestoreFailed, match="has ended"):
         await restorer.run(order, OrderProgress())

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-from stele.agent.cleanup import foreign_ranges
-from stele.agent.codes import Code
+from stele.agent.cleanup import Truncator, foreign_ranges
+from stele.agent.judging import Code, Routing
 from stele.agent.orders import OrderProgress
-from stele.agent.routing import Routing
-from stele.agent.truncation import Truncator
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.ranges import Range
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, Row
-from stele.node.clock import HybridClock
-from stele.node.rates import Rates
+from stele.node.cells import Cell, HybridClock, Row
+from stele.node.load import Rates
 from stele.node.replica import Replica
 from stele.node.store import Store
 from stele.node.wire import Answer, Read, ReadMode, Write
 from tests.node.world import TERM, Sessions, World
 
 OLD, NEW = Cell(9, False, b"old"), Cell(3, False, b"new")
-"""What is written after a truncation may have the lower timestamp."""
+"""Writes after a truncation may have the lower timestamp."""
 
 
 def order(world: World) -> Order:
@@ -151,7 +147,7 @@ async def test_a_replica_that_does_not_know_of_the_truncation_reads_on_first(
 
 
 async def test_truncated_data_is_nobodys(world: World) -> None:
-    """What a node that was excluded, or a disk that came back, still has of it is cleaned up."""
+    """Remains on a node that was excluded, or on a disk that returned, are cleaned up."""
     old = world.data_id
     world.truncate()
     assert foreign_ranges(world.image, "n1", old) == [Range(MIN_TOKEN, MIN_TOKEN)]

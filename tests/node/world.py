@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from stele.domain.commands import (
@@ -24,6 +24,7 @@ from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.codec import encode_epoch
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.recovery import start_after
 from tests.domain.history import join, three_nodes
 
 KEYSPACE = "library"
@@ -59,6 +60,15 @@ class World:
 
     async def follower(self) -> LogFollower:
         follower = LogFollower(MemoryLog(self.partition))
+        follower.start()
+        await follower.wait_for_epoch(self.image.epoch)
+        return follower
+
+    async def follower_after(self, image: Image) -> LogFollower:
+        """Return a follower of a recovered log, which continues after ``image``."""
+        follower = LogFollower(
+            MemoryLog(self.partition), start_after(image, self.partition.records[0])
+        )
         follower.start()
         await follower.wait_for_epoch(self.image.epoch)
         return follower
@@ -158,7 +168,7 @@ class World:
         return (key for key in self._candidates() if condition(self.row(key)))
 
     def recover(self, last_epoch: int = 0) -> Image:
-        """The log is lost, and goes on after ``last_epoch``, whose image is returned, in a topic made anew."""
+        """Recover the log after ``last_epoch``, in a recreated topic. Return that epoch's image."""
         self.history.recover(RECOVERED, last_epoch)
         self.partition = MemoryPartition()
         self._written = len(self.history.epochs) - 1
@@ -203,3 +213,9 @@ class Sessions:
 
     def session_is_open(self, session: str) -> bool:
         return self.manager.is_open(session)
+
+    def may_store(self, _: str) -> bool:
+        return True
+
+    async def wait_until_noted(self, data_ids: Collection[str], timeout_s: float) -> None:
+        raise AssertionError("all is noted")

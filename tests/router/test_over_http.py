@@ -10,15 +10,16 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from stele.client import OtherHistoryError, ServiceAwayError, check
 from stele.domain.commands import CreateKeyspace, CreateTable, DropKeyspace, SetSetting, Truncate
 from stele.domain.image import Image
 from stele.log.errors import AnchorLostError
-from stele.router import NotReady, Router, StaleRoute, http_router, over_http
+from stele.router import NotReady, Router, StaleRoute, http_router
 from stele.router.over_http import LACKS_S, LINE_BYTES
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.transport import HttpTransport, OnPiece
+from tests.deployment.in_memory import Site
 from tests.domain.history import History, join, three_nodes
-from tests.router.site import Site
 from tests.services.world import until
 
 TABLE = "music.songs"
@@ -139,7 +140,7 @@ class Answers(HttpTransport):
         """Given once each, in their order; what has none any more is answered by the service."""
         self.always = dict[str, tuple[int, bytes]]()
         self.changed: Callable[[bytes], bytes] = lambda body: body
-        """What differences are changed to."""
+        """Changes the differences."""
 
     async def ask(
         self,
@@ -217,8 +218,8 @@ def test_what_begins_anew_is_what_a_metadata_log_says_of_its_history(
     status: int, code: str, is_anew: bool
 ) -> None:
     body = bytearray(msgspec.json.encode(ErrorBody(code, "It is so.")))
-    with pytest.raises(over_http._Anew if is_anew else over_http._Away):
-        over_http._check("/v1/changes", status, body)
+    with pytest.raises(OtherHistoryError if is_anew else ServiceAwayError):
+        check("/v1/changes", status, body)
 
 
 async def test_a_router_leaves_a_service_whose_reader_has_stopped() -> None:
@@ -373,7 +374,7 @@ async def test_what_is_no_address_is_refused_at_once(url: str, why: str) -> None
 
 
 async def test_who_does_not_answer_is_told_of_in_words() -> None:
-    with pytest.raises(NotReady, match=r"http://127.0.0.1:1 does not answer: Cannot connect"):
+    with pytest.raises(NotReady, match=r"http://127.0.0.1:1 does not answer: nothing answers"):
         async with http_router("http://127.0.0.1:1", 0.5):
             pass
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from msgspec.structs import replace
 
 from stele.domain.commands import SetSetting
-from stele.domain.features.messages import REPORT_SOURCES
+from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
@@ -46,7 +46,7 @@ class Broker:
             self.partition.append(encode_epoch(epoch))
 
     def lose_the_topic(self) -> None:
-        """It is made anew, and who reads it is told so."""
+        """Recreate the topic, and inform its readers."""
         self.partition.recreate()
         self.opened[-1].on_error(OffsetGoneError(9, "it is gone"))
 
@@ -220,7 +220,7 @@ async def test_a_topic_that_was_made_anew_and_is_empty_takes_nothing_from_a_rout
 async def test_a_router_does_not_go_over_to_a_cluster_that_was_founded_anew(
     history: History,
 ) -> None:
-    """Nothing of it is what its client has read and written."""
+    """It has nothing of what its client has read and written."""
     broker = Broker(history)
     async with broker.router() as router:
         broker.lose_the_topic()
@@ -230,7 +230,7 @@ async def test_a_router_does_not_go_over_to_a_cluster_that_was_founded_anew(
         broker.give(anew, len(anew.epochs))
         await asyncio.sleep(10 * SlowLog.PAUSE_S)
         assert router.image.cluster_id == "demo/1" and router.epoch == len(history.epochs)
-        assert "make the router anew" in router.trouble
+        assert "create a new router" in router.trouble
 
 
 async def test_each_reader_is_stopped_when_it_is_left(history: History) -> None:

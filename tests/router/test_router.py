@@ -41,7 +41,7 @@ WITHOUT = [
     "structlog",
     "uvicorn",
 ]
-"""What a client need not have installed."""
+"""Packages that a client does not need."""
 
 
 def router_at(image: Image) -> Router:
@@ -127,7 +127,7 @@ async def test_a_stale_answer_is_tried_again_with_what_came_meanwhile() -> None:
 async def test_what_stays_stale_is_given_up_in_time_and_other_errors_at_once() -> None:
     router = router_at(World().image)
     tries = 0
-    with pytest.raises(StaleTooLong, match="nothing newer came in time"):
+    with pytest.raises(StaleTooLong, match="no newer state arrived in time"):
         async for attempt in router.attempts(KEYSPACE, b"k", timeout_s=0.1):
             with attempt:
                 tries += 1
@@ -162,7 +162,9 @@ Send = Callable[[Place], Awaitable[str]]
 
 
 def send_to(**ends: object) -> tuple[Send, list[str]]:
-    """Who is in ``ends`` fails so, or never answers (None); the list has those who did it."""
+    """Return a function that sends to replicas. Those in ``ends`` fail so, or never answer (None). The list has
+    those that did the work.
+    """
     done = list[str]()
 
     async def send(place: Place) -> str:

@@ -1,4 +1,4 @@
-"""When a process ends so that it begins anew, and when it stays since it may hold what nobody else has."""
+"""Processes that restart on errors, and processes that stay since they may have unique data."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from stele.domain.cluster.facts import LogRecovered
+from stele.domain.cluster.model import LogRecovered
 from stele.log.errors import (
     AnchorLostError,
     LogError,
@@ -16,9 +16,9 @@ from stele.log.errors import (
     RecoveredError,
     TruncatedError,
 )
-from stele.runtime import anew
-from stele.runtime.anew import begin_anew
+from stele.runtime import starting
 from stele.runtime.catch_up import CatchUp
+from stele.runtime.starting import begin_anew
 
 RECOVERED = LogRecovered("0a" * 16, 5, "0b" * 16, "0c" * 16, "", 5, 0)
 
@@ -78,11 +78,11 @@ async def test_who_meets_a_recovery_before_it_has_read_the_log_waits_for_a_snaps
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has just begun without one, and would do nothing but begin again."""
-    monkeypatch.setattr(anew, "LOOK_S", 0.001)
+    monkeypatch.setattr(starting, "LOOK_S", 0.001)
     failed, ended, replica = asyncio.Event(), list[int](), Replica()
     failed.set()
     await asyncio.wait_for(
-        anew.begin_anew(
+        starting.begin_anew(
             failed,
             lambda: RecoveredError(3, RECOVERED, "recovered"),
             lambda: bytes(16),
@@ -96,7 +96,7 @@ async def test_who_meets_a_recovery_before_it_has_read_the_log_waits_for_a_snaps
 
 
 async def test_who_knows_no_replica_that_could_tell_begins_again() -> None:
-    """Its next start may find a topic that was made anew."""
+    """Its next start may find a recreated topic."""
     failed, ended = asyncio.Event(), list[bool]()
     failed.set()
     await asyncio.wait_for(

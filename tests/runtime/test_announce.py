@@ -1,4 +1,4 @@
-"""An announcement is said under one id until it is known what became of it, and anew where the log is wrong."""
+"""An announcement keeps its id until its outcome is known, and is repeated where the log differs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from immutables import Map
 from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Rejection
-from stele.domain.commits.facts import Commits
+from stele.domain.commits.model import Commits
 from stele.domain.image import Image
 from stele.domain.names import CommitMode
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.ids import state_time_ms, time_ms
-from stele.domain.services.facts import Service, ServicesImage
+from stele.domain.services.model import Service, ServicesImage
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
 from stele.runtime.announce import Announcer, announced, announcement, growing_pauses, own_service
@@ -29,7 +29,7 @@ from tests.services.world import until
 
 
 class Asked:
-    """What was asked, and how it is answered: with the next of ``answers``, the last one again and again."""
+    """Requests, and their answers: the next of ``answers``, the last one repeatedly."""
 
     def __init__(self, *answers: Exception | int | None) -> None:
         self.ids: list[str] = []
@@ -173,8 +173,8 @@ async def test_a_process_whose_row_is_of_an_earlier_one_announces_itself_anew(
     settings: ServiceSettings,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What the earlier one said came to the log late. Each row that is wrong has an id of its own, which stays
-    until it is answered.
+    """The announcement of the earlier one was decided late. Each wrong row has a separate id, which stays until
+    it is answered.
     """
     answers = Asked(TimeoutError("no answer"), None)
     monkeypatch.setattr(module, "announce", answers.announce)

@@ -1,4 +1,4 @@
-"""Who is let in by a token, and what for."""
+"""Access by tokens, and their permissions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,16 @@ from stele.runtime.callers import (
     line_of,
     read_callers,
 )
-from stele.runtime.http import Health, HttpError, bind, build_app, serving
-from stele.runtime.http_direct import Direct, Respond, json_answer
+from stele.runtime.http import (
+    Answer,
+    Health,
+    HttpError,
+    PlainHandler,
+    bind,
+    build_app,
+    json_answer,
+    serving,
+)
 from stele.runtime.settings import ConfigurationError, ServiceSettings
 from stele.runtime.tokens import TOKEN_FORM, digest_of, new_token
 
@@ -98,7 +106,7 @@ def test_one_name_may_have_two_tokens() -> None:
         (f"ada {'a' * 64} drop_everything", "line 1: there is no command .* at place 1"),
         (f"ada {'a' * 64} remove,", "line 1: there is no command .* at place 2"),
         (f"ada {'a' * 64} remove, leave", "line 1: write a name"),
-        (f"ada {'a' * 64}\nbob {'a' * 64}", "line 2: its token stands in a line before it"),
+        (f"ada {'a' * 64}\nbob {'a' * 64}", "line 2: an earlier line has the same token"),
         (f"coordinator {'a' * 64}", "line 1: .* of Stele's own"),
         (f"tablet-balancer {'a' * 64} leave", "line 1: .* of Stele's own"),
         (f"{'a' * 257} {'a' * 64}", "line 1: .* is no name"),
@@ -266,10 +274,9 @@ def test_a_process_does_not_start_on_a_file_that_cannot_be_read(tmp_path: Path) 
     assert callers_of(ServiceSettings()) is None
 
 
-def guarded(callers: Callers) -> Direct:
-    def who(_: bytes, authorization: str, respond: Respond) -> None:
-        name = callers.who(authorization).name
-        respond(lambda: json_answer(name))
+def guarded(callers: Callers) -> PlainHandler:
+    async def who(_: bytes, authorization: str) -> Answer:
+        return json_answer(callers.who(authorization).name)
 
     return who
 
@@ -282,7 +289,7 @@ async def in_pieces() -> AsyncIterator[bytes]:
 async def asking_who(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that tells whose token it was shown."""
     callers = Callers(file_of(folder, line_of("ada", ADA), line_of("ci", CI)))
-    app = build_app("trial", [], lambda: Health(ok=True), direct={"/who": guarded(callers)})
+    app = build_app("trial", [], lambda: Health(ok=True), plain={"/who": guarded(callers)})
     async with (
         serving(app, bind("127.0.0.1", 0)) as url,
         httpx.AsyncClient(base_url=url, timeout=90) as http,
@@ -296,7 +303,7 @@ async def asking_who(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
 async def test_two_headers_are_none(
     tmp_path: Path, first: str, second: str, *, chunked: bool
 ) -> None:
-    """Either way: else a proxy that looks at one of them lets in who is another one here."""
+    """In either order: otherwise a proxy that reads one of them would accept another caller."""
 
     async with asking_who(tmp_path) as http:
         headers = [("authorization", first), ("authorization", second)]

@@ -16,23 +16,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stele.log import refusals
+from stele.log import deliveries
 from stele.runtime.http import (
     Health,
     HttpError,
     JsonResponse,
+    StartFailed,
     bind,
     build_app,
     read_json,
     serving,
 )
-from stele.runtime.http_server import StartFailed
 from stele.runtime.settings import ConfigurationError
 
 WELL = Health(ok=True, epoch=7, state_id="s7", lag_epochs=0)
 LIMIT_BYTES = 1_000_000
 NESTED = b'{"more":' + b"[" * 400_000 + b"]" * 400_000 + b"}"
-"""JSON that is deeper than any stack, where nobody looks at what it is."""
+"""JSON deeper than any stack, in an unknown field."""
 
 
 class Ask(msgspec.Struct):
@@ -69,17 +69,17 @@ async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_who_is_refused_by_kafka_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals._Process, "newest", ("", 0.0))
+    monkeypatch.setattr(deliveries._Process, "newest", ("", 0.0))
     async with client() as http:
         assert (await http.get("/healthz")).status_code == 200
-        refusals.Refusals()(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        deliveries.Refusals()(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         answer = await http.get("/healthz")
     assert answer.status_code == 503
     health = msgspec.json.decode(answer.content, type=Health)
     assert not health.ok
     assert health.epoch == WELL.epoch
     assert "Refused by Kafka" in health.reason
-    assert "docs/operations/security.md" in health.reason
+    assert "docs/guides/secure.md" in health.reason
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""HTTPS of a process: what it is served with, and by which authorities it is believed."""
+"""HTTPS of a process: its certificate, and the authorities that clients accept."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from stele.console.upstream import plain
+from stele.client import plain
 from stele.runtime.http import Health, bind, build_app, serving
-from stele.runtime.http_client import connector
 from stele.runtime.http_tls import certificate_refused, server_tls
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
+from stele.runtime.transport import connector
 from tests.certificates import Authority
 from tests.docs.pages import REPOSITORY
 
@@ -68,7 +68,7 @@ def test_what_does_not_go_together_ends_a_start(tmp_path: Path, lacks: str, prob
 
 @pytest.mark.parametrize("content", [None, "", "no certificate"])
 def test_authorities_that_cannot_be_read_end_a_start(tmp_path: Path, content: str | None) -> None:
-    """OpenSSL passes over them without a word: nobody is believed then, or whom the machine believes."""
+    """OpenSSL ignores them without an error, and uses none or the machine's own."""
     file = tmp_path / "authorities"
     if content is not None:
         file.write_text(content)

@@ -20,7 +20,7 @@ from stele.runtime.java import (
 
 
 def install(folder: Path, version: str, *, modules: bool = True) -> Path:
-    """A `java` that says this of its version; without modules it starts with none that is asked for."""
+    """Install a `java` that prints this version. Without modules it fails for any requested module."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     refuse = "" if modules else 'case "$1" in --add-modules*) exit 1;; esac\n'

@@ -142,10 +142,29 @@ def test_servers_are_separated_by_commas_and_blanks_do_not_count(files: dict[str
 
 
 @pytest.mark.parametrize(
-    "text", ["broker", "broker:9093,", ",", "::1:9093", "kafka://b:1", "a:1;b:2", "b:port", "a b:1"]
+    "text",
+    ["broker", "broker:9093,", ",", "::1:9093", "kafka://b:1", "a:1;b:2", "b:port", "a b:1", "b:0"],
 )
 def test_what_is_no_server_is_named(files: dict[str, str], text: str) -> None:
     assert f"STELE_KAFKA_BOOTSTRAP={text}: '" in refused(files | {"STELE_KAFKA_BOOTSTRAP": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "correction"),
+    [
+        ("a:9092,b:9092,", "Write STELE_KAFKA_BOOTSTRAP=a:9092,b:9092."),
+        (
+            "SASL_SSL://a:9092,SASL_SSL://b:9092",
+            "Write STELE_KAFKA_BOOTSTRAP=a:9092,b:9092 and STELE_KAFKA_SECURITY_PROTOCOL=SASL_SSL.",
+        ),
+        ("kafka://a:9092", "Separate several brokers by commas"),
+        ("a:99999", "Separate several brokers by commas"),
+    ],
+)
+def test_a_refused_bootstrap_names_what_to_write(
+    files: dict[str, str], text: str, correction: str
+) -> None:
+    assert correction in refused(files | {"STELE_KAFKA_BOOTSTRAP": text})
 
 
 def test_a_user_is_one_line(files: dict[str, str]) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.cimpl import NewTopic
 
+from stele.log import flows
 from stele.log.brokers import Brokers
+from stele.log.flows import FlowReader
 from stele.runtime.kafka import (
     Topic,
     TopicsUnavailable,
+    differences,
     ensure_topics,
     make_topic,
+    named_specs,
+    read_topics,
     topic_name,
     topic_specs,
 )
 from stele.stack.ports import free_port
+from tests.node.world import until
 
 pytestmark = pytest.mark.broker
 
@@ -65,6 +74,45 @@ def test_several_processes_may_make_the_topics_at_once(kafka: str, cluster: str)
 def test_no_broker_is_an_error_within_the_deadline() -> None:
     with pytest.raises(TopicsUnavailable, match="list the topics"):
         ensure_topics(Brokers(f"127.0.0.1:{free_port()}"), "c", deadline_s=0.5)
+
+
+def test_a_topic_that_the_brokers_made_themselves_gets_its_partitions(
+    kafka: str, cluster: str
+) -> None:
+    """As where ``auto.create.topics.enable`` is on, and somebody writes to a topic that was deleted."""
+    admin, name = AdminClient({"bootstrap.servers": kafka}), topic_name(cluster, Topic.ACKS)
+    made = admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    made[name].result(timeout=90)
+    ensure_topics(Brokers(kafka), cluster)
+    specs = named_specs(cluster, 1)
+    states = read_topics(admin, specs)
+    assert {each: state.partitions for each, state in states.items()} == {
+        each: spec.partitions for each, spec in specs.items()
+    }
+    found = differences(specs, states, development=True)
+    assert {each.topic for each in found} == {name}
+    assert any("cleanup.policy=delete" in each.text for each in found)
+
+
+async def test_a_reader_of_a_flow_reads_partitions_that_are_added(
+    kafka: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "LOOK_FOR_PARTITIONS_S", 0.0)
+    admin, name = AdminClient({"bootstrap.servers": kafka}), topic_name(cluster, Topic.ACKS)
+    made = admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    await asyncio.to_thread(made[name].result, 90)
+    heard = list[bytes]()
+    reader = FlowReader(Brokers(kafka), name, heard.append, lambda _: None)
+    await reader.start()
+    try:
+        await asyncio.to_thread(ensure_topics, Brokers(kafka), cluster)
+        producer = Producer({"bootstrap.servers": kafka})
+        for partition in range(4):
+            producer.produce(name, value=b"%d" % partition, partition=partition)
+        await asyncio.to_thread(producer.flush, 90)
+        await until(lambda: sorted(heard) == [b"0", b"1", b"2", b"3"], "all partitions are read")
+    finally:
+        await reader.close()
 
 
 def test_a_topic_that_is_missing_is_made_and_said_to_have_been(kafka: str, cluster: str) -> None:

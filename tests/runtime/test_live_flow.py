@@ -14,17 +14,24 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 
 from stele.runtime import live_flow
 from stele.runtime.follow import run_beside
-from stele.runtime.live_flow import FlowLost, LiveFlow, LiveReader, _refused
+from stele.runtime.live_flow import (
+    LOST_LOOKS,
+    Fetched,
+    FlowLost,
+    LiveFlow,
+    LiveReader,
+    Stall,
+    _refused,
+)
 from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
-from stele.runtime.tail import Fetched
 
 LIMIT_S = 90.0
 ACKS = LiveFlow("session-guard", "acks", 1000)
 
 
 class FakeApp(SimpleNamespace):
-    """What the reader looks at in a Faust application."""
+    """The part of a Faust application that the reader uses."""
 
     crashed = False
     should_stop = False
@@ -66,7 +73,7 @@ async def test_reading_is_told_on_and_a_stall_says_why(
     reader: LiveReader, app: FakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_flow, "STALLED_S", 0.5)
-    monkeypatch.setattr(reader, "_why_stalled", lambda: "the topic is gone")
+    monkeypatch.setattr(reader, "_why_stalled", lambda: Stall("the topic is gone"))
     reader._tail.start({0: 0}, {0: 0}, 0.0)
     answers = iter(range(4))
     app.consumer.fetched = lambda: {0: Fetched(0, next(answers, 3))}
@@ -84,6 +91,31 @@ async def test_reading_is_told_on_and_a_stall_says_why(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STALLED_S", "ASK_WHY_S", "LOOK_S"):
+        monkeypatch.setattr(live_flow, name, 0.001)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_reader_that_hangs_while_the_brokers_lead_its_partitions_ends_the_process(
+    reader: LiveReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Stall]()
+
+    def why() -> Stall:
+        """The brokers are away for long, then a backlog is read, then the reader hangs."""
+        away, busy = len(asked) < 3 * LOST_LOOKS, len(asked) < 6 * LOST_LOOKS
+        reader._records += busy
+        asked.append(Stall("away") if away else Stall("hangs", is_readable=True))
+        return asked[-1]
+
+    monkeypatch.setattr(reader, "_why_stalled", why)
+    with pytest.raises(FlowLost, match="hangs: the brokers answer"):
+        await asyncio.wait_for(reader.watch(), LIMIT_S)
+    assert len(asked) == 7 * LOST_LOOKS + 1
 
 
 def test_the_group_is_named_after_the_instance_and_its_member_is_static(tmp_path: Path) -> None:

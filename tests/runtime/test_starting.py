@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from stele.log.errors import OtherHistoryError
+from stele.log.fold import BEGINNING, Start
 from stele.log.follower import Floor
 from stele.log.port import Ends
-from stele.log.start import BEGINNING, Start
 from stele.runtime.answers.catch_up import Known, SnapshotAnswer, StartAnswer
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import Beginning, begin
@@ -84,7 +84,6 @@ async def test_most_replicas_are_waited_for_so_that_a_log_without_its_end_is_not
 
 
 async def test_a_start_goes_on_without_most_replicas_after_a_while() -> None:
-    began_s = time.monotonic()
     _, floor = await started(Replicas((0.0, answer("one", 7))), patience_s=0.3)
     assert floor is not None
     assert floor.epoch == 7
@@ -96,7 +95,6 @@ async def test_a_start_goes_on_without_most_replicas_after_a_while() -> None:
     assert (begins["answered"], begins["of"], begins["why"]) == (0, 2, Replicas().silent)
     assert (await started(Replicas(), patience_s=0.0)).floor is None
     assert (await started(Replicas(known=0))).floor is None
-    assert time.monotonic() - began_s < 4
 
 
 async def test_a_replica_that_missed_a_recovery_gives_no_snapshot_though_its_epochs_are_later() -> (
@@ -148,7 +146,7 @@ async def test_the_later_floor_counts(own: int, known: Known, least: int) -> Non
 
 
 async def test_who_acknowledged_an_epoch_that_the_archive_does_not_keep_is_told() -> None:
-    """Nobody can tell any more whether it is of this history; waiting would not end."""
+    """It is unknown whether it is of this history, so waiting would not end."""
     replicas = Replicas((0.0, answer("a", 90, known=Known.UNKNOWN, begins=60)), known=1)
     with pytest.raises(OtherHistoryError, match="begins at epoch 60"):
         await started(replicas, begin_offset=70, floor=Floor(59, b"s" * 16))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stele.runtime.tail import Fetched, Tail
+from stele.runtime.live_flow import Fetched, Tail
 
 
 def test_nothing_is_confirmed_before_every_partition_was_answered() -> None:

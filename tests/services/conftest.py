@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.archive_site import Site
-from tests.services.processes import Start, services
+from tests.deployment.process import Start, services
+from tests.deployment.processes import Deployment
 from tests.services.world import LogWriter, log_writer
 
 
@@ -25,5 +25,5 @@ async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> Asyn
 
 
 @pytest.fixture
-def site(start: Start, kafka: str, topics: str, tmp_path: Path) -> Site:
-    return Site(start, tmp_path, kafka, topics)
+def site(start: Start, kafka: str, topics: str, tmp_path: Path) -> Deployment:
+    return Deployment(start, tmp_path, kafka, topics)

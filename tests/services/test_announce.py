@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stele.domain.commands import AnnounceService, ForgetService
-from stele.domain.services.facts import Service
+from stele.domain.services.model import Service
 from stele.runtime.announce import own_service
-from tests.services.processes import services
+from tests.deployment.process import services
 from tests.services.world import log_writer, until
 
 pytestmark = pytest.mark.broker

@@ -1,4 +1,4 @@
-"""The archive begins later by the settings, on real processes: the same for all, and whoever asks is told."""
+"""Settings move the begin of the archive, on real processes: the same for all replicas, and reported."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from stele.domain.archive.limits import UPKEEP
+from stele.domain.archive.model import UPKEEP
 from stele.log.archive.archive import Archive
-from tests.services.archive_site import Site, change, command, fill, spans
-from tests.services.processes import Service, Start, services
+from tests.deployment.commands import change, command, fill, spans
+from tests.deployment.process import Service, Start, services
+from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -45,8 +46,8 @@ async def settled(log: Service, *replicas: Service) -> dict[str, Any]:
 async def test_old_epochs_go_and_whoever_asks_for_them_is_told_where_they_are(
     start: Start, kafka: str, topics: str, tmp_path: Path
 ) -> None:
-    site = Site(start, tmp_path, kafka, topics)
-    log = await site.metadata_log()
+    site = Deployment(start, tmp_path, kafka, topics)
+    log = await site.metadata_log(found_features="none")
     await start("coordinator", catch_up_urls=site.urls)
     for name, value in (("snapshot_epochs", "40"), ("truncate_behind", "1")):
         await change(log, name, value)
@@ -90,7 +91,7 @@ async def test_old_epochs_go_and_whoever_asks_for_them_is_told_where_they_are(
 
 
 def folded_from(folder: Path, first: int) -> tuple[int, bytes, list[bytes]]:
-    """What the first snapshot and the epochs behind it lead to, where all three were; and its two files."""
+    """Return the state after the first snapshot and the later epochs, its offsets, and its two files."""
     archive = Archive(folder)
     start, kept = archive.begin(decided=True, at_most=first)
     assert kept is not None
@@ -100,7 +101,7 @@ def folded_from(folder: Path, first: int) -> tuple[int, bytes, list[bytes]]:
 
 
 async def whoever_asks_is_told(
-    site: Site, log: Service, replica: Service, first: int, store: str
+    site: Deployment, log: Service, replica: Service, first: int, store: str
 ) -> None:
     for path in (f"/v1/epochs/{first - 1}", "/v1/epochs?from=1", f"/v1/state?epoch={first - 1}"):
         answer = await ask(log, path)

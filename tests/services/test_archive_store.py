@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from stele.cli.main import run
+from tests.deployment.commands import change, command, fill, is_well, newest, spans
+from tests.deployment.process import Service, services
+from tests.deployment.processes import Deployment
 from tests.servers import S3Server, s3_server
-from tests.services.archive_site import Site, change, command, fill, is_well, newest, spans
-from tests.services.processes import Service, services
 from tests.services.test_recover import remake
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -33,9 +34,9 @@ def own_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 @pytest.fixture
 async def site(
     kafka: str, topics: str, redis_url: str, tmp_path: Path, own_s3: S3Server
-) -> AsyncIterator[Site]:
+) -> AsyncIterator[Deployment]:
     async with services(kafka, topics, redis_url, tmp_path) as start:
-        yield Site(start, tmp_path, kafka, topics)
+        yield Deployment(start, tmp_path, kafka, topics)
 
 
 async def stele(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -65,7 +66,7 @@ async def end(service: Service) -> None:
 
 
 async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
-    site: Site,
+    site: Deployment,
     own_s3: S3Server,
     kafka: str,
     topics: str,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.archive_site import (
-    Site,
+from tests.deployment.commands import (
     change,
     command,
     fill,
@@ -15,13 +14,16 @@ from tests.services.archive_site import (
     snapshots,
     spans,
 )
+from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SNAPSHOT_EPOCHS = 50
 
 
-async def test_a_truncated_log_is_whole_for_everybody(site: Site, kafka: str, topics: str) -> None:
+async def test_a_truncated_log_is_whole_for_everybody(
+    site: Deployment, kafka: str, topics: str
+) -> None:
     """Epochs, images and outcomes of before are the same; a new replica gets all of it from the others."""
     log, one = await site.metadata_log(), await site.catch_up(1)
     two = await site.catch_up(2)

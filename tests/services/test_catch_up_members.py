@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.services.archive_site import Site, change, fill, snapshots
-from tests.services.processes import Service, Start, services
+from tests.deployment.commands import change, fill, snapshots
+from tests.deployment.process import Service, Start, services
+from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -35,7 +36,7 @@ async def until_members(log: Service, *names: str, deadline_s: float = 60.0) -> 
 async def test_members_are_changed_and_a_dead_one_is_replaced(
     start: Start, kafka: str, topics: str, tmp_path: Path
 ) -> None:
-    site = Site(start, tmp_path, kafka, topics)
+    site = Deployment(start, tmp_path, kafka, topics)
     log = await site.metadata_log()
     for name, value in (
         ("archive_replication", "1"),
@@ -48,7 +49,7 @@ async def test_members_are_changed_and_a_dead_one_is_replaced(
     await until_members(log, "cu-1")
     await fill(log, 120)
     await snapshots(log, 1)
-    # A coordinator that is at the log's beginning when that is deleted ends, and nobody starts it again here.
+    # A coordinator at the log's beginning ends when that is deleted, and is not restarted here.
     await site.begins_behind(120)
     await start("coordinator", catch_up_urls=site.urls)
     for number in (2, 3):

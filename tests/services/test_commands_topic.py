@@ -1,4 +1,4 @@
-"""What commits how far, and in which order commands reach the writer, without a broker."""
+"""Committed offsets, and the order of commands at the writer, without a broker."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stele.domain.commands import Envelope, SetSetting
 from stele.domain.requests.ids import named
 from stele.log.codec import encode_envelope
-from stele.log.flight import Reply
+from stele.log.flight import Pending
 from stele.metadata_log.commands_topic import CommandsTopic, Progress, Received
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
@@ -63,13 +63,14 @@ class BusyWriter:
         self.all_taken = asyncio.Event()
         self.failure = None
 
-    def submit(self, envelope: Envelope, reply: Reply) -> None:
+    def submit(self, envelope: Envelope) -> Pending:
         if self.refusals:
             self.refusals -= 1
             raise BusyError("full")
         self.taken.append(envelope.request_id)
         if len(self.taken) == 30:
             self.all_taken.set()
+        return asyncio.get_running_loop().create_future()
 
 
 async def test_commands_keep_their_order_while_the_writer_is_busy() -> None:

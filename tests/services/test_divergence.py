@@ -1,4 +1,4 @@
-"""A replica whose state is not the others' begins anew by itself, on real processes."""
+"""A replica with a diverged state restarts with an empty folder, on real processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.domain.archive.limits import UPKEEP
-from stele.domain.requests.decided import to_facts
+from stele.domain.archive.model import UPKEEP
+from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive
 from stele.log.archive.snapshots import head_of
-from tests.services.archive_site import Site, change, fill, is_well, spans
-from tests.services.processes import Service, Start, services
+from tests.deployment.commands import change, fill, is_well, spans
+from tests.deployment.process import Service, Start, services
+from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -51,8 +52,8 @@ async def until_told(log: Service, replica_id: str, times: int) -> None:
     await log.until("/v1/catch_up", told, f"{replica_id} to have diverged {times} times", 60)
 
 
-async def spoiled(site: Site, replica: Service, number: int) -> None:
-    """Its state is another one from here on. Nobody else may start it meanwhile."""
+async def spoiled(site: Deployment, replica: Service, number: int) -> None:
+    """Change its state from here on. No other process may start it meanwhile."""
     replica.kill()
     await asyncio.to_thread(spoil, site.folder_of(number))
     await replica.start()
@@ -61,7 +62,7 @@ async def spoiled(site: Site, replica: Service, number: int) -> None:
 async def test_a_replica_that_diverges_begins_anew_and_agrees(
     start: Start, kafka: str, topics: str, tmp_path: Path
 ) -> None:
-    site = Site(start, tmp_path, kafka, topics)
+    site = Deployment(start, tmp_path, kafka, topics)
     log = await site.metadata_log()
     await start("coordinator", catch_up_urls=site.urls)
     await change(log, "snapshot_epochs", "30")
@@ -87,7 +88,7 @@ async def test_a_replica_that_diverges_begins_anew_and_agrees(
         assert "began anew" in await site.stele("catch-up", "show")
 
 
-async def agrees(site: Site, log: Service, replica_id: str) -> None:
+async def agrees(site: Deployment, log: Service, replica_id: str) -> None:
     await site.stele("log", "snapshot")
 
     def does(answer: Any) -> bool:

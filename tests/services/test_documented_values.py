@@ -1,4 +1,4 @@
-"""What goes by the OpenAPI documents is understood, and what does not is answered 400."""
+"""Values of the OpenAPI documents are accepted, and others are answered with 400."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stele.coordinator.openapi import openapi as of_coordinator
 from stele.coordinator.plans import Plans
 from stele.metadata_log.openapi import openapi as of_metadata_log
 from stele.runtime.http import Health, bind, build_app, serving
-from tests.services.memory_site import Site, memory_site
+from tests.deployment.in_memory import Site, site_with_a_join
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ NEEDED: Final = {
     "/v1/repairs": {"table": "library.books"},
     "/v1/diff": {"from": "1"},
 }
-"""What a path needs beside the parameter that is tried."""
+"""Required parameters of a path beside the tested one."""
 NO_NUMBERS: Final = ("x", "1.5", "1e3", "+1", " 1", "0x1", "--1", "\u0661", "1\0", "9" * 5000)
 STRINGS: Final = ("x", "", "1", "a b", "%", "\0", "\u0661", "library.", ".", ":", "x" * 2000)
 """None is refused for its form alone by every path, and none may break one."""
@@ -37,7 +37,7 @@ ID: Final = "0" * 32
 
 
 def document_of(found: Json) -> Json:
-    """As it is sent."""
+    """Return the document as it is sent."""
     return dict(json.loads(msgspec.json.encode(found)))
 
 
@@ -63,7 +63,7 @@ def parameters(document: Json) -> Iterator[tuple[str, Json, Json]]:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    async with memory_site() as found:
+    async with site_with_a_join() as found:
         yield found
 
 
@@ -170,8 +170,8 @@ def test_a_text_with_one_form_alone_has_it_in_the_document(name: str) -> None:
     "path", ["/v1/epochs?from=1", "/v1/epochs/1", "/v1/epochs/search?limit=1", "/v1/dump?epoch=1"]
 )
 async def test_the_past_is_refused_to_who_has_read_another_log(site: Site, path: str) -> None:
-    """A cluster made anew has epochs with the same numbers."""
-    own = {**dict(parse_qsl(urlsplit(path).query)), "log_id": site.image.log_id.hex()}
+    """A recreated cluster has epochs with the same numbers."""
+    own = {**dict(parse_qsl(urlsplit(path).query)), "log_id": site.writer.image.log_id.hex()}
     found = await site.http.get(urlsplit(path).path, params=own)
     assert found.status_code == 200, found.text
     refused = await site.http.get(urlsplit(path).path, params={**own, "log_id": "cd" * 16})
@@ -181,7 +181,7 @@ async def test_the_past_is_refused_to_who_has_read_another_log(site: Site, path:
 
 @pytest.mark.parametrize("path", ["/v1/epochs", "/v1/changes"])
 async def test_a_stream_from_ahead_of_another_log_is_refused(site: Site, path: str) -> None:
-    """Nothing would come on it until this log has as many epochs, and then those of another cluster."""
+    """It would be empty until this log has that number of epochs, and then have those of another cluster."""
     headers = {"accept": "text/event-stream", "last-event-id": "999999"}
     asked = {"state_id": "ab" * 16, "log_id": "cd" * 16}
     refused = await site.http.get(path, params=asked, headers=headers)

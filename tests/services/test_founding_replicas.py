@@ -1,4 +1,4 @@
-"""A founding asks the catch-up replicas what they hold: one may have got the folder of a backup by then."""
+"""A founding asks the catch-up replicas for their content: one may have the folder of a backup."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def holds(epoch: int, cluster: str = "demo", log_id: str = OLD) -> ArchiveAnswer
 
 
 class Replicas:
-    """They have nothing at the start of a process, and tell a founding what they have by then."""
+    """They are empty at the start of a process, and report later content to a founding."""
 
     replicas = 1
 

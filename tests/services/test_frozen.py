@@ -1,4 +1,4 @@
-"""A frozen log and the real processes around it: nobody changes anything, nobody ends, all goes on after."""
+"""A frozen log and real processes: no state changes, no process ends, and work continues after the thaw."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stele.domain.requests.ids import named
 from stele.domain.requests.not_taken import FROZEN
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
-from stele.log.flight import Reply
-from tests.services.nodes import HTTP_OK, Cluster, cluster_of, state_of
-from tests.services.processes import Start
+from stele.log.flight import Pending
+from tests.deployment.process import Start
+from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
 from tests.services.world import LogWriter, fake_nodes, settle, until
 
 pytestmark = pytest.mark.broker
@@ -29,7 +29,7 @@ NOT_TAKEN = 2
 
 
 async def stele(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], *words: str
+    cluster: Deployment, capsys: pytest.CaptureFixture[str], *words: str
 ) -> tuple[int, str, str]:
     """A command line's exit code and what it printed."""
     capsys.readouterr()
@@ -38,7 +38,7 @@ async def stele(
     return code, printed.out, printed.err
 
 
-async def post(cluster: Cluster, name: str, actor: str = "bob") -> tuple[int, dict[str, Any]]:
+async def post(cluster: Deployment, name: str, actor: str = "bob") -> tuple[int, dict[str, Any]]:
     command = {"type": "set_setting", "name": name, "value": "v"}
     body = {"request_id": named(name), "actor": actor, "command": command}
     async with cluster.http.post(f"{cluster.log_url}/v1/commands", json=body) as answer:
@@ -54,7 +54,7 @@ async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
 ) -> None:
     monkeypatch.delenv("STELE_URL", raising=False)
     monkeypatch.setenv("STELE_ACTOR", "ada")
-    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
+    async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
         monkeypatch.setenv("STELE_COORDINATOR_URLS", cluster.coordinator.url)
         code, out, err = await stele(cluster, capsys, "log", "freeze", "--reason", REASON)
         assert code == 0, err
@@ -93,7 +93,7 @@ async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
         assert code == 0 and "open to all since epoch" in out
         assert (await post(cluster, "early"))[0] == HTTP_OK
         await cluster.normal("n4")
-        assert state_of(cluster, "n4") == NodeState.NORMAL
+        assert cluster.node_state("n4") == NodeState.NORMAL
         history = (await stele(cluster, capsys, "epochs", "--from", str(epoch), "--last", "1"))[1]
         assert "the log is frozen" in " ".join(history.split())
 
@@ -101,17 +101,19 @@ async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
 async def test_a_coordinator_that_is_told_of_a_freeze_sends_the_same_again(
     kafka: str, writer: LogWriter, start: Start
 ) -> None:
-    """The freeze was on its way with the command; nothing was decided, so nothing is planned anew."""
+    """The freeze was in flight with the command. Nothing was decided, so no new plan is made."""
     told: list[str] = []
     plain = writer.pipeline.submit
 
-    def submit(envelope: Envelope, reply: Reply, problem: Rejection | None = None) -> None:
+    def submit(
+        envelope: Envelope, problem: Rejection | None = None, digest: bytes = b""
+    ) -> Pending:
         if len(told) == NOT_TAKEN or not isinstance(envelope.command, Advance):
-            plain(envelope, reply, problem)
-            return
+            return plain(envelope, problem, digest)
         told.append(envelope.request_id)
         image = writer.image
-        reply(
+        pending: Pending = asyncio.get_running_loop().create_future()
+        pending.set_result(
             Outcome(
                 request_id=envelope.request_id,
                 applied=False,
@@ -122,6 +124,7 @@ async def test_a_coordinator_that_is_told_of_a_freeze_sends_the_same_again(
                 log_id=image.log_id,
             )
         )
+        return pending
 
     writer.pipeline.submit = submit  # type: ignore[method-assign]
     await start("coordinator", resend_s=0.3)

@@ -15,8 +15,9 @@ from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Row
 from stele.node.store import Store
-from tests.services.nodes import HTTP_OK, Cluster, Load, cluster_of, load
-from tests.services.world import settle, until
+from tests.deployment.load import stopped
+from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
+from tests.services.world import until
 
 pytestmark = pytest.mark.broker
 
@@ -25,63 +26,51 @@ NOT_FOUND = 404
 
 
 @pytest.fixture
-async def four(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def four(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     names = ("n1", "n2", "n3", "n4")
-    async with cluster_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
+    async with nodes_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
         yield cluster
 
 
-def status_of(cluster: Cluster, request_id: str) -> str:
+def status_of(cluster: Deployment, request_id: str) -> str:
     request = cluster.image.request(request_id)
     return "" if request is None else request.status
 
 
-async def ended(cluster: Cluster, request_id: str) -> str:
-    open_ = (RequestStatus.PENDING, RequestStatus.RUNNING, "")
-    await until(lambda: status_of(cluster, request_id) not in open_, "its end", REST_S)
-    return status_of(cluster, request_id)
-
-
-async def written(cluster: Cluster, writes: int) -> Load:
-    async with load(cluster) as clients:
-        await clients.go_on(writes)
-    return clients
-
-
-async def is_gone(cluster: Cluster, keys: list[str], via: list[str]) -> None:
-    """No quorum has any of these keys, whichever node is asked."""
+async def is_gone(cluster: Deployment, keys: list[str], via: list[str]) -> None:
+    """Return whether no quorum has any of these keys, whichever node is asked."""
     for number, key in enumerate(keys):
         status, _ = await cluster.get(via[number % len(via)], key)
         assert status == NOT_FOUND, (via[number % len(via)], key)
 
 
 async def test_what_was_truncated_never_comes_back_from_a_node_that_was_away(
-    four: Cluster,
+    four: Deployment,
 ) -> None:
-    before = [*(await written(four, 150)).acknowledged]
+    before = [*(await stopped(four.load(), 150)).acknowledged]
     n4 = four.nodes["n4"]
     os.kill(n4.process.pid, signal.SIGSTOP)
     asked = (await four.command(type="truncate", name="library"))["request_id"]
     await until(lambda: status_of(four, asked) == RequestStatus.RUNNING, "its beginning", REST_S)
     via = ["n1", "n2", "n3"]
     await is_gone(four, before, via)
-    after = await written(four, 60)
+    after = await stopped(four.load(), 60)
     assert status_of(four, asked) == RequestStatus.RUNNING, "n4 has not reported"
     n4.kill()
     await n4.start()
-    assert await ended(four, asked) == RequestStatus.DONE
+    assert await four.ended(asked) == RequestStatus.DONE
     assert await four.keys("n4") <= len(after.acknowledged)
 
     await four.start_node("n5")
     await four.normal("n5")
-    await is_gone(
-        four, [key for key in before if key not in after.acknowledged], [*via, "n4", "n5"]
-    )
+    await is_gone(four, before, [*via, "n4", "n5"])
     await after.is_read([*via, "n4", "n5"])
 
 
-async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(four: Cluster) -> None:
-    clients = await written(four, 80)
+async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(
+    four: Deployment,
+) -> None:
+    clients = await stopped(four.load(), 80)
     n1 = four.nodes["n1"]
     n1.kill()
     placement = four.image.placement_of("library")
@@ -105,10 +94,9 @@ async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(four
     await asyncio.sleep(1)
     assert status_of(four, asked) == RequestStatus.RUNNING
     await n1.start()
-    assert await ended(four, asked) == RequestStatus.DONE
+    assert await four.ended(asked) == RequestStatus.DONE
     assert stray
     assert await four.keys("n1") == had
-    await until(lambda: settle(four.image), "rest", REST_S)
     await clients.is_read(["n1", "n2", "n3", "n4"])
     status, _ = await four.get("n1", stray[0].decode())
     assert status != HTTP_OK

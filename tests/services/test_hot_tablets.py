@@ -14,8 +14,7 @@ import pytest
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
 from stele.domain.tablets.ranges import tablet_of
-from tests.services.nodes import Cluster, cluster_of
-from tests.services.test_load import balancer_of, rows_of
+from tests.deployment.processes import Deployment, nodes_of
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
@@ -31,10 +30,10 @@ REST_S = 90
 
 
 @pytest.fixture
-async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Three nodes with an empty table, of which rates weigh nearly all."""
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    """Return three nodes with an empty table, with rates that dominate its weight."""
     node = {"load_interval_s": 0.5, "rate_half_life_s": HALF_LIFE_S}
-    async with cluster_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
+    async with nodes_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
         for name, value in {
             "tablet_rate_weight": 90,
             "minimal_tablet_rate_for_balancing": 1,
@@ -54,7 +53,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluste
 
 
 @asynccontextmanager
-async def busy(cluster: Cluster, keys: Iterator[str]) -> AsyncIterator[None]:
+async def busy(cluster: Deployment, keys: Iterator[str]) -> AsyncIterator[None]:
     """Some clients write one key after the other meanwhile, whether each write succeeds or not."""
 
     async def write() -> None:
@@ -74,12 +73,12 @@ async def busy(cluster: Cluster, keys: Iterator[str]) -> AsyncIterator[None]:
                 await client
 
 
-async def test_a_hot_key_has_a_node_for_itself_and_a_busy_table_is_split(three: Cluster) -> None:
-    balancer = await balancer_of(three)
+async def test_a_hot_key_has_a_node_for_itself_and_a_busy_table_is_split(three: Deployment) -> None:
+    balancer = await three.start_balancer()
     hot = tablet_of(TABLETS, token_of(b"hot"))
 
     def is_alone() -> bool:
-        rows = rows_of(three, TABLE)
+        rows = three.rows(TABLE)
         return sum(row.reads == rows[hot].reads for row in rows) == 1
 
     sizes = f"/v1/balance/sizes?table={TABLE}&order=rate&limit=1"
@@ -92,16 +91,16 @@ async def test_a_hot_key_has_a_node_for_itself_and_a_busy_table_is_split(three: 
         )
         assert [each["tablet"] for each in shown["sizes"]["largest"]] == [hot]
         await until(is_alone, "the hot tablet to be alone", REST_S)
-        assert len(rows_of(three, TABLE)) == TABLETS
+        assert len(three.rows(TABLE)) == TABLETS
         why = (await balancer.get(sizes))["sizes"]["why"]
         assert f"its hottest tablet, {hot}, serves" in why and "a split does not help" in why
         status = await balancer.get("/v1/balance")
         assert (status["balanced_by"], status["rate_weight"]) == ("size", 90)
-        (node,) = rows_of(three, TABLE)[hot].reads
+        (node,) = three.rows(TABLE)[hot].reads
         assert status["nodes"][node]["rate"] > TARGET
 
     def is_split() -> bool:
-        return len(rows_of(three, TABLE)) == 2 * TABLETS
+        return len(three.rows(TABLE)) == 2 * TABLETS
 
     async with busy(three, (f"key-{number}" for number in itertools.count())):
         await until(is_split, "the table to be split", REST_S)

@@ -11,13 +11,12 @@ from stele.cli import dumps
 from stele.cli.client import Client
 from stele.cli.main import run
 from stele.cli.places import find_places
-from stele.domain.legacy.importing import imported
-from stele.domain.membership.hosts import is_unclaimed, unclaimed
+from stele.domain.legacy import import_cluster
+from stele.domain.membership.model import is_unclaimed, unclaimed
 from stele.domain.names import NodeState
-from tests.cli.test_legacy import files
-from tests.domain.legacy.samples import joined
-from tests.services.metadata_logs import Start, instances
-from tests.services.nodes import cluster_without_nodes, is_refused
+from tests.deployment.metadata_log import Start, instances
+from tests.deployment.processes import following, is_refused
+from tests.domain.legacy.samples import EXAMPLE, example
 from tests.services.test_frozen import stele
 from tests.services.world import until
 
@@ -33,9 +32,9 @@ def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
 def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
     start: Start, tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dump, wanted = tmp_path / "shop.json", imported(joined().legacy).image
+    dump, wanted = tmp_path / "shop.json", import_cluster(example()).image
     assert wanted is not None
-    assert run(["import", "read", *files(), f"--output={dump}"]) == 0
+    assert run(["import", "read", f"--file={EXAMPLE}", f"--output={dump}"]) == 0
     service = start("m1", STELE_FOUND="no")
     url = str(service.http.base_url)
     assert not service.get("/v1/topology")["cluster"], "reading writes to no log"
@@ -65,9 +64,9 @@ async def test_nodes_of_a_legacy_cluster_take_their_places_by_their_host_ids(
     kafka: str, topics: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump = tmp_path / "shop.json"
-    assert run(["import", "read", *files(), f"--output={dump}"]) == 0
+    assert run(["import", "read", f"--file={EXAMPLE}", f"--output={dump}"]) == 0
     redis = "redis://127.0.0.1:1/0"
-    async with cluster_without_nodes(kafka, topics, redis, tmp_path) as cluster:
+    async with following(kafka, topics, redis, tmp_path) as cluster:
         log = await cluster.start("metadata_log", found="no")
         cluster.log_url = log.url
         code, _, err = await stele(cluster, capsys, "found", "--from", str(dump))

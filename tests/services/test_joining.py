@@ -1,4 +1,4 @@
-"""How a join ends, and what its node is told, with real processes that are killed at bad moments."""
+"""Ends of joins, and reports to their nodes, with real processes that are killed at bad times."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stele.domain.names import NodeState, RequestStatus
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.services.nodes import (
+from tests.deployment.load import running
+from tests.deployment.process import Service
+from tests.deployment.processes import (
     HTTP_OK,
-    Cluster,
-    address_of,
-    cluster_of,
-    cluster_without_nodes,
-    load,
-    state_of,
+    Deployment,
+    following,
+    nodes_of,
 )
-from tests.services.processes import Service
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
@@ -35,13 +32,13 @@ NODES = ("n1", "n2", "n3", "n4")
 
 
 @pytest.fixture
-async def empty(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Nothing runs yet."""
-    async with cluster_without_nodes(kafka, topics, NO_REDIS, tmp_path) as cluster:
+async def empty(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    """Return a deployment without processes."""
+    async with following(kafka, topics, NO_REDIS, tmp_path) as cluster:
         yield cluster
 
 
-async def founded(cluster: Cluster) -> Service:
+async def founded(cluster: Deployment) -> Service:
     """A metadata-log, without a coordinator: requests stay pending."""
     log = await cluster.start("metadata_log")
     cluster.log_url = log.url
@@ -49,8 +46,8 @@ async def founded(cluster: Cluster) -> Service:
     return log
 
 
-async def start_and_let_end(cluster: Cluster, node_id: str, /, **settings: object) -> str:
-    """What a process says that does not want to start, or that ends soon after."""
+async def start_and_let_end(cluster: Deployment, node_id: str, /, **settings: object) -> str:
+    """Return the output of a process that fails to start, or ends soon after."""
     if node_id in cluster.nodes:
         service = cluster.nodes[node_id]
         with contextlib.suppress(AssertionError):  # it may end before it says where it listens
@@ -66,17 +63,17 @@ async def end_of(service: Service) -> str:
     return service.process.tail()
 
 
-def request_of(cluster: Cluster, node_id: str) -> str:
+def request_of(cluster: Deployment, node_id: str) -> str:
     node = cluster.image.node(node_id)
     return "" if node is None else node.request_id
 
 
-async def known(cluster: Cluster, node_id: str, state: NodeState = NodeState.NONE) -> None:
-    await until(lambda: state_of(cluster, node_id) == state, f"{node_id} to be {state}", 60)
+async def known(cluster: Deployment, node_id: str, state: NodeState = NodeState.NONE) -> None:
+    await until(lambda: cluster.node_state(node_id) == state, f"{node_id} to be {state}", 60)
 
 
 async def test_a_node_whose_join_was_cancelled_ends_with_the_reason_also_when_it_starts_again(
-    empty: Cluster,
+    empty: Deployment,
 ) -> None:
     await founded(empty)
     node = await empty.start_node("n1")
@@ -92,9 +89,9 @@ async def test_a_node_whose_join_was_cancelled_ends_with_the_reason_also_when_it
 
 
 async def test_a_node_that_crashed_before_it_was_answered_is_known_by_where_it_listens_now(
-    empty: Cluster,
+    empty: Deployment,
 ) -> None:
-    """What it asked first is decided last; the id stands for an address that is no more."""
+    """Its first request is decided last, and its id belongs to the former address."""
     log = await founded(empty)
     log.kill()
     node = await empty.start_node("n1")
@@ -104,7 +101,7 @@ async def test_a_node_that_crashed_before_it_was_answered_is_known_by_where_it_l
     await node.start()
     assert node.url != first
     await log.start()
-    await until(lambda: address_of(empty, "n1") == node.url, "n1 by its address of now", 60)
+    await until(lambda: empty.node_address("n1") == node.url, "n1 by its address of now", 60)
     assert node.process.poll() is None
     assert len(empty.image.requests.requests) == 1
     found = await node.get("/v1/node")
@@ -112,7 +109,7 @@ async def test_a_node_that_crashed_before_it_was_answered_is_known_by_where_it_l
 
 
 async def test_a_node_that_waits_to_join_and_lost_its_disk_is_refused_and_told_what_frees_it(
-    empty: Cluster,
+    empty: Deployment,
 ) -> None:
     await founded(empty)
     node = await empty.start_node("n1")
@@ -129,8 +126,8 @@ async def test_a_node_that_waits_to_join_and_lost_its_disk_is_refused_and_told_w
 async def test_a_joining_node_that_crashes_while_it_streams_goes_on_where_it_was(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
-    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
-        async with load(cluster) as clients:
+    async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
+        async with running(cluster.load()) as clients:
             await clients.go_on(100)
             node = await cluster.start_node("n4")
             await known(cluster, "n4", NodeState.BOOTSTRAPPING)
@@ -145,42 +142,16 @@ async def test_a_joining_node_that_crashes_while_it_streams_goes_on_where_it_was
 
         for place in ({"rack": "r9"}, {"dc": "dc9"}):
             said = await start_and_let_end(cluster, "n4", **place)
-            assert "stands in dc1/r4" in said and "STELE_RACK=r4" in said
+            assert "is in dc1/r4" in said and "STELE_RACK=r4" in said
         await node.restart(STELE_DC="dc1", STELE_RACK="r4", STELE_NUM_TOKENS="99")
         await node.until("/healthz", lambda h: h["ok"], "n4 to be well")
         assert "STELE_NUM_TOKENS counts when a node joins" in node.process.tail()
-        await until(lambda: address_of(cluster, "n4") == node.url, "the new address")
+        await until(lambda: cluster.node_address("n4") == node.url, "the new address")
         row = cluster.image.node("n4")
         assert row is not None and row.num_tokens == len(row.tokens) == 4
 
 
-async def test_a_member_that_is_removed_goes_on_saying_why_it_serves_nothing(
-    kafka: str, topics: str, tmp_path: Path
-) -> None:
-    """A supervisor would start it again for ever; and its data may be all that is left of something."""
-    names = ("n1", "n2", "n3", "n4")
-    async with cluster_of(kafka, topics, tmp_path, *names, barrier_patience_s=3) as cluster:
-        node = cluster.nodes["n4"]
-        node.kill()
-        asked = await cluster.command(type="remove", node_id="n4", ignore_nodes=[], force=False)
-        await known(cluster, "n4", NodeState.LEFT)
-        await node.start()
-
-        def is_told(health: dict[str, Any]) -> bool:
-            return not health["ok"] and asked["request_id"] in health["reason"]
-
-        await node.until("/healthz", is_told, "n4 to know that it was removed")
-        shown = await node.get("/v1/node")
-        assert shown["state"] == NodeState.LEFT
-        assert f"has left the cluster (request {asked['request_id']}, remove" in shown["reason"]
-        assert "delete it" in shown["reason"]
-        await until(lambda: "serves no data any more" in node.process.tail(), "its log to say so")
-        assert node.process.poll() is None
-        status, body = await cluster.put("n4", "k", b"v")
-        assert (status, body["code"]) == (503, "node_left")
-
-
-async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Cluster) -> None:
+async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Deployment) -> None:
     """Several founders and nodes, some killed at once and started again: the first record makes the cluster."""
     founders = [f"metadata-log-{number}" for number in range(FOUNDERS)]
     starting = await asyncio.gather(
@@ -209,7 +180,7 @@ async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Clust
         assert (await empty.put(node_id, f"k-{node_id}", b"v"))[0] == HTTP_OK
 
 
-async def test_a_node_with_another_clusters_name_is_told_so(empty: Cluster) -> None:
+async def test_a_node_with_another_clusters_name_is_told_so(empty: Deployment) -> None:
     await founded(empty)
     node = await empty.start_node("n1")
     await known(empty, "n1")
@@ -221,5 +192,5 @@ async def test_a_node_with_another_clusters_name_is_told_so(empty: Cluster) -> N
         "/v1/node", lambda n: "STELE_CLUSTER" in n["reason"], "n2 to look for its cluster"
     )
     assert f"There is no cluster '{name}' yet" in shown["reason"]
-    assert state_of(empty, "n2") == ""
+    assert empty.node_state("n2") == ""
     assert node.process.poll() == EXIT_BAD_CONFIGURATION

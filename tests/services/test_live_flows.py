@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stele.runtime.service import EXIT_OK
-from tests.services.processes import Start
+from tests.deployment.process import Start
 from tests.services.world import LogWriter, until
 
 pytestmark = pytest.mark.broker

@@ -12,17 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.switches import all_off
 from stele.log.brokers import Brokers
 from stele.log.flows import FlowWriter, flow_topic
-from tests.services.nodes import HTTP_OK, Cluster, cluster_of
-from tests.services.processes import Service, Start
+from tests.deployment.commands import delete_topic
+from tests.deployment.process import Start
+from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
 from tests.services.world import LogWriter, until
 
 pytestmark = pytest.mark.broker
@@ -39,10 +37,10 @@ OFF_MS = 12_000
 
 
 @pytest.fixture
-async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     """Three nodes with two tables, whose tablets are larger where n1 has them; only bytes count."""
     node = {"load_interval_s": 1, "rate_half_life_s": 1, "data_file_capacity": CAPACITY}
-    async with cluster_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
+    async with nodes_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
         for name, value in (
             ("minimal_tablet_size_for_balancing", "1"),
             ("tablet_rate_weight", "0"),
@@ -61,9 +59,9 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluste
         yield cluster
 
 
-async def write(cluster: Cluster, table: str) -> None:
+async def write(cluster: Deployment, table: str) -> None:
     """The same number of keys in each tablet."""
-    rows, written, number = rows_of(cluster, table), Counter[int](), 0
+    rows, written, number = cluster.rows(table), Counter[int](), 0
     while sum(written.values()) < TABLETS * KEYS_PER_TABLET:
         key, number = f"key-{number}", number + 1
         tablet = (token_of(key.encode()) + 2**63) * TABLETS >> 64
@@ -75,22 +73,8 @@ async def write(cluster: Cluster, table: str) -> None:
                 assert answer.status == HTTP_OK, await answer.text()
 
 
-def rows_of(cluster: Cluster, table: str) -> list[RangeReplicas]:
-    data = cluster.image.schema.serving(table)
-    assert data is not None
-    return [*cluster.image.ring.placements[data.placement].rows]
-
-
-def reads_of(image: Image, table: str) -> list[tuple[str, ...]]:
-    data = image.schema.serving(table)
-    assert data is not None
-    return [row.reads for row in image.ring.placements[data.placement].rows]
-
-
-async def balancer_of(cluster: Cluster) -> Service:
-    return await cluster.start(
-        "tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3
-    )
+def reads_of(cluster: Deployment, table: str) -> list[tuple[str, ...]]:
+    return [row.reads for row in cluster.rows(table)]
 
 
 def by_size(found: dict[str, Any]) -> bool:
@@ -99,7 +83,7 @@ def by_size(found: dict[str, Any]) -> bool:
     )
 
 
-async def stored(cluster: Cluster) -> Counter[str]:
+async def stored(cluster: Deployment) -> Counter[str]:
     """Bytes of the tables in each node's store, counted after this was asked."""
     found = Counter[str]()
     for name in NAMES:
@@ -112,10 +96,10 @@ async def stored(cluster: Cluster) -> Counter[str]:
     return found
 
 
-async def test_bytes_of_unequal_tablets_are_evened_out(three: Cluster) -> None:
+async def test_bytes_of_unequal_tablets_are_evened_out(three: Deployment) -> None:
     before = await stored(three)
     assert before["n1"] > 1.7 * max(before["n2"], before["n3"])
-    balancer = await balancer_of(three)
+    balancer = await three.start_balancer()
     shown = await balancer.until("/v1/balance", by_size, "all loads to be known", REST_S)
     assert shown["why"] == "the loads of all 3 nodes are known"
     for node in shown["nodes"].values():
@@ -135,14 +119,14 @@ async def test_bytes_of_unequal_tablets_are_evened_out(three: Cluster) -> None:
     assert max(counts) - min(counts) > 1, "not by numbers of replicas"
 
 
-async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Cluster) -> None:
+async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Deployment) -> None:
     """Twice as many as hold twice what they should, and as many as before when they may hold more."""
     await three.command(type="set_setting", name="target_tablet_size_in_bytes", value=str(SMALL))
     before = await stored(three)
-    await balancer_of(three)
+    await three.start_balancer()
 
     def has(tablets: int) -> Callable[[], bool]:
-        return lambda: {len(rows_of(three, table)) for table in TABLES} == {tablets}
+        return lambda: {len(three.rows(table)) for table in TABLES} == {tablets}
 
     await until(has(2 * TABLETS), "tablets to be split", REST_S)
     await three.command(type="set_setting", name="target_tablet_size_in_bytes", value="")
@@ -157,13 +141,13 @@ async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Clu
 
 
 async def test_a_table_that_is_off_keeps_its_tablets_until_the_time_of_the_switch_has_passed(
-    three: Cluster,
+    three: Deployment,
 ) -> None:
     off, other = TABLES
-    before, others = reads_of(three.image, off), reads_of(three.image, other)
+    before, others = reads_of(three, off), reads_of(three, other)
     until_ms = time.time_ns() // 1_000_000 + OFF_MS
     await three.command(type="switch_balancing_off", name=off, until_ms=until_ms)
-    balancer = await balancer_of(three)
+    balancer = await three.start_balancer()
     shown = await balancer.until("/v1/balance", by_size, "all loads to be known", REST_S)
     (switch,) = shown["off"]
     assert (switch["name"], switch["balancing"]["until_ms"]) == (off, until_ms)
@@ -172,22 +156,22 @@ async def test_a_table_that_is_off_keeps_its_tablets_until_the_time_of_the_switc
     def is_on() -> bool:
         image = three.image
         if all_off(image.schema):
-            kept.append(reads_of(image, off))
+            kept.append(reads_of(three, off))
             return False
         return True
 
-    await until(lambda: reads_of(three.image, other) != others, "the other table to move", REST_S)
+    await until(lambda: reads_of(three, other) != others, "the other table to move", REST_S)
     await until(is_on, "the switch to end", REST_S)
     assert kept and all(each == before for each in kept)
     assert time.time_ns() // 1_000_000 >= until_ms
-    await until(lambda: reads_of(three.image, off) != before, "it to be balanced", REST_S)
+    await until(lambda: reads_of(three, off) != before, "it to be balanced", REST_S)
 
 
 async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_reports(
-    three: Cluster, kafka: str, topics: str
+    three: Deployment, kafka: str, topics: str
 ) -> None:
     await three.command(type="switch_balancing_off")
-    balancer = await balancer_of(three)
+    balancer = await three.start_balancer()
     held = await stored(three)
 
     def all_told(found: dict[str, Any]) -> bool:
@@ -224,8 +208,3 @@ async def test_without_the_topic_the_balancer_goes_on_and_says_what_is_missing(
     )
     assert health["ok"] and topic in health["reason"] and "no such topic" in health["reason"]
     assert (await balancer.get("/v1/balance"))["state"] == "no_tablets"
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(20)

@@ -24,8 +24,8 @@ from stele.log.kafka import KafkaLog
 from stele.metadata_log.openapi import openapi
 from stele.runtime.answers.history import SearchAnswer
 from stele.runtime.answers.stats import StatsAnswer
+from tests.deployment.metadata_log import DEADLINE_S, MetadataLog, Start, instances
 from tests.polling import wait_until
-from tests.services.metadata_logs import DEADLINE_S, Service, Start, instances
 
 pytestmark = pytest.mark.broker
 
@@ -45,7 +45,7 @@ def start(kafka: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="module")
-def service(start: Start, kafka: str, name: str) -> Service:
+def service(start: Start, kafka: str, name: str) -> MetadataLog:
     """A log with settings, one of them bob's, a refusal of bob's, and a loser."""
     service = start("ml-1")
     assert ask(service, "bob", type="set_setting", name="colour", value="red") == 200
@@ -56,7 +56,7 @@ def service(start: Start, kafka: str, name: str) -> Service:
     return service
 
 
-def ask(service: Service, actor: str, **command: Any) -> int:
+def ask(service: MetadataLog, actor: str, **command: Any) -> int:
     body = {
         "request_id": named(f"{actor} {command}"),
         "actor": actor,
@@ -81,7 +81,7 @@ def repeat_a_record(bootstrap: str, cluster: str) -> None:
     assert producer.flush(20) == 0
 
 
-def search(service: Service, **asked: Any) -> list[dict[str, Any]]:
+def search(service: MetadataLog, **asked: Any) -> list[dict[str, Any]]:
     """All that is found, call after call."""
     found, before = list[dict[str, Any]](), 1 << 40
     while before:
@@ -91,7 +91,7 @@ def search(service: Service, **asked: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_epochs_are_searched_by_who_and_what_and_when(service: Service) -> None:
+def test_epochs_are_searched_by_who_and_what_and_when(service: MetadataLog) -> None:
     refused, red = search(service, actor="bob")
     assert red["facts"] == [
         {"type": "SettingChanged", "name": "colour", "value": "red", "unsafe": False}
@@ -113,7 +113,7 @@ def test_epochs_are_searched_by_who_and_what_and_when(service: Service) -> None:
     assert search(service, until_ms=middle, limit=1000) == expected
 
 
-def test_questions_that_are_none_are_refused(service: Service) -> None:
+def test_questions_that_are_none_are_refused(service: MetadataLog) -> None:
     for params in ({"actr": "bob"}, {"refused": "maybe"}, {"facts": "Nothing"}, {"since_ms": "x"}):
         for path in ("/v1/epochs/search", "/v1/epochs/stats"):
             answer = service.http.get(path, params=params)
@@ -121,7 +121,7 @@ def test_questions_that_are_none_are_refused(service: Service) -> None:
             assert answer.json()["hint"]
 
 
-def test_what_the_log_is_made_of_is_counted(service: Service, name: str) -> None:
+def test_what_the_log_is_made_of_is_counted(service: MetadataLog, name: str) -> None:
     answer = service.get("/v1/epochs/stats")
     newest = service.get("/v1/topology")["epoch"]
     stats = answer["stats"]
@@ -135,7 +135,7 @@ def test_what_the_log_is_made_of_is_counted(service: Service, name: str) -> None
     assert (part["first"], part["last"], part["beside"]) == (3, 5, 0)
 
 
-def test_answers_fit_their_types_in_the_document(service: Service) -> None:
+def test_answers_fit_their_types_in_the_document(service: MetadataLog) -> None:
     document = openapi()
     for path, kind in (("search", SearchAnswer), ("stats", StatsAnswer)):
         raw = service.http.get(f"/v1/epochs/{path}").content
@@ -146,15 +146,17 @@ def test_answers_fit_their_types_in_the_document(service: Service) -> None:
         assert kind.__name__ in document["components"]["schemas"]
 
 
-def stele(service: Service, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def stele(service: MetadataLog, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
     assert run([*arguments, "--url", str(service.http.base_url)]) == 0
     return capsys.readouterr().out
 
 
-def test_the_command_line_shows_it(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_it(
+    service: MetadataLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     newest = service.get("/v1/topology")["epoch"]
-    refused, red, last = stele(service, capsys, "log", "search", "--actor", "bob").splitlines()
+    red, refused, last = stele(service, capsys, "log", "search", "--actor", "bob").splitlines()
     assert "leave by bob (the Reading Room) is refused" in refused
     assert red.endswith("colour = red")
     assert last.startswith(f"found 2 epochs; looked at {newest} epochs in ")
@@ -167,7 +169,7 @@ def test_the_command_line_shows_it(service: Service, capsys: pytest.CaptureFixtu
 
 
 def test_a_tail_that_follows_goes_on_at_another_instance(
-    service: Service, start: Start, tmp_path: Path
+    service: MetadataLog, start: Start, tmp_path: Path
 ) -> None:
     other = start("ml-2")
     urls = [f"--url={each.http.base_url}" for each in (other, service)]

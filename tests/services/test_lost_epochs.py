@@ -13,8 +13,9 @@ import pytest
 
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from stele.stack.ports import free_port
-from tests.services.archive_site import Site, command, newest, spans
-from tests.services.processes import Service
+from tests.deployment.commands import command, newest, spans
+from tests.deployment.process import Service
+from tests.deployment.processes import Deployment
 from tests.services.test_recover import remake
 from tests.services.world import until
 
@@ -38,8 +39,8 @@ async def archived(replica: Service, last: int) -> None:
     await replica.until("/v1/archive", has_it, f"epoch {last} to be archived")
 
 
-async def recovered(site: Site, dead: list[Service], *options: str) -> dict[str, Any]:
-    """The topic is emptied while all of these are down, and the log goes on from the archive's folder."""
+async def recovered(site: Deployment, dead: list[Service], *options: str) -> dict[str, Any]:
+    """Empty the topic while all of these are down, and recover the log from the archive's folder."""
     await remake(site, [])
     replica = dead[-1]
     await replica.start()
@@ -57,7 +58,7 @@ async def recovered(site: Site, dead: list[Service], *options: str) -> dict[str,
 
 
 async def is_told_by_who_was_started_since(
-    site: Site, replica: Service, node: Service, acknowledged: int
+    site: Deployment, replica: Service, node: Service, acknowledged: int
 ) -> None:
     """The node has read nothing, and the replica's archive ends before that."""
     await remake(site, [])
@@ -84,14 +85,14 @@ async def truncated(log: Service, name: str) -> None:
 
 
 async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_lost(
-    site: Site, tmp_path: Path
+    site: Deployment, tmp_path: Path
 ) -> None:
     log, replica = await site.metadata_log(), await site.catch_up(1)
     more: dict[str, object] = {"catch_up_urls": site.urls}
-    coordinator = await site._start("coordinator", "co-1", **more)
+    coordinator = await site.start("coordinator", "co-1", **more)
     folder = tmp_path / "n1"
     more |= {"data_dir": folder, "http_port": free_port()}  # its address stays as the log has it
-    node = await site._start("node", "n1", node_id="n1", num_tokens=4, **more)
+    node = await site.start("node", "n1", node_id="n1", num_tokens=4, **more)
     await node.until("/v1/node", lambda a: a["state"] == "normal", "n1 to be a member", 60)
     made = await command(log, type="create_keyspace", name="library", replication={"dc1": 1})
     assert made.status_code == 200, made.text
@@ -99,7 +100,7 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
     async with httpx.AsyncClient(timeout=90) as client:
         assert (await client.put(node.url + KEY, content=b"v")).status_code == 200
 
-        # Nothing is lost: the archive has all that the node acknowledged.
+        # Nothing is lost: the archive has every epoch that the node acknowledged.
         old = json.loads((folder / "node.json").read_text())["log_id"]
         await archived(replica, await newest(log))
         await die(node, log, coordinator, replica)
@@ -112,7 +113,7 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
         identity = json.loads((folder / "node.json").read_text())
         assert (identity["log_id"], identity["accepted_losses"]) == (first["log_id"], [])
 
-        # It goes on, with versions above any that may be lost; and then the archive misses some of them.
+        # The log continues with versions above any that may be lost. Then the archive misses some of them.
         await truncated(log, "once")
         assert (await node.get("/v1/node"))["version"] > 1_000_000
         await archived(replica, await newest(log))

@@ -22,9 +22,9 @@ from stele.log.codec import encode_envelope
 from stele.log.commander import Commander, OutcomeUnknownError
 from stele.log.flows import flow_topic
 from stele.metadata_log.openapi import openapi
+from tests.deployment.metadata_log import DEADLINE_S, MetadataLog, Start, instances
 from tests.polling import wait_until
 from tests.services.groups import forget_offsets, take_the_name_away
-from tests.services.metadata_logs import DEADLINE_S, Service, Start, instances
 from tests.services.plain_kafka import Kafka
 
 pytestmark = pytest.mark.broker
@@ -41,10 +41,10 @@ def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="module")
-def shared(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def shared(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataLog]:
     """One instance for the tests that change nothing of each other's."""
     cluster = f"t{uuid.uuid4().hex[:12]}"
-    service = Service(tmp_path_factory.mktemp("shared"), kafka, cluster, "shared")
+    service = MetadataLog(tmp_path_factory.mktemp("shared"), kafka, cluster, "shared")
     service.start().wait_healthy().wait_known()
     yield service
     assert service.stop() == 0
@@ -61,13 +61,13 @@ def setting(request_id: str, value: str = "v") -> Envelope:
     return Envelope(request_id=named(request_id), command=SetSetting(request_id, value))
 
 
-def test_the_cluster_is_made_at_the_first_start(shared: Service) -> None:
+def test_the_cluster_is_made_at_the_first_start(shared: MetadataLog) -> None:
     first = shared.get("/v1/epochs/1")
     assert first["facts"][0]["type"] == "ClusterCreated"
     assert shared.get("/v1/state")["cluster_id"] == first["facts"][0]["cluster_id"]
 
 
-def test_a_command_becomes_an_epoch_with_who_and_why(shared: Service) -> None:
+def test_a_command_becomes_an_epoch_with_who_and_why(shared: MetadataLog) -> None:
     body = {
         "request_id": named("who"),
         "actor": "ada",
@@ -82,13 +82,13 @@ def test_a_command_becomes_an_epoch_with_who_and_why(shared: Service) -> None:
     assert shared.get("/v1/state")["settings"]["who"] == "x"
 
 
-def test_a_retry_gets_the_first_answer(shared: Service) -> None:
+def test_a_retry_gets_the_first_answer(shared: MetadataLog) -> None:
     first = shared.set("retry", "1", "retry-id")
     shared.set("other", "1")
     assert shared.set("retry", "1", "retry-id") == first
 
 
-def test_a_rejection_is_409_with_the_whole_outcome(shared: Service) -> None:
+def test_a_rejection_is_409_with_the_whole_outcome(shared: MetadataLog) -> None:
     answer = shared.command("no", type="leave", node_id="nobody")
     outcome = answer.json()
     assert answer.status_code == 409
@@ -116,7 +116,7 @@ def test_a_rejection_is_409_with_the_whole_outcome(shared: Service) -> None:
     ],
 )
 def test_a_bad_body_is_told_what_is_wrong(
-    shared: Service, body: str, status: int, code: str, says: str
+    shared: MetadataLog, body: str, status: int, code: str, says: str
 ) -> None:
     answer = shared.http.post("/v1/commands", content=body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
@@ -140,7 +140,7 @@ def test_a_bad_body_is_told_what_is_wrong(
     ],
 )  # fmt: skip
 def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(
-    shared: Service, command: dict[str, Any]
+    shared: MetadataLog, command: dict[str, Any]
 ) -> None:
     answer = shared.command("", **command)
     assert answer.status_code == 409, answer.text
@@ -148,27 +148,27 @@ def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(
     assert shared.http.get("/healthz").status_code == 200
 
 
-def test_an_oversized_body_is_413(shared: Service) -> None:
+def test_an_oversized_body_is_413(shared: MetadataLog) -> None:
     answer = shared.http.post("/v1/commands", content=b"x" * (5 * 1024 * 1024))
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
 @pytest.mark.parametrize("level", ["barrier", "linearizable"])
-def test_levels_show_what_was_committed_before(shared: Service, level: str) -> None:
+def test_levels_show_what_was_committed_before(shared: MetadataLog, level: str) -> None:
     done = shared.set("level", level)
     state = shared.get("/v1/state", level=level)
     assert state["epoch"] >= done["epoch"]
     assert state["settings"]["level"] == level
 
 
-def test_linearizable_reads_at_once_share_a_noop(shared: Service) -> None:
+def test_linearizable_reads_at_once_share_a_noop(shared: MetadataLog) -> None:
     before = shared.get("/v1/state")["epoch"]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: shared.get("/v1/state", level="linearizable"), range(16)))
     assert shared.get("/v1/state")["epoch"] - before <= 16
 
 
-def test_any_past_state_is_exact_and_the_future_is_404(shared: Service) -> None:
+def test_any_past_state_is_exact_and_the_future_is_404(shared: MetadataLog) -> None:
     one = shared.set("past", "1")["epoch"]
     then = shared.get("/v1/state", epoch=one)
     shared.set("past", "2")
@@ -180,7 +180,7 @@ def test_any_past_state_is_exact_and_the_future_is_404(shared: Service) -> None:
     assert answer.json()["details"]["newest"] == shared.get("/v1/state")["epoch"]
 
 
-def test_diff_and_pages_of_epochs(shared: Service) -> None:
+def test_diff_and_pages_of_epochs(shared: MetadataLog) -> None:
     first = shared.set("d", "1")["epoch"]
     last = shared.set("d", "2")["epoch"]
     found = shared.get("/v1/diff", **{"from": first, "to": last})
@@ -220,13 +220,13 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
         ("/v1/commands", 405),
     ],
 )
-def test_bad_questions_have_clear_answers(shared: Service, path: str, status: int) -> None:
+def test_bad_questions_have_clear_answers(shared: MetadataLog, path: str, status: int) -> None:
     answer = shared.http.get(path)
     assert answer.status_code == status
     assert set(answer.json()) == {"code", "message", "hint", "details"}
 
 
-def test_the_openapi_document_names_every_path(shared: Service) -> None:
+def test_the_openapi_document_names_every_path(shared: MetadataLog) -> None:
     document = shared.get("/openapi.json")
     assert document == json.loads(json.dumps(openapi()))
     references = json.dumps(document).count("#/components/schemas/")
@@ -255,6 +255,7 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
         "/v1/requests",
         "/v1/requests/{request_id}",
         "/v1/services",
+        "/v1/schema",
         "/v1/settings",
         "/v1/state",
         "/v1/tables",
@@ -263,7 +264,7 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
     }
 
 
-def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:
+def test_a_stream_is_gapless_live_and_resumable(shared: MetadataLog) -> None:
     first = shared.set("s", "0")["epoch"]
     writing = threading.Thread(target=lambda: [shared.set("s", str(n)) for n in range(20)])
     seen = list[dict[str, Any]]()
@@ -338,7 +339,7 @@ def test_kill_and_restart_loses_no_command_and_applies_none_twice(
 def test_a_refused_command_that_is_read_again_after_a_lost_offset_is_refused_again(
     start: Start, plain: Kafka, kafka: str, cluster: str
 ) -> None:
-    """By then it could be applied: the term before it has come."""
+    """At that time it would be valid: the term before it has arrived."""
     service = start()
     refused = Envelope(request_id=named("refused"), command=ClaimCoordinator("late", 2))
     plain.send_all([refused])
@@ -365,7 +366,7 @@ def test_a_refused_command_that_is_read_again_after_a_lost_offset_is_refused_aga
     ]
 
 
-def test_what_is_not_taken_is_answered_with_what_to_do(shared: Service) -> None:
+def test_what_is_not_taken_is_answered_with_what_to_do(shared: MetadataLog) -> None:
     def status_and_code(**body: Any) -> tuple[int, str]:
         answer = shared.http.post("/v1/commands", json=body)
         assert answer.json()["hint"]
@@ -456,7 +457,7 @@ def test_a_restart_on_a_broken_log_is_up_and_says_why(
     producer = Producer({"bootstrap.servers": kafka})
     producer.produce(flow_topic(cluster, "epochs"), b"junk")
     assert producer.flush(DEADLINE_S) == 0
-    service = Service(tmp_path, kafka, cluster, "ml-2").start()
+    service = MetadataLog(tmp_path, kafka, cluster, "ml-2").start()
     try:
         wait_until(
             lambda: "At offset" in service.http.get("/healthz").json()["reason"],

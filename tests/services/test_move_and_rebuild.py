@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
-from tests.services.nodes import Cluster, cluster_of, load
-from tests.services.world import settle, until
+from tests.deployment.load import running
+from tests.deployment.processes import Deployment, nodes_of
 
 pytestmark = pytest.mark.broker
 
@@ -21,55 +20,41 @@ NAMES = ("n1", "n2", "n3", "n4")
 
 
 @pytest.fixture
-async def four(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster_of(kafka, topics, tmp_path, *NAMES) as cluster:
+async def four(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with nodes_of(kafka, topics, tmp_path, *NAMES) as cluster:
         yield cluster
 
 
-async def done(cluster: Cluster, **command: object) -> None:
-    """Ask for it, and wait until it is done and nothing is left to clean up."""
-    asked = await cluster.command(**command)
-
-    def is_over() -> bool:
-        request = cluster.image.request(asked["request_id"])
-        return request is not None and request.finished_epoch > 0 and settle(cluster.image)
-
-    await until(is_over, f"the end of {command}", REST_S)
-    request = cluster.image.request(asked["request_id"])
-    assert request is not None and request.status is RequestStatus.DONE, request
-
-
-def tokens_of(cluster: Cluster, node_id: str) -> tuple[int, ...]:
+def tokens_of(cluster: Deployment, node_id: str) -> tuple[int, ...]:
     return cluster.image.membership.nodes[node_id].tokens
 
 
-def stored(cluster: Cluster, node_id: str) -> dict[str, bytes]:
+def stored(cluster: Deployment, node_id: str) -> dict[str, bytes]:
     """The rows on a node's disk."""
     with closing(sqlite3.connect(cluster.folder / node_id / "store.sqlite")) as store:
         rows = store.execute("select key, value from cells where tombstone = 0").fetchall()
     return {key.decode(): value for key, value in rows}
 
 
-def replicas(cluster: Cluster, key: str) -> tuple[str, ...]:
+def replicas(cluster: Deployment, key: str) -> tuple[str, ...]:
     placement = cluster.image.placement_of("library")
     assert placement is not None
     return placement.row_for(token_of(key.encode())).reads
 
 
-async def test_nodes_move_under_load_and_nothing_is_lost(four: Cluster) -> None:
-    async with load(four) as clients:
-        clients.via = [*NAMES]
+async def test_nodes_move_under_load_and_nothing_is_lost(four: Deployment) -> None:
+    async with running(four.load(NAMES)) as clients:
         await clients.go_on(100)
         kept, *_ = tokens_of(four, "n3")
         given = [kept, -(2**61), 5, 2**61]
-        await done(four, type="move", node_id="n3", tokens=given)
+        await four.done(type="move", node_id="n3", tokens=given)
         assert tokens_of(four, "n3") == tuple(sorted(given))
         await clients.go_on(50)
-        await done(four, type="move", node_id="n3")
+        await four.done(type="move", node_id="n3")
         assert not {*given} & {*tokens_of(four, "n3")} - {kept}
-        await done(four, type="move", node_id="n1", tokens=[77])
+        await four.done(type="move", node_id="n1", tokens=[77])
         await clients.go_on(50)
-    await clients.is_read([*NAMES])
+    await clients.is_read(NAMES)
     for node_id in NAMES:
         rows = stored(four, node_id)
         mine = {key for key in clients.acknowledged if node_id in replicas(four, key)}
@@ -78,9 +63,8 @@ async def test_nodes_move_under_load_and_nothing_is_lost(four: Cluster) -> None:
         assert not strange, f"{node_id} has cleaned up"
 
 
-async def test_rows_that_were_deleted_behind_a_nodes_back_come_again(four: Cluster) -> None:
-    async with load(four) as clients:
-        clients.via = [*NAMES]
+async def test_rows_that_were_deleted_behind_a_nodes_back_come_again(four: Deployment) -> None:
+    async with running(four.load(NAMES)) as clients:
         await clients.go_on(200)
     n2 = four.nodes["n2"]
     await n2.stop()
@@ -90,11 +74,8 @@ async def test_rows_that_were_deleted_behind_a_nodes_back_come_again(four: Clust
     await n2.until("/healthz", lambda health: health["ok"], "n2 to serve")
     mine = {k: v for k, v in clients.acknowledged.items() if "n2" in replicas(four, k)}
     assert not mine.keys() & stored(four, "n2").keys()
-    async with load(four) as others:
-        others.via = [*NAMES]
-        await done(four, type="rebuild", node_id="n2")
-    # The second load writes some of the same keys anew, and where it did so the newer value counts.
-    newer = {key for key in mine if key in others.acknowledged}
+    async with running(four.load(NAMES)) as others:
+        await four.done(type="rebuild", node_id="n2")
     found = stored(four, "n2")
-    assert {key for key in mine.keys() - newer if found.get(key) != mine[key]} == set()
-    await others.is_read([*NAMES])
+    assert {key for key in mine if found.get(key) != mine[key]} == set()
+    await others.is_read(NAMES)

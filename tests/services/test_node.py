@@ -12,35 +12,33 @@ from typing import Any
 
 import pytest
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Cell
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.wire import AnyOp, Read, ReadMode, Write
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.services.nodes import (
+from tests.deployment.load import running
+from tests.deployment.process import services
+from tests.deployment.processes import (
     HTTP_OK,
     KEYSPACE,
-    Cluster,
-    address_of,
-    cluster_of,
-    load,
-    state_of,
+    Deployment,
+    nodes_of,
 )
-from tests.services.processes import services
 from tests.services.world import settle, until
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
+async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
         yield cluster
 
 
-async def test_values_survive_a_killed_node_and_are_read_through_any(live: Cluster) -> None:
-    async with load(live) as clients:
+async def test_values_survive_a_killed_node_and_are_read_through_any(live: Deployment) -> None:
+    async with running(live.load()) as clients:
         await clients.go_on(100)
         clients.via = ["n1", "n2"]
         live.nodes["n3"].kill()
@@ -52,12 +50,12 @@ async def test_values_survive_a_killed_node_and_are_read_through_any(live: Clust
     node = await live.nodes["n3"].get("/v1/node")
     assert node["state"] == "normal"
     url = live.nodes["n3"].url
-    await until(lambda: address_of(live, "n3") == url, "n3's new address in the log")
+    await until(lambda: live.node_address("n3") == url, "n3's new address in the log")
     live.nodes["n1"].kill()
     await clients.is_read(["n3", "n2"])
 
 
-async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Cluster) -> None:
+async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Deployment) -> None:
     """It would answer quorum reads with less than it had acknowledged."""
     assert (await live.put("n1", "k", b"precious"))[0] == HTTP_OK
     node, folder = live.nodes["n3"], live.folder / "n3"
@@ -67,7 +65,7 @@ async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Clu
 
     node.kill()
     kept = folder.rename(folder.with_name("n3-kept"))
-    with contextlib.suppress(AssertionError):  # it may have ended before its address was heard
+    with contextlib.suppress(AssertionError):  # it may have ended before its address was read
         await node.start()
     served = await live.replica_statuses("n3")
     assert HTTP_OK not in served, served
@@ -89,12 +87,12 @@ async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Clu
     live.nodes["n2"].kill()
     await node.until("/healthz", lambda h: h["ok"], "n3 with its own disk to be well")
     url = node.url
-    await until(lambda: address_of(live, "n3") == url, "n3's new address in the log")
+    await until(lambda: live.node_address("n3") == url, "n3's new address in the log")
     assert await live.get("n3", "k") == (HTTP_OK, b"precious")
 
 
 async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
-    live: Cluster,
+    live: Deployment,
 ) -> None:
     keys = {f"k{number}": await live.put("n1", f"k{number}", b"v") for number in range(40)}
     assert {status for status, _ in keys.values()} == {200}
@@ -131,26 +129,6 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
     assert await live.get("n4", key) == (200, b"v")
 
 
-async def test_a_joining_node_gets_every_acknowledged_write_and_a_leaving_one_gives_them(
-    live: Cluster,
-) -> None:
-    async with load(live) as clients:
-        await clients.go_on(200)
-        await live.start_node("n4")
-        await live.normal("n4")
-        clients.via = ["n2", "n3", "n4"]
-        await clients.go_on(50)
-        await live.command(type="leave", node_id="n1")
-        await until(lambda: state_of(live, "n1") == "left", "n1 to have left", 60)
-        await until(lambda: settle(live.image), "the leave to be done", 60)
-        await clients.go_on(20)
-    status, body = await live.put("n1", "k", b"v")
-    assert (status, body["code"]) == (503, "node_left")
-    assert (await live.nodes["n1"].get("/healthz"))["ok"]
-    live.nodes["n2"].kill()
-    await clients.is_read(["n3", "n4"])
-
-
 async def test_a_node_that_is_not_wanted_ends_with_the_reason(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
@@ -165,7 +143,7 @@ async def test_a_node_that_is_not_wanted_ends_with_the_reason(
         assert (await log.get("/healthz"))["ok"]
 
 
-async def test_large_values_are_kept_and_too_large_ones_refused(live: Cluster) -> None:
+async def test_large_values_are_kept_and_too_large_ones_refused(live: Deployment) -> None:
     value = os.urandom(8 * 1024 * 1024)
     async with asyncio.TaskGroup() as tasks:
         for number in range(3):
@@ -179,7 +157,7 @@ async def test_large_values_are_kept_and_too_large_ones_refused(live: Cluster) -
 
 
 async def test_a_keyspace_made_again_under_its_name_shows_nothing_of_the_old_one(
-    live: Cluster,
+    live: Deployment,
 ) -> None:
     old = live.keyspace_id()
     keys = [f"k{number}" for number in range(20)]

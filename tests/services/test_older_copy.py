@@ -11,15 +11,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stele.agent.heartbeats import AHEAD, read
+from stele.agent.identity import AHEAD, read
 from stele.agent.older_copy import SETTING
 from stele.log.brokers import Brokers
 from stele.log.codec import decode_ack
+from stele.log.ends import newest_of
 from stele.log.flows import flow_topic
-from stele.log.newest import newest_of
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.services.archive_site import Site, command
-from tests.services.processes import Service
+from tests.deployment.commands import command
+from tests.deployment.process import Service
+from tests.deployment.processes import Deployment
 from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -33,7 +34,7 @@ async def serves(node: Service) -> None:
 
 
 async def ends(node: Service) -> str:
-    """What it says before it ends."""
+    """Return its output before its end."""
     with contextlib.suppress(AssertionError):  # it may end before it says where it listens
         await node.start()
     await until(lambda: node.process.poll() is not None, "n1 to give up", 30)
@@ -46,7 +47,7 @@ async def killed(node: Service) -> None:
     await asyncio.to_thread(node.process.wait, 30)
 
 
-async def heard(site: Site, sequence: int) -> None:
+async def heard(site: Deployment, sequence: int) -> None:
     """Until the brokers have an ack of the node with a greater number."""
     topic = flow_topic(site.cluster, "acks")
 
@@ -58,7 +59,7 @@ async def heard(site: Site, sequence: int) -> None:
 
 
 def put_back(copy: Path, folder: Path) -> Path:
-    """The copy in the place of the folder, which is kept beside it."""
+    """Replace the folder by the copy, and keep the folder beside it."""
     aside = folder.with_name("newest")
     folder.rename(aside)
     shutil.copytree(copy, folder)
@@ -66,11 +67,11 @@ def put_back(copy: Path, folder: Path) -> Path:
 
 
 async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_that_is_accepted(
-    site: Site, tmp_path: Path
+    site: Deployment, tmp_path: Path
 ) -> None:
-    log, _ = await site.metadata_log(), await site._start("coordinator", "co-1")
+    log, _ = await site.metadata_log(), await site.start("coordinator", "co-1")
     folder, copy = tmp_path / "n1", tmp_path / "copy"
-    node = await site._start(
+    node = await site.start(
         "node", "n1", node_id="n1", data_dir=folder, num_tokens=4, heartbeat_interval_s=0.05
     )
     await serves(node)
@@ -88,7 +89,7 @@ async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_t
         await heard(site, counted)
         await killed(node)
 
-        # Of the start before.
+        # The previous start.
         newest = put_back(copy, folder)
         assert "older_copy" in await ends(node)
         shutil.rmtree(folder)
@@ -97,7 +98,7 @@ async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_t
         await serves(node)
         assert (await client.get(node.url + KEY)).content == b"new"
 
-        # Of this start, made while it runs.
+        # This start, copied while it runs.
         shutil.rmtree(copy)
         counted = read(folder).counted
         shutil.copytree(folder, copy)

@@ -1,4 +1,4 @@
-"""Overrides on real processes: a state is replaced while nodes serve, and whoever follows the log goes on."""
+"""Overrides on real processes: a state is replaced while nodes serve, and all followers continue."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from stele.domain.membership.hosts import is_unclaimed
+from stele.domain.membership.model import is_unclaimed
 from stele.domain.names import NodeState
 from stele.session_guard.check import read_guard
 from stele.stack.ports import free_port
+from tests.deployment.load import running
+from tests.deployment.process import Service
+from tests.deployment.processes import HTTP_OK, Deployment, following, is_refused
 from tests.polling import wait_until
-from tests.services.nodes import HTTP_OK, Cluster, cluster_without_nodes, is_refused, load
-from tests.services.processes import Service
 from tests.services.test_frozen import stele
 from tests.services.world import until
 
@@ -28,13 +30,13 @@ WORD = "--i-know-what-this-does"
 ROWS = 40
 
 
-async def put(cluster: Cluster, table: str, key: str, value: bytes) -> None:
+async def put(cluster: Deployment, table: str, key: str, value: bytes) -> None:
     url = f"{cluster.nodes['n1'].url}/v1/data/{table}/{key}"
     async with cluster.http.put(url, data=value) as answer:
         assert answer.status == HTTP_OK, await answer.text()
 
 
-async def serves(cluster: Cluster, node_id: str) -> None:
+async def serves(cluster: Deployment, node_id: str) -> None:
     """A node is well, and in the log, before it has read there that it is admitted."""
     async with asyncio.timeout(90):
         while True:
@@ -45,19 +47,19 @@ async def serves(cluster: Cluster, node_id: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def get(cluster: Cluster, table: str, key: str, node: str = "n2") -> tuple[int, bytes]:
+async def get(cluster: Deployment, table: str, key: str, node: str = "n2") -> tuple[int, bytes]:
     async with cluster.http.get(f"{cluster.nodes[node].url}/v1/data/{table}/{key}") as answer:
         return answer.status, await answer.read()
 
 
-async def at_rest(cluster: Cluster) -> int:
+async def at_rest(cluster: Deployment) -> int:
     """The epoch, once nothing is under way and all have the version."""
 
     def settled() -> bool:
         image = cluster.image
         return not (image.topology.transitions or image.requests.open) and image.topology.settled()
 
-    await cluster.catch_up()
+    await cluster.newest_image()
     await until(settled, "nothing is under way")
     return cluster.image.epoch
 
@@ -77,7 +79,7 @@ async def test_a_revert_while_nodes_serve(
     monkeypatch.delenv("STELE_URL", raising=False)
     monkeypatch.setenv("STELE_ACTOR", "ada")
     replica_url = f"http://127.0.0.1:{(port := free_port())}"
-    async with cluster_without_nodes(
+    async with following(
         kafka, topics, redis_url, tmp_path, STELE_CATCH_UP_URLS=replica_url
     ) as cluster:
 
@@ -106,7 +108,7 @@ async def test_a_revert_while_nodes_serve(
         good = await at_rest(cluster)
         before = cluster.image
 
-        async with load(cluster) as writers:
+        async with running(cluster.load()) as writers:
             await writers.go_on(50)
             await cluster.command(type="create_keyspace", name="wrong", replication={"dc1": 2})
             await put(cluster, "wrong", "k", b"v")
@@ -124,7 +126,7 @@ async def test_a_revert_while_nodes_serve(
             assert "LOST: wrong is dropped with its rows" in said
             said = await say(*to, "--accept-loss", code=2)
             assert "Nothing was done" in said
-            assert (await cluster.catch_up()).epoch == bad + 1, "nothing was decided so far"
+            assert (await cluster.newest_image()).epoch == bad + 1, "nothing was decided so far"
             said = await say(*to, WORD, "--accept-loss")
             assert "was replaced by" in said
             await until(lambda: cluster.image.overrides.last, "the override")
@@ -168,7 +170,7 @@ async def test_a_revert_while_nodes_serve(
         )
         second = await cluster.start("metadata_log", "ml-2", replicas_patience_s=0)
         await second.until("/healthz", lambda h: h["ok"], "another metadata-log is well")
-        at = (await cluster.catch_up()).epoch
+        at = (await cluster.newest_image()).epoch
         one, two = [await each.get(f"/v1/state?epoch={at}") for each in (log, second)]
         assert one["hash"] == two["hash"]
         replayed = json.loads(
@@ -235,7 +237,7 @@ async def test_a_cluster_begins_with_a_dump_and_its_nodes_keep_their_data(
     monkeypatch.delenv("STELE_URL", raising=False)
     monkeypatch.setenv("STELE_ACTOR", "ada")
     file, nowhere = tmp_path / "dump.json", "redis://127.0.0.1:1/0"
-    async with cluster_without_nodes(kafka, topics, nowhere, tmp_path) as cluster:
+    async with following(kafka, topics, nowhere, tmp_path) as cluster:
         log = await cluster.start("metadata_log")
         cluster.log_url = log.url
         cluster.coordinator = await cluster.start("coordinator", resend_s=0.5)
@@ -248,7 +250,7 @@ async def test_a_cluster_begins_with_a_dump_and_its_nodes_keep_their_data(
         old = cluster.image
     await asyncio.to_thread(lose_all_topics, kafka, topics)
 
-    async with cluster_without_nodes(kafka, topics, nowhere, tmp_path) as cluster:
+    async with following(kafka, topics, nowhere, tmp_path) as cluster:
         log = await cluster.start("metadata_log", found="no")
         cluster.log_url = log.url
         code, out, err = await stele(
@@ -259,7 +261,9 @@ async def test_a_cluster_begins_with_a_dump_and_its_nodes_keep_their_data(
         await until(lambda: cluster.image.overrides.begun_with, "the first state")
         new = cluster.image
         assert new.cluster_id != old.cluster_id and new.log_id > old.log_id
-        assert new.schema == old.schema
+        # The version names the epoch of the new log that set the schema.
+        assert new.schema.version.epoch == new.epoch
+        assert replace(new.schema, version=old.schema.version) == old.schema
         again = await stele(cluster, capsys, "found", "--from", str(file), "--reason", "again")
         assert again[0] != 0 and "not empty" in again[2]
 

@@ -36,7 +36,7 @@ from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
 from stele.runtime.request_ids import new_request_id
-from tests.services.memory_site import Site, memory_site
+from tests.deployment.in_memory import Site, site_with_a_join
 from tests.services.world import until
 
 PLAIN = {"accept-encoding": "identity"}
@@ -44,7 +44,7 @@ PLAIN = {"accept-encoding": "identity"}
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    async with memory_site() as found:
+    async with site_with_a_join() as found:
         yield found
 
 
@@ -58,7 +58,7 @@ def plain(image: Image) -> Any:
 
 
 class BehindLog(MemoryLog):
-    """A broker that is asked, and has not the records yet."""
+    """A broker without the newest records."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         return []
@@ -80,8 +80,8 @@ async def test_an_epoch_that_the_broker_does_not_give_in_time_is_no_missing_one(
 async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> None:
     answer = await site.http.get("/v1/state", headers={"accept-encoding": encoding})
     assert answer.headers.get("content-encoding", "identity") == encoding
-    assert answer.json() == plain(site.image)
-    assert list(answer.json()) == list(plain(site.image))
+    assert answer.json() == plain(site.writer.image)
+    assert list(answer.json()) == list(plain(site.writer.image))
     msgspec.json.decode(answer.content, type=StateAnswer)
 
 
@@ -99,14 +99,30 @@ async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> Non
 async def test_pages_joined_are_the_section_of_the_view(
     site: Site, path: str, name: str, params: dict[str, str]
 ) -> None:
-    section = plain(site.image)[path.removeprefix("/v1/").replace("/", "_")]
+    section = plain(site.writer.image)[path.removeprefix("/v1/").replace("/", "_")]
     expected = section["dc1:3"] if path == "/v1/placements" else section
     for limit in (1, 2, 1000):
         assert await site.all_rows(path, name, limit=limit, **params) == expected
 
 
+async def test_each_page_of_tables_has_the_tablets_of_its_tables(site: Site) -> None:
+    for command in (
+        CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=4),
+        CreateTable("music.bands"),
+        CreateTable("music.songs"),
+        CreateTable("library.books"),
+    ):
+        envelope = Envelope(request_id=new_request_id(), command=command)
+        assert (await site.writer.commit(envelope, 10)).applied
+    whole = await site.get("/v1/tables")
+    tablets = {t["name"]: whole["tablets"].get(t["table_id"]) for t in whole["tables"]}
+    assert tablets == {"bands": 4, "songs": 4, "books": None}
+    first = await site.get("/v1/tables", limit=2)
+    assert [*first["tablets"]] == [t["table_id"] for t in first["tables"] if t["placement"]]
+
+
 async def test_streams_come_by_generation_in_ring_order_or_by_token(site: Site) -> None:
-    newest = site.image.cdc.newest()
+    newest = site.writer.image.cdc.newest()
     assert newest is not None
     rows = [
         {
@@ -126,6 +142,39 @@ async def test_streams_come_by_generation_in_ring_order_or_by_token(site: Site) 
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_generation")
 
 
+async def test_the_schema_is_changed_and_read_at_each_epoch(site: Site) -> None:
+    before = await site.get("/v1/schema")
+    keyspace = {"type": "create_keyspace", "name": "radio", "replication": {"dc1": 1}}
+    table = {
+        "type": "create_table",
+        "name": "radio.songs",
+        "columns": [{"name": "id", "type": "uuid", "kind": "partition_key"}],
+    }
+    asked = {"changes": [keyspace, table], "schema_version": 0, "reason": "radio"}
+    changed = await site.http.post("/v1/schema", json=asked)
+    assert changed.status_code == 200, changed.text
+    epoch, state_id = changed.json()["epoch"], changed.json()["state_id"]
+    after = await site.get("/v1/schema")
+    assert after["schema_version"] == {"epoch": epoch, "state_id": state_id}
+    (schema,) = after["table_schemas"]
+    assert [column["name"] for column in schema["columns"]] == ["id"]
+    assert await site.get("/v1/schema", epoch=epoch - 1) == before
+    again = await site.http.post("/v1/schema", json=asked)
+    assert again.status_code == 409
+    assert again.json()["rejection"]["code"] == "keyspace_exists"
+    cql = "ALTER TABLE radio.songs ADD artist text; CREATE INDEX ON radio.songs (artist)"
+    assert (await site.http.post("/v1/schema", json={"cql": cql})).status_code == 200
+    (schema,) = (await site.get("/v1/schema"))["table_schemas"]
+    assert [index["name"] for index in schema["indexes"]] == ["songs_artist_idx"]
+    for body, code in (
+        ({"changes": [{"type": "create_tabel"}]}, "invalid_request"),
+        ({}, "invalid_request"),
+        ({"cql": "DROP TABL radio.songs"}, "bad_cql"),
+    ):
+        wrong = await site.http.post("/v1/schema", json=body)
+        assert (wrong.status_code, wrong.json()["code"]) == (400, code)
+
+
 async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
     first = await site.get("/v1/nodes", limit=1)
     for n in range(30):
@@ -133,7 +182,7 @@ async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
     second = await site.get("/v1/nodes", limit=1, cursor=first["next_cursor"])
     assert (second["epoch"], second["state_id"]) == (first["epoch"], first["state_id"])
     assert second["nodes"] != first["nodes"]
-    assert site.image.epoch == first["epoch"] + 30
+    assert site.writer.image.epoch == first["epoch"] + 30
 
 
 def nested_cursor() -> str:
@@ -190,7 +239,7 @@ async def test_a_page_of_requests_says_since_when_there_are_all(site: Site) -> N
         assert (await site.writer.commit(envelope, 10)).applied
     page = msgspec.convert(await site.get("/v1/requests", status="cancelled"), answers.RequestsPage)
     assert [r.request_id for r in page.requests] == [asked]
-    newest = site.image.requests.forgotten
+    newest = site.writer.image.requests.forgotten
     assert newest is not None
     assert (page.since_epoch, page.since_ms) == (newest.finished_epoch, newest.ended_ms)
 
@@ -235,12 +284,12 @@ async def test_the_topology_is_small_and_a_plan_comes_in_pages(site: Site) -> No
     (summary,) = topology["transitions"]
     rows = await site.all_rows("/v1/transitions/join-n4", "rows", limit=3)
     assert len(rows) == sum(summary["ranges"].values())
-    plan = site.image.topology.transitions["join-n4"].plans["dc1:3"]
+    plan = site.writer.image.topology.transitions["join-n4"].plans["dc1:3"]
     assert [(r["start"], tuple(r["new"])) for r in rows] == [(r.start, r.new) for r in plan.rows]
 
 
 async def test_placements_are_asked_for_by_token_and_range(site: Site) -> None:
-    placement = site.image.ring.placements["dc1:3"]
+    placement = site.writer.image.ring.placements["dc1:3"]
     (row,) = await site.all_rows("/v1/placements", "rows", placement="dc1:3", token=5)
     assert row["start"] == placement.row_for(5).start
     some = placement.rows[2:4]
@@ -268,7 +317,7 @@ async def test_settings_come_in_pages_too(site: Site) -> None:
 async def test_who_has_the_state_gets_304(site: Site) -> None:
     for path in ("/v1/nodes", "/v1/topology", "/v1/state", "/v1/requests/join-n4"):
         etag = (await site.http.get(path)).headers["etag"]
-        assert site.image.state_id.hex() in etag
+        assert site.writer.image.state_id.hex() in etag
         headers = {"if-none-match": f'"other", {etag}'}
         same = await site.http.get(path, headers=headers)
         assert (same.status_code, same.content) == (304, b""), path
@@ -292,7 +341,7 @@ async def test_only_what_is_large_is_compressed_and_only_when_asked(site: Site) 
 
 
 async def test_the_past_is_read_as_the_present(site: Site) -> None:
-    epoch = site.image.epoch
+    epoch = site.writer.image.epoch
     before = await site.get("/v1/nodes")
     await change(site, "red")
     assert await site.get("/v1/nodes", epoch=epoch, level="linearizable") == before
@@ -301,7 +350,7 @@ async def test_the_past_is_read_as_the_present(site: Site) -> None:
 
 
 async def test_changes_are_small_and_in_order(site: Site) -> None:
-    newest = site.image.epoch
+    newest = site.writer.image.epoch
     task = asyncio.create_task(_events(site, newest + 2, {"from": "1"}))
     await change(site, "red")
     await change(site, "blue")
@@ -321,7 +370,7 @@ async def test_changes_are_small_and_in_order(site: Site) -> None:
 
 async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
     """The caller saw an epoch that was lost when the log was recovered."""
-    newest, state_id = site.image.epoch, site.image.state_id.hex()
+    newest, state_id = site.writer.image.epoch, site.writer.image.state_id.hex()
     resumed = {"from": str(newest + 1), "state_id": state_id}
     task = asyncio.create_task(_events(site, 1, resumed))
     accept = {"accept": "text/event-stream"}
@@ -342,9 +391,9 @@ async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
 
 
 async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> None:
-    """A caller that goes on in the log of now would begin anew with the state of one that is lost."""
+    """A caller that follows the present log would otherwise restart with the state of a lost one."""
     accept = {"accept": "text/event-stream"}
-    params = {"from": str(site.image.epoch), "state_id": "0a" * 16}
+    params = {"from": str(site.writer.image.epoch), "state_id": "0a" * 16}
     site.writer._fail(LostWinnersError(7, "they are gone"))
     refused = await site.http.get("/v1/epochs", params=params, headers=accept)
     assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
@@ -353,9 +402,9 @@ async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> 
 
 @pytest.mark.parametrize("path", ("/v1/epochs", "/v1/changes"))
 async def test_a_stream_of_a_reader_that_has_stopped_is_refused(site: Site, path: str) -> None:
-    """One that ended at once would be opened again for ever."""
+    """A stream that ended at once would be reopened repeatedly."""
     site.writer._fail(LostWinnersError(7, "they are gone"))
-    image, accept = site.image, {"accept": "text/event-stream"}
+    image, accept = site.writer.image, {"accept": "text/event-stream"}
     for behind in (0, 5):
         headers = {**accept, "last-event-id": str(image.epoch - behind)}
         state = {} if behind else {"state_id": image.state_id.hex()}
@@ -367,7 +416,7 @@ async def test_a_stream_of_a_reader_that_has_stopped_is_refused(site: Site, path
 async def test_a_stream_ends_where_its_reader_refuses_an_epoch(
     site: Site, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The image has that epoch by then, and the history has not: a stream went round, and nothing else ran."""
+    """The image has that epoch, and the history has not: the stream looped, and blocked everything else."""
     history, asked = site.writer.history, count(1)
     winners = history.winners
 
@@ -379,7 +428,7 @@ async def test_a_stream_ends_where_its_reader_refuses_an_epoch(
         return winners(first, limit)
 
     monkeypatch.setattr(history, "winners", counted)
-    headers = {"accept": "text/event-stream", "last-event-id": str(site.image.epoch)}
+    headers = {"accept": "text/event-stream", "last-event-id": str(site.writer.image.epoch)}
     async with site.http.stream("GET", path, headers=headers) as stream:
         assert stream.status_code == 200
         monkeypatch.setattr(site.writer._known_end, "check_read", refuses)
@@ -396,7 +445,7 @@ async def test_a_stream_that_is_let_go_leaves_nothing_that_waits(site: Site) -> 
     def waiting() -> list[asyncio.Task[object]]:
         return [task for task in asyncio.all_tasks() if "Event.wait" in repr(task.get_coro())]
 
-    idle, headers = len(waiting()), {"last-event-id": str(site.image.epoch)}
+    idle, headers = len(waiting()), {"last-event-id": str(site.writer.image.epoch)}
     async with site.http.stream("GET", "/v1/changes", headers=headers):
         await until(lambda: len(waiting()) > idle, "the stream to wait for an epoch")
     await until(lambda: len(waiting()) == idle, "it to wait no more")

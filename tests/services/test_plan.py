@@ -16,12 +16,13 @@ import pytest
 
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.topology.facts import Transition
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.plans import PlanAnswer, Verdict
 from stele.words.explain import explain
-from tests.services.nodes import HTTP_OK, Cluster, cluster_of
-from tests.services.world import settle, until
+from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
+from tests.services.world import until
 
 pytestmark = pytest.mark.broker
 
@@ -33,17 +34,17 @@ VALUE_BYTES = 20_000
 
 
 @pytest.fixture
-async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     """Three nodes with data, and a coordinator that has listened for long enough to know who is up."""
     settings = {"heartbeat_timeout_s": 2, "barrier_patience_s": 1}
-    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3", **settings) as cluster:
+    async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3", **settings) as cluster:
         for number in range(VALUES):
             status, _ = await cluster.put("n1", f"k{number}", os.urandom(VALUE_BYTES))
             assert status == HTTP_OK
         yield cluster
 
 
-async def post(cluster: Cluster, content: bytes) -> httpx.Response:
+async def post(cluster: Deployment, content: bytes) -> httpx.Response:
     """The answer, once the coordinator knows who is up."""
     async with httpx.AsyncClient(timeout=90) as http, asyncio.timeout(REST_S):
         while True:
@@ -53,7 +54,7 @@ async def post(cluster: Cluster, content: bytes) -> httpx.Response:
             await asyncio.sleep(POLL_S)
 
 
-async def plan(cluster: Cluster, command: dict[str, Any]) -> PlanAnswer:
+async def plan(cluster: Deployment, command: dict[str, Any]) -> PlanAnswer:
     answer = await post(cluster, msgspec.json.encode({"command": command}))
     assert answer.status_code == HTTP_OK, answer.text
     return msgspec.json.decode(answer.content, type=PlanAnswer)
@@ -70,27 +71,17 @@ def held(image: Image) -> dict[str, float]:
     return found
 
 
-async def joining(cluster: Cluster, node_id: str) -> dict[str, Any]:
-    """The command by which a node that runs and has not asked may join."""
+async def joining(cluster: Deployment, node_id: str) -> dict[str, Any]:
+    """Return the command by which a running node may join."""
     node = await cluster.start_node(node_id, join="no", rack="r1")
     known = await node.get("/v1/node")
     names = ("node_id", "cluster", "address", "dc", "rack", "num_tokens", "host_id")
-    return {"type": "join", **{name: known[name] for name in names}}
-
-
-async def ended(cluster: Cluster, request_id: str) -> RequestStatus:
-    def is_over() -> bool:
-        request = cluster.image.request(request_id)
-        return request is not None and request.finished_epoch > 0 and settle(cluster.image)
-
-    await until(is_over, f"the end of {request_id}", REST_S)
-    request = cluster.image.request(request_id)
-    assert request is not None
-    return request.status
+    features = sorted(KNOWN_FEATURES)
+    return {"type": "join", "supported_features": features, **{name: known[name] for name in names}}
 
 
 async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
-    three: Cluster,
+    three: Deployment,
 ) -> None:
     command = await joining(three, "n4")
     position = await three.coordinator.get("/v1/position")
@@ -102,7 +93,7 @@ async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
     opened: list[Transition] = []
     three.follower.listen(lambda image, _: opened.extend(image.topology.open()))
     asked = await three.command(**command)
-    assert await ended(three, asked["request_id"]) is RequestStatus.DONE
+    assert await three.ended(asked["request_id"]) is RequestStatus.DONE
     mine = [t for t in opened if asked["request_id"] in t.request_ids()]
     states = list(dict.fromkeys(t.state for t in mine))
     assert [step.state for step in found.plan.steps] == states
@@ -119,7 +110,7 @@ async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
 
 
 async def test_what_would_be_refused_is_refused_and_bad_questions_are_told_apart(
-    three: Cluster,
+    three: Deployment,
 ) -> None:
     epoch = three.image.epoch
     answer = await post(three, b'{"command": {"type": "leave", "node_id": "n1"}}')
@@ -138,7 +129,7 @@ async def test_what_would_be_refused_is_refused_and_bad_questions_are_told_apart
 
 
 async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placements_back(
-    three: Cluster,
+    three: Deployment,
 ) -> None:
     before = held(three.image)
     command = await joining(three, "n4")
@@ -162,18 +153,18 @@ async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placeme
         assert request is not None
         line, *_, advice = explain(request, moving(), msgspec.convert(answer, Progress))
         assert f"stream by n4; the cause is {source}: is down, and gives n4 no data" in line
-        assert line.endswith("(STELE_SILENCE_S is 60 s), it is undone")
+        assert line.endswith("no setting ends this wait")
         assert f"start {source}" in advice and f"`stele cancel {request_id}`" in advice
         code, said = await cancel(three, request_id)
     finally:
         os.kill(hung, signal.SIGCONT)
     assert code == 0, said
     assert "the placements are those of before: " in said.splitlines()[-1]
-    assert await ended(three, request_id) is RequestStatus.CANCELLED
+    assert await three.ended(request_id) is RequestStatus.CANCELLED
     assert held(three.image) == before
 
 
-async def cancel(cluster: Cluster, request_id: str) -> tuple[int, str]:
+async def cancel(cluster: Deployment, request_id: str) -> tuple[int, str]:
     """``stele cancel``: its exit status and what it printed."""
     arguments = ("-m", "stele.cli", "cancel", request_id, "--url", cluster.log_url)
     coordinator = {"STELE_COORDINATOR_URLS": cluster.coordinator.url}

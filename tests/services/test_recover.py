@@ -1,4 +1,4 @@
-"""Disasters on real processes: the topic is gone, or rolled back; nothing that anybody held is lost."""
+"""Disasters on real processes: the topic is lost, or rolled back, and nothing that a process held is lost."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from confluent_kafka.admin import AdminClient
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived
 from stele.log.brokers import Brokers
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.runtime.kafka import ensure_topics
+from tests.deployment.commands import change, command, fill, is_well, newest, spans
+from tests.deployment.process import Service
+from tests.deployment.processes import Deployment
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
-from tests.services.archive_site import Site, change, command, fill, is_well, newest, spans
-from tests.services.processes import Service
 from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-async def epochs_topic(site: Site) -> list[bytes]:
+async def epochs_topic(site: Deployment) -> list[bytes]:
     """Its records."""
     log = KafkaLog(Brokers(site.kafka), flow_topic(site.cluster, "epochs"))
     try:
@@ -43,7 +44,7 @@ async def epochs_topic(site: Site) -> list[bytes]:
         await log.close()
 
 
-async def delete(site: Site) -> None:
+async def delete(site: Deployment) -> None:
     """The topic is gone."""
     topic = flow_topic(site.cluster, "epochs")
     admin = AdminClient({"bootstrap.servers": site.kafka})
@@ -54,7 +55,7 @@ async def delete(site: Site) -> None:
         await asyncio.sleep(0.1)
 
 
-async def remake(site: Site, records: list[bytes]) -> None:
+async def remake(site: Deployment, records: list[bytes]) -> None:
     """The topic is another one, and holds these records alone."""
     topic = flow_topic(site.cluster, "epochs")
     await delete(site)
@@ -66,7 +67,7 @@ async def remake(site: Site, records: list[bytes]) -> None:
 
 
 async def past_of(log: Service, last: int) -> dict[int, Any]:
-    """What epochs and states of the past are."""
+    """Return epochs and states of the past."""
     return {
         epoch: [await log.get(f"/v1/epochs/{epoch}"), await log.get(f"/v1/state?epoch={epoch}")]
         for epoch in (2, last // 2, last)
@@ -74,7 +75,7 @@ async def past_of(log: Service, last: int) -> dict[int, Any]:
 
 
 async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered(
-    site: Site,
+    site: Deployment,
 ) -> None:
     """As by a retention that somebody had set: all epochs are on disks, and none in the topic."""
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
@@ -102,7 +103,7 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
         without = site.without(3)
         told = await site.stele("recover", "--dry-run", *without)
         assert told.count(f" of log {found['log_id']}") >= 2
-        assert "did not tell may be more" in told
+        assert "did not answer and may have read later ones" in told
         answer = await site.stele(
             "recover", "--reason", "nothing was left of the topic", "--json", *without
         )
@@ -123,7 +124,7 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
 @pytest.mark.parametrize(
     "left", [0, 60, None], ids=["nothing is left", "rolled back to the past", "not even the topic"]
 )
-async def test_a_lost_log_goes_on(site: Site, left: int | None) -> None:
+async def test_a_lost_log_goes_on(site: Deployment, left: int | None) -> None:
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
     first = await command(log, "first", type="set_setting", name="early", value="1")
     await fill(log, 100)
@@ -183,7 +184,7 @@ async def test_a_lost_log_goes_on(site: Site, left: int | None) -> None:
 
 @pytest.mark.parametrize("was_started", [False, True])
 async def test_epochs_that_a_recovery_gave_up_are_gone_back_to(
-    site: Site, was_started: bool
+    site: Deployment, was_started: bool
 ) -> None:
     """As the page on recoveries leads through it: from the folder of the replica that was away."""
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
@@ -237,7 +238,7 @@ async def test_epochs_that_a_recovery_gave_up_are_gone_back_to(
 
 
 def _taken_back(folder: Path, kept: int) -> None:
-    """What was set aside after epoch ``kept`` takes the place of what came later."""
+    """Restore the epochs that were set aside after epoch ``kept``, in place of later ones."""
     (lost,) = (folder / "segments").glob("*.avro.lost")
     first = lost.name.partition("-")[0]
     for segment in (folder / "segments").glob("*.avro"):
@@ -260,7 +261,7 @@ async def _killed(*services: Service) -> None:
 
 
 async def test_a_backup_that_comes_while_the_log_is_empty_is_recovered_and_not_founded_over(
-    site: Site,
+    site: Deployment,
 ) -> None:
     log, replica = await site.metadata_log(waits=False, found="no"), await site.catch_up(1)
     await log.until("/healthz", lambda a: "stele found" in a["reason"], "there is no cluster")

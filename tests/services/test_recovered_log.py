@@ -1,4 +1,4 @@
-"""A metadata-log that begins on a recovered log of which nobody gives a snapshot yet."""
+"""A metadata-log that starts on a recovered log without a snapshot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import writing
-from stele.runtime import anew
+from stele.runtime import starting
 from stele.runtime.catch_up import CatchUp
 from tests.catch_up.stories import recovered_story
 from tests.domain.epochs import LOG_ID
@@ -31,7 +31,7 @@ class EpochsInMemory(MemoryLog):
 
 
 class Replica:
-    """It has no snapshot, and follows the recovered log from the third time on that it is asked."""
+    """It has no snapshot, and follows the recovered log from its third request on."""
 
     replicas = 1
     asked = 0
@@ -53,7 +53,7 @@ async def test_who_meets_a_recovery_before_it_has_read_the_log_stays_until_it_is
     monkeypatch: pytest.MonkeyPatch, had_read: bool
 ) -> None:
     """It would begin again with nothing, and come to the same place."""
-    monkeypatch.setattr(anew, "LOOK_S", 0.01)
+    monkeypatch.setattr(starting, "LOOK_S", 0.01)
     partition, replica, ended = MemoryPartition(), Replica(), asyncio.Event()
     epochs = cast(EpochsLog, EpochsInMemory(partition))
     for epoch in recovered_story(9, 5).epochs[:5]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stele.domain.names import RequestStatus
-from tests.services.nodes import HTTP_OK, KEYSPACE, Cluster, cluster_of, load
+from tests.deployment.load import running
+from tests.deployment.processes import HTTP_OK, KEYSPACE, Deployment, nodes_of
 from tests.services.world import settle, until
 
 pytestmark = pytest.mark.broker
@@ -20,44 +21,36 @@ REST_S = 90
 
 
 @pytest.fixture
-async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster_of(kafka, topics, tmp_path, *NODES, barrier_patience_s=3) as cluster:
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with nodes_of(kafka, topics, tmp_path, *NODES, barrier_patience_s=3) as cluster:
         yield cluster
 
 
-async def alter(cluster: Cluster, rf: int) -> None:
-    asked = await cluster.command(type="keyspace_rf_change", name=KEYSPACE, replication={"dc1": rf})
-
-    def is_over() -> bool:
-        request = cluster.image.request(asked["request_id"])
-        return request is not None and request.finished_epoch > 0 and settle(cluster.image)
-
-    await until(is_over, f"replication factor {rf}", REST_S)
-    request = cluster.image.request(asked["request_id"])
-    assert request is not None and request.status == RequestStatus.DONE, request
+async def alter(cluster: Deployment, rf: int) -> None:
+    await cluster.done(type="keyspace_rf_change", name=KEYSPACE, replication={"dc1": rf})
     keyspace = cluster.image.schema.named(KEYSPACE)
     assert keyspace is not None
     assert (keyspace.replication, keyspace.placement) == ({"dc1": rf}, f"dc1:{rf}")
     assert {*cluster.image.ring.placements} == {f"dc1:{rf}"}
 
 
-async def keys_of(cluster: Cluster) -> list[int]:
+async def keys_of(cluster: Deployment) -> list[int]:
     return [await cluster.keys(node_id) for node_id in NODES]
 
 
 async def test_from_three_replicas_to_one_and_back_under_load_and_nothing_is_lost(
-    three: Cluster,
+    three: Deployment,
 ) -> None:
-    async with load(three) as clients:
+    async with running(three.load()) as clients:
         await clients.go_on(200)
         await alter(three, 1)
         await clients.go_on(100)
-    await clients.is_read([*NODES])
+    await clients.is_read(NODES)
     alone = await keys_of(three)
     assert min(alone) > 0
     assert sum(alone) >= len(clients.acknowledged)
 
-    async with load(three) as more:
+    async with running(three.load()) as more:
         await more.go_on(100)
         await alter(three, 3)
         await more.go_on(100)
@@ -67,7 +60,7 @@ async def test_from_three_replicas_to_one_and_back_under_load_and_nothing_is_los
     await more.is_read(["n1", "n2"])
 
 
-async def test_who_stays_is_given_what_it_slept_through(three: Cluster) -> None:
+async def test_who_stays_is_given_what_it_slept_through(three: Deployment) -> None:
     """It would be the only one, and lack what the two others have acknowledged."""
     n3 = three.nodes["n3"].process.pid
     os.kill(n3, signal.SIGSTOP)
@@ -81,10 +74,10 @@ async def test_who_stays_is_given_what_it_slept_through(three: Cluster) -> None:
         assert await three.get("n3", key) == (HTTP_OK, key.encode())
 
 
-async def test_a_change_that_is_cancelled_is_undone_under_load(three: Cluster) -> None:
+async def test_a_change_that_is_cancelled_is_undone_under_load(three: Deployment) -> None:
     """A node that is to receive does not answer, so it is cancelled while it streams."""
     await alter(three, 1)
-    async with load(three) as clients:
+    async with running(three.load()) as clients:
         await clients.go_on(100)
         n3 = three.nodes["n3"].process.pid
         os.kill(n3, signal.SIGSTOP)
@@ -108,4 +101,4 @@ async def test_a_change_that_is_cancelled_is_undone_under_load(three: Cluster) -
     assert keyspace is not None and keyspace.placement == "dc1:1"
     request = three.image.request(request_id)
     assert request is not None and request.status == RequestStatus.CANCELLED
-    await clients.is_read([*NODES])
+    await clients.is_read(NODES)

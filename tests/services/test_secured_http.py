@@ -1,4 +1,4 @@
-"""A cluster that speaks HTTPS alone, and in which whoever changes something shows a token."""
+"""A cluster with HTTPS only, in which changes need a token."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from stele.cli.errors import Exit
-from stele.console.gate import MARK
+from stele.console.access import MARK
 from stele.runtime.callers import RECOVER, line_of
 from stele.runtime.request_ids import new_request_id
 from tests.certificates import Authority
-from tests.services.nodes import KEYSPACE, Cluster, cluster_without_nodes
-from tests.services.processes import Service
+from tests.deployment.process import Service
+from tests.deployment.processes import KEYSPACE, Deployment, following
 
 pytestmark = pytest.mark.broker
 
@@ -62,11 +62,9 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secured:
 @pytest.fixture
 async def site(
     secured: Secured, kafka: str, topics: str, redis_url: str, tmp_path: Path
-) -> AsyncIterator[Cluster]:
+) -> AsyncIterator[Deployment]:
     """All services but placements; ada's token goes with what ``site`` itself asks for."""
-    async with cluster_without_nodes(
-        kafka, topics, redis_url, tmp_path, **secured.environment()
-    ) as found:
+    async with following(kafka, topics, redis_url, tmp_path, **secured.environment()) as found:
         found.http.headers["authorization"] = f"Bearer {ADA}"
         yield found
 
@@ -74,7 +72,7 @@ async def site(
 async def asked(
     url: str, token: str = "", body: object = None, **headers: str
 ) -> tuple[int, dict[str, Any]]:
-    """Of a POST."""
+    """Return the answer to a POST."""
     shown = {"authorization": f"Bearer {token}"} if token else {}
     async with httpx.AsyncClient(timeout=90) as http:
         answer = await http.post(url, json=body, headers={**headers, **shown})
@@ -93,7 +91,9 @@ async def actor_of(log: Service, epoch: int) -> str:
     return str((await log.get(f"/v1/epochs/{epoch}"))["actor"])
 
 
-async def test_a_cluster_lives_by_https_and_goes_by_tokens(site: Cluster, secured: Secured) -> None:
+async def test_a_cluster_lives_by_https_and_goes_by_tokens(
+    site: Deployment, secured: Secured
+) -> None:
     log = await site.start("metadata_log")
     site.log_url = log.url
     assert log.url.startswith("https://")
@@ -205,7 +205,9 @@ async def a_file_that_cannot_be_read_is_told(
     await asyncio.sleep(1.1)
     for process in (log, console):
         health = await process.get("/healthz")
-        assert (health["ok"], "Nobody is let in" in health["reason"]) == (True, True), health
+        assert (health["ok"], "All requests are rejected" in health["reason"]) == (True, True), (
+            health
+        )
     told = await stele(
         log, secured, "settings", "reset", "stream_mib_per_s", "--token-file", str(secured.token)
     )

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 
-from stele.catch_up.truncating import delete_records
+from stele.catch_up.trimming import delete_records
 from stele.cli.errors import Exit
 from stele.coordinator.election import Election
 from stele.domain.commands import Envelope, Noop
-from stele.log import flows, refusals
+from stele.log import deliveries, flows
 from stele.log.brokers import Brokers
 from stele.log.chain import Anchor, digest_of
 from stele.log.commander import Commander
@@ -29,21 +29,20 @@ from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
-from stele.metadata_log.topic_settings import settings_of
 from stele.placements.chain import Head
 from stele.placements.topic import Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime import group
-from stele.runtime.kafka import TopicsUnavailable, ensure_topics
+from stele.runtime.kafka import TopicsUnavailable, ensure_topics, read_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
 from stele.stack.process import Command, spawn
+from tests.deployment.process import Service
+from tests.deployment.processes import KEYSPACE, Deployment, following
 from tests.docs.acls_page import acls_of, acls_of_kind, kinds
 from tests.polling import wait_until
 from tests.secured import USERS, Secured
-from tests.services.nodes import KEYSPACE, Cluster, cluster_without_nodes
-from tests.services.processes import Service
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
@@ -51,9 +50,9 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(autouse=True)
 def nothing_refused_yet() -> Iterator[None]:
-    """What one test was refused is not what another test's process is."""
+    """Rejections of one test do not affect the processes of another."""
     yield
-    refusals._Process.newest = ("", 0.0)
+    deliveries._Process.newest = ("", 0.0)
 
 
 Way = Callable[[Secured], dict[str, str]]
@@ -77,7 +76,8 @@ async def test_every_kind_of_client_gets_through(secured: Secured, cluster: str,
     await asyncio.to_thread(ensure_topics, brokers, cluster)
     await use_the_log(brokers, epochs)
     await use_flows(settings)
-    assert await asyncio.to_thread(settings_of(brokers, epochs))
+    admin = AdminClient(brokers.client())
+    assert (await asyncio.to_thread(read_topics, admin, [epochs]))[epochs].config
     await asyncio.to_thread(delete_records, brokers, epochs, 1)
     await asyncio.to_thread(use_the_topic_of_placements, brokers, cluster)
     election = Election(brokers, cluster, "one", lambda: None)
@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Way, str]] = {
     ),
     "authority": (lambda secured: secured.by_password(ca="stranger"), "STELE_KAFKA_SSL_CA_FILE"),
     "no certificate": (Secured.without_certificate, "STELE_KAFKA_SSL_CERTIFICATE_FILE"),
-    "no ACLs": (lambda secured: secured.by_password("app"), "docs/operations/security.md"),
+    "no ACLs": (lambda secured: secured.by_password("app"), "docs/guides/secure.md"),
     "listener": (
         lambda secured: secured.by_password() | {"STELE_KAFKA_BOOTSTRAP": secured.plaintext},
         "STELE_KAFKA_SECURITY_PROTOCOL",
@@ -157,13 +157,11 @@ REFUSED: dict[str, tuple[Way, str]] = {
 }
 
 
-async def test_what_is_refused_is_said_with_what_to_do_and_in_time(
+async def test_what_is_refused_is_said_with_what_to_do(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(flows, "START_TIMEOUT_S", 8.0)
-    began_s = time.monotonic()
     await asyncio.gather(*(is_refused(name, secured) for name in REFUSED))
-    assert time.monotonic() - began_s < 30
     for _, hint in REFUSED.values():
         assert any("refused by Kafka" in line and hint in line for line in caplog.messages)
     assert not any(password in caplog.text for password in USERS.values())
@@ -211,7 +209,7 @@ def test_a_process_that_is_refused_at_its_start_says_so_and_ends_when_it_is_to(
 async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
     secured: Secured, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "RECENT_S", 0.5)
+    monkeypatch.setattr(deliveries, "RECENT_S", 0.5)
     monkeypatch.setattr(group, "PROVEN_S", 0.5)
     acls = acls_of("stele", cluster)
     of_groups = [acl for acl in acls if acl.restype is ResourceType.GROUP]
@@ -221,10 +219,10 @@ async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
     election = Election(brokers, cluster, "one", lambda: None)
     election.start()
     try:
-        await until(lambda: "docs/operations/security.md" in election.failure, "the reason")
+        await until(lambda: "docs/guides/secure.md" in election.failure, "the reason")
         member, met_s = election._membership, time.monotonic()
         await until(lambda: time.monotonic() - met_s > 2 and not member.refused.newest, "silence")
-        assert "docs/operations/security.md" in election.failure, "the client says it once"
+        assert "docs/guides/secure.md" in election.failure, "the client says it once"
         secured.allow(of_groups)
         await until(lambda: election.elected and not election.failure, "the election")
     finally:
@@ -246,7 +244,7 @@ async def test_who_may_not_go_on_says_so_and_goes_on_once_it_may(
     try:
         await until(lambda: election.elected and not follower.trouble, "a good beginning")
         await asyncio.to_thread(secured.forbid, acls)
-        page = "docs/operations/security.md"
+        page = "docs/guides/secure.md"
         await until(lambda: page in follower.trouble and page in election.failure, "the reasons")
         secured.allow(acls)
         await until(lambda: not follower.trouble, "the log is read")
@@ -260,7 +258,7 @@ async def test_a_process_is_not_well_while_it_may_not_read_or_write_one_of_its_t
     secured: Secured, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever client met it; so one ACL after the other is taken away."""
-    monkeypatch.setattr(refusals, "RECENT_S", 2.0)
+    monkeypatch.setattr(deliveries, "RECENT_S", 2.0)
     acls = acls_of("stele", cluster)
     secured.allow(acls)
     brokers = brokers_of(secured.by_password("stele"))
@@ -279,7 +277,7 @@ async def test_a_process_is_not_well_while_it_may_not_read_or_write_one_of_its_t
         await asyncio.to_thread(secured.forbid, reads)
         await until(is_refused_an_acl, "it says that it is refused")
         began_s = time.monotonic()
-        while time.monotonic() - began_s < 2 * refusals.RECENT_S:
+        while time.monotonic() - began_s < 2 * deliveries.RECENT_S:
             assert is_refused_an_acl(), "it is refused all the time, though the client says it once"
             await asyncio.sleep(0.2)
         secured.allow(reads)
@@ -329,11 +327,11 @@ async def test_the_spark_job_takes_no_log_for_lost_that_it_may_not_read(
 
 
 def is_well() -> bool:
-    return not refusals.refused_lately()
+    return not deliveries.refused_lately()
 
 
 def is_refused_an_acl() -> bool:
-    return "docs/operations/security.md" in refusals.refused_lately()
+    return "docs/guides/secure.md" in deliveries.refused_lately()
 
 
 async def is_read(acks: FlowWriter, heard: list[bytes]) -> None:
@@ -345,6 +343,7 @@ async def is_read(acks: FlowWriter, heard: list[bytes]) -> None:
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.slow
 async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(
     secured: Secured,
     cluster: str,
@@ -352,11 +351,11 @@ async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All services, each as a user of its own; a node that joins; writes; a program that sends a command."""
+    """All services, each as a separate user; a joining node; writes; a program that sends a command."""
     secured.allow([*acls_of("stele", cluster), *acls_of("app", cluster)])
     secured.allow([acl for kind in kinds() for acl in acls_of_kind(kind, cluster)])
     await asyncio.to_thread(ensure_topics, brokers_of(secured.by_password("stele")), cluster)
-    async with cluster_without_nodes(
+    async with following(
         secured.plaintext, cluster, redis_url, tmp_path, **secured.by_password()
     ) as site:
 
@@ -380,7 +379,7 @@ async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_
         await is_sent_by_a_program(brokers_of(secured.by_password("app")), site)
         assert "refused by Kafka: Broker: Topic authorization failed" in caplog.text
         replayed = await replay(cluster, secured.by_password("app"))
-        assert json.loads(replayed.stdout)["epoch"] == (await site.catch_up()).epoch
+        assert json.loads(replayed.stdout)["epoch"] == (await site.newest_image()).epoch
         stranger = await replay(cluster, secured.by_password("app", ca="stranger"))
         assert stranger.returncode == Exit.UNREACHABLE, stranger
         assert "STELE_KAFKA_SSL_CA_FILE" in stranger.stderr
@@ -408,7 +407,7 @@ async def replay(cluster: str, environment: dict[str, str]) -> CompletedProcess[
 async def are_not_well_while_they_are_refused(
     secured: Secured, everyone: Iterable[Service]
 ) -> None:
-    """The broker is started again, and has another password by then."""
+    """Restart the broker with another password, and wait until these report it."""
     secured.give_passwords(dict.fromkeys(kinds(), "another"))
     await asyncio.to_thread(secured.stop)
     await asyncio.to_thread(secured.start)
@@ -429,7 +428,7 @@ def all_that_was_written(folder: Path) -> str:
     return "\n".join(file.read_text() for file in files)
 
 
-async def is_sent_by_a_program(brokers: Brokers, cluster: Cluster) -> None:
+async def is_sent_by_a_program(brokers: Brokers, cluster: Deployment) -> None:
     """It commands, and reads the log, and cannot write what is not its own."""
     name, before = cluster.image.cluster, cluster.image.epoch
     async with Commander(brokers, name) as commander:

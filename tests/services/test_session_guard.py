@@ -21,7 +21,7 @@ from stele.session_guard.check import (
     read_guard,
 )
 from stele.stack.redis import RedisServer
-from tests.services.processes import Start, services
+from tests.deployment.process import Start, services
 from tests.services.world import LogWriter, fake_nodes, log_writer
 
 pytestmark = pytest.mark.broker

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from stele.log.flows import flow_topic
 from stele.runtime.live_flow import SESSION_TIMEOUT_S
-from tests.services.processes import Service, Start
-from tests.services.world import LogWriter, fake_nodes
+from tests.deployment.commands import delete_topic
+from tests.deployment.process import Service, Start
+from tests.services.world import FakeNode, LogWriter, fake_nodes
 
 pytestmark = pytest.mark.broker
 
@@ -26,6 +26,22 @@ WATCH_S = 0.02
 
 def all_are(liveness: str) -> Callable[[Any], bool]:
     return lambda nodes: len(nodes) == 3 and {node["liveness"] for node in nodes} == {liveness}
+
+
+@pytest.fixture
+async def nodes(kafka: str, writer: LogWriter) -> AsyncIterator[dict[str, FakeNode]]:
+    """Three nodes that have joined and send heartbeats."""
+    async with fake_nodes(kafka, writer, NAMES) as found:
+        for node in found.values():
+            await node.join()
+        yield found
+
+
+async def guard_of(start: Start, instance: str = "", **settings: object) -> Service:
+    """A guard that has seen all nodes up."""
+    guard = await start("session_guard", instance, **settings)
+    await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
+    return guard
 
 
 async def watch(
@@ -45,105 +61,83 @@ async def watch(
 
 
 async def test_after_a_crash_the_living_are_up_and_the_dead_is_down_only_by_reading(
-    kafka: str, writer: LogWriter, start: Start
+    nodes: dict[str, FakeNode], start: Start
 ) -> None:
-    async with fake_nodes(kafka, writer, NAMES) as nodes:
-        for node in nodes.values():
-            await node.join()
-        guard = await start("session_guard", heartbeat_timeout_s=2)
-        await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
-        nodes["n2"].alive = False
-        last_epoch = nodes["n2"].acked_epoch
-        await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
-        guard.kill()
-        await guard.start()
-        seen, stop = set[str](), asyncio.Event()
-        watching = asyncio.create_task(watch(guard, seen, stop, {"n1", "n3"}))
-        rows = await guard.until(
-            "/v1/nodes",
-            lambda n: n[1]["silent_for_s"] is not None and n[1]["epoch"] == last_epoch,
-            "n2's last ack to be read, after those before it",
-        )
-        assert rows[1]["node_id"] == "n2"
-        assert rows[1]["silent_for_s"] > 2.0
-        assert rows[1]["liveness"] == "unknown"
-        rows = await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
-        assert [row["liveness"] for row in rows] == ["up", "down", "up"]
-        nodes["n2"].alive = True
-        await guard.until("/v1/nodes", all_are("up"), "n2 to be up again")
-        stop.set()
-        await watching
-        assert "down" not in seen
+    guard = await guard_of(start, heartbeat_timeout_s=2)
+    nodes["n2"].alive = False
+    last_epoch = nodes["n2"].acked_epoch
+    await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
+    guard.kill()
+    await guard.start()
+    seen, stop = set[str](), asyncio.Event()
+    watching = asyncio.create_task(watch(guard, seen, stop, {"n1", "n3"}))
+    rows = await guard.until(
+        "/v1/nodes",
+        lambda n: n[1]["silent_for_s"] is not None and n[1]["epoch"] == last_epoch,
+        "n2's last ack to be read, after those before it",
+    )
+    assert rows[1]["node_id"] == "n2"
+    assert rows[1]["silent_for_s"] > 2.0
+    assert rows[1]["liveness"] == "unknown"
+    rows = await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
+    assert [row["liveness"] for row in rows] == ["up", "down", "up"]
+    nodes["n2"].alive = True
+    await guard.until("/v1/nodes", all_are("up"), "n2 to be up again")
+    stop.set()
+    await watching
+    assert "down" not in seen
 
 
 async def test_a_guard_that_was_paused_calls_nobody_down_and_disturbs_no_other(
-    kafka: str, writer: LogWriter, start: Start
+    nodes: dict[str, FakeNode], start: Start
 ) -> None:
     """Longer than the nodes' time-out, and longer than its session in the group."""
-    async with fake_nodes(kafka, writer, NAMES) as nodes:
-        for node in nodes.values():
-            await node.join()
-        first, second = await asyncio.gather(
-            start("session_guard", "guard-a", heartbeat_timeout_s=2),
-            start("session_guard", "guard-b", heartbeat_timeout_s=2),
-        )
-        for guard in (first, second):
-            await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
-        by_first, by_second, stop = set[str](), set[str](), asyncio.Event()
-        watching = [asyncio.create_task(watch(first, by_first, stop))]
-        for pause_s in (2.5, SESSION_TIMEOUT_S + 0.5):
-            second.process.signal(signal.SIGSTOP)
-            await asyncio.sleep(pause_s)  # the fault itself
-            second.process.signal(signal.SIGCONT)
-            if len(watching) == 1:
-                watching.append(asyncio.create_task(watch(second, by_second, stop)))
-            await second.until("/v1/nodes", all_are("up"), "all to be up again", RECOVERY_S)
-            await asyncio.sleep(0.5)  # what the watch would see
-            assert "down" not in by_second, pause_s
-        stop.set()
-        await asyncio.gather(*watching)
-        assert by_first == {"up"}
-        assert "down" not in by_second
+    first, second = await asyncio.gather(
+        guard_of(start, "guard-a", heartbeat_timeout_s=2),
+        guard_of(start, "guard-b", heartbeat_timeout_s=2),
+    )
+    by_first, by_second, stop = set[str](), set[str](), asyncio.Event()
+    watching = [asyncio.create_task(watch(first, by_first, stop))]
+    for pause_s in (2.5, SESSION_TIMEOUT_S + 0.5):
+        second.process.signal(signal.SIGSTOP)
+        await asyncio.sleep(pause_s)  # the fault itself
+        second.process.signal(signal.SIGCONT)
+        if len(watching) == 1:
+            watching.append(asyncio.create_task(watch(second, by_second, stop)))
+        await second.until("/v1/nodes", all_are("up"), "all to be up again", RECOVERY_S)
+        await asyncio.sleep(0.5)  # what the watch would see
+        assert "down" not in by_second, pause_s
+    stop.set()
+    await asyncio.gather(*watching)
+    assert by_first == {"up"}
+    assert "down" not in by_second
 
 
 async def test_acks_whose_topic_is_gone_make_it_unhealthy_with_a_reason(
-    kafka: str, writer: LogWriter, start: Start
+    nodes: dict[str, FakeNode], start: Start, kafka: str, topics: str
 ) -> None:
-    async with fake_nodes(kafka, writer, NAMES) as nodes:
-        for node in nodes.values():
-            await node.join()
-        guard = await start("session_guard")
-        await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
-        for node in nodes.values():
-            node.alive = False
-        topic = flow_topic(writer.cluster, "acks")
-        await asyncio.to_thread(delete_topic, kafka, topic)
-        sick = await guard.until("/healthz", lambda h: not h["ok"], "the guard to be unhealthy")
-        assert topic in sick["reason"] and "no such topic" in sick["reason"]
-        rows = await guard.get("/v1/nodes")
-        assert {row["liveness"] for row in rows} <= {"up", "unknown"}
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
+    guard = await guard_of(start)
+    for node in nodes.values():
+        node.alive = False
+    topic = flow_topic(topics, "acks")
+    await asyncio.to_thread(delete_topic, kafka, topic)
+    sick = await guard.until("/healthz", lambda h: not h["ok"], "the guard to be unhealthy")
+    assert topic in sick["reason"] and "no such topic" in sick["reason"]
+    rows = await guard.get("/v1/nodes")
+    assert {row["liveness"] for row in rows} <= {"up", "unknown"}
 
 
 async def test_two_guards_of_one_name_say_so_and_call_nobody_down(
-    kafka: str, writer: LogWriter, start: Start
+    nodes: dict[str, FakeNode], start: Start
 ) -> None:
-    async with fake_nodes(kafka, writer, NAMES) as nodes:
-        for node in nodes.values():
-            await node.join()
-        first = await start("session_guard", "same", heartbeat_timeout_s=2)
-        await first.until("/v1/nodes", all_are("up"), "all nodes to be up")
-        seen, stop = set[str](), asyncio.Event()
-        watching = asyncio.create_task(watch(first, seen, stop))
-        second = await start("session_guard", "same", heartbeat_timeout_s=2)
-        for guard in (first, second):
-            await guard.until(
-                "/healthz", lambda h: "STELE_INSTANCE_ID" in h["reason"], "it to be said", 60.0
-            )
-        stop.set()
-        await watching
-        assert "down" not in seen
+    first = await guard_of(start, "same", heartbeat_timeout_s=2)
+    seen, stop = set[str](), asyncio.Event()
+    watching = asyncio.create_task(watch(first, seen, stop))
+    second = await start("session_guard", "same", heartbeat_timeout_s=2)
+    for guard in (first, second):
+        await guard.until(
+            "/healthz", lambda h: "STELE_INSTANCE_ID" in h["reason"], "it to be said", 60.0
+        )
+    stop.set()
+    await watching
+    assert "down" not in seen

@@ -13,8 +13,7 @@ import pytest
 
 from stele.domain.names import NodeState, RequestStatus
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.ranges import RangeReplicas
-from tests.services.nodes import HTTP_OK, Cluster, cluster_of
+from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
@@ -25,10 +24,10 @@ KEYS = [f"song-{number}" for number in range(60)]
 
 
 @pytest.fixture
-async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     """Three nodes, and a table of eight tablets with two replicas each, in which every key is written."""
     names = ("n1", "n2", "n3")
-    async with cluster_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
+    async with nodes_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
         await cluster.command(
             type="create_keyspace",
             name="music",
@@ -42,24 +41,18 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluste
         yield cluster
 
 
-def tablets(cluster: Cluster) -> list[RangeReplicas]:
-    data = cluster.image.schema.serving(TABLE)
-    assert data is not None
-    return [*cluster.image.ring.placements[data.placement].rows]
+def held(cluster: Deployment) -> Counter[str]:
+    return Counter(node for row in cluster.rows(TABLE) for node in row.writes)
 
 
-def held(cluster: Cluster) -> Counter[str]:
-    return Counter(node for row in tablets(cluster) for node in row.writes)
-
-
-async def put(cluster: Cluster, via: str, key: str) -> None:
+async def put(cluster: Deployment, via: str, key: str) -> None:
     url = f"{cluster.nodes[via].url}/v1/data/{TABLE}/{key}"
     async with cluster.http.put(url, data=key.encode()) as answer:
         assert answer.status == HTTP_OK, await answer.text()
 
 
 @asynccontextmanager
-async def written(cluster: Cluster, *via: str) -> AsyncIterator[None]:
+async def written(cluster: Deployment, *via: str) -> AsyncIterator[None]:
     """Some keys are written again and again inside the block; each write must be acknowledged."""
     stop, writes = asyncio.Event(), 0
 
@@ -78,14 +71,14 @@ async def written(cluster: Cluster, *via: str) -> AsyncIterator[None]:
     assert writes > 100
 
 
-async def everything_is_there(cluster: Cluster, *via: str) -> None:
+async def everything_is_there(cluster: Deployment, *via: str) -> None:
     for number, key in enumerate(KEYS):
         url = f"{cluster.nodes[via[number % len(via)]].url}/v1/data/{TABLE}/{key}"
         async with cluster.http.get(url) as answer:
             assert (answer.status, await answer.read()) == (HTTP_OK, key.encode())
 
 
-async def stores(cluster: Cluster, node_id: str, keys: int) -> None:
+async def stores(cluster: Deployment, node_id: str, keys: int) -> None:
     """Wait until a node says that it has so many rows of the table on its disk; it counts now and then."""
     data = cluster.image.schema.serving(TABLE)
     assert data is not None
@@ -97,55 +90,42 @@ async def stores(cluster: Cluster, node_id: str, keys: int) -> None:
     await cluster.nodes[node_id].until("/v1/node", is_so, f"{keys} rows on {node_id}")
 
 
-def keys_on(cluster: Cluster, node_id: str) -> int:
-    """Keys of which a node is to have a replica."""
+def keys_on(cluster: Deployment, node_id: str) -> int:
+    """Return keys with a replica on a node."""
     data = cluster.image.schema.serving(TABLE)
     assert data is not None
     placement = cluster.image.ring.placements[data.placement]
     return sum(node_id in placement.row_for(token_of(key.encode())).writes for key in KEYS)
 
 
-async def test_a_tablet_moves_with_its_data_and_leaves_none_behind(three: Cluster) -> None:
-    row = tablets(three)[0]
+async def test_a_tablet_moves_with_its_data_and_leaves_none_behind(three: Deployment) -> None:
+    row = three.rows(TABLE)[0]
     (target,) = {"n1", "n2", "n3"} - {*row.reads}
     source = row.reads[0]
     before = keys_on(three, target)
     for name in (source, target):
         await stores(three, name, keys_on(three, name))
-    outcome = await three.command(
+    await three.done(
         type="tablet_migration",
         moves=[{"table": TABLE, "tablet": 0, "from_node": source, "to_node": target}],
     )
-
-    def is_done() -> bool:
-        request = three.image.request(outcome["request_id"])
-        return request is not None and request.status is RequestStatus.DONE
-
-    await until(is_done, "the migration", REST_S)
-    assert {*tablets(three)[0].reads} == {*row.reads} - {source} | {target}
+    assert {*three.rows(TABLE)[0].reads} == {*row.reads} - {source} | {target}
     await everything_is_there(three, "n1", "n2", "n3")
     assert keys_on(three, target) > before
     for name in (source, target):
         await stores(three, name, keys_on(three, name))
 
 
-async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Cluster) -> None:
+async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Deployment) -> None:
     """All the while every key can be read and written, through any node."""
-    balancer = await three.start(
-        "tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3
-    )
+    balancer = await three.start_balancer()
     async with written(three, "n1", "n2"):
         await three.start_node("n4")
         await three.normal("n4")
         quarters = dict.fromkeys(("n1", "n2", "n3", "n4"), 4)
         await until(lambda: held(three) == quarters, "a quarter of the tablets on each", REST_S)
-        outcome = await three.command(type="leave", node_id="n3")
-
-        def has_left() -> bool:
-            node = three.image.node("n3")
-            return node is not None and node.state is NodeState.LEFT
-
-        await until(has_left, f"n3 to have left: {outcome['request_id']}", REST_S)
+        await three.done(type="leave", node_id="n3")
+        assert three.node_state("n3") == NodeState.LEFT
         assert held(three)["n3"] == 0
     await everything_is_there(three, "n1", "n2", "n4")
     answer = await balancer.until(
@@ -156,20 +136,21 @@ async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Clu
     assert max(counts) - min(counts) <= 1
 
 
-async def test_a_table_is_split_and_merged_while_it_is_written(three: Cluster) -> None:
+async def test_a_table_is_split_and_merged_while_it_is_written(three: Deployment) -> None:
     """By its options, past a coordinator that dies; then every node has what is its own, and no more."""
-    await three.start("tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3)
+    await three.start_balancer()
     async with written(three, "n1", "n2", "n3"):
         await three.command(type="alter_table", name=TABLE, options={"min_tablet_count": 32})
-        await until(lambda: len(tablets(three)) == 32, "32 tablets", REST_S)
+        await until(lambda: len(three.rows(TABLE)) == 32, "32 tablets", REST_S)
         await three.start_node("n4")
         await three.normal("n4")
         eighths = dict.fromkeys(("n1", "n2", "n3", "n4"), 16)
         await until(lambda: held(three) == eighths, "all to be even", REST_S)
         three.coordinator.kill()
-        await three.command(type="alter_table", name=TABLE, options={"max_tablet_count": 4})
+        few = {"options": {"max_tablet_count": 4}, "reset": ["min_tablet_count"]}
+        await three.command(type="alter_table", name=TABLE, **few)
         await three.coordinator.start()
-        await until(lambda: len(tablets(three)) == 4, "4 tablets", REST_S)
+        await until(lambda: len(three.rows(TABLE)) == 4, "4 tablets", REST_S)
         halves = dict.fromkeys(("n1", "n2", "n3", "n4"), 2)
         await until(lambda: held(three) == halves, "all to be even again", REST_S)
     await everything_is_there(three, "n1", "n2", "n3", "n4")

@@ -1,8 +1,8 @@
-"""Whoever changes the settings of the log's topic is told what that does to it, and commands are not lost."""
+"""A changed setting of the topic of the log is reported with its harm, and no command is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,15 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
+from prometheus_client import Gauge
+from prometheus_client.samples import Sample
 
 from stele.log.flows import flow_topic
-from stele.metadata_log.topic_settings import TopicSettings, flaws
-from stele.runtime.kafka import Topic, topic_specs
+from stele.metadata_log.metrics import topic_differences
+from stele.metadata_log.topic_settings import TopicSettings
+from stele.runtime.kafka import Difference, Harm
+from tests.deployment.metadata_log import MetadataLog, Start, instances
 from tests.polling import wait_until
-from tests.services.metadata_logs import Service, Start, instances
 
 DEADLINE_S = 90.0
 
@@ -37,47 +40,53 @@ def alter(bootstrap: str, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
-def reason(service: Service) -> str:
+def reason(service: MetadataLog) -> str:
     return str(service.http.get("/healthz").json()["reason"])
 
 
-def test_a_topic_as_it_is_made_has_no_flaws() -> None:
-    assert flaws(topic_specs(3)[Topic.EPOCHS].config) == []
-    assert flaws({}) == [], "what nobody tells is no flaw"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("cleanup.policy", "compact"),
-        ("cleanup.policy", "compact,delete"),
-        ("retention.ms", "604800000"),
-        ("retention.bytes", "1"),
-        ("unclean.leader.election.enable", "true"),
-        ("max.message.bytes", "1048588"),
-    ],
-)
-def test_each_setting_that_does_harm_is_named(name: str, value: str) -> None:
-    (found,) = flaws({**topic_specs(3)[Topic.EPOCHS].config, name: value})
-    assert f"{name}={value}" in found
-
-
 async def test_settings_that_are_not_told_change_nothing() -> None:
-    told: list[Mapping[str, str] | Exception] = [{"retention.ms": "1"}, KafkaException("no"), {}]
+    named = Difference("stele.demo.epochs", Harm.LOSS, "with retention.ms=1 it deletes records")
+    told: list[Sequence[Difference] | Exception] = [[named], KafkaException("no"), []]
 
-    def ask() -> Mapping[str, str]:
+    def ask() -> Sequence[Difference]:
         found = told.pop(0)
         if isinstance(found, Exception):
             raise found
         return found
 
-    topic = TopicSettings("stele.demo.epochs", ask)
-    await topic.look()
-    assert "retention.ms=1" in topic.trouble
-    await topic.look()
-    assert "retention.ms=1" in topic.trouble
-    await topic.look()
-    assert topic.trouble == ""
+    topics = TopicSettings("stele.demo.epochs", ask)
+    await topics.look()
+    assert "retention.ms=1" in topics.trouble
+    await topics.look()
+    assert "retention.ms=1" in topics.trouble
+    await topics.look()
+    assert topics.trouble == topics.notice == ""
+
+
+async def test_only_what_the_logs_topic_refuses_or_loses_explains_a_missing_answer() -> None:
+    other = Difference("stele.demo.acks", Harm.LOSS, "it keeps no newest record")
+    few = Difference("stele.demo.epochs", Harm.DURABILITY, "it has 1 copy")
+    topics = TopicSettings("stele.demo.epochs", lambda: [other, few])
+    await topics.look()
+    assert topics.trouble == ""
+    assert "1 copy" in topics.notice and "no newest record" in topics.notice
+    told = {(s.labels["topic"], s.labels["harm"]) for s in samples_of(topic_differences)}
+    assert told == {(other.topic, "loss"), (few.topic, "durability")}
+
+
+def samples_of(gauge: Gauge) -> list[Sample]:
+    return [sample for family in gauge.collect() for sample in family.samples]
+
+
+@pytest.mark.broker
+def test_health_reports_a_log_of_one_copy_unless_the_cluster_is_for_development(
+    start: Start,
+) -> None:
+    service = start(STELE_DEVELOPMENT="false").wait_healthy()
+    wait_until(lambda: "epochs" in reason(service), "the report", DEADLINE_S)
+    assert "has 1 copy and min.insync.replicas=1" in reason(service)
+    assert service.http.get("/healthz").json()["ok"] is True
+    assert 'stele_log_topic_differences{harm="durability"' in service.http.get("/metrics").text
 
 
 @pytest.mark.broker

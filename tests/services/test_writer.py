@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Outcome, SetSetting
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.ids import named
 from stele.domain.requests.not_taken import OTHER_LOG
 from stele.log.chain import STATE_ID
@@ -17,7 +17,7 @@ from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
-from stele.metadata_log.callers import ReaderStoppedError, Result
+from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.giving_way import FIRST_PAUSE_S, FIRST_WINDOW_S
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
@@ -25,16 +25,18 @@ from tests.services.world import until
 
 TIMEOUT_S = 90.0
 LOST = 12
-"""The record and eleven NOOPs that should decide it: three seconds, in which the lag is asked for too."""
+"""The record and eleven NOOPs for its decision: three seconds, in which the lag is queried, too."""
 MANY: Final = 2_000
 """Requests: these take twenty seconds, in which what is silent for 0.3 s is forced to an outcome."""
 WAY_S: Final = 0.005
 ASKED: Final = 5
 EVERY: Final = 40
+Result = Outcome | Exception
+TASKS = set[asyncio.Task[None]]()
 
 
 class LossyLog(MemoryLog):
-    """Loses the next appends when told so, and then has no leader that tells the end."""
+    """Loses the next appends on request, and then has no leader that reports the end."""
 
     def __init__(self, partition: MemoryPartition) -> None:
         super().__init__(partition)
@@ -67,6 +69,17 @@ async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end
     await writer.close()
 
 
+@pytest.mark.parametrize("features", ["all", "none"])
+async def test_a_new_cluster_has_the_features_of_its_build(features: Any) -> None:
+    """Unless the setting says otherwise, or it begins with the state of a dump."""
+    settings = MetadataLogSettings(cluster="demo", found="auto", found_features=features)
+    writer = Writer(MemoryLog(MemoryPartition()), settings)
+    await writer.start()
+    wanted = tuple(sorted(KNOWN_FEATURES)) if features == "all" else ()
+    assert writer.image.features.enabled == wanted
+    await writer.close()
+
+
 async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the_time() -> None:
     partition = MemoryPartition()
     settings = MetadataLogSettings(cluster="demo", unknown_after_s=1.0, found="auto")
@@ -79,7 +92,7 @@ async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the
     while not told:
         for each in (writer, second):
             asked += 1
-            each.begin(setting(f"number{asked}"), partial(told.append), TIMEOUT_S)
+            await begin(each, f"number{asked}", told)
         await asyncio.sleep(0.02)
         assert asked < MANY, "nobody is told anything while somebody asks"
     await until(lambda: len(told) == asked, "all are told")
@@ -91,7 +104,7 @@ async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the
 async def test_a_writer_that_gives_way_appends_nothing_once_the_log_cannot_be_read_any_more() -> (
     None
 ):
-    """What waits for the end of another's turn was told that there will be no outcome."""
+    """A command that waits for another writer's turn fails with an unknown outcome."""
     partition, told = MemoryPartition(), list[Result]()
     writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo", found="auto"))
     other = MemoryLog(partition)
@@ -99,7 +112,7 @@ async def test_a_writer_that_gives_way_appends_nothing_once_the_log_cannot_be_re
     won = partition.records[-1].value
     other.append(won[: STATE_ID.start] + bytes(16) + won[STATE_ID.stop :])
     await until(lambda: writer.losers == 1, "the other's record to lose")
-    writer.begin(setting("held"), told.append, TIMEOUT_S)
+    await begin(writer, "held", told)
     other.append(b"no record")
     await until(lambda: told, "the end")
     assert [type(each) for each in told] == [ReaderStoppedError]
@@ -138,9 +151,9 @@ async def test_who_writes_beside_steady_commands_of_another_gets_turns() -> None
     steady, told, asked = list[Result](), list[Result](), 0
     while len(told) < ASKED:
         if asked % EVERY == 0 and asked < ASKED * EVERY:
-            second.begin(setting(f"other{asked}"), partial(told.append), TIMEOUT_S)
+            await begin(second, f"other{asked}", told)
         asked += 1
-        writer.begin(setting(f"number{asked}"), partial(steady.append), TIMEOUT_S)
+        await begin(writer, f"number{asked}", steady)
         assert asked < MANY, (
             f"{len(told)} of {ASKED} were told, while {len(steady)} were of another"
         )
@@ -163,7 +176,7 @@ async def test_nobody_is_held_up_for_long_by_the_losers_of_a_writer_that_is_dead
     loser = partition.records[0].value
     told = list[Result]()
     for asked in range(1, 20):
-        writer.begin(setting(f"number{asked}"), told.append, TIMEOUT_S)
+        await begin(writer, f"number{asked}", told)
         await until(lambda: len(told) == asked, "it is told")  # noqa: B023
         busy._land(loser[:26] + bytes([asked] * 16) + loser[42:])
         await asyncio.sleep(0.02)
@@ -177,22 +190,40 @@ async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_ov
     writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=1.0, found="auto"))
     await writer.start()
     told: dict[str, list[Result]] = {"in time": [], "late": [], "never": []}
-    writer.begin(setting("in time"), told["in time"].append, TIMEOUT_S)
+    await begin(writer, "in time", told["in time"])
     await writer.linearizable(TIMEOUT_S)
     log.lose = 1
-    writer.begin(setting("late"), told["late"].append, 0.1)
+    await begin(writer, "late", told["late"], 0.1)
     await until(lambda: told["late"], "the time is over")
     assert not writer.image.features.settings.get("late")
     await until(lambda: "late" in writer.image.features.settings, "it was forced")
     log.lose = LOST
-    writer.begin(setting("never"), told["never"].append, TIMEOUT_S)
+    await begin(writer, "never", told["never"])
     writer._fail(LostWinnersError(7, "they are gone"))
+    await until(lambda: told["never"], "the end")
     with pytest.raises(ReaderStoppedError):
-        writer.begin(setting("after"), told["never"].append, TIMEOUT_S)
+        await writer.commit(setting("after"), TIMEOUT_S)
     kinds = {when: [type(result) for result in results] for when, results in told.items()}
     assert kinds == {"in time": [Outcome], "late": [TimeoutError], "never": [ReaderStoppedError]}
-    assert not writer._callers._waiting
+    assert not writer._pipeline.held
     await writer.close()
+
+
+async def begin(
+    writer: Writer, name: str, told: list[Result], timeout_s: float = TIMEOUT_S
+) -> None:
+    """Submit in a task, which adds the outcome, or the error, to ``told``."""
+
+    async def commit() -> None:
+        try:
+            told.append(await writer.commit(setting(name), timeout_s))
+        except Exception as error:
+            told.append(error)
+
+    task = asyncio.create_task(commit())
+    TASKS.add(task)
+    task.add_done_callback(TASKS.discard)
+    await asyncio.sleep(0)
 
 
 def setting(name: str) -> Envelope:
@@ -275,7 +306,7 @@ async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells
 
 
 class HungLog(MemoryLog):
-    """Others read the past all the time, and whoever comes waits behind them."""
+    """Others read the past all the time, and new readers queue behind them."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         await asyncio.sleep(3600)
@@ -316,7 +347,9 @@ async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
 
 
 async def test_a_command_for_another_log_is_taken_by_none_but_has_the_outcome_that_it_had() -> None:
-    """Who heard nothing asks again after a recovery, which keeps what was decided, and names the log before."""
+    """A client without an answer retries after a recovery, which keeps earlier decisions, and names the earlier
+    log.
+    """
     writer = Writer(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
     await writer.start()
     another = bytes([7] * 16).hex()

@@ -17,8 +17,9 @@ from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Join, Outc
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import TAKES_PART, ReportStatus
-from stele.domain.requests.decisions import decisions_of
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.ids import named
+from stele.domain.requests.memory import decisions_of
 from stele.log.brokers import Brokers
 from stele.log.codec import (
     DecodeError,
@@ -29,13 +30,12 @@ from stele.log.codec import (
     encode_outcome,
     encode_report,
 )
-from stele.log.commander import Commander
+from stele.log.flight import Pending
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.fold import Fold
-from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.maker import Ids
-from stele.log.pipeline import CommitPipeline, Decisions
+from stele.log.pipeline import CommitPipeline
 from stele.log.port import Record
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
@@ -72,7 +72,7 @@ class LogWriter:
             now_ms=now_ms,
         )
         self._won: dict[int, bytes] = {}
-        self.pipeline = CommitPipeline(Fold(), self._log.append, ids, self._recall)
+        self.pipeline = CommitPipeline(Fold(), ids, asyncio.get_running_loop())
         self._commands = FlowReader(
             Brokers(bootstrap), flow_topic(cluster, "commands"), self._on_command, _unreadable
         )
@@ -94,19 +94,19 @@ class LogWriter:
         await self._log.close()
 
     async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         envelope = Envelope(
             request_id=request_id or new_request_id(), command=command, actor="test"
         )
-        self.pipeline.submit(envelope, answer.set_result)
-        self.pipeline.flush()
-        return await asyncio.wait_for(answer, TIMEOUT_S)
+        pending = self.pipeline.submit(envelope)
+        self._flush()
+        return await asyncio.wait_for(pending, TIMEOUT_S)
 
     def _on_command(self, value: bytes) -> None:
-        self.pipeline.submit(decode_envelope(value), self._on_outcome)
-        self.pipeline.flush()
+        self.pipeline.submit(decode_envelope(value)).add_done_callback(self._on_outcome)
+        self._flush()
 
-    def _on_outcome(self, outcome: Outcome) -> None:
+    def _on_outcome(self, pending: Pending) -> None:
+        outcome = pending.result()
         self._outcomes.send(outcome.request_id, encode_outcome(outcome))
         if not outcome.applied:
             self.rejected.append(outcome)
@@ -115,45 +115,24 @@ class LogWriter:
         for offset, value in records:
             self.pipeline.on_record(offset, value)
             self._won.setdefault(self.image.epoch, value)
+        self._flush()
+
+    def _flush(self) -> None:
         self.pipeline.flush()
-
-    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
-        answer(decisions_of(decode_epoch(self._won[epoch])))
-
-
-class RemoteLog:
-    """The metadata log's process as others see it: commands over Kafka, the image by reading along."""
-
-    def __init__(self, bootstrap: str, cluster: str) -> None:
-        self.cluster = cluster
-        self._log = KafkaLog(Brokers(bootstrap), flow_topic(cluster, "epochs"))
-        self._follower = LogFollower(self._log)
-        self._commander = Commander(Brokers(bootstrap), cluster)
-
-    @property
-    def image(self) -> Image:
-        return self._follower.image
-
-    async def start(self) -> None:
-        self._follower.start()
-        await self._commander.start()
-        await until(lambda: self.image.cluster, "the cluster to be created")
-
-    async def close(self) -> None:
-        await self._commander.close()
-        await self._log.close()
-
-    async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
-        envelope = Envelope(
-            request_id=request_id or new_request_id(), command=command, actor="test"
-        )
-        return await self._commander.submit(envelope, TIMEOUT_S)
+        while ready := self.pipeline.take_ready():
+            for value in ready.records:
+                self._log.append(value)
+            for epoch in ready.recalls:
+                self.pipeline.recalled(epoch, decisions_of(decode_epoch(self._won[epoch])))
+            if ready.deciding is not None:
+                self.pipeline.decided(ready.deciding, ready.deciding.decide())
+            self.pipeline.flush()
 
 
 class FakeNode:
-    """One node. ``applies`` and ``streams`` can be switched off; ``orders`` is what it was told."""
+    """One node. ``applies`` and ``streams`` can be disabled; ``orders`` are the received ones."""
 
-    def __init__(self, bootstrap: str, writer: LogWriter | RemoteLog, node_id: str) -> None:
+    def __init__(self, bootstrap: str, writer: LogWriter, node_id: str) -> None:
         self.node_id = node_id
         self.alive = True
         self.applies = True
@@ -172,7 +151,7 @@ class FakeNode:
         )
         self._image = writer.image
         self.acked_epoch = 0
-        """Of the newest ack that was sent."""
+        """Epoch of the newest acknowledgement."""
 
     async def start(self) -> None:
         await self._reader.start()
@@ -193,6 +172,7 @@ class FakeNode:
                 rack="r1",
                 num_tokens=num_tokens,
                 host_id=f"host-{self.node_id}",
+                supported_features=tuple(sorted(KNOWN_FEATURES)),
             ),
             request_id=named(f"join-{self.node_id}"),
         )
@@ -270,18 +250,8 @@ async def log_writer(bootstrap: str, cluster: str) -> AsyncIterator[LogWriter]:
 
 
 @asynccontextmanager
-async def remote_log(bootstrap: str, cluster: str) -> AsyncIterator[RemoteLog]:
-    remote = RemoteLog(bootstrap, cluster)
-    try:
-        await remote.start()
-        yield remote
-    finally:
-        await remote.close()
-
-
-@asynccontextmanager
 async def fake_nodes(
-    bootstrap: str, writer: LogWriter | RemoteLog, names: str
+    bootstrap: str, writer: LogWriter, names: str
 ) -> AsyncIterator[dict[str, FakeNode]]:
     """A FakeNode, started, for each of the names, which are separated by blanks."""
     nodes = {name: FakeNode(bootstrap, writer, name) for name in names.split()}
@@ -295,7 +265,7 @@ async def fake_nodes(
 
 
 def settle(image: Image) -> bool:
-    """Nothing is in transition, waits, or is to be cleaned, and the newest version is fenced."""
+    """Wait until nothing is in transition, waiting or to be cleaned up, and the newest version is fenced."""
     return (
         not image.topology.transitions
         and not image.requests.unfinished()

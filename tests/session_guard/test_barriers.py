@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stele.domain.acks import AckTable
 from stele.domain.image import EMPTY, Image
-from stele.session_guard.barriers import KEPT_TARGETS, Blocking, current_target, view
+from stele.session_guard.guard import KEPT_TARGETS, Blocking, current_target, view
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 from tests.node.world import World
@@ -40,7 +40,7 @@ def test_acks_from_another_data_directory_do_not_count() -> None:
     strange = AckTable().with_ack(ack_of(image, "n1", host_id="new disk"), 1.0)
     found, _ = view(image, strange, Blocking(), target, 1.0)
     why = {blocker.node_id: blocker.why for blocker in found.blockers}
-    assert why["n1"] == "is heard from another data directory, host new disk"
+    assert why["n1"] == "runs with another data directory, host new disk"
     found, _ = view(image, AckTable().with_ack(ack_of(image, "n1"), 1.0), Blocking(), target, 1.0)
     assert "n1" not in {blocker.node_id for blocker in found.blockers}
 

@@ -1,11 +1,11 @@
-"""Who is up: silence takes a node down, one heartbeat does not bring it back, and only what was read counts."""
+"""Liveness: silence takes a node down, one heartbeat does not bring it back, and only read records count."""
 
 from __future__ import annotations
 
 import pytest
 
 from stele.runtime.answers.session_guard import Liveness
-from stele.session_guard.liveness import READING_GAP_S, LivenessTracker
+from stele.session_guard.guard import READING_GAP_S, LivenessTracker
 
 TIMEOUT_S = 5.0
 UP, DOWN, UNKNOWN = Liveness.UP, Liveness.DOWN, Liveness.UNKNOWN

@@ -1,4 +1,4 @@
-"""What Redis shows, on a real server: how long, and what a flush, a second guard or a delay can do to it."""
+"""Content of Redis on a real server: its lifetime, and the effects of a flush, a second guard or a delay."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from stele.session_guard.check import (
     nodes_key,
     read_guard,
 )
-from stele.session_guard.redis_script import VACANCY_MS, WRITE, Written, parse_answer
-from stele.session_guard.redis_writer import RedisWriter
+from stele.session_guard.redis_writer import VACANCY_MS, WRITE, RedisWriter, Written, parse_answer
 from stele.session_guard.settings import SessionGuardSettings
 from stele.stack.ports import LOOPBACK, free_port
 from stele.stack.process import Command, spawn
@@ -190,7 +189,7 @@ async def test_a_write_that_comes_late_counts_from_its_proof(redis: Redis, clust
 
 
 async def test_a_proof_from_the_future_is_not_taken(redis: Redis, cluster: str) -> None:
-    """Redis's clock was set back since it told its time."""
+    """The clock of Redis was set back since it reported its time."""
     await show(redis, cluster)
     ahead_ms = await now_ms(redis) + 1_000
     assert (await offer(redis, cluster, at_ms=ahead_ms, epoch=6)).result == "too_late"
@@ -342,7 +341,7 @@ async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
     """A member of a Redis Cluster that owns every slot."""
     port, log = free_port(), tmp_path / "redis.log"
     options = ("--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--save", "")
-    # The bus would take the port 10,000 above, which anybody's connection may have.
+    # The bus would take the port 10,000 above, which any connection may have.
     bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     argv = [find_redis_server(), *options, *bus]
     server = spawn(Command("redis-cluster", argv, stdout=log, stderr=log))

@@ -60,7 +60,7 @@ class GuardedWorld:
         return self._log.asked
 
     def freeze(self) -> None:
-        """No record comes any more; the log's end is told as ever."""
+        """Stop the records. The log's end is reported as before."""
         self._log.freeze()
 
     def thaw(self) -> None:

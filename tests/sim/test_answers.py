@@ -7,20 +7,20 @@ import pytest
 
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
-from stele.sim.kernel import us
-from stele.sim.processes.answers import LIMIT_S, OWED, SETTLED_S, STALLS
-from stele.sim.processes.broker import BROKER, EPOCHS
-from stele.sim.processes.callers import Caller
-from stele.sim.processes.interposed import Current, interposed
-from stele.sim.processes.making import Disaster
-from stele.sim.processes.members import LogMachine, Shown
-from stele.sim.processes.old_ends import OLD_END
-from stele.sim.processes.records import ZERO
-from stele.sim.processes.run import Nobody
-from stele.sim.processes.stores import watch
-from stele.sim.processes.world import World
-from stele.sim.scenario import Action
-from stele.sim.violation import Violation
+from stele_simulator.kernel import us
+from stele_simulator.processes.answers import LIMIT_S, OWED, SETTLED_S, STALLS
+from stele_simulator.processes.broker import BROKER, EPOCHS
+from stele_simulator.processes.callers import Caller
+from stele_simulator.processes.interposed import Current, interposed
+from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.members import LogMachine, Shown
+from stele_simulator.processes.old_ends import OLD_END
+from stele_simulator.processes.records import ZERO
+from stele_simulator.processes.run import Nobody
+from stele_simulator.processes.stores import watch
+from stele_simulator.processes.world import World
+from stele_simulator.scenario import Action
+from stele_simulator.violation import Violation
 
 pytestmark = pytest.mark.slow
 QUIET_S = SETTLED_S + 10

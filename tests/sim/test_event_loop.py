@@ -4,8 +4,8 @@ import asyncio
 import gc
 from contextlib import suppress
 
-from stele.sim.kernel import Clock, Kernel, Owner
-from stele.sim.processes.event_loop import VirtualLoop
+from stele_simulator.kernel import Clock, Kernel, Owner
+from stele_simulator.processes.event_loop import VirtualLoop
 
 
 def _loop() -> tuple[Kernel, VirtualLoop]:
@@ -39,7 +39,7 @@ def test_who_keeps_off_cancels_ends_with_its_process() -> None:
 
 
 def test_a_process_stands_still_between_two_callbacks_of_one_turn() -> None:
-    """What was ready goes on when it wakes, in its order, and before what came meanwhile."""
+    """Ready callbacks continue after the pause, in order, and before later ones."""
     kernel, loop = _loop()
     ran = list[tuple[int, str]]()
 

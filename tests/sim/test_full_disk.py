@@ -9,9 +9,10 @@ from typing import cast
 
 import pytest
 
+from stele.agent.identity import Acknowledged, boot
 from stele.node.commits import transaction
-from stele.sim.processes.disk import Disk
-from stele.sim.processes.sqlite import Sqlite
+from stele_simulator.processes.disk import Disk
+from stele_simulator.processes.sqlite import Sqlite
 
 CREATE = "create table cells (key text primary key, value blob)"
 INSERT = "insert into cells values (?, ?)"
@@ -38,8 +39,23 @@ def test_a_file_gets_half_of_what_is_written_and_names_still_change() -> None:
     assert (folder / "a").read_bytes() == b"12345678"
 
 
+def test_a_node_keeps_its_promises_on_a_full_disk() -> None:
+    """Else it could acknowledge no version, and operations that give it room would wait for it."""
+    disk = Disk(half_of_them)
+    folder = cast(Path, disk.plug().path("/data"))
+    boot(folder, "n1", "demo")
+    directory = boot(folder, "n1", "demo")
+    disk.full = True
+    for epoch in (9, 10, 100_000):
+        told = Acknowledged(epoch, state_id=f"{epoch:032x}", version=epoch, fence_version=epoch)
+        directory.save(acknowledged=told)
+    disk.lose_power()
+    disk.full = False
+    assert boot(folder, "n1", "demo").identity.acknowledged == told
+
+
 def refusal(connection: sqlite3.Connection) -> tuple[type[sqlite3.Error], int, str, bool]:
-    """What comes of a transaction for which there is no room, and whether it is still open."""
+    """Return the error of a transaction without room, and whether it is still open."""
     with pytest.raises(sqlite3.Error) as full, transaction(connection):
         connection.execute(INSERT, ("large", bytes(1_000_000)))
     error = full.value

@@ -1,4 +1,4 @@
-"""No module that the simulator runs has the machine's clock, chance or sockets under a name of its own."""
+"""No module under simulation has the machine's clock, randomness or sockets under another name."""
 
 import inspect
 import os
@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 import stele
-from stele.node.rates import Rates
-from stele.sim.kernel import Clock, Kernel
-from stele.sim.processes.interposed import OURS, Current, interposed
-from stele.sim.processes.run import Nobody
+from stele.node.load import Rates
+from stele_simulator.kernel import Clock, Kernel
+from stele_simulator.processes.interposed import OURS, Current, interposed
+from stele_simulator.processes.run import Nobody
 
 NOT_SIMULATED = ("sim", "cli")
-"""Of the command line the simulated operator has questions and choices."""
+"""Folders without simulation. The simulated operator uses questions and choices of the command line."""
 PAGE = Path(stele.__file__).parents[2] / "pyproject.toml"
 CLOCKS = (
     *("clock_gettime", "clock_gettime_ns", "monotonic", "monotonic_ns", "perf_counter"),
@@ -62,7 +62,7 @@ def _real() -> dict[int, str]:
 
 
 def _values(module: types.ModuleType) -> Iterator[tuple[str, object]]:
-    """What a module holds, its classes with it, and the defaults of all their functions."""
+    """Return the values of a module, including its classes, and the defaults of all their functions."""
     for name, value in sorted(vars(module).items(), key=lambda item: item[0]):
         yield name, value
         if getattr(value, "__module__", None) != module.__name__:
@@ -126,7 +126,7 @@ def test_a_real_thing_by_another_name_is_found(
 
 
 def test_what_stands_in_for_a_module_gives_nothing_real() -> None:
-    """What it does not know itself it looks up in the module, where clocks and chance may be found."""
+    """A replacement forwards unknown names to the module, which may have clocks and randomness."""
     module, real = types.ModuleType("stele.node.planted"), _real()
     for held in REAL.keys() - ABSENT.keys():
         setattr(module, held.__name__, held)
@@ -156,8 +156,8 @@ def test_rates_go_by_the_clock_of_who_runs() -> None:
 
 
 def test_each_room_that_the_simulator_runs_is_one_that_the_linter_knows() -> None:
-    """Looked for in a process of its own: this one may have imported more."""
-    code = "import sys; from stele.sim.processes import run; print(*sys.modules)"
+    """Run in a separate process: this one may have imported more."""
+    code = "import sys; from stele_simulator.processes import run; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     parts = [name.split(".") for name in done.stdout.split() if name.startswith(OURS)]
     rooms = {name for _, name, *_ in parts}

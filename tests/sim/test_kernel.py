@@ -1,6 +1,6 @@
 """Virtual time: order, pauses, crashes."""
 
-from stele.sim.kernel import Clock, Future, Kernel, Owner, Task, us
+from stele_simulator.kernel import Clock, Future, Kernel, Owner, Task, us
 
 
 def test_events_run_in_the_order_of_time_and_then_of_making() -> None:

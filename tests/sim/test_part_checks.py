@@ -4,11 +4,11 @@ import pytest
 
 from stele.domain.evolve import apply_facts, evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.facts import SettingChanged
+from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY, Image
-from stele.domain.staging.facts import Part, PartsCommitted, StagedFact
-from stele.sim.part_checks import PartChecks, check_size, is_too_large
-from stele.sim.violation import Violation
+from stele.domain.staging import Part, PartsCommitted, StagedFact
+from stele_simulator.part_checks import PartChecks, check_size, is_too_large
+from stele_simulator.violation import Violation
 
 ONE = SettingChanged("one", "1")
 TWO = SettingChanged("two", "2")

@@ -1,4 +1,4 @@
-"""The checker of quorums has rules of its own, and notices where production's are others."""
+"""The checker of quorums has independent rules, and detects deviations of production's."""
 
 from collections.abc import Callable, Set
 from itertools import pairwise
@@ -7,9 +7,9 @@ import pytest
 
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
-from stele.sim.mutants import MUTANTS
-from stele.sim.patching import Patch
-from stele.sim.quorum_sets import Sides, asks_for_another_number, quorums_meet
+from stele_simulator.mutants import PLANTED
+from stele_simulator.patching import Patch
+from stele_simulator.quorum_sets import Sides, asks_for_another_number, quorums_meet
 
 OLD, NEW = ("a", "b", "c"), ("b", "c", "d")
 UNION = ("a", "b", "c", "d")
@@ -60,9 +60,9 @@ def _nobody(answered: Set[str], row: RangeReplicas) -> bool:
 @pytest.mark.parametrize(
     "plant",
     [
-        MUTANTS["write_quorum_over_the_old_set_only"],
-        MUTANTS["write_is_acknowledged_by_one"],
-        MUTANTS["read_is_answered_by_one"],
+        PLANTED["write_quorum_over_the_old_set_only"].plant,
+        PLANTED["write_is_acknowledged_by_one"].plant,
+        PLANTED["read_is_answered_by_one"].plant,
         lambda patch: patch.function(quorum_of, _half),
         lambda patch: patch.function(write_satisfied, _of_all_writers),
         lambda patch: patch.function(read_satisfied, _of_all_writers),

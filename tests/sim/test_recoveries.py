@@ -1,4 +1,4 @@
-"""What the log may have lost without a recovery: what the operator gave up when he took the other history."""
+"""Losses without a recovery: the epochs that the operator gave up by choosing the other history."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stele.sim.kernel import us
-from stele.sim.processes.recoveries import NOTICED_S, Asked, Held, RecoveryWitness
+from stele_simulator.kernel import us
+from stele_simulator.processes.recoveries import NOTICED_S, Asked, Held, RecoveryWitness
 
 BEFORE, LOST, TOPIC, LATER = (bytes([number] * 16) for number in range(1, 5))
 LINES = {
@@ -47,7 +47,7 @@ def test_nothing_is_given_up_by_who_was_not_asked_to_choose() -> None:
 
 
 def hurt(went_on_s: float) -> RecoveryWitness:
-    """The topic loses what cu1 has read, and somebody goes on in its place so much later."""
+    """The topic loses what cu1 has read, and another process continues in its place after this time."""
     recoveries = witness()
     world: Any = recoveries._world
     cu1 = SimpleNamespace(name="cu1", kills=0, alive=True, image=SimpleNamespace(state_id=LOST))

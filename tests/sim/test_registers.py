@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stele.sim.live.history import DataOp
-from stele.sim.registers import check_registers
-from stele.sim.violation import Violation
+from stele_simulator.live.history import DataOp
+from stele_simulator.registers import check_registers
+from stele_simulator.violation import Violation
 
 
 def _op(

@@ -1,4 +1,4 @@
-"""What a process says that has stopped for want of a feature: the checker knows no more than these texts."""
+"""Messages of a process that stopped because it lacks a feature: the checker knows only these texts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 from stele.agent.admission import JoinRejected
 from stele.agent.identity import boot
 from stele.domain.image import EMPTY
-from stele.domain.membership.decide import check_build
+from stele.domain.membership.domain import check_build
 from stele.runtime.settings import ConfigurationError
-from stele.sim.processes import run
-from stele.sim.processes.making import Disaster
-from stele.sim.processes.releases import FEATURE, NEWER, OLDER
-from stele.sim.processes.world import World
+from stele_simulator.processes import run
+from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.releases import FEATURE, NEWER, OLDER
+from stele_simulator.processes.world import World
 
 
 def _is_refused(folder: Path) -> Exception:

@@ -4,8 +4,8 @@ import pytest
 
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import time_ms, uuid7
-from stele.sim.request_checks import RequestChecks, checks_of
-from stele.sim.violation import Violation
+from stele_simulator.request_checks import RequestChecks, checks_of
+from stele_simulator.violation import Violation
 
 SIZE = 2
 LIMIT = 3

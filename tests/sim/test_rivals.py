@@ -1,21 +1,21 @@
-"""Two coordinators that both believe to be elected, and neither of which knows of the other's claim."""
+"""Two coordinators that both consider themselves elected, without knowing the other's claim."""
 
 import pytest
 
-from stele.sim.mutants import MUTANTS
-from stele.sim.patching import Patch
-from stele.sim.processes.barriers import ONE_TERM
-from stele.sim.processes.making import Disaster, make_disaster
-from stele.sim.processes.rivals import RIVALS
-from stele.sim.processes.run import run_disaster_scenario
-from stele.sim.scenario import Action
+from stele_simulator.mutants import PLANTED
+from stele_simulator.patching import Patch
+from stele_simulator.processes.barriers import ONE_TERM
+from stele_simulator.processes.making import Disaster, make_disaster
+from stele_simulator.processes.rivals import RIVALS
+from stele_simulator.processes.run import run_disaster_scenario
+from stele_simulator.scenario import Action
 
 SEEDS = 400
 
 
 @pytest.fixture
 def rivals() -> Disaster:
-    """Of a quiet cluster."""
+    """Plan rivals in a quiet cluster."""
     actions = tuple(Action(at_s, RIVALS, seconds=5.0) for at_s in (4.0, 14.0))
     return Disaster(seed=2, actions=actions)
 
@@ -32,7 +32,7 @@ def test_of_two_that_claim_one_term_one_is_refused(rivals: Disaster) -> None:
 
 def test_a_term_that_two_get_is_noticed(rivals: Disaster) -> None:
     with Patch() as patch:
-        MUTANTS["term_is_claimed_twice"](patch)
+        PLANTED["term_is_claimed_twice"].plant(patch)
         failure = run_disaster_scenario(rivals).failure
     assert failure is not None
     assert failure.invariant == ONE_TERM

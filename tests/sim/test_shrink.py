@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from stele.sim.mutants import MUTANTS
-from stele.sim.patching import Patch
-from stele.sim.processes.making import Disaster, make_disaster
-from stele.sim.processes.run import run_disaster_scenario
-from stele.sim.report import shrunk_lines
-from stele.sim.shrink import shrink
+from stele_simulator.mutants import PLANTED
+from stele_simulator.patching import Patch
+from stele_simulator.processes.making import Disaster, make_disaster
+from stele_simulator.processes.run import run_disaster_scenario
+from stele_simulator.report import shrunk_lines
+from stele_simulator.shrink import shrink
 from tests.sim.record import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -21,7 +21,7 @@ def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
     """A write that one replica alone has takes neither a lost log, nor a fault, nor a request."""
     scenario = make_disaster(read_record()[BUG]["seed"])
     with Patch() as patch:
-        MUTANTS[BUG](patch)
+        PLANTED[BUG].plant(patch)
         failure = run_disaster_scenario(scenario).failure
         assert failure is not None
         shrunk = shrink(scenario, failure, run_disaster_scenario, MOST_RUNS)

@@ -1,4 +1,4 @@
-"""Sweeps: what many runs come to, and the one that goes on until somebody ends it."""
+"""Sweeps: results of many runs, and the sweep without an end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.sim.sweep import Sweep, endless, summary, sweep
+from stele_simulator.sweep import Sweep, endless, summary, sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

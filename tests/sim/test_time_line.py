@@ -1,4 +1,4 @@
-"""The page of a run: what happened to whom, and when."""
+"""The page of a run: events by process and time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from stele.cli.main import run
-from stele.sim.processes.making import Disaster
-from stele.sim.processes.run import run_disaster_scenario
-from stele.sim.result import Failure, Result
-from stele.sim.time_line import LOG, REQUESTS, WORLD, events_of, time_line
+from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.run import run_disaster_scenario
+from stele_simulator.result import Failure, Result
+from stele_simulator.time_line import LOG, REQUESTS, WORLD, events_of, time_line
 
 TRACE = [
     "   0.000000 epoch 1 found by founder: idle version 1 fence 1",

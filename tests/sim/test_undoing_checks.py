@@ -1,12 +1,12 @@
-"""What is marked to go back may not move reads forward."""
+"""Ranges on their way back must not move reads forward."""
 
 from itertools import pairwise
 
 import msgspec
 
 from stele.domain.image import Image
-from stele.sim.undoing_checks import check_goes_back
-from stele.sim.violation import Violation
+from stele_simulator.undoing_checks import check_goes_back
+from stele_simulator.violation import Violation
 from tests.domain.history import join, three_nodes
 
 replace = msgspec.structs.replace

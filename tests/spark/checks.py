@@ -1,18 +1,28 @@
-"""What a materialized cluster must be: tables and compacted topic equal the image, and nothing twice."""
+"""The rule of a materialized cluster: tables and compacted topic equal a replay of its log, each row once."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from immutables import Map
 
 from stele.domain.image import Image
 from stele.domain.messages import PlacementRow
 from stele.domain.placement_hash import placement_hash
+from stele.domain.requests.model import RequestChanged
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log.brokers import Brokers
-from stele.log.framing import Framing
-from stele.placements.read import current_placements, placements_at, reached, read_table
+from stele.log.codec import Framing
+from stele.placements import summaries
+from stele.placements.store import current_placements, placements_at, reached, read_table
+from stele.placements.summaries import SUMMARIES, Row, rows_of
 from stele.placements.topic import PLAIN, Marker, TopicView, read_placements
 from tests.spark.histories import images
+from tests.spark.reported import sessions
+from tests.spark.test_chain import winners
 
 
 def image_hash(image: Image) -> str:
@@ -20,7 +30,7 @@ def image_hash(image: Image) -> str:
 
 
 def assert_materialized(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) -> None:
-    """Everything of the log stands in the tables and in the topic, exactly once."""
+    """Check that everything of the log is in the tables and in the topic, exactly once."""
     expected = images(tuple(log))
     last = expected[-1]
     assert_events(delta, cluster, expected)
@@ -34,6 +44,61 @@ def assert_materialized(kafka: str, delta: Path, cluster: str, log: Sequence[byt
     ]
     assert len(keys) == len(set(keys))
     assert_topic(kafka, cluster, last)
+
+
+def differences(delta: Path, cluster: str, log: Sequence[bytes]) -> list[str]:
+    """Return the rows in which the tables differ from a replay of the log, with the name of the table.
+
+    All tables that follow from the log are compared, except those of ``assert_materialized``. The summaries
+    follow within seconds: wait until the list is empty. The epoch of a summary's row depends on when it was
+    written, and is compared only in table ``balance``, whose rows are of their epoch.
+    """
+    expected = images(tuple(log))
+    last, found = expected[-1], list[str]()
+    for name, summary in SUMMARIES.items():
+        rows = read_table(delta, name, cluster)
+        replayed = _requests(log, last) if name == "requests" else rows_of(summary, cluster, last)
+        replayed = pa.Table.from_pylist(replayed, schema=summary.schema).to_pylist()
+        found += _differences(name, map(_without_epoch, rows), map(_without_epoch, replayed))
+    held = read_table(delta, "balance", cluster)
+    epochs = sorted({int(row["as_of_epoch"]) for row in held})
+    replayed = [row for epoch in epochs for row in summaries.rows(cluster, expected[epoch])]
+    found += _differences("balance", held, replayed)
+    newest = (row for row in held if row["as_of_epoch"] == epochs[-1])
+    spread = summaries.rows(cluster, last)
+    found += _differences("balance", map(_without_epoch, newest), map(_without_epoch, spread))
+    streams = [
+        {"session": session, "to_node": node, "opened_epoch": image.epoch}
+        for session, (image, receivers) in sessions(tuple(log)).items()
+        for node in receivers
+    ]
+    held = read_table(delta, "streams", cluster)
+    keys = ("session", "to_node", "opened_epoch")
+    return found + _differences("streams", ({k: row[k] for k in keys} for row in held), streams)
+
+
+def _requests(log: Sequence[bytes], last: Image) -> list[Row]:
+    """Rows of all requests ever made, each as the newest fact about it says."""
+    facts = (fact for epoch in winners(tuple(log)) for fact in epoch.facts)
+    newest = {f.request.request_id: f.request for f in facts if isinstance(f, RequestChanged)}
+    requests = msgspec.structs.replace(last.requests, requests=Map(newest))
+    return rows_of(SUMMARIES["requests"], "", msgspec.structs.replace(last, requests=requests))
+
+
+def _without_epoch(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("as_of_epoch", "cluster")}
+
+
+def _differences(name: str, held: Iterable[Row], replayed: Iterable[Row]) -> list[str]:
+    left, right = Counter(map(_text, held)), Counter(map(_text, replayed))
+    return [
+        *(f"{name} has {row}" for row in (left - right).elements()),
+        *(f"{name} lacks {row}" for row in (right - left).elements()),
+    ]
+
+
+def _text(row: Row) -> str:
+    return str(sorted(row.items()))
 
 
 def assert_events(delta: Path, cluster: str, expected: Sequence[Image]) -> None:
@@ -64,8 +129,8 @@ def assert_topic(kafka: str, cluster: str, last: Image) -> None:
 
 
 def settled(kafka: str, cluster: str, epoch: int, framing: Framing = PLAIN) -> TopicView:
-    """The topic once its marker is at the epoch, or as it is after a while. The brokers show a transaction to
-    readers a moment after they told its writer that it is committed.
+    """Return the topic once its marker is at the epoch, or after a time limit. Brokers show a transaction to
+    readers a moment after its commit.
     """
     for _ in range(100):
         view = read_placements(Brokers(kafka), cluster, framing)

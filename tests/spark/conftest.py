@@ -19,7 +19,7 @@ FLUSH_S = 20.0
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from stele.placements.session import default_jars, spark_session
+    from stele.placements.settings import default_jars, spark_session
 
     scratch = tmp_path_factory.mktemp("spark")
     session = spark_session(default_jars(), "local[2]", "768m", scratch)

@@ -1,4 +1,4 @@
-"""What a process of a job has started, by what it is; some of it ends while one looks."""
+"""Processes started by a job, by kind. Some of them end during the query."""
 
 from __future__ import annotations
 

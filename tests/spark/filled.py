@@ -2,37 +2,38 @@
 
 from pathlib import Path
 
+from stele.domain.evolve import Delta
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, PastRow
-from stele.placements.movements import Movements
 from stele.placements.progress import Progress, row_of
-from stele.placements.reports_table import Reports
+from stele.placements.reports_table import Movements, Reports
 from stele.placements.store import Store
 from stele.placements.streams import opened
-from stele.placements.summaries import Row
+from stele.placements.summaries import Ended, Row, ended_requests
 from tests.spark.histories import random_log
 from tests.spark.reported import decoded, sessions, told
 from tests.spark.test_chain import arrow, rows_of
 
 
 def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
-    """All tables as the job leaves them behind the end of the log. Of the newest session nobody reported; only
+    """Fill all tables as the job leaves them at the end of the log. The newest session has no reports; only
     nodes of an even seed name their sources.
     """
     store, log = Store(folder), random_log(seed)
     events = Events(store)
     records = arrow(log, cluster=cluster)
     assert events.commit(rows_of(events.heads, records, certain={cluster: len(log)}), {})
-    fold, past, streams = ClusterFold(), list[PastRow](), list[Row]()
+    fold, past, streams, ended = ClusterFold(), list[PastRow](), list[Row](), list[Ended]()
     for each in events.epochs_of(cluster):
         before = fold.image
         past += fold.apply(each)[0]
         streams += opened(before, fold.image)
+        ended += ended_requests(Delta(before, each))
     derived, epochs = Derived(store), {cluster: fold.image.epoch}
     derived.write_past({cluster: past}, epochs)
     derived.write_current({cluster: fold.placements}, epochs)
-    derived.write_summaries({cluster: fold.image})
+    derived.write_summaries({cluster: fold.image}, {cluster: ended})
     derived.write_streams({cluster: streams}, epochs)
     newest = [*sessions(log)][-1].encode()
     reports = [v for v in told(log, seed, says_sources=seed % 2 == 0) if newest not in v]

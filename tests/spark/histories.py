@@ -11,22 +11,27 @@ from stele.domain.commands import (
     AnyCommand,
     ClaimCoordinator,
     CreateKeyspace,
+    CreateTable,
     DropKeyspace,
     Envelope,
     FoundCluster,
     KeyspaceRfChange,
     Leave,
+    MoveTablets,
     Noop,
     SetSetting,
+    SwitchBalancingOff,
 )
 from stele.domain.image import EMPTY, Image
+from stele.domain.names import BALANCER
 from stele.domain.requests.ids import named
+from stele.domain.topology.operations.commands import TabletMove
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
-from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import next_state_id
-from tests.domain.history import LOG_ID, World, join, three_nodes
+from tests.domain.history import LOG_ID, History, World, join, three_nodes
+from tests.log.driven_pipeline import Driven
 
 NOW_MS = 1_700_000_000_000
 KEYSPACES = {"a": {"dc1": 1}, "b": {"dc1": 2}, "c": {"dc1": 3}}
@@ -48,12 +53,31 @@ def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
     driver.run()
     history.apply(KeyspaceRfChange("library", {"dc1": 1 + seed % 2}))
     driver.run()
+    _move_a_tablet(history, driver)
     log = [encode_epoch(epoch) for epoch in history.epochs]
     log = list(_with_repeats(log, chance))
     log.insert(chance.randrange(5, 15), stray())
     log.insert(chance.randrange(25, 35), stray())
     log.extend(_fight(log, contended, chance))
     return tuple(log)
+
+
+def _move_a_tablet(history: History, driver: World) -> None:
+    """The balancer's moves leave the state with their end: one that is done, and one that never begins."""
+    history.apply(CreateKeyspace("tablets", {"dc1": 1}, tablets=True, initial_tablets=2))
+    history.apply(CreateTable("tablets.t"))
+    driver.run()
+    for name, ends in (("done", Noop()), ("cancelled", SwitchBalancingOff())):
+        owner = history.image.schema.standing_map_owner("tablets.t")
+        assert owner is not None
+        (source,) = next(iter(history.image.ring.placements[owner.placement].rows)).reads
+        target = min(n for n in history.image.membership.taking_part() if n != source)
+        move = TabletMove(table="tablets.t", tablet=0, from_node=source, to_node=target)
+        history.submit(
+            Envelope(request_id=named(name), command=MoveTablets((move,)), actor=BALANCER)
+        )
+        history.apply(ends)
+        driver.run()
 
 
 @cache
@@ -89,7 +113,7 @@ def poison(tip: Image, value: bytes) -> bytes:
 
 
 def unknown(tip: Image) -> bytes:
-    """The next winner, of a schema that nobody knows."""
+    """Return the next winner, with an unknown schema."""
     return frozen(b"\xc3\x01" + bytes(8), tip) + bytes(30)
 
 
@@ -120,7 +144,7 @@ def _fight(log: list[bytes], commands: int, chance: random.Random) -> list[bytes
         choices = [CreateKeyspace(name, KEYSPACES[name]), DropKeyspace(name), Noop()]
         command = chance.choice(choices)
         request_id = named(f"fight-{next(ids)}")
-        writers[which].submit(Envelope(request_id=request_id, command=command), lambda _: None)
+        writers[which].submit(Envelope(request_id=request_id, command=command))
         writers[which].flush()
         box = outboxes[chance.randrange(2)]
         while box and chance.random() < 0.7:
@@ -132,23 +156,18 @@ def _fight(log: list[bytes], commands: int, chance: random.Random) -> list[bytes
     return [*more, *outboxes[0], *outboxes[1]]
 
 
-def _writer(log: list[bytes], box: list[bytes], chance: random.Random) -> CommitPipeline:
+def _writer(log: list[bytes], box: list[bytes], chance: random.Random) -> Driven:
     fold = Fold()
     for offset, value in enumerate(log):
         fold.offer(offset, value)
-    return CommitPipeline(
+    return Driven(
         fold,
         box.append,
         Ids(
             next_state_id=lambda last: next_state_id(last, NOW_MS, chance.getrandbits(74)),
             now_ms=lambda: NOW_MS,
         ),
-        _no_recall,
     )
-
-
-def _no_recall(epoch: int, _: object) -> None:
-    raise AssertionError(f"nobody asks twice here, so epoch {epoch} need not be read")
 
 
 @cache

@@ -107,15 +107,15 @@ def told(log: tuple[bytes, ...], seed: int, says_sources: bool = True) -> tuple[
 
 
 def other(report: Report) -> Report:
-    """Of no stream, or of a session that no log knows."""
+    """Return a report of no stream, or of an unknown session."""
     if report.index % 2:
         return msgspec.structs.replace(report, kind=OrderKind.CLEANUP)
     return msgspec.structs.replace(report, session="it's nobody's")
 
 
 def moved(log: tuple[bytes, ...], values: Sequence[bytes]) -> dict[tuple[str, str, str], int]:
-    """Bytes by session, source and receiver: the most that each attempt told, all of them together. An attempt
-    begins with a report of nothing.
+    """Return bytes by session, source and receiver: the maximum of each attempt, summed over attempts. An
+    attempt begins with a report of zero.
     """
     known = sessions(log)
     most: dict[tuple[str, str], list[dict[str, int]]] = defaultdict(list)
@@ -140,7 +140,7 @@ def moved(log: tuple[bytes, ...], values: Sequence[bytes]) -> dict[tuple[str, st
 
 
 def held(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
-    """The same of rows of the table, each of which must be there once."""
+    """Return the same from rows of the table, each of which must be there once."""
     found = {
         (row["session"], row["from_node"], row["to_node"]): int(row["bytes_moved"]) for row in rows
     }

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.image import Image
-from stele.domain.services.facts import Service, ServicesImage
+from stele.domain.services.model import Service, ServicesImage
 from stele.placements import __main__ as placements
 from stele.placements.settings import PlacementsSettings
 from stele.runtime import announce as module
@@ -26,7 +26,7 @@ EARLIER = replace(OWN, release_version="earlier", supported_features=())
 
 
 class Clusters:
-    """What the job has read of each, and what it was told."""
+    """The job's progress in each cluster, and the announcements."""
 
     def __init__(self) -> None:
         self.images: dict[str, Image] = {}

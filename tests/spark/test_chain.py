@@ -22,7 +22,7 @@ from stele.log.errors import (
     UnknownFeatureError,
     UnknownSchemaError,
 )
-from stele.log.start import Start
+from stele.log.fold import Start
 from stele.placements.chain import FRESH, Head, Judge, Stray
 from stele.placements.events import SCHEMA, image_of, judge, new_rows, snapshot_rows
 from tests.domain.epochs import History

@@ -8,9 +8,9 @@ import pytest
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
-from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped
+from stele.domain.ring.model import NodeNumbered, PlacementChanged, PlacementDropped
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.staging.facts import Part, PartsCommitted
+from stele.domain.staging import Part, PartsCommitted
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.placements.events import new_rows
 from stele.placements.fold import ClusterFold, FoldError, Held, PastRow

@@ -11,9 +11,8 @@ from confluent_kafka.admin import AdminClient
 from stele.log.brokers import Brokers
 from stele.placements.events_table import Events
 from stele.placements.forget import forget, main
-from stele.placements.read import read_table
 from stele.placements.reports_table import Reports
-from stele.placements.store import Store
+from stele.placements.store import Store, read_table
 from stele.placements.tables import SCHEMAS, TableLost
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until

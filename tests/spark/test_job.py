@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import threading
@@ -28,20 +27,18 @@ from prometheus_client import generate_latest
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
 from stele.placements.queries import run
-from stele.placements.read import Row, read_table
-from stele.placements.store import Store
+from stele.placements.store import Row, Store, read_table
 from stele.placements.summaries import SUMMARIES, Summary
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.metrics import REGISTRY
 from tests.polling import wait_until
-from tests.spark.checks import assert_materialized
+from tests.spark.checks import assert_materialized, differences
 from tests.spark.conftest import Append
-from tests.spark.descendants import below, is_worker, kill
 from tests.spark.histories import images, poison, random_log, unknown
 from tests.spark.reported import held, moved, told
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from stele.placements.job import Job, JobOptions
 
@@ -52,17 +49,15 @@ BATCH_S = 200.0  # the first one on a busy machine; later ones take a second or 
 LOOK_S = 0.5
 """How often a job under test tends what runs beside its query."""
 MOVED: WeakKeyDictionary[Job, threading.Event] = WeakKeyDictionary()
-"""Set whenever a job has done a part of its work, so that nobody polls for it."""
-
-
-EVERYWHERE = {"c": 10**6}
+"""Set whenever a job has done a part of its work, so that tests need not poll."""
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks at the brokers come often, so that what they find need not be waited for."""
-    from stele.placements import job
+    """Looks at the brokers, and summaries, come often, so that tests need not wait for them."""
+    from stele.placements import derive, job
 
+    monkeypatch.setattr(derive, "SUMMARY_S", 0.5)
     monkeypatch.setattr(job, "LOOK_S", 0.5)
     monkeypatch.setattr(job, "METADATA_AGE_MS", 500)
 
@@ -127,7 +122,7 @@ def wait_for(job: Job, done: Callable[[], object], what: str) -> None:
 
 
 def reached(job: Job, **want: tuple[bytes, ...]) -> Callable[[], bool]:
-    """Whether each cluster's log is materialized."""
+    """Return whether each cluster's log is materialized."""
     return lambda: all(
         cluster in job.reached and job.reached[cluster].epoch == images(log)[-1].epoch
         for cluster, log in want.items()
@@ -138,7 +133,13 @@ def run_to_end(
     spark: SparkSession, options: JobOptions, folder: Path, log: tuple[bytes, ...]
 ) -> None:
     job = make_job(spark, options, folder)
-    run_until(job, reached(job, **{options.cluster: log}), "the end of the log")
+    is_reached, delta = reached(job, **{options.cluster: log}), folder / "delta"
+    # Each look at the tables takes a tenth of a second.
+    run_until(
+        job,
+        lambda: is_reached() and not differences(delta, options.cluster, log),
+        "tables equal to a replay of the log",
+    )
 
 
 def test_a_lost_checkpoint_and_batches_cut_otherwise_write_nothing_twice(
@@ -212,36 +213,6 @@ def test_two_jobs_at_once_write_everything_once(
         for job in jobs:
             job.stop()
     assert_materialized(kafka, folder / "delta", topics, log)
-
-
-def test_a_commit_between_reading_the_heads_and_writing_makes_a_batch_judge_again(
-    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from stele.placements.events_table import Events
-
-    log = random_log(1)
-    store = Store(folder)
-    mine, other = Events(store), Events(store)
-    write = Events._write
-    came_between: list[int] = []
-
-    def late(self: Events, rows: pa.Table) -> None:
-        if self is mine and not came_between:
-            came_between.append(self.number)
-            other.append(frame(spark, log[:30]), frozenset(), EVERYWHERE)
-        write(self, rows)
-
-    monkeypatch.setattr(Events, "_write", late)
-    new = mine.append(frame(spark, log), frozenset(), EVERYWHERE)
-    epochs = [epoch.epoch for epoch in new["c"].epochs]
-    assert came_between == [0]
-    assert epochs == list(range(1, images(log)[-1].epoch + 1))
-    assert Events(store).heads == mine.heads
-
-
-def frame(spark: SparkSession, log: tuple[bytes, ...]) -> DataFrame:
-    rows = [("c", offset, bytearray(value)) for offset, value in enumerate(log)]
-    return spark.createDataFrame(rows, "cluster string, offset long, value binary").coalesce(1)
 
 
 def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
@@ -375,7 +346,7 @@ def test_a_topic_of_placements_that_takes_nothing_or_is_gone_holds_up_no_table_a
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from stele.placements import publishing
+    from stele.placements import topic as publishing
 
     monkeypatch.setattr(publishing, "TRY_AGAIN_S", 0.5)
     log, delta = random_log(1), folder / "delta"
@@ -497,7 +468,7 @@ def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_clust
     assert set(job.stopped) == set(names[:3])
     assert "topic is gone" in job.stopped[names[0]]
     assert "records 30 to 34 left its topic unread" in job.stopped[names[1]]
-    assert "made anew" in job.stopped[names[2]]
+    assert "recreated" in job.stopped[names[2]]
     for name in names[:3]:
         assert_materialized(kafka, folder / "delta", name, log[:30])
     assert_materialized(kafka, folder / "delta", names[3], log)
@@ -525,52 +496,6 @@ def test_a_topic_deleted_while_the_query_runs_is_noticed_and_a_new_cluster_is_fo
         job.stop()
     assert_materialized(kafka, folder / "delta", first, log)
     assert_materialized(kafka, folder / "delta", second, log)
-
-
-class Borrowed:
-    """The tests' session, which outlives the runner."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.sparkContext = spark.sparkContext
-
-    def stop(self) -> None:
-        pass
-
-
-def test_a_killed_worker_is_met_with_a_restart_that_loses_nothing(
-    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
-) -> None:
-    from stele.placements.runner import Phase, Runner
-
-    log = random_log(3)[:90]
-    options = make_options(kafka, topics, folder, max_offsets=35)
-    append(topics, log[:20])
-    reasons: list[str] = []
-    runner = Runner(
-        lambda _: Borrowed(spark),
-        lambda *_: make_job(spark, options, folder),
-        lambda: reasons.append(runner.reason),
-    )
-
-    def epoch() -> int:
-        found = runner.job.reached.get(topics) if runner.job else None
-        return found.epoch if found else 0
-
-    def failed() -> bool:
-        kill(below(os.getpid(), is_worker))
-        return bool(reasons)
-
-    runner.start()
-    try:
-        wait_until(lambda: epoch() == images(log[:20])[-1].epoch, "the first records", BATCH_S)
-        append(topics, log[20:])
-        wait_until(failed, "the query to meet a killed worker", BATCH_S)
-        wait_until(lambda: epoch() == images(log)[-1].epoch, "the end of the log", BATCH_S)
-        assert runner.phase is Phase.RUNNING
-    finally:
-        assert runner.stop(30)
-    assert all(reason and "===" not in reason for reason in reasons)
-    assert_materialized(kafka, folder / "delta", topics, log)
 
 
 def test_movements_are_those_of_the_log_and_the_reports_through_restarts_and_two_jobs(
@@ -603,7 +528,7 @@ def test_movements_are_those_of_the_log_and_the_reports_through_restarts_and_two
 
 
 def moved_by(delta: Path, log: tuple[bytes, ...], reports: tuple[bytes, ...]) -> bool:
-    """Whether the table has what the reports say of sessions that its log has told."""
+    """Return whether the table has the movements of the reports for sessions in the log."""
     (cluster,) = {row["cluster"] for row in read_table_all(delta, "events")} or {""}
     known = {row["session"] for row in read_table(delta, "streams", cluster)}
     expected = {key: size for key, size in moved(log, reports).items() if key[0] in known}

@@ -1,6 +1,6 @@
 """Kills of the job, its JVM and its Python workers, in any order: the tables equal a plain replay, row by row.
 
-`STELE_TEST_KILLS` says how many, `STELE_TEST_KILLS_S` for how long instead: ten minutes by `make kills`.
+`STELE_TEST_KILLS` says how many, `STELE_TEST_KILLS_S` for how long instead: ten minutes in `make test-all`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from stele.placements.read import read_table
+from stele.placements.store import read_table
 from tests.polling import wait_until
-from tests.spark.checks import assert_materialized
+from tests.spark.checks import assert_materialized, differences
 from tests.spark.conftest import Append
 from tests.spark.descendants import below, is_jvm, is_worker, kill
 from tests.spark.histories import images, random_log
@@ -81,6 +81,7 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
             "all that moved",
             READY_S,
         )
+        wait_until(lambda: not differences(delta, topics, log), "the tables of a replay", READY_S)
     took_s = time.monotonic() - began_s
     print(
         f"{len(killed)} kills in {took_s:.0f} s, {dict(Counter(killed))}: {images(log)[-1].epoch} epochs of "

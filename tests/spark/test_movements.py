@@ -1,4 +1,4 @@
-"""What moved between nodes: the log says why, reports say how much; each counts once, whatever happens."""
+"""Movements between nodes: reasons from the log, bytes from reports. Each counts once, whatever happens."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from stele.domain.image import EMPTY
 from stele.domain.messages import Report, StreamedFrom
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import encode_report
-from stele.placements import movements as movements_module
 from stele.placements import reports as reports_module
+from stele.placements import reports_table as movements_module
 from stele.placements.derived_tables import Derived
 from stele.placements.fold import FoldError
-from stele.placements.movements import Movements
 from stele.placements.queries import run
-from stele.placements.read import read_table
-from stele.placements.reports_table import Reports
-from stele.placements.store import Store
+from stele.placements.reports_table import Movements, Reports
+from stele.placements.store import Store, read_table
 from stele.placements.streams import opened
 from tests.spark.histories import images, random_log
 from tests.spark.reported import AT_MS, decoded, held, moved, sessions, told
@@ -33,7 +31,7 @@ TOPIC = {"c": "the topic's id"}
 
 
 def write_streams(store: Store, log: tuple[bytes, ...], upto: int = 10**9) -> None:
-    """What the first query leaves of a log's sessions."""
+    """Write the result of the first query about a log's sessions."""
     derived = Derived(store)
     for before, image in pairwise(images(log)):
         rows = [*opened(before, image)]

@@ -14,8 +14,7 @@ from stele.placements.derived_tables import Derived
 from stele.placements.fold import ClusterFold
 from stele.placements.placing import REWRITE_S, ForTables, Placing, Reached
 from stele.placements.queries import run, view
-from stele.placements.read import Row, current_placements, range_of_row, read_table
-from stele.placements.store import Store
+from stele.placements.store import Row, Store, current_placements, range_of_row, read_table
 from tests.spark.checks import image_hash
 from tests.spark.histories import random_log
 from tests.spark.test_chain import winners

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stele.placements.progress import STILL_S, WRITE_S, Progress, row_of
-from stele.placements.read import read_table
-from stele.placements.store import Store
+from stele.placements.store import Store, read_table
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""A topic that takes nothing holds up its cluster's topic alone, and has all that it lacks once it takes it."""
+"""A topic that rejects records blocks only its own cluster's topic, and is complete once it accepts them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.placements import publishing as module
+from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
+from stele.placements import topic as module
 from stele.placements.fold import Held, HeldRows, Key
-from stele.placements.publishing import Publishing
-from stele.placements.topic import Marker
-from stele.placements.writers import Writers
+from stele.placements.topic import Marker, Publishing, Writers
 from tests.polling import wait_until
 
 

@@ -1,4 +1,4 @@
-"""SQL over the tables: what docs/analytics.md shows is run, and `stele sql` answers or says what is wrong."""
+"""SQL over the tables: docs/guides/analyse.md is run, and `stele sql` answers or explains its error."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from stele.cli.commands.sql import EXAMPLES
 from stele.cli.main import run as stele
 from stele.placements.queries import VIEWS, QueryError, run, view
 from stele.placements.tables import SCHEMAS
@@ -20,7 +21,7 @@ from tests.spark.histories import images, random_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = "docs/analytics.md"
+PAGE = "docs/guides/analyse.md"
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/notebooks/cluster.ipynb"
 EMPTY = "nothing has stopped"
 """Said in a comment of a query whose answer is empty here."""
@@ -131,6 +132,11 @@ def test_the_audit_says_accepted_of_what_may_have_been_cancelled_since(tables: P
     assert len(found) > 1
     outcomes = run(str(tables), "SELECT DISTINCT outcome FROM audit").to_pylist()
     assert {row["outcome"] for row in outcomes} == {"accepted", "refused"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_queries_of_the_command_line_run(name: str, tables: Path) -> None:
+    assert run(str(tables), EXAMPLES[name]).num_columns
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO nodes VALUES (1)", "DROP TABLE nodes", "", "selec"])

@@ -30,7 +30,7 @@ def rows(epoch: int, count: int = 3) -> dict[str, HeldRows]:
 
 
 def held(tables: Derived, cluster: str) -> tuple[int, dict[str, HeldRows]]:
-    """The epoch and the rows with which a process goes on."""
+    """Return the epoch and the rows from which a process continues."""
     loaded = tables.load([cluster])
     return loaded.epochs[cluster], loaded.placements(cluster)
 
@@ -42,7 +42,7 @@ def test_reading_equals_spark_at_every_version_over_upkeep(
 ) -> None:
     from stele.placements.derived_tables import Derived
     from stele.placements.queries import view
-    from stele.placements.read import read_table
+    from stele.placements.store import read_table
     from stele.placements.tables import EVENTS, open_table
     from stele.placements.upkeep import upkeep
 
@@ -74,8 +74,7 @@ def test_reading_equals_spark_at_every_version_over_upkeep(
 
 
 def test_a_folder_without_a_table_says_so(folder: Path) -> None:
-    from stele.placements.read import read_table
-    from stele.placements.store import TableMissing
+    from stele.placements.store import TableMissing, read_table
 
     with pytest.raises(TableMissing, match="no Delta table at"):
         read_table(folder, "events", "a")
@@ -83,7 +82,7 @@ def test_a_folder_without_a_table_says_so(folder: Path) -> None:
 
 def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path) -> None:
     from stele.placements.derived_tables import Derived
-    from stele.placements.read import current_placements, read_table
+    from stele.placements.store import current_placements, read_table
 
     mine, other = Derived(Store(folder)), Derived(Store(folder))
     went = [PastRow("p", RangeReplicas(0, 1, (), ()), 1, to_epoch) for to_epoch in (2, 3, 4)]

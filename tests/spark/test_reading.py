@@ -1,4 +1,4 @@
-"""How far the job has read is told seldom: what is told is an epoch of the log itself."""
+"""The job's position is announced rarely: an announcement is an epoch of the log itself."""
 
 from stele.placements.reading import EVERY_EPOCHS, to_tell
 

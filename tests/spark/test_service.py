@@ -15,8 +15,8 @@ import httpx
 import msgspec
 import pytest
 
+from tests.deployment.process import PLAIN_HTTP
 from tests.polling import wait_until
-from tests.services.processes import PLAIN_HTTP
 from tests.spark.checks import assert_materialized, image_hash
 from tests.spark.conftest import Append
 from tests.spark.descendants import below, is_jvm, kill
@@ -69,6 +69,7 @@ def position(url: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_nothing_and_one_whose_jvm_died_leaves(
     kafka: str, topics: str, append: Append, folder: Path
 ) -> None:

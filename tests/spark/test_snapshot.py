@@ -1,4 +1,4 @@
-"""Behind a truncation a cluster goes on with a snapshot of a catch-up replica, and the others do not wait."""
+"""After a truncation a cluster continues with a snapshot of a catch-up replica, and the others do not wait."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
-from stele.placements.read import current_placements, holds_epoch, placements_at, read_table
-from stele.placements.store import Store
+from stele.placements.store import Store, current_placements, holds_epoch, placements_at, read_table
 from stele.runtime.kafka import ensure_topics
 from stele.stack.ports import free_port
+from tests.deployment.process import PLAIN_HTTP, Service
 from tests.polling import wait_until
-from tests.services.processes import PLAIN_HTTP, Service
 from tests.spark.checks import assert_topic, image_hash, settled
 from tests.spark.conftest import Append
 from tests.spark.histories import cluster_log, images
@@ -40,12 +39,12 @@ EVERY = 20
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stele.placements import beginning, job
+    from stele.placements import job, watch
 
     monkeypatch.setattr(job, "LOOK_S", 0.5)
     monkeypatch.setattr(job, "METADATA_AGE_MS", 500)
     monkeypatch.setattr(job, "SNAPSHOT_S", 0.5)
-    monkeypatch.setattr(beginning, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(watch, "PATIENCE_S", 3.0)
 
 
 def replica(kafka: str, cluster: str, folder: Path, port: int) -> Service:
@@ -100,7 +99,7 @@ async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snap
         try:
             await asyncio.to_thread(wait_for, job, alone, "the cluster that is whole")
             assert set(job.stopped) == {cut}
-            assert "see that catch-up runs" in job.stopped[cut]
+            assert "check that catch-up runs" in job.stopped[cut]
             await catch_up.start()
             with pytest.raises(ReadAgain, match="goes on with a snapshot"):
                 await asyncio.to_thread(wait_for, job, lambda: False, "the snapshot")
@@ -142,7 +141,7 @@ def check_tables(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) ->
 async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_while_the_job_runs(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
-    """The topic is deleted and made anew, with nothing in it, as in `make drill`."""
+    """The topic is deleted and recreated empty, as in `make drill`."""
     from stele.placements.events_table import Events
     from stele.placements.standing import ReadAgain
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
-from stele.placements.session import choose_java, default_jars, jar_files
+from stele.placements.settings import choose_java, default_jars, jar_files
 from stele.stack.ports import free_port
 from tests.docs.pages import blocks
 from tests.polling import wait_until
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 HOST = "127.0.0.1"
-PAGE = "docs/services/placements.md"
+PAGE = "docs/reference/placements.md"
 
 
 def documented(title: str) -> str:
-    """What the page has an operator write into a file, of which the first line says which."""
+    """Return the content that the page has an operator write into a file. Its first line names the file."""
     (block,) = [b for b in blocks(PAGE) if b.language == "text" and title in b.lines[0]]
     return "\n".join(block.lines)
 

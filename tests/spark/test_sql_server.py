@@ -18,25 +18,25 @@ import pyspark
 import pytest
 
 from stele.placements.queries import VIEWS, run
-from stele.placements.session import choose_java
+from stele.placements.settings import choose_java
 from stele.placements.sql_server import path_of
 from stele.placements.store import Store
 from stele.placements.tables import SCHEMAS
 from stele.runtime.service import EXIT_INTERNAL_ERROR
 from stele.stack.ports import free_port
+from tests.deployment.process import PLAIN_HTTP
 from tests.polling import wait_until
-from tests.services.processes import PLAIN_HTTP
 from tests.spark.filled import fill
 
 READY_S = 200.0
 CLIENT_S = 120.0
 STOP_S = 30.0
 PROMPT = re.compile(r"^0: jdbc:hive2:\S+> ", re.MULTILINE)
-"""Printed at times before an answer, though the client is told to be silent."""
+"""Sometimes printed before an answer, although the client is silent."""
 
 
 class Server:
-    """The process, and what its clients are told."""
+    """The process, and the answers to its clients."""
 
     def __init__(self, process: subprocess.Popen[str], http: str, port: int) -> None:
         self.process, self._http, self._port = process, http, port
@@ -78,6 +78,7 @@ def serving(folder: Path, log_file: Path) -> Iterator[Server]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_jdbc_client_reads_tables_and_views_as_they_are_now_and_cannot_write_to_them(
     tmp_path: Path,
@@ -112,7 +113,7 @@ def test_a_jdbc_client_reads_tables_and_views_as_they_are_now_and_cannot_write_t
 
 
 def texts(folder: Path, sql: str) -> list[dict[str, str]]:
-    """What ``stele sql`` says, as a client of texts gets it."""
+    """Return the output of ``stele sql`` as texts."""
     return [{k: str(v) for k, v in row.items()} for row in run(str(folder), sql).to_pylist()]
 
 

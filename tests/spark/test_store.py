@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
@@ -18,12 +19,19 @@ from stele.domain.facts import Epoch
 from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.snapshot import state_hash
 from stele.log.chain import Anchor
-from stele.log.start import Start
+from stele.log.fold import Start
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
-from stele.placements.read import current_placements, reached, read_table
-from stele.placements.store import Store
-from stele.placements.tables import CONFIGURATION, EVENTS, OPTIONAL, SCHEMAS, TableLost, open_table
+from stele.placements.store import Store, current_placements, reached, read_table
+from stele.placements.tables import (
+    CONFIGURATION,
+    CURRENT,
+    EVENTS,
+    OPTIONAL,
+    SCHEMAS,
+    TableLost,
+    open_table,
+)
 from stele.placements.upkeep import JOIN_ONLY, VACUUM_S, Upkeep, upkeep
 from stele.stack.ports import free_port
 from tests.polling import wait_until
@@ -53,7 +61,7 @@ def address(
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     port = endpoint.rpartition(":")[2]
-    # A process of its own: delta-rs holds the interpreter's lock while it waits for an answer.
+    # A separate process: delta-rs holds the interpreter's lock while it waits for an answer.
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port],
         env={**os.environ, **settings},
@@ -185,6 +193,32 @@ def test_upkeep_removes_files_of_which_deltas_log_does_not_tell_any_more(
     assert len(current_placements(tmp_path, "a")["dc1:3"]) == 3
 
 
+@pytest.mark.parametrize("made_by", ["this build", "an earlier build"])
+def test_changes_of_the_last_days_are_read_by_the_change_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str
+) -> None:
+    store = Store(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
+        if made_by == "an earlier build":
+            patch.setitem(CONFIGURATION, "delta.logRetentionDuration", "interval 1 days")
+        open_table(store, CURRENT)
+    monkeypatch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
+    open_table(store, CURRENT)
+    derived = Derived(store)
+    derived.write_current({"a": rows(1)}, {"a": 1})
+    first = store.table(CURRENT).version()
+    for epoch in range(2, 8):  # the log is cut at a checkpoint that is old enough
+        derived.write_current({"a": rows(epoch)}, {"a": epoch})
+    at_s = time.time() - 6 * 24 * 3600
+    for file in (tmp_path / CURRENT / "_delta_log").iterdir():
+        os.utime(file, (at_s, at_s))
+    for epoch in range(8, 14):
+        derived.write_current({"a": rows(epoch)}, {"a": epoch})
+    changes = store.table(CURRENT).load_cdf(starting_version=first)
+    assert first in pa.table(changes.read_all())["_commit_version"].to_pylist()
+
+
 def data_files(folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*.parquet") if "_delta_log" not in file.parts]
 
@@ -220,7 +254,7 @@ def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
         mine.refresh()
     other = open_table(Store(tmp_path / "delta"), EVENTS)
     write_deltalake(other, rows_of({}, arrow(random_log(1)[:3])), mode="append")
-    with pytest.raises(TableLost, match="made anew"):
+    with pytest.raises(TableLost, match="recreated"):
         mine.refresh()
 
 

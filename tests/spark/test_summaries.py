@@ -9,17 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 from deltalake import DeltaTable
+from immutables import Map
 
 from stele.domain.commands import CreateKeyspace, Leave
-from stele.domain.image import Image
-from stele.domain.names import RequestKind
-from stele.placements import balance
+from stele.domain.evolve import Delta, evolve
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.names import BALANCER, RequestKind, RequestStatus
+from stele.placements import summaries
 from stele.placements.derived_tables import USER_METADATA, Derived
-from stele.placements.read import read_table
-from stele.placements.store import Store
-from stele.placements.summaries import SUMMARIES, Row, rows_of
+from stele.placements.store import Store, read_table
+from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests, rows_of
 from tests.domain.history import join, three_nodes
+from tests.spark.checks import differences
 from tests.spark.histories import images, random_log
+from tests.spark.test_chain import winners
 
 SQL_WORDS = {
     "at",
@@ -171,7 +174,7 @@ def test_balance_has_a_row_whenever_nodes_or_ranges_changed_and_counts_nodes_tha
     assert one["mean_share"] == pytest.approx(1 / 3)
     assert one["least_share"] <= one["mean_share"] <= one["most_share"]
     nobody = msgspec.structs.replace(history.image.ring, placements={})
-    assert [*balance.rows("c", msgspec.structs.replace(history.image, ring=nobody))] == []
+    assert [*summaries.rows("c", msgspec.structs.replace(history.image, ring=nobody))] == []
 
 
 def test_requests_that_the_log_has_forgotten_stay_in_their_table(tmp_path: Path) -> None:
@@ -184,6 +187,48 @@ def test_requests_that_the_log_has_forgotten_stay_in_their_table(tmp_path: Path)
     later = msgspec.structs.replace(image, epoch=image.epoch + 1, requests=forgotten)
     tables.write_summaries({"c": later})
     assert written(tmp_path, "requests") == known
+
+
+def test_requests_that_end_and_leave_between_two_writes_have_the_rows_of_a_replay(
+    tmp_path: Path,
+) -> None:
+    """The balancer's moves leave the state in the epoch in which they end. Few images were written of any."""
+    log, tables = random_log(1), Derived(Store(tmp_path))
+    image, ended = EMPTY_FOR_FOLLOWERS, list[Ended]()
+    epochs = winners(log)
+    running = next(
+        image.epoch
+        for image in images(log)
+        for request in image.requests.open.values()
+        if request.moves_replica and request.status is RequestStatus.RUNNING
+    )
+    for epoch in epochs:
+        ended += ended_requests(Delta(image, epoch))
+        image = evolve(image, epoch)
+        if image.epoch in (running, len(epochs)):
+            tables.write_summaries({"c": image}, {"c": ended})
+            ended = []
+    found = [row for row in differences(tmp_path, "c", log) if row.startswith("requests")]
+    assert found == []
+    statuses = {
+        (row["actor"], row["request_status"]) for row in written(tmp_path, "requests").values()
+    }
+    assert {(BALANCER, "done"), (BALANCER, "cancelled")} <= statuses
+
+
+def test_a_request_whose_end_the_tables_never_see_is_not_shown_as_running(tmp_path: Path) -> None:
+    history, _ = three_nodes()
+    history.apply(join(4))
+    tables = Derived(Store(tmp_path))
+    tables.write_summaries({"c": history.image})
+    known = written(tmp_path, "requests")
+    none = msgspec.structs.replace(history.image.requests, requests=Map(), open=Map())
+    later = msgspec.structs.replace(history.image, epoch=history.image.epoch + 9, requests=none)
+    tables.write_summaries({"c": later})
+    found = written(tmp_path, "requests")
+    changed = {key: row["request_status"] for key, row in found.items() if row != known[key]}
+    assert found.keys() == known.keys()
+    assert [*changed.values()] == ["unknown"]
 
 
 def test_a_table_whose_part_of_the_image_did_not_change_is_not_written_again(

@@ -1,4 +1,4 @@
-"""What a process remembers of a table's heads is what the table says, whoever else commits to it."""
+"""Cached heads of a table equal the table, even with other writers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from stele.placements.derived_tables import Derived
-from stele.placements.read import head_of_cluster
-from stele.placements.store import Store
+from stele.placements.derived_tables import MOST_COMMITS, Derived, TableHeads
+from stele.placements.store import Store, head_of_cluster
 from stele.placements.summaries import SUMMARIES
-from stele.placements.table_heads import MOST_COMMITS, TableHeads
 from stele.placements.tables import EVENTS, existing_table, open_table
 from stele.placements.upkeep import upkeep
 from tests.spark.test_summaries import image_of_three

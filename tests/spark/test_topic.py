@@ -17,11 +17,10 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
 from stele.log.brokers import Brokers
+from stele.log.ends import read_topic
 from stele.log.schemas import load_schemas, schema_folder
-from stele.log.topic import read_topic
 from stele.placements.fold import Held, HeldRows
 from stele.placements.topic import POLL_EVERY, Marker, TopicWriter, WriterFenced, framing_of
 from tests.spark.checks import settled
@@ -172,7 +171,7 @@ def test_a_topic_that_was_cleared_takes_a_lower_epoch(kafka: str, topics: str) -
 
 
 class Registry:
-    """What a schema registry answers to readers: schemas by their ids."""
+    """Answers of a schema registry to readers: schemas by their ids."""
 
     def __init__(self) -> None:
         files = (schema_folder() / name for name in ("placementrow.avsc", "placementsmarker.avsc"))
@@ -252,7 +251,7 @@ def test_a_reader_with_a_registry_reads_rows_and_marker_and_the_form_can_be_swit
 
 def test_ids_are_told_for_all_that_is_written() -> None:
     row = load_schemas().headers["PlacementRow"][2:].hex()
-    with pytest.raises(ValueError, match="no id was told of PlacementsMarker"):
+    with pytest.raises(ValueError, match="no id is known of PlacementsMarker"):
         framing_of(f"7={row}")
     with pytest.raises(ValueError, match=row):
         framing_of("7=0123456789abcdef")

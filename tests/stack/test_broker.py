@@ -92,6 +92,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
         brokers.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_with_one_of_three_brokers_killed_acks_all_is_still_answered(
     three: BrokerCluster, cluster: str, victim: int

@@ -1,4 +1,4 @@
-"""One process of a stack: stopped, started, killed for good, removed; and who does not come back."""
+"""One process of a stack: stopped, started, killed permanently, removed; and processes that do not return."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ import psutil
 import pytest
 
 from stele.cli.errors import CliError
-from stele.cli.local import deeds, settling
-from stele.cli.local.control import Control, Deed
-from stele.cli.local.deeds import do, note_who_left
-from stele.cli.local.lifecycle import empty
-from stele.cli.local.settling import settle
+from stele.cli.local import control, lifecycle
+from stele.cli.local.control import Control, Deed, do, note_who_left
+from stele.cli.local.lifecycle import empty, settle
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
 from stele.cli.places import Service
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
 from stele.stack.stack import ServiceSpec, Stack
-from stele.stack.supervisor import ChildFailed, State
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State
 
 ANNOUNCING = """
 import json, os, pathlib, signal
@@ -64,7 +62,7 @@ FakeModule = Callable[[str, str], Path]
 
 @pytest.fixture
 def stack(tmp_path: Path, fake_module: FakeModule) -> Iterator[Stack]:
-    """One service and n1, n2, none of which needs a broker."""
+    """Return one service and n1, n2, none of which needs a broker."""
     running = stack_over(tmp_path / "run", fake_module("announcing", ANNOUNCING))
     running.start_services(running._wanted())
     try:
@@ -216,7 +214,7 @@ def stack_of(
 def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
-    """Its address is announced before anybody can say whether it may join."""
+    """Its address is announced before its admission is decided."""
     stack, spec = stack_of(tmp_path, fake_module, "refused", REFUSED)
     with contextlib.suppress(ChildFailed):  # as when it ends before its address was read
         stack.start_services([spec])
@@ -280,21 +278,32 @@ def test_a_service_has_no_loss_to_accept(stack: Stack) -> None:
         do(stack, Control(deed=Deed.START, name="fake", accepts=accepts))
 
 
+def test_a_node_whose_name_is_used_up_is_not_told_to_start_again(tmp_path: Path) -> None:
+    said = "Neither its name nor its data directory can be used again (node_left)"
+    for name, line in (("n7", said), ("n8", "Node 'n8' stands in dc1/r2")):
+        (tmp_path / "services" / name).mkdir(parents=True)
+        (tmp_path / "services" / name / "stderr.log").write_text(f"{line}\n")
+        service = Service(name, "http://n", state=State.GIVEN_UP, exit_code=EXIT_BAD_CONFIGURATION)
+        message, hint = lifecycle.why_given_up(tmp_path, service)
+        assert line in message and "stele stack add-node" in hint
+        assert ("tries again" in hint) is (name == "n8")
+
+
 def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(
     tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its address is announced, and its row is there, before it knows that it cannot run."""
     stack, spec = stack_of(tmp_path, fake_module, "refused_later", REFUSED_LATER)
     member = Node(node_id="n1", address="", dc="", rack="", num_tokens=1, state=NodeState.NORMAL)
-    monkeypatch.setattr(settling, "_row", lambda *_: member)
-    is_well = settling._is_well
+    monkeypatch.setattr(lifecycle, "_row", lambda *_: member)
+    is_well = lifecycle._is_well
 
     def reads_the_log(service: Service | None) -> bool:
         answer = is_well(service)
         stack.kill("n1", signal.SIGUSR1)
         return answer
 
-    monkeypatch.setattr(settling, "_is_well", reads_the_log)
+    monkeypatch.setattr(lifecycle, "_is_well", reads_the_log)
     stack.start_services([spec])
     try:
         with pytest.raises(CliError, match=r"exit status 78\): The log lacks epochs"):
@@ -316,8 +325,8 @@ def test_nodes_that_have_left_do_not_come_back(
                 for name, state in states.items()
             ]
 
-    monkeypatch.setattr(deeds, "Reading", Left)
-    monkeypatch.setattr(deeds, "find_places", lambda *_: None)
+    monkeypatch.setattr(control, "Reading", Left)
+    monkeypatch.setattr(control, "find_places", lambda *_: None)
     note_who_left(stack)
     assert stack.why_down("n2") == "it has left the cluster"
     assert names(stack) == ["fake", "n1"]

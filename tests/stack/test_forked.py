@@ -34,7 +34,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Each with output of its own; they are ended."""
+    """Start processes with separate output, and end them."""
     monkeypatch.delenv(forked.SPAWN, raising=False)
     running = list[Process]()
 

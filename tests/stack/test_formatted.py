@@ -11,7 +11,7 @@ CLUSTER = "one"
 
 
 class Formatting:
-    """Stands in for Kafka's tool, and counts."""
+    """Replaces Kafka's tool, and counts its calls."""
 
     def __init__(self, root: Path) -> None:
         self.jars, self.times = root / "jars", 0

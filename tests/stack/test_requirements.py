@@ -1,4 +1,4 @@
-"""What is locked can be installed on every Python that is promised."""
+"""Locked packages can be installed on every promised version of Python."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_one_that_ends_at_once_is_given_up_and_can_be_started_by_its_name(tmp_pa
 
 @pytest.mark.broker
 def test_whoever_holds_a_stack_starts_its_broker_and_its_redis_again(tmp_path: Path) -> None:
-    """As whoever typed `stele stack up` sees it."""
+    """The view of a user who typed `stele stack up`."""
     options = StackOptions(directory=tmp_path / "run", nodes=0, without=ALL_BUT_METADATA_LOG)
     log = tmp_path / "stack.log"
     process = spawn(Command("stack", options.arguments(), log, log))
@@ -109,7 +109,7 @@ def test_whoever_holds_a_stack_starts_its_broker_and_its_redis_again(tmp_path: P
 
 
 def restarts(directory: Path) -> list[int]:
-    """Of the broker and of Redis, as `stele stack status` has them."""
+    """Return the restarts of the broker and of Redis by `stele stack status`."""
     stack = read_stack_file(directory)
     assert stack is not None
     return [*(broker.restarts for broker in stack.brokers), stack.redis.restarts]

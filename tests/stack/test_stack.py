@@ -125,7 +125,7 @@ def test_nodes_are_spread_over_the_racks() -> None:
     assert racks == ["r1", "r2", "r3", "r1"]
 
 
-def test_every_service_of_the_design_is_in_the_table() -> None:
+def test_every_service_of_the_design_page_is_in_the_table() -> None:
     assert {spec.name for spec in SERVICES} == {
         "metadata-log",
         "session-guard",

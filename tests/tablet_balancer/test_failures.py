@@ -11,16 +11,17 @@ from stele.domain.evolve import Delta, evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
-from stele.domain.staging.facts import Part, PartsCommitted
+from stele.domain.requests.model import Request, RequestChanged
+from stele.domain.staging import Part, PartsCommitted
 from stele.tablet_balancer.failures import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failures
 
 
-def request(status: RequestStatus, to_node: str = "n4") -> Request:
+def request(status: RequestStatus, to_node: str = "n4", from_node: str = "") -> Request:
     return Request(
         request_id="r",
         kind=RequestKind.TABLET_MIGRATION,
         status=status,
+        from_node=from_node,
         to_node=to_node,
         started_epoch=7,
     )
@@ -104,3 +105,28 @@ def test_a_tablet_whose_repair_fails_rests_and_no_node_is_blamed(started_epoch: 
     assert not failures.paused(FIRST_PAUSE_S)
     failures.note(repair(RequestStatus.DONE), 1.0)
     assert not failures.paused(1.0)
+
+
+def blamed(failures: Failures, now_s: float) -> tuple[set[str], set[str]]:
+    """Targets, and sources."""
+    return {*failures.avoided(now_s)}, {*failures.failing(now_s)}
+
+
+def test_a_source_that_fails_at_two_targets_is_blamed_and_not_they() -> None:
+    failures, failed = Failures(), RequestStatus.FAILED
+    failures.note(request(failed, "n4", "n1"), 0.0)
+    assert blamed(failures, 1.0) == ({"n4"}, set())
+    failures.note(request(failed, "n5", "n1"), 1.0)
+    assert blamed(failures, 2.0) == (set(), {"n1"})
+    for source in ("n2", "n3"):  # the target fails, whichever the source
+        failures.note(request(failed, "n4", source), 2.0)
+    assert blamed(failures, 3.0) == ({"n4"}, {"n1"})
+    failures.note(request(RequestStatus.DONE, "n5", "n1"), 3.0)
+    assert blamed(failures, 4.0) == ({"n4"}, set())
+
+
+def test_a_dead_node_is_no_source_of_a_rebuild() -> None:
+    failures = Failures()
+    for target in ("n4", "n5"):
+        failures.note(request(RequestStatus.FAILED, target, "n1"), 0.0, excluded={"n1"})
+    assert blamed(failures, 1.0) == ({"n4", "n5"}, set())

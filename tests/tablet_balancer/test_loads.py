@@ -1,4 +1,4 @@
-"""What the balancer knows of loads: what can be read, speaks of its log, and counts by the image."""
+"""Loads in the balancer: readable, of its log, and consistent with the image."""
 
 from __future__ import annotations
 

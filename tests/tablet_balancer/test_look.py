@@ -1,4 +1,4 @@
-"""Why a tablet is where it is, and what would move: what is told is what the balancer then does."""
+"""Explanations of a tablet's place and of planned moves: they equal the balancer's later actions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
+from stele.domain.tablets.proposals import proposal
 from stele.domain.tablets.sizes import TableSizes
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
@@ -35,7 +36,7 @@ def test_each_node_is_judged_for_each_replica() -> None:
     assert found[row[0], "d1"].rule is Rule.EVENER
     shut = told(world, 0, "d1")[row[0], "d1"]
     assert (shut.rule, shut.accepted) == (Rule.SHUT, False)
-    assert "d1 is not heard" in shut.reason
+    assert "d1 is silent" in shut.reason
 
 
 def test_what_is_lost_and_what_stands_still_says_so() -> None:
@@ -53,7 +54,7 @@ def test_what_is_lost_and_what_stands_still_says_so() -> None:
     single = with_table("a1 b1 c1", 4, rf=1)
     single.crash("b1")
     single.pass_s(20)
-    assert single.apply(Exclude(("b1",))) is None
+    assert single.apply(Exclude(("b1",), force=True)) is None
     single.run()
     number = next(at for at, each in enumerate(tablets(single)) if each.reads == ("b1",))
     lost = told(single, number)["b1", "a1"]
@@ -82,6 +83,16 @@ def test_the_plan_to_the_end_is_what_the_balancer_makes_of_it() -> None:
     asked = [r for r in world.image.requests.requests.values() if r.to_node]
     assert len(asked) <= len(found.moves)
     assert to_the_end(world.image).moves == ()
+
+
+def test_tablets_of_a_node_that_is_being_replaced_are_left_to_the_new_node() -> None:
+    world = with_table("a1 b1 c1 d1", 16)
+    world.crash("b1")
+    world.pass_s(20)
+    assert world.replace("b9", "b1") is None
+    world.until(lambda: bool(world.image.membership.excluded()), "b1 to be excluded")
+    assert not world.image.topology.transitions, "the replacement has not begun"
+    assert proposal(world.image).moves == ()
 
 
 def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_so_many() -> None:

@@ -79,7 +79,7 @@ PLACES = (
     ("commands.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesCommand\n"),
     ("commands.py", "    | FeaturesCommand\n", "+    | NotesCommand\n"),
 )
-"""The places of ``docs/extending.md``: a file, a text in it, and what goes behind (+) or before (-) that."""
+"""The places of ``docs/internals/extending.md``: a file, a text in it, the text after (+) or before (-) it."""
 
 NOTE_FIELDS = [{"name": "text", "type": "string"}]
 
@@ -126,7 +126,7 @@ def build_with_one_more_fact(folder: Path) -> Path:
 
 
 def environment(build: Path) -> dict[str, str]:
-    """Variables by which a process runs this build."""
+    """Return the environment of a process of this build."""
     return {
         "PYTHONPATH": str(build / "services"),
         "STELE_SCHEMAS": str(build / "schemas"),
@@ -134,7 +134,7 @@ def environment(build: Path) -> dict[str, str]:
 
 
 def features_of(build: Path) -> tuple[str, ...]:
-    """What this build supports."""
+    """Return the supported features of this build."""
     asked = "import json, stele.domain.registry as r; print(json.dumps(sorted(r.KNOWN_FEATURES)))"
     told = subprocess.run(
         [sys.executable, "-c", asked],

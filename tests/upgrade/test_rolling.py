@@ -14,7 +14,19 @@ from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.schemas import HEADER_BYTES, load_schemas
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.services.nodes import Load, load
+from tests.deployment.load import Load, running
+from tests.deployment.rolling import (
+    LOGS,
+    NEWCOMER,
+    NODES,
+    PAUSE_S,
+    REPLICAS,
+    Builds,
+    Commands,
+    builds_of,
+    commands,
+    make_and_drop,
+)
 from tests.upgrade.builds import (
     FEATURE,
     build_of_commit,
@@ -23,18 +35,6 @@ from tests.upgrade.builds import (
     features_of,
     form_commit,
 )
-from tests.upgrade.site import (
-    LOGS,
-    NEWCOMER,
-    NODES,
-    PAUSE_S,
-    REPLICAS,
-    Commands,
-    Site,
-    commands,
-    make_and_drop,
-    site_of,
-)
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -42,7 +42,7 @@ SET = {"type": "set_setting", "name": "late", "value": "1"}
 NOTE = {"type": "write_note", "text": "seen"}
 ENABLE = {"type": "enable_features", "features": [FEATURE]}
 NEW_FEATURES = tuple(sorted({*KNOWN_FEATURES, FEATURE}))
-"""Of the present build with one more fact; that of the past has none."""
+"""Features of the present build and of its additional fact; the past build has none of them."""
 WRITES = 10
 COMMANDS = 5
 
@@ -52,104 +52,112 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
 ) -> None:
     old = build_of_commit(form_commit(), tmp_path / "old")
     new, old_features = build_with_one_more_fact(tmp_path / "new"), features_of(old)
-    async with site_of(kafka, topics, redis_url, tmp_path, old) as site:
-        names = [*site.processes]
+    async with builds_of(kafka, topics, redis_url, tmp_path, old) as builds:
+        names = [*builds.processes]
         half = len(names) // 2
-        async with load(site.cluster, PAUSE_S) as data, commands(site) as client:
-            await site.known(dict.fromkeys(names, old_features))
-            await roll(site, names[:half], new, data, client)
-            await both_builds_work_together(site, names[:half], old_features)
-            await site.join(NEWCOMER)
+        async with (
+            running(builds.cluster.load(pause_s=PAUSE_S)) as data,
+            commands(builds) as client,
+        ):
+            await builds.known(dict.fromkeys(names, old_features))
+            await roll(builds, names[:half], new, data, client)
+            await both_builds_work_together(builds, names[:half], old_features)
+            await builds.join(NEWCOMER)
             names.insert(half, NEWCOMER)
-            await roll_in_lanes(site, names[half:], new, data, client)
-            await site.known(dict.fromkeys(names, NEW_FEATURES))
-            await is_refused(site, LOGS[0], NOTE, "feature_not_enabled")
+            await roll_in_lanes(builds, names[half:], new, data, client)
+            await builds.known(dict.fromkeys(names, NEW_FEATURES))
+            await is_refused(builds, LOGS[0], NOTE, "feature_not_enabled")
 
-            await roll_in_lanes(site, names[::-1], old, data, client)
-            await site.known(dict.fromkeys(names, old_features))
-            await make_and_drop(site, "back")
-            await site.agree_on_a_snapshot()
-        await everything_is_there(site, data, client)
+            await roll_in_lanes(builds, names[::-1], old, data, client)
+            await builds.known(dict.fromkeys(names, old_features))
+            await make_and_drop(builds, "back")
+            await builds.agree_on_a_snapshot()
+        await everything_is_there(builds, data, client)
         assert await headers(kafka, topics) <= {header_of_form(old)}
 
-        async with load(site.cluster, PAUSE_S) as data, commands(site) as client:
-            await roll_in_lanes(site, names, new, data, client)
-            await site.known(dict.fromkeys(names, NEW_FEATURES))
-            assert (await site.ask(LOGS[1], ENABLE))[0] == 200
-            await site.processes[LOGS[0]].until(
+        async with (
+            running(builds.cluster.load(pause_s=PAUSE_S)) as data,
+            commands(builds) as client,
+        ):
+            await roll_in_lanes(builds, names, new, data, client)
+            await builds.known(dict.fromkeys(names, NEW_FEATURES))
+            assert (await builds.ask(LOGS[1], ENABLE))[0] == 200
+            await builds.processes[LOGS[0]].until(
                 "/v1/state", lambda state: FEATURE in state["features"], "all to acknowledge it"
             )
-            assert (await site.ask(LOGS[0], NOTE))[0] == 200
+            assert (await builds.ask(LOGS[0], NOTE))[0] == 200
             await data.go_on(WRITES)
             await client.go_on(COMMANDS)
-        await everything_is_there(site, data, client)
-        assert (await site.one_state())["notes"] == [NOTE["text"]]
-        await asyncio.gather(*(the_old_build_goes_no_further(site, n, old) for n in names[-3:]))
+        await everything_is_there(builds, data, client)
+        assert (await builds.one_state())["notes"] == [NOTE["text"]]
+        await asyncio.gather(*(the_old_build_goes_no_further(builds, n, old) for n in names[-3:]))
 
 
-async def roll(site: Site, names: list[str], build: Path, data: Load, client: Commands) -> None:
-    """One process after the other; reads and writes go on behind each, and no process has stopped."""
+async def roll(builds: Builds, names: list[str], build: Path, data: Load, client: Commands) -> None:
+    """Upgrade one process after the other. Reads and writes continue after each, and no process has stopped."""
     for name in names:
-        await site.roll(name, build)
+        await builds.roll(name, build)
         await data.go_on(WRITES)
         await client.go_on(COMMANDS)
     for name in names:
-        assert (await site.processes[name].get("/healthz"))["ok"], name
+        assert (await builds.processes[name].get("/healthz"))["ok"], name
 
 
 async def roll_in_lanes(
-    site: Site, names: list[str], build: Path, data: Load, client: Commands
+    builds: Builds, names: list[str], build: Path, data: Load, client: Commands
 ) -> None:
     """Nodes in their order, catch-up replicas in theirs, and the other services."""
     nodes = [name for name in names if name in NODES]
     replicas = [name for name in names if name in REPLICAS]
     others = [name for name in names if name not in (*NODES, *REPLICAS)]
     lanes = (nodes, replicas, others)
-    await asyncio.gather(*(roll(site, lane, build, data, client) for lane in lanes))
+    await asyncio.gather(*(roll(builds, lane, build, data, client) for lane in lanes))
 
 
 async def both_builds_work_together(
-    site: Site, upgraded: list[str], old_features: tuple[str, ...]
+    builds: Builds, upgraded: list[str], old_features: tuple[str, ...]
 ) -> None:
     """New semantics are refused with what to do, and the refusals are records that both builds read."""
     assert LOGS[0] in upgraded and LOGS[1] not in upgraded
-    refused = await is_refused(site, LOGS[0], NOTE, "feature_not_enabled")
+    refused = await is_refused(builds, LOGS[0], NOTE, "feature_not_enabled")
     assert f"stele features enable {FEATURE}" in refused["hint"]
-    lacking = await is_refused(site, LOGS[0], ENABLE, "feature_not_supported")
-    await site.known(
-        {name: NEW_FEATURES if name in upgraded else old_features for name in site.processes}
+    lacking = await is_refused(builds, LOGS[0], ENABLE, "feature_not_supported")
+    await builds.known(
+        {name: NEW_FEATURES if name in upgraded else old_features for name in builds.processes}
     )
-    for name in {*site.processes} - {*upgraded}:
+    for name in {*builds.processes} - {*upgraded}:
         assert name in lacking["message"]
-    await is_refused(site, LOGS[1], ENABLE, "feature_not_supported")
-    await make_and_drop(site, "between")
+    await is_refused(builds, LOGS[1], ENABLE, "feature_not_supported")
+    await make_and_drop(builds, "between")
     assert len({*REPLICAS} & {*upgraded}) == 1
-    await site.agree_on_a_snapshot()
-    await site.one_state()
+    await builds.agree_on_a_snapshot()
+    await builds.one_state()
 
 
-async def is_refused(site: Site, log: str, command: dict[str, Any], code: str) -> dict[str, Any]:
-    status, outcome = await site.ask(log, command)
+async def is_refused(
+    builds: Builds, log: str, command: dict[str, Any], code: str
+) -> dict[str, Any]:
+    status, outcome = await builds.ask(log, command)
     assert (status, outcome["rejection"]["code"]) == (409, code), outcome
     assert outcome["rejection"]["hint"]
     rejection: dict[str, Any] = outcome["rejection"]
     return rejection
 
 
-async def everything_is_there(site: Site, data: Load, client: Commands) -> None:
+async def everything_is_there(builds: Builds, data: Load, client: Commands) -> None:
     """Every acknowledged write through every node, every acknowledged command in its epoch."""
     assert data.acknowledged and client.epochs
     await data.is_read([*NODES])
-    settings = (await site.one_state())["settings"]
+    settings = (await builds.one_state())["settings"]
     assert {name: settings[name] for name in client.values} == client.values
     for log in LOGS:
-        found = await site.epochs(log)
+        found = await builds.epochs(log)
         assert {request_id: found.get(request_id) for request_id in client.epochs} == client.epochs
 
 
-async def the_old_build_goes_no_further(site: Site, name: str, old: Path) -> None:
+async def the_old_build_goes_no_further(builds: Builds, name: str, old: Path) -> None:
     """It stops where the feature was enabled, names it and says what to do; a node does not even start."""
-    service = site.processes[name]
+    service = builds.processes[name]
     if name in NODES:
         with pytest.raises(AssertionError, match=f"has enabled {FEATURE}, which this build lacks"):
             await service.restart(**environment(old))
@@ -163,12 +171,12 @@ async def the_old_build_goes_no_further(site: Site, name: str, old: Path) -> Non
     assert f"needs {FEATURE}" in health["reason"]
     assert "Upgrade this process" in health["reason"]
     if name in LOGS:
-        status, _ = await site.ask(name, SET)
+        status, _ = await builds.ask(name, SET)
         assert status == 503
 
 
 async def headers(kafka: str, topics: str) -> set[bytes]:
-    """Of all records in the log."""
+    """Return the headers of all records in the log."""
     log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
         end, begin, found = await log.end_offset(), 0, set[bytes]()

@@ -17,13 +17,15 @@ from tests.upgrade.builds import build_of_commit, build_with_one_more_fact, envi
 
 WRITE = """
 import sys
-from stele.domain.cluster.facts import ClusterCreated
-from stele.domain.features.facts import FeaturesEnabled, SettingChanged
+from stele.domain.base import Fact
 from stele.domain.names import PARTITIONER
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.archive.snapshots import head_of, write
 from stele.log.chain import Anchor
 
+named = {fact.__name__: fact for fact in Fact.__subclasses__()}  # releases keep them in other modules
+ClusterCreated, SettingChanged = named["ClusterCreated"], named["SettingChanged"]
+FeaturesEnabled = named["FeaturesEnabled"]
 facts = [ClusterCreated("demo", "demo/1", PARTITIONER, "1" * 32, "topic")]
 facts += [SettingChanged(f"s{n:03}", str(n)) for n in range(200)]
 if "notes" in sys.argv:
@@ -91,7 +93,7 @@ def test_two_releases_write_and_read_the_same_snapshot(
 def test_a_release_without_a_feature_refuses_what_needs_it(
     older: Path, newer: Path, tmp_path: Path
 ) -> None:
-    """There is no way back once a feature is enabled, and the refusal says so."""
+    """An enabled feature cannot be disabled, and the rejection says so."""
     path = tmp_path / "notes.avro"
     run(newer, WRITE, path, "notes")
     assert "hash" in read(newer, path)

@@ -1,18 +1,18 @@
-"""The server's library: what makes any data store a member of a Stele cluster. It knows nothing of how data is
-kept.
+"""The server's library: it makes any data store a member of a Stele cluster.
 
-Whole, for a store that has the functions of ``stores.Store``: ``embedded`` and ``run_store``. In parts, for one
-that streams in its own way as the store for trials does: ``membership``, ``kafka_agent`` and ``Judge``.
-``docs/services/agent.md`` tells how each is used.
+The library does not depend on how the store keeps its data.
+
+A store that implements ``stores.Store`` uses the whole library: ``embedded`` or ``run_store``. A
+store with its own streaming, such as the trial store, uses parts: ``membership``, ``kafka_agent``
+and ``Judge``. ``docs/guides/embed_agent.md`` describes both uses.
 """
 
-from stele.agent.codes import Code
 from stele.agent.embedded import Member, embedded, open_bound, run_store
+from stele.agent.judging import Code
 from stele.agent.probing import Refused, request_of
 from stele.agent.ranges import RangesChanged
 from stele.agent.settings import AgentSettings
-from stele.agent.spans import Span
-from stele.agent.stores import Row, Store
+from stele.agent.stores import Row, Span, SplitStore, Store
 from stele.domain.routed import Routed
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Routed",
     "Row",
     "Span",
+    "SplitStore",
     "Store",
     "embedded",
     "open_bound",

@@ -1,6 +1,10 @@
-"""How a node becomes known: it asks to join once, learns what came of it, tells what has changed since, and
-says again what it is where the log says otherwise.
+"""Admission of a node: it joins once, and then keeps its row in the log correct.
+
+A restarted node announces what has changed. A running node announces itself again when its row
+differs.
 """
+
+from __future__ import annotations
 
 import asyncio
 from typing import Any, Final, Protocol
@@ -8,12 +12,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from stele.agent.identity import DataDirectory, Identity
-from stele.agent.standing import expelled, join_ended
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome, Replace
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import NO_LOG, Image
-from stele.domain.membership.facts import Node
-from stele.domain.names import NodeState
+from stele.domain.membership.model import Node
+from stele.domain.names import NodeState, RequestStatus
+from stele.domain.requests.model import Request
 from stele.domain.requests.not_taken import (
     EXPIRED,
     NOT_FOUNDED,
@@ -22,6 +26,7 @@ from stele.domain.requests.not_taken import (
     REUSED,
     horizon_of,
 )
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.runtime.announce import Announcer, growing_pauses
@@ -31,47 +36,140 @@ from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
 
+# The state of a node that the cluster does not accept: pure functions of the image.
+
+
+class Expelled(msgspec.Struct, frozen=True):
+    """The permanent reason why a node serves nothing: code, sentence and hint.
+
+    ``wanted`` is true if a request asked this live node to leave, so that nothing is wrong with it.
+    """
+
+    code: str
+    message: str
+    hint: str
+    wanted: bool = False
+
+
+def expelled(image: Image, node_id: str) -> Expelled | None:
+    """Return the reason, or None for a node that is a member or may become one."""
+    row = image.node(node_id)
+    if row is None:
+        return None
+    if row.state is NodeState.LEFT:
+        request = image.request(row.request_id)
+        return Expelled(
+            "node_left",
+            f"Node '{node_id}' has left the cluster{_by(request)}, and serves no data.",
+            "Stop it. This cluster no longer uses its data directory: delete it once no data"
+            " is missing.",
+            wanted=_was_asked_to_leave(row, request),
+        )
+    if row.excluded:
+        return Expelled(
+            "node_excluded",
+            f"Node '{node_id}' was declared dead in epoch {row.excluded_since}, and serves no data any more.",
+            f"`stele remove {node_id}`, or replace it. Keep its data directory until that is done.",
+        )
+    return None
+
+
+def join_ended(image: Image, identity: Identity) -> str:
+    """Return the reason why the node can never become a member.
+
+    The result is empty while it can become one, or if it was one.
+    """
+    row = image.node(identity.node_id)
+    if row is None or row.state is not NodeState.LEFT or identity.was_member:
+        return ""
+    request = image.request(row.request_id)
+    if request is not None and request.status is RequestStatus.DONE:
+        return ""  # it was a member, but did not note that in time
+    return (
+        f"node '{identity.node_id}' did not become a member{_by(request)}. Neither its name nor its data"
+        " directory can be used again. Once the cause is gone, start a node with a new STELE_NODE_ID and an"
+        " empty STELE_DATA_DIR (node_left)"
+    )
+
+
+def _by(request: Request | None) -> str:
+    """Return a text about the request that caused this state, and its actor."""
+    if request is None:
+        return ""
+    who = f" of {request.actor}" if request.actor else ""
+    why = request.error or request.reason
+    status = "" if request.status is RequestStatus.DONE else f" {request.status}"
+    return (
+        f" (request {request.request_id}, {request.kind}{who},{status} epoch {request.finished_epoch}"
+        + (f": {why})" if why else ")")
+    )
+
+
+def _was_asked_to_leave(row: Node, request: Request | None) -> bool:
+    return (
+        request is not None
+        and request.node_id == row.node_id
+        and request.status is RequestStatus.DONE
+        and OPERATIONS[request.kind].subjects_work
+    )
+
+
 SUBMIT_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.5
 LOOK_S: Final = 0.05
 NOTE_S: Final = 0.5
-"""Between two looks at what the cluster decided of this node since; only logs and notes wait for it."""
+"""Interval for comparing the node's row and the enabled features, in seconds.
+
+Only logs and notes depend on it.
+"""
 RENEWALS: Final = 3
-"""So many times an id that is too old is replaced; where new ones are too old as well the clock is wrong."""
+"""How often an expired request id is replaced.
+
+If new ids are expired as well, the clock is wrong.
+"""
 NOT_YET: Final = RESTRICTED | {NOT_FOUNDED, OTHER_LOG}
-"""Reasons why nothing was decided that pass: somebody will found the cluster, or thaw its log; or this node
-will have read the log that its cluster goes on in.
+"""Rejection codes that are temporary: the command is sent again.
+
+The cluster is not founded, its log is frozen, or this node has not read the log that a recovery
+began.
 """
 
 log = get_logger(__name__)
 
 
 class Submit(Protocol):
-    """``stele.log.commander.Commander``: raises TimeoutError when the outcome is not known, NotTakenError."""
+    """The sender of commands, as ``stele.log.commander.Commander`` implements it.
+
+    It raises TimeoutError when the outcome is unknown, and NotTakenError when the command was not
+    taken.
+    """
 
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
 
 
 class Advertised(msgspec.Struct, frozen=True):
-    """What a node was configured to be, and tells the cluster; its row, once there is one, is what counts."""
+    """The configuration that a node announces.
+
+    Once the node has a row in the log, only the row counts.
+    """
 
     address: str
     dc: str
     rack: str
     num_tokens: int
     initial_tokens: tuple[int, ...] = ()
-    """What it asks for by name; else the cluster chooses ``num_tokens`` of them."""
+    """Tokens that the node requests. If empty, the cluster chooses ``num_tokens`` of them."""
     shards: int = 1
     replaced_id: str = ""
-    """The dead node whose place it is to take; empty: it joins beside the others."""
+    """The dead node that this node replaces. If empty, it joins as an additional node."""
     claims_host_id: str = ""
-    """Host id of the place that its empty folder may take, where nobody has taken that yet."""
+    """Host id of a free place in the log that this empty directory may take."""
     supported_features: tuple[str, ...] = tuple(sorted(THIS_BUILD.features))
     release_version: str = THIS_BUILD.release
 
 
 class JoinRejected(ConfigurationError):
-    """The cluster will not have this node; the text says why and what to do."""
+    """The cluster does not admit this node. The text gives the reason and what to do."""
 
     title = "Not admitted"
 
@@ -83,11 +181,13 @@ async def admit(
     submit: Submit,
     stop: Stop,
 ) -> None:
-    """Ask to join, or announce what changed; returns once the log has it. Raises JoinRejected.
+    """Ask to join, or announce what has changed. Returns once the log has it.
 
-    Call it when the log has been read to its end and the gate has compared the host ids. Tries again until
-    the outcome is known. What the node asked in an earlier life may be decided meanwhile, and answered under
-    the same id, so each try begins and ends with its row.
+    Call it after the log was read to its end and the gate has compared the host ids. It retries
+    until the outcome is known. A request of an earlier start may be decided meanwhile under the
+    same id, so each attempt begins and ends with the node's row.
+
+    Raises JoinRejected.
     """
     announcement_id, told, renewed = new_request_id(follower.image.state_id), "", 0
     while not stop.requested:
@@ -97,6 +197,7 @@ async def admit(
             return
         joins = not isinstance(command, AnnounceNode)
         envelope = Envelope(
+            # The id to join is on the disk: a crash and a retry cannot make two nodes of one.
             request_id=identity.join_request_id if joins else announcement_id,
             command=command,
             actor=actor_of(identity),
@@ -106,6 +207,7 @@ async def admit(
         )
         try:
             outcome = await submit.submit(envelope, SUBMIT_TIMEOUT_S)
+            # Read up to the outcome first: the next attempt must see the row that it made.
             image = await follower.wait_for_epoch(outcome.epoch if outcome.applied else 0)
         except TimeoutError as error:
             log.warning(
@@ -134,27 +236,32 @@ async def admit(
         if rejection is not None:
             _reject(directory, f"{rejection.message} {rejection.hint} ({rejection.code})")
         row = image.node(identity.node_id)
+        # An earlier start may have joined under this id from another address: then announce this
+        # one.
         if not joins or row is None or row.address == advertised.address:
             log.info("known to the cluster", epoch=outcome.epoch)
             return
 
 
 def _log_id(image: Image) -> str:
-    """Of the log that is read, in which alone the request may be decided; empty: there is none yet."""
+    """Return the id of the only log that may decide the command; empty if there is none yet."""
     return "" if image.log_id == NO_LOG else image.log_id.hex()
 
 
 async def _wait_until_taken(actor: str, follower: LogFollower, stop: Stop) -> None:
-    """A while; and as long as the log is frozen, as far as it was read."""
+    """Wait ``RETRY_S``, and then as long as the log is frozen in the image that was read."""
     await stop.sleep(RETRY_S)
     while not stop.requested and not takes_from(follower.image.commits, actor):
         await stop.sleep(RETRY_S)
 
 
 async def wait_for_membership(directory: DataDirectory, follower: LogFollower, stop: Stop) -> None:
-    """Until the node is or was a member, which is noted on the disk; call it once it is known.
+    """Wait until the node is or was a member, and note that on the disk.
 
-    Raises JoinRejected when its request ended otherwise: nobody else would tell it.
+    Call it after ``admit``.
+
+    Raises JoinRejected when the request to join ended in another way. No other process informs the
+    node.
     """
     while not stop.requested and not directory.identity.was_member:
         why = join_ended(follower.image, directory.identity)
@@ -168,7 +275,7 @@ async def wait_for_membership(directory: DataDirectory, follower: LogFollower, s
 
 
 async def keep_noted(directory: DataDirectory, follower: LogFollower, stop: Stop) -> None:
-    """Note the features that are enabled, and log it when the cluster wants the node no longer."""
+    """Note the enabled features on the disk, and log when the node has left or is excluded."""
     told = ""
     while not stop.requested:
         image, identity = follower.image, directory.identity
@@ -179,7 +286,7 @@ async def keep_noted(directory: DataDirectory, follower: LogFollower, stop: Stop
         if image.features.enabled != identity.enabled_features:
             try:
                 await asyncio.to_thread(directory.save, enabled_features=image.features.enabled)
-            except OSError as error:  # tried again; the log has them in any case
+            except OSError as error:  # retried; the log has them in any case
                 log.warning("what is enabled cannot be put on the disk", why=str(error))
         await stop.sleep(NOTE_S)
 
@@ -191,16 +298,18 @@ async def keep_announced(
     announcer: Announcer,
     stop: Stop,
 ) -> None:
-    """Say again what this node is, whenever its row says otherwise; call it once the gate is open. A refusal is
-    logged, and it tries again later.
+    """Announce this node again whenever its row differs. Call it once the gate is open.
+
+    A refusal is logged, and the announcement is repeated later with growing pauses.
     """
     identity, pauses = directory.identity, growing_pauses()
-    said = 0  # the epoch that took what was said last
+    said = 0  # the epoch that took the last announcement
     while not stop.requested:
         image, pause_s = follower.image, NOTE_S
         known = image.node(identity.node_id)
         if known is None or not is_contradicted(identity, advertised, known):
             announcer.is_known()
+        # Wait until the last announcement was read, or it would be repeated against an old row.
         elif (
             follower.failure is None
             and image.epoch >= said
@@ -214,8 +323,7 @@ async def keep_announced(
                 said_address=known.address,
                 said_release=known.release_version,
                 said_features=known.supported_features,
-                hint=f"If this goes on, another process runs as node '{identity.node_id}', from a copy of its"
-                " data directory: stop it.",
+                hint=_why_contradicted(known),
             )
             said = await announcer.say(image.state_id) or said
         await stop.sleep(pause_s)
@@ -224,7 +332,7 @@ async def keep_announced(
 def announcement_again(
     identity: Identity, advertised: Advertised, state_id: bytes | None, horizon_ms: int = -1
 ) -> Envelope:
-    """What a running node says of itself against its row."""
+    """Return the announcement of a running node whose row differs."""
     return Envelope(
         request_id=new_request_id(state_id, horizon_ms),
         command=_announcement(identity, advertised),
@@ -235,11 +343,22 @@ def announcement_again(
 
 
 def is_contradicted(identity: Identity, advertised: Advertised, known: Node) -> bool:
-    """Whether the row of a running node says what it is not: an earlier process of it was heard late. Where the
-    node has left, or the row is another host's, nothing is to be said.
+    """Return whether the row of a running node differs from what it advertises.
+
+    An announcement of an earlier process may have been applied late. No announcement is due when
+    the node has left, or when the row has another host id.
     """
     is_own = known.host_id == identity.host_id and known.state is not NodeState.LEFT
     return is_own and not _is_right(advertised, known)
+
+
+def _why_contradicted(known: Node) -> str:
+    if not known.address:
+        return "Another node announced this address. If this repeats, give each node its own STELE_ADDRESS."
+    return (
+        f"If this repeats, another process runs as node '{known.node_id}', from a copy of its data directory:"
+        " stop it."
+    )
 
 
 def actor_of(identity: Identity) -> str:
@@ -247,9 +366,10 @@ def actor_of(identity: Identity) -> str:
 
 
 def claims_too_much(known: Node | None, advertised: Advertised) -> bool:
-    """Whether the log says of this node that it supports what it does not: an older build was started.
+    """Return whether the row lists a feature that this build lacks, as after a downgrade.
 
-    A feature might be enabled on that word. It must be taken back before the node is heard again.
+    The cluster might enable a feature because of that row. The row must be corrected before the
+    node acknowledges again.
     """
     return known is not None and not {*advertised.supported_features}.issuperset(
         known.supported_features
@@ -257,12 +377,15 @@ def claims_too_much(known: Node | None, advertised: Advertised) -> bool:
 
 
 def check_place(known: Node | None, advertised: Advertised) -> None:
-    """A member stays where its replicas were placed. Raises JoinRejected."""
+    """Check that a member has kept its dc, rack and shards. Raises JoinRejected.
+
+    The node's replicas were placed by them.
+    """
     if known is None:
         return
     if (known.dc, known.rack) != (advertised.dc, advertised.rack):
         raise JoinRejected(
-            f"node '{known.node_id}' stands in {known.dc}/{known.rack}, and was started for"
+            f"node '{known.node_id}' is in {known.dc}/{known.rack}, but was started for"
             f" {advertised.dc}/{advertised.rack}: start it with STELE_DC={known.dc} STELE_RACK={known.rack}."
             " To move it, let it leave, and a new node join there (place_changed)"
         )
@@ -275,7 +398,7 @@ def check_place(known: Node | None, advertised: Advertised) -> None:
 
 
 def note_tokens(known: Node | None, advertised: Advertised) -> None:
-    """A member keeps its tokens, and says so where it is started with another number."""
+    """Log a warning when a member is started with another number of tokens. It keeps its own."""
     if known is not None and advertised.num_tokens != known.num_tokens:
         log.warning(
             "STELE_NUM_TOKENS counts when a node joins, and is ignored now",
@@ -285,7 +408,10 @@ def note_tokens(known: Node | None, advertised: Advertised) -> None:
 
 
 def _reject(directory: DataDirectory, why: str) -> None:
-    """The next start asks under another id, since this one stays refused. Raises JoinRejected."""
+    """Note a new id for the next request to join, since this one stays refused.
+
+    Raises JoinRejected.
+    """
     directory.join_again()
     raise JoinRejected(why)
 
@@ -293,19 +419,21 @@ def _reject(directory: DataDirectory, why: str) -> None:
 async def _learn_what_was_asked(
     directory: DataDirectory, follower: LogFollower, horizon_ms: int
 ) -> None:
-    """The id to join is decided, for what an earlier start asked, or too old to be: the row tells, or there is
-    none.
+    """Replace the id to join if the log, read to its end, has no row for the node.
+
+    The id is already decided, for a request of an earlier start, or expired. If an earlier request
+    was applied there is a row, and the id stays.
     """
     try:
         image = await follower.wait_for_end()
     except TimeoutError:
-        return  # the next try comes back here
+        return  # the next attempt calls this again
     if image.node(directory.identity.node_id) is None:
         directory.join_again(horizon_ms)
 
 
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:
-    """None when there is nothing to say: the row is right, or the node has left."""
+    """Return the command to send, or None if the row is right or the node has left."""
     if known is None:
         who: dict[str, Any] = {
             "node_id": identity.node_id,

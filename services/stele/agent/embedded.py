@@ -1,9 +1,10 @@
-"""The agent around a store: make it a member, judge its requests, stream its rows, tell its load.
+"""The whole agent around a store: it joins, judges requests, streams rows and reports the load.
 
     raise SystemExit(run_store("shelf", Shelf, routes))
 
-``Shelf(path)`` is a ``stores.Store``, ``routes(member, shelf)`` gives the HTTP routes that clients use. Who has
-a server and a main of his own embeds with ``embedded`` instead, and serves ``member.routes()`` beside his own.
+``Shelf(path)`` is a ``stores.Store``. ``routes(member, shelf)`` returns the HTTP routes that
+clients use. A store with its own server and main function uses ``embedded`` instead. It serves
+``member.routes()`` beside its own routes.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,19 +19,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stele.agent.agent import Agent, kafka_agent
-from stele.agent.binding import bind
-from stele.agent.identity import DataDirectory, boot
-from stele.agent.judging import Judge, Refusal
+from stele.agent.identity import DataDirectory, bind, boot
+from stele.agent.judging import Judge, Refusal, Routing, Sourcing
 from stele.agent.load import Held, disk_of, reporting_load
 from stele.agent.member import Membership, health_of, membership, shut_out
 from stele.agent.orders import OrderHandler
-from stele.agent.probing import Refused, check_log, check_meant, holds_route, judge_route
+from stele.agent.probing import (
+    Refused,
+    check_host,
+    check_log,
+    check_meant,
+    holds_route,
+    judge_route,
+)
 from stele.agent.ranges import OnRanges, watch_ranges
-from stele.agent.routing import Routing
 from stele.agent.settings import AgentSettings
-from stele.agent.sourcing import Sourcing
-from stele.agent.spans import Span
-from stele.agent.stores import Store
+from stele.agent.stores import Span, Store, resizes_of
 from stele.agent.transfers import (
     PAGES_PATH,
     Transfers,
@@ -41,16 +45,13 @@ from stele.agent.transfers import (
 from stele.domain.image import Image
 from stele.domain.messages import TabletSizes
 from stele.domain.names import OrderKind
-from stele.domain.routed import LOG, REPLICA, Routed
+from stele.domain.routed import HOST, LOG, REPLICA, Routed
 from stele.domain.tablets.ranges import range_of
 from stele.runtime import http
-from stele.runtime.http import ErrorCode, HttpError
-from stele.runtime.http_server import url_of
-from stele.runtime.locked import locked
+from stele.runtime.http import ErrorCode, HttpError, url_of
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, locked, run_service, started
 from stele.runtime.transport import Transport
 
 STORE_FILE: Final = "store"
@@ -58,7 +59,7 @@ S = TypeVar("S", bound=Store)
 
 
 class Member:
-    """A store's node. Use it in the event loop of its ``embedded`` block."""
+    """The node that a store is. Use it in the event loop of its ``embedded`` block."""
 
     def __init__(
         self, member: Membership, agent: Agent, judge: Judge, transfers: Transfers
@@ -74,35 +75,41 @@ class Member:
 
     @property
     def image(self) -> Image:
-        """All that the log says, as far as it was read."""
+        """The state of the cluster at the newest epoch that was read."""
         return self.agent.image
 
     @asynccontextmanager
     async def request(self, routed: Routed) -> AsyncIterator[None]:
-        """Serve a request inside the block, and answer it after it: checked before the work and after it.
+        """Check a request before the work inside the block and again after it.
 
-        Between the check and the block's first ``await`` no epoch comes: there is the place for an effect. An
-        effect that waits is checked again in its own turn (``check``). Raises Refused, HttpError: what
-        was done is not to be acknowledged then.
+        Reply after the block.
+
+        No epoch is applied between the first check and the block's first ``await``: an effect
+        belongs there. An effect that waits must be checked again in its own turn (``check``).
+
+        Raises Refused and HttpError. The work must not be acknowledged then.
         """
         self._check_takes(routed)
         await self._judge.catch_up([routed])
+        # No ``await`` may come between this check and the block: it must hold for the first effect.
         self.check(routed)
         hold = self.agent.hold(routed.version, routed.data_id, routed.token)
         try:
             yield
+            # The fence may have moved while the block ran; then the work must not be acknowledged
+            # (I6).
             self._check_serves(routed.log_id)
             self._refuse(self._judge.fenced(routed))
         finally:
             self.agent.release(hold)
 
     def check(self, routed: Routed) -> None:
-        """In the turn of an effect. Raises Refused, HttpError."""
+        """Check a request in the turn of its effect. Raises Refused, HttpError."""
         self._check_serves(routed.log_id)
         self._refuse(self._judge.refusal(routed))
 
     def routes(self) -> list[BaseRoute]:
-        """What other nodes and tools ask of this one, to be served at the address that it advertises."""
+        """Return the routes for other nodes and tools, to be served at the advertised address."""
         follower = self.membership.follower
         return [
             Route(PAGES_PATH, self._give, methods=["POST"]),
@@ -115,10 +122,17 @@ class Member:
         ]
 
     def health(self) -> http.Health:
-        return health_of(self.node_id, self.membership.followed, self.membership.gate)
+        return health_of(
+            self.node_id,
+            self.membership.followed,
+            self.membership.gate,
+            unknown_data=self.agent.unknown_data(),
+        )
 
     async def _give(self, request: Request) -> Response:
-        check_meant(self.node_id, request.headers.get(REPLICA, self.node_id))
+        """Answer another node's request for pages. Raises HttpError."""
+        check_meant(self.node_id, request.headers.get(REPLICA, ""))
+        check_host(self.node_id, self.agent.host_id, request.headers.get(HOST, ""))
         self._check_serves(request.headers.get(LOG, ""))
         try:
             ask = decode_ask(await request.body())
@@ -129,12 +143,16 @@ class Member:
         return Response(encode(given), media_type="application/msgpack")
 
     def _check_takes(self, routed: Routed) -> None:
-        """Raises HttpError also when the sender means another node."""
+        """Check that this node serves and is the one that the sender means. Raises HttpError."""
         check_meant(self.node_id, routed.replica)
+        check_host(self.node_id, self.agent.host_id, routed.host_id)
         self._check_serves(routed.log_id)
 
     def _check_serves(self, log_id: str) -> None:
-        """Raises HttpError while the node serves nothing, or its sender follows another log."""
+        """Check that the node serves data and that the sender follows the same log.
+
+        Raises HttpError.
+        """
         out = shut_out(self.node_id, self.image, self.membership.gate)
         if out is not None:
             raise HttpError(503, out.code, out.message, hint=out.hint or "Ask another node.")
@@ -146,7 +164,10 @@ class Member:
 
 
 def open_bound(directory: DataDirectory, open_store: Callable[[Path], S]) -> S:
-    """The store of a data directory, made at the first start. Raises ConfigurationError for another's."""
+    """Open the store of a data directory, which the first start creates.
+
+    Raises ConfigurationError when the data belongs to another node.
+    """
     opened = dict[Path, S]()
 
     def at(path: Path) -> S:
@@ -154,7 +175,12 @@ def open_bound(directory: DataDirectory, open_store: Callable[[Path], S]) -> S:
             opened[path] = open_store(path)
         return opened[path]
 
-    path = bind(directory, lambda path: at(path).host_id(), lambda path, host: at(path).claim(host))
+    path = bind(
+        directory,
+        lambda path: at(path).host_id(),
+        lambda path, host: at(path).claim(host),
+        lambda path: at(path).data_ids(),
+    )
     return at(path)
 
 
@@ -166,9 +192,11 @@ async def embedded(
     address: str,
     on_ranges: OnRanges | None = None,
 ) -> AsyncIterator[Member]:
-    """The member that this store is, inside the block; ``member.membership.admitting(stop)`` has it join.
+    """Run a store as a member inside the block.
 
-    ``on_ranges`` is told which ranges and tablets it has, and of each change.
+    ``member.membership.admitting(stop)`` lets it join.
+
+    ``on_ranges`` is called with the ranges and tablets that it has, and with each change.
     """
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(membership(settings, directory, address))
@@ -183,13 +211,16 @@ async def embedded(
 async def working(
     settings: AgentSettings, node: Membership, store: Store, transport: Transport | None = None
 ) -> AsyncIterator[Member]:
-    """The agent of a member, which carries orders out on the store; it asks other nodes over ``transport``."""
+    """Run the agent of a member, which executes orders on the store.
+
+    It calls other nodes over ``transport``.
+    """
     follower, node_id = node.follower, node.node_id
     made = list[Member]()
     async with AsyncExitStack() as stack:
 
         def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
-            judge = Judge(node_id, follower, Routing(follower), agent.session_is_open, clients=True)
+            judge = Judge(node_id, follower, Routing(follower), agent, clients=True)
             transfers = Transfers(agent, Sourcing(follower, agent, judge), store, transport)
             stack.push_async_callback(transfers.close)
             made.append(Member(node, agent, judge, transfers))
@@ -203,6 +234,7 @@ async def working(
                 follower,
                 handlers,
                 settings.heartbeat_interval_s,
+                resizes_of(store),
             )
         )
         yield made[0]
@@ -210,7 +242,7 @@ async def working(
 
 @asynccontextmanager
 async def reporting(settings: AgentSettings, member: Member, store: Store) -> AsyncIterator[None]:
-    """The balancer is told inside the block how large the member's tablets are, and how much room it has."""
+    """Report the member's tablet sizes and free space to the balancer inside the block."""
     folder = member.membership.directory.folder
     async with reporting_load(
         settings.brokers,
@@ -243,11 +275,15 @@ def run_store(
     routes: Callable[[Member, S], Sequence[BaseRoute]],
     on_ranges: Callable[[S], OnRanges] | None = None,
 ) -> int:
-    """A process that serves a store as a member; its exit code. Settings come from STELE_* variables."""
+    """Run a process that serves a store as a member, and return its exit code.
+
+    Settings come from STELE_* variables.
+    """
 
     async def main(stop: Stop) -> None:
         settings = started(name, AgentSettings)
         own_id = settings.own_id()
+        # Lock before boot: a second process must not count a start of this directory.
         with locked(settings.data_dir):
             directory = boot(settings.data_dir, own_id, settings.cluster, STORE_FILE)
             store = open_bound(directory, open_store)

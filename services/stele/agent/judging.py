@@ -1,28 +1,101 @@
-"""Whether a replica may serve a request: asked before the work, and again before the answer (I6).
+"""Decides whether a replica may serve a request: before the work, and again before the answer (I6).
 
-A request that was begun in time and ended late must not be acknowledged, since the fence may have moved while
-it ran. Where the work has an effect, the first question is asked in the very turn of the event loop in which
-the effect takes its place in the store's order: no epoch comes between.
+A request that began in time may end late. It must not be acknowledged then, because the fence may
+have moved while it ran (docs/design.md, rule 32).
+
+For work with an effect, the first check runs in the event-loop turn in which the effect takes its
+place in the store's order. No epoch is applied in between.
 """
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from enum import StrEnum
 from typing import Final, Protocol
 
 import msgspec
 
-from stele.agent.codes import Code
-from stele.agent.routing import Routing
+from stele.domain.evolve import Delta
 from stele.domain.fencing import check_client, check_token, takes_part
+from stele.domain.image import Image
 from stele.domain.names import NodeState
+from stele.domain.ring.placement import Placement
+from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 
+# Result codes of a replica. Other nodes and clients act on them.
+
+
+class Code(StrEnum):
+    """The result of an operation at a replica.
+
+    Only ``OK`` and ``SUPERSEDED`` mean that it was done.
+    """
+
+    OK = "ok"
+    SUPERSEDED = "superseded"  # the replica has a newer cell, written at ``timestamp``
+    STALE_VERSION = "stale_version"
+    BEHIND = "behind"  # this replica could not read up to the sender's version in time
+    NOT_A_REPLICA = "not_a_replica"
+    SESSION_CLOSED = "session_closed"
+    NODE_LEFT = "node_left"
+    DISK_FULL = "disk_full"
+    FAILED = "failed"
+    # set by the caller without an answer; the operation may have been done
+    UNREACHABLE = "unreachable"
+
+
+# The replicas of a key: now, and in earlier versions that are still served.
+
+
+class Routing:
+    """The newest image of each topology version from the fence to the current one.
+
+    Requests of older versions continue where their row did not change. The oldest image that is
+    kept then has the same row. All other such requests are refused (``domain.fencing``).
+    """
+
+    def __init__(self, follower: LogFollower) -> None:
+        self._follower = follower
+        self._by_version: dict[int, Image] = {}
+        follower.listen(self._on_epoch)
+        self._follow(follower.image)
+
+    def placement(self, data_id: str, version: int) -> Placement | None:
+        """Return the placement that routes requests of ``version``, or None for unknown data.
+
+        After a restart the placement of an older version may be missing. Then the current one
+        counts.
+        """
+        current = self._follower.image
+        oldest = min(self._by_version)
+        image = self._by_version.get(max(version, oldest), current)
+        known = _placement(image, data_id)
+        return _placement(current, data_id) if known is None else known
+
+    def _on_epoch(self, image: Image, _: Delta) -> None:
+        self._follow(image)
+
+    def _follow(self, image: Image) -> None:
+        topology = image.topology
+        self._by_version[topology.version] = image
+        for version in [v for v in self._by_version if v < topology.fence_version]:
+            del self._by_version[version]
+
+
+def _placement(image: Image, data_id: str) -> Placement | None:
+    keyspace = image.schema.of_data(data_id)
+    return None if keyspace is None else image.ring.placements.get(keyspace.placement)
+
+
 CATCH_UP_LIMIT_S: Final = 2.0
-"""A replica that meets a newer version reads the log for so long before it gives up."""
+"""How long a replica reads the log for a request of a newer version, in seconds."""
 
 
 class Request(Protocol):
-    """What is judged; ``domain.routed.Routed`` says what each means."""
+    """The fields that a request is judged by. ``domain.routed.Routed`` describes each."""
 
     @property
     def version(self) -> int: ...
@@ -36,10 +109,23 @@ class Request(Protocol):
     def token(self) -> int: ...
     @property
     def session(self) -> str: ...
+    @property
+    def reads(self) -> bool: ...
+
+
+class AgentState(Protocol):
+    """The node's own state that requests are judged by. The agent implements it."""
+
+    def session_is_open(self, session: str) -> bool: ...
+    def may_store(self, data_id: str) -> bool: ...
+    async def wait_until_noted(self, data_ids: Collection[str], timeout_s: float) -> None: ...
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request is not served. ``epoch`` is one that its sender should have read; 0: none."""
+    """The reason why a request is not served.
+
+    ``epoch`` is one that its sender should read; 0 means none.
+    """
 
     code: Code
     text: str
@@ -47,9 +133,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """One node's, by the log as far as it was read.
+    """Judges the requests of one node by the log, as far as it was read.
 
-    ``clients``: whether requests are taken that no member coordinates; they are judged more strictly.
+    ``clients`` allows requests that no member coordinates. They are judged more strictly.
     """
 
     def __init__(
@@ -57,7 +143,7 @@ class Judge:
         node_id: str,
         follower: LogFollower,
         routing: Routing,
-        session_is_open: Callable[[str], bool],
+        state: AgentState,
         catch_up_limit_s: float = CATCH_UP_LIMIT_S,
         *,
         clients: bool = False,
@@ -67,13 +153,21 @@ class Judge:
         self._node_id = node_id
         self._follower = follower
         self._routing = routing
-        self._session_is_open = session_is_open
+        self._state = state
 
-    async def catch_up(self, requests: Iterable[Request]) -> None:
-        """Read on to what their senders know, for a while; what was not read in time is refused as BEHIND."""
+    async def catch_up(self, requests: Sequence[Request]) -> None:
+        """Read up to the senders' epochs, and wait until the data's creations are on the disk.
+
+        Each wait lasts at most ``catch_up_limit_s``. ``refusal`` then refuses a request that is not
+        ready as BEHIND.
+        """
         newer = [request.epoch for request in requests if self._is_newer(request)]
         if newer:
             await self.read_up_to(max(newer))
+        unnoted = {each.data_id for each in requests if not self._state.may_store(each.data_id)}
+        if unnoted:
+            with suppress(TimeoutError):
+                await self._state.wait_until_noted(unnoted, self.catch_up_limit_s)
 
     async def read_up_to(self, epoch: int) -> None:
         try:
@@ -82,30 +176,48 @@ class Judge:
             return
 
     def refusal(self, request: Request) -> Refusal | None:
-        """Before the work: None when it may begin."""
+        """Check a request before the work. Return None when the work may begin."""
         image = self._follower.image
+        # First of all checks: an image older than the request cannot judge it.
         if self._is_newer(request):
             return Refusal(Code.BEHIND, behind(image.epoch, request.epoch))
+        if not self._state.may_store(request.data_id):
+            text = (
+                f"{self._node_id} has not yet synced the epoch that created data {request.data_id}"
+            )
+            return Refusal(Code.BEHIND, text)
         fenced = self.fenced(request)
         if fenced is not None:
             return fenced
         placement = self._routing.placement(request.data_id, request.version)
-        if placement is None or self._node_id not in placement.row_for(request.token).writes:
-            text = f"{self._node_id} is no replica of token {request.token} in version {request.version}"
+        row = None if placement is None else placement.row_for(request.token)
+        # A replica that is only written may not have the data yet, or may have deleted it: it
+        # serves no reads.
+        if row is None or self._node_id not in (row.reads if request.reads else row.writes):
+            is_only_written = row is not None and self._node_id in row.writes
+            which = "no replica that is read" if is_only_written else "no replica"
+            text = (
+                f"{self._node_id} is {which} of token {request.token} in version {request.version}"
+            )
             return Refusal(Code.NOT_A_REPLICA, text, image.epoch)
         return None
 
     def fenced(self, request: Request) -> Refusal | None:
-        """In the turn of the effect, and before the answer: None when it still counts."""
+        """Check a request in the turn of the effect and before the answer.
+
+        Return None when it still counts.
+        """
         image = self._follower.image
         topology = image.topology
+        # A client acknowledges nothing, so no barrier waits for it: the newest change counts,
+        # fenced or not (rule 34).
         of_client = self._clients and not request.coordinating
         check = check_client if of_client else check_token
         stale = check(image, request.data_id, request.token, request.version)
         if stale is not None:
             epoch = max(topology.since_epoch, topology.fence_epoch)
             return Refusal(Code.STALE_VERSION, str(stale), epoch)
-        if request.session and not self._session_is_open(request.session):
+        if request.session and not self._state.session_is_open(request.session):
             return Refusal(Code.SESSION_CLOSED, f"session {request.session} is not open")
         if not of_client and not takes_part(image, request.coordinating):
             who = request.coordinating or "nobody"
@@ -119,7 +231,7 @@ class Judge:
         return None
 
     def _is_newer(self, request: Request) -> bool:
-        """The sender knows something that this node must know too before it can judge."""
+        """Return whether the sender has an epoch that this node must read before it can judge."""
         image = self._follower.image
         if request.version > image.topology.version:
             return True
@@ -128,3 +240,67 @@ class Judge:
 
 def behind(own: int, wanted: int) -> str:
     return f"this node has read the log to epoch {own}, not to {wanted}"
+
+
+# The source's side of streaming: data is sent to another node under the session of an operation.
+#
+# Data is sent only after two conditions (docs/design.md, rule 45). This node has applied the epoch
+# that settled the session's version. Its own older writes on changed ranges have ended. The data
+# then contains every write acknowledged before, and later writes reach the receiver too.
+
+
+class InUse(Protocol):
+    """The versions and sessions that this node uses, as its acks report them.
+
+    The agent implements it.
+    """
+
+    async def wait_drained(self, version: int, timeout_s: float) -> None: ...
+    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
+
+
+class NotGiven(Exception):
+    """The reason why no data is sent. BEHIND is temporary; SESSION_CLOSED is permanent."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Sourcing:
+    """Checks the conditions of a source for one node."""
+
+    def __init__(self, follower: LogFollower, in_use: InUse, judge: Judge) -> None:
+        self._follower = follower
+        self._in_use = in_use
+        self._judge = judge
+
+    @asynccontextmanager
+    async def giving(self, epoch: int, session: str) -> AsyncIterator[None]:
+        """Check before and after the block, which reads the data. Send the data after the block.
+
+        Raises NotGiven.
+        """
+        if self._follower.image.epoch < epoch:
+            await self._judge.read_up_to(epoch)
+        image = self._follower.image
+        if image.epoch < epoch:
+            raise NotGiven(Code.BEHIND, behind(image.epoch, epoch))
+        transition = image.topology.of_session(session)
+        if transition is None:
+            raise NotGiven(Code.SESSION_CLOSED, f"session {session} is not open")
+        try:
+            # Drain before the block: an older write that ends later would be in neither the data
+            # nor the receiver.
+            await self._in_use.wait_drained(
+                transition.entered_version, self._judge.catch_up_limit_s
+            )
+        except TimeoutError as error:
+            raise NotGiven(Code.BEHIND, str(error)) from error
+        try:
+            with self._in_use.enter(session) as guard:
+                yield
+                # The session may have closed while the block read.
+                guard.check()
+        except SessionClosedError as error:
+            raise NotGiven(Code.SESSION_CLOSED, str(error)) from error

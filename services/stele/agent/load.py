@@ -1,7 +1,7 @@
-"""What a node's tablets and its disk hold: measured now and then by the store, and told to the balancer.
+"""Reports what a node's tablets and disk hold: the store measures it, the balancer receives it.
 
-It is told again soon after the node has other tablets. Nothing that goes wrong here stops the node: it is
-logged once, and tried again.
+A report also follows soon after the node's tablets change. No failure here stops the node: it is
+logged once, and the report is tried again.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from stele.runtime.logs import get_logger
 from stele.runtime.service import wait_at_most
 
 SOON_S: Final = 5.0
-"""Between two reports of a node whose tablets change all the time, and before another try."""
+"""Minimum time between two reports, and before a retry, in seconds."""
 MUTE_S: Final = 0.5
-"""Between two looks whether the node may speak."""
+"""Interval for checking whether the node may send messages, in seconds."""
 MEASURING_PART: Final = 0.1
-"""Of a node's time that may go into measuring, however often its tablets change."""
+"""Largest part of a node's time that is spent on measuring, however often its tablets change."""
 
 log = get_logger(__name__)
 
 
 class Held(NamedTuple):
-    """The tablets of a table that a node has, ``of`` so many."""
+    """The tablets of one table that a node has, of ``of`` tablets in all."""
 
     data_id: str
     of: int
@@ -46,31 +46,45 @@ class Held(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """Bytes that data may take in all, and those that are left."""
+    """The bytes that data may take in all, and the bytes that are free."""
 
     total_bytes: int
     free_bytes: int
 
 
 def held_of(image: Image, node_id: str) -> tuple[Held, ...]:
-    """What there is to measure: who comes to a tablet has it once it serves its reads."""
+    """Return the tablets to measure: a node has a tablet once it serves the tablet's reads."""
     return tuple(
         Held(data.data_id, count, tuple(tablets))
         for data, count, tablets in read_from(image, node_id)
     )
 
 
-def disk_of(folder: Path, held_bytes: int, capacity_bytes: int) -> Disk:
-    """The folder's file system, or ``capacity_bytes`` of it, 0: all, of which ``held_bytes`` are taken."""
+def disk_of(
+    folder: Path,
+    held_bytes: int,
+    capacity_bytes: int,
+    reusable_bytes: Callable[[], int] = lambda: 0,
+) -> Disk:
+    """Return the space of the folder's file system, or of ``capacity_bytes`` in it (0: all of it).
+
+    ``held_bytes`` of that capacity are taken. ``reusable_bytes`` returns the room inside the
+    store's files that new data takes before the files grow. It counts as free. Otherwise a node
+    whose files never shrink would lose capacity when it gives data away.
+    """
     usage = shutil.disk_usage(folder)
+    free = min(usage.total, usage.free + reusable_bytes())
     if not capacity_bytes:
-        return Disk(usage.total, usage.free)
+        return Disk(usage.total, free)
     left = max(0, capacity_bytes - held_bytes)
-    return Disk(capacity_bytes, min(left, usage.free))
+    return Disk(capacity_bytes, min(left, free))
 
 
 def still_held(tables: Sequence[TabletSizes], held: Sequence[Held]) -> tuple[TabletSizes, ...]:
-    """Without tablets that were given away while they were measured: their data may be gone by half."""
+    """Return the sizes of tablets that the node still has.
+
+    A tablet that moved away during the measurement may be half deleted.
+    """
     has = {each.data_id: frozenset(each.tablets) for each in held}
     found = list[TabletSizes]()
     for table in tables:
@@ -85,19 +99,22 @@ def still_held(tables: Sequence[TabletSizes], held: Sequence[Held]) -> tuple[Tab
 
 
 def resized(before: Sequence[Held], now: Sequence[Held]) -> tuple[Held, ...]:
-    """As they were before, tables whose number of tablets has changed, so that their numbers mean others."""
+    """Return the tables of ``before`` whose number of tablets has changed since.
+
+    Their tablet numbers now name other tablets.
+    """
     counts = {each.data_id: each.of for each in now}
     return tuple(each for each in before if counts.get(each.data_id, each.of) != each.of)
 
 
 Measure = Callable[[Image, Sequence[Held]], Awaitable[tuple[TabletSizes, ...]]]
-"""The bytes of these tablets of this node, as they are now."""
+"""Measures the current sizes in bytes of these tablets of this node."""
 AddRates = Callable[[Sequence[TabletSizes]], tuple[TabletSizes, ...]]
-"""What is about to be told: gives it back, with rates where they are counted."""
+"""Receives the tables of the next report, and returns them with rates where those are counted."""
 
 
 class LoadReporter:
-    """Measures and sends. ``run`` it until it is cancelled."""
+    """Measures and sends the load. ``run`` it until it is cancelled."""
 
     def __init__(
         self,
@@ -120,11 +137,12 @@ class LoadReporter:
         self._told: tuple[Held, ...] = ()
         self._sick = False
         self._outrun = False
-        """The last measurement was not told, since a table was resized meanwhile."""
+        """True if the last measurement was not reported, because a table was resized meanwhile."""
         self._epochs = asyncio.Event()
         agent.follower.listen(self._on_epoch)
 
     async def run(self) -> None:
+        """Report at the interval, and soon after tablets change, until cancelled."""
         while True:
             if not self._agent.may_speak():
                 await asyncio.sleep(min(MUTE_S, self._interval_s))
@@ -141,29 +159,32 @@ class LoadReporter:
         return min(SOON_S, self._interval_s)
 
     async def _try(self) -> bool:
-        """False: it failed."""
+        """Measure and report once. Return False if that failed."""
         try:
             await self._report()
         except Exception as error:
             self._on_failure()
             if not self._sick:
-                log.warning("the load cannot be told; it is tried again", why=repr(error))
+                log.warning("the load cannot be reported; it is retried", why=repr(error))
             self._sick = True
             return False
         self._sick = False
         return True
 
     async def _report(self) -> None:
+        """Measure the tablets and send one report."""
         image, agent = self._agent.image, self._agent
-        held = held_of(image, agent.node_id)
+        held = await self._held(image)
         tables = await self._measure(image, held)
-        if self._agent.image is not image:
-            now = held_of(self._agent.image, agent.node_id)
+        newest = agent.image
+        if newest is not image:
+            now = await self._held(newest)
             changed = resized(held, now)
             if changed and not self._outrun:
                 self._outrun = True
-                return  # it is measured anew, since it has not told of these tablets
-            # the second time the tablets of before are told, or a node whose tables grow never told any
+                return  # measured again: the sizes are of other tablets than now
+            # The second time the earlier tablets are reported. Otherwise a node whose tables grow
+            # would never report any.
             tables = still_held(tables, (*now, *changed))
         self._outrun = False
         held_bytes = sum(sum(table.sizes_bytes) for table in tables)
@@ -186,11 +207,16 @@ class LoadReporter:
         )
         self._told = held
 
+    async def _held(self, image: Image) -> tuple[Held, ...]:
+        """Return ``held_of`` an image. It examines each table, so it runs in a thread."""
+        return await asyncio.to_thread(held_of, image, self._agent.node_id)
+
     async def _until_due(self, due_s: float) -> None:
-        """Until then, or until the node has other tablets than it told of."""
+        """Wait until ``due_s``, or until the node has other tablets than in its last report."""
         while (left_s := due_s - time.monotonic()) > 0:
+            # Clear before the comparison: an epoch that comes after it then ends the wait.
             self._epochs.clear()
-            if held_of(self._agent.image, self._agent.node_id) != self._told:
+            if await self._held(self._agent.image) != self._told:
                 return
             await wait_at_most(self._epochs, left_s)
             await asyncio.sleep(min(self._soon_s, 1.0))  # more epochs may be on their way
@@ -210,7 +236,7 @@ async def reporting_load(
     interval_s: float,
     on_failure: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """Report inside the block."""
+    """Report the load inside the block."""
     topic = flow_topic(cluster, "load")
     loads = FlowWriter(brokers, topic, LOAD_MAX_MESSAGE_BYTES)
 

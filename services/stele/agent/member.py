@@ -1,7 +1,7 @@
-"""A node's life as a member: follow the log as the directory's node, ask to join, note what is decided."""
+"""The membership of a node: it follows the log, joins, and notes the cluster's decisions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -9,24 +9,32 @@ import msgspec
 
 from stele.agent.admission import (
     Advertised,
+    Expelled,
     JoinRejected,
     admit,
     announcement_again,
     check_place,
     claims_too_much,
+    expelled,
+    join_ended,
     keep_announced,
     keep_noted,
     note_tokens,
     wait_for_membership,
 )
-from stele.agent.gate import CATCHING_UP, Gate, NotThisReplica, floor_of
+from stele.agent.gate import (
+    CATCHING_UP,
+    Gate,
+    NotThisReplica,
+    floor_of,
+    other_history,
+    unknown_data_text,
+)
 from stele.agent.identity import DataDirectory
-from stele.agent.lost_epochs import other_history
 from stele.agent.older_copy import check_newest, last_told
 from stele.agent.settings import AgentSettings
-from stele.agent.standing import Expelled, expelled, join_ended
 from stele.domain.image import Image
-from stele.domain.membership.hosts import is_unclaimed
+from stele.domain.membership.model import is_unclaimed
 from stele.log.commander import Commander
 from stele.log.errors import LogError, OtherHistoryError
 from stele.log.follower import Floor, LogFollower
@@ -41,7 +49,10 @@ log = get_logger(__name__)
 
 
 class Membership:
-    """What a directory's node is in its cluster. Nothing is served or acknowledged before the gate is open."""
+    """The membership of a directory's node.
+
+    It serves and acknowledges nothing before the gate is open.
+    """
 
     def __init__(
         self,
@@ -67,7 +78,7 @@ class Membership:
 
     @asynccontextmanager
     async def admitting(self, stop: Stop) -> AsyncIterator[None]:
-        """Have it admitted beside what is done inside the block; ``stop`` is requested when it never will be.
+        """Admit the node while the block runs. Request ``stop`` when it can never be admitted.
 
         Raises JoinRejected and NotThisReplica after the block.
         """
@@ -82,16 +93,23 @@ class Membership:
             admission.result()
 
     async def _admit(self, stop: Stop) -> None:
-        """Become a member, and note what the cluster decides; when it never will be one, the process ends.
+        """Become a member and note what the cluster decides.
 
-        A member opens its gate before it announces what changed: the metadata-log need not be there for that.
-        Only who supports less than the log says takes that back first, and who takes a free place says so.
-        Who was a member once goes on answering why it serves nothing: a supervisor would start it again for
-        ever. Where the log cannot be read any further what was read of it is kept, for whoever recovers it.
+        End the process when that is impossible.
+
+        A member opens its gate before it announces changes, so it does not depend on the
+        metadata-log. There are two exceptions: a node that supports less than its row lists, and a
+        node that takes a free place. Both announce first.
+
+        A former member keeps running and reports why it serves nothing. If it ended, a supervisor
+        would restart it for ever. If the log cannot be read further, the image stays available for
+        its recovery.
         """
         settings, gate, directory = self._settings, self.gate, self.directory
         follower = self.follower
         try:
+            # The node sends no message before the log was read as far as this node has acknowledged
+            # it.
             await gate.reach(self.followed.caught_up, stop)
             gate.check_host(follower.image)
             if await self._look_back(stop):
@@ -107,12 +125,14 @@ class Membership:
                 if known is None
                 else not (is_unclaimed(known.host_id) or claims_too_much(known, self.advertised))
             )
+            # A member opens its gate first, because serving must not depend on the metadata-log.
+            # With join=no the node waits here for its row.
             if waits:
                 await gate.recognise(stop)
             async with Commander(settings.brokers, settings.cluster) as commander:
                 await admit(directory, self.advertised, follower, commander, stop)
             await gate.recognise(stop)
-            if known is None:  # another may have asked for it, or an earlier start of its own
+            if known is None:  # the row may be of another process's request, or of an earlier start
                 check_place(follower.image.node(self.node_id), self.advertised)
             async with self._announced(stop):
                 await wait_for_membership(directory, follower, stop)
@@ -127,12 +147,16 @@ class Membership:
             raise
 
     async def _look_back(self, stop: Stop) -> bool:
-        """Read what the node told last, before it says anything new. Whether it begins anew: its older copy was
-        accepted, and the log as it was read may lack what it told. Raises NotThisReplica, OSError.
+        """Read the node's last ack before it sends anything new.
+
+        Return True if the process must restart. In that case its older copy was accepted, and the
+        log as it was read may lack what the node promised.
+
+        Raises NotThisReplica, OSError.
         """
 
         def waits(why: str) -> None:
-            self.gate.looks_back = f"The node does not know yet what it told last: {why}"
+            self.gate.looks_back = f"The node does not know its newest acknowledgement yet: {why}"
 
         settings = self._settings
         waits("it is read in the topic of acks.")
@@ -144,17 +168,17 @@ class Membership:
             image.log_id.hex() == identity.log_id and image.epoch >= identity.acknowledged.epoch
         )
         if identity.acknowledged != promised and not is_read:
-            waits("it begins anew with what it told, which its older copy did not know.")
-            stop.request("what the node told is noted: it begins anew, and reads the log that far")
+            waits("it restarts with its newest acknowledgement, which its older copy lacked.")
+            stop.request(
+                "the node's acknowledgement is recorded: it restarts, and reads the log up to there"
+            )
             return True
         self.gate.looks_back = ""
         return False
 
     @asynccontextmanager
     async def _announced(self, stop: Stop) -> AsyncIterator[None]:
-        """Inside the block the log is told what this node is where it says otherwise. Whatever comes of that is
-        no reason to end.
-        """
+        """Keep the node's row in the log correct inside the block. Failures do not end the node."""
         settings, directory, told = self._settings, self.directory, self.advertised
         announcer = Announcer(
             partial(announcement_again, directory.identity, told),
@@ -171,7 +195,7 @@ class Membership:
 
 
 Follow = Callable[[Floor | None], AbstractAsyncContextManager[Followed]]
-"""Follows the log from a floor on; see ``runtime.follow.following``."""
+"""Follows the log from a floor; see ``runtime.follow.following``."""
 
 
 @asynccontextmanager
@@ -182,10 +206,11 @@ async def membership(
     follow: Follow | None = None,
     build: Build = THIS_BUILD,
 ) -> AsyncIterator[Membership]:
-    """Follow the log inside the block, as the node of this directory, which others reach at ``address``, and
-    say that it is of this ``build``.
+    """Follow the log inside the block, as the node of this directory.
 
-    Raises NotThisReplica when the log is of another history than the directory.
+    Other processes reach it at ``address``. It announces the features and the release of ``build``.
+
+    Raises NotThisReplica when the log has another history than the directory.
     """
     accept = settings.accept_lost_epochs
     follow = follow or partial(following, settings)
@@ -195,7 +220,7 @@ async def membership(
             followed = await stack.enter_async_context(follow(floor))
         except OtherHistoryError as error:
             raise NotThisReplica(other_history(directory.identity, str(error))) from error
-        # At once, before anything was read.
+        # The gate listens before the first epoch is read, so that it misses none.
         gate = Gate(directory, followed.follower, accept, settings.claim_host_id)
         chosen = settings.chosen_tokens()
         advertised = Advertised(
@@ -214,8 +239,10 @@ async def membership(
 
 
 def shut_out(node_id: str, image: Image, gate: Gate) -> Expelled | None:
-    """Why the node serves nothing; None when it serves. What is true for good comes before what passes: who
-    has left need not read on to know it.
+    """Return the reason why the node serves nothing, or None when it serves.
+
+    A permanent reason comes before a temporary one: a node that has left does not need to read
+    further.
     """
     closed, out = gate.closed(), expelled(image, node_id)
     if closed is None or (out is not None and closed.code == CATCHING_UP):
@@ -223,8 +250,18 @@ def shut_out(node_id: str, image: Image, gate: Gate) -> Expelled | None:
     return Expelled(closed.code, closed.message, hint="")
 
 
-def health_of(node_id: str, followed: Followed, gate: Gate, failure: str = "") -> Health:
-    """Well while the log is followed and nothing forbids to serve. ``failure`` is of the store's disk."""
+def health_of(
+    node_id: str,
+    followed: Followed,
+    gate: Gate,
+    failure: str = "",
+    unknown_data: Collection[str] = (),
+) -> Health:
+    """Return the health: ok while the log is followed and the node may serve.
+
+    ``failure`` is a failure of the store's disk. A node that keeps rows of ``unknown_data`` is
+    healthy, and reports them.
+    """
     closed, reason = gate.closed(), ""
     out = expelled(followed.follower.image, node_id)
     if out is not None and not out.wanted:
@@ -234,6 +271,9 @@ def health_of(node_id: str, followed: Followed, gate: Gate, failure: str = "") -
     elif gate.failure is not None or (closed is not None and closed.code == CATCHING_UP):
         reason = closed.message if closed is not None else ""
     health = followed.health()
+    if health.ok and not reason:
+        notices = filter(None, (health.reason, unknown_data_text(unknown_data)))
+        return msgspec.structs.replace(health, reason=" ".join(notices))
     if not health.ok or not reason:
         return health
     return msgspec.structs.replace(health, ok=False, reason=reason)

@@ -1,8 +1,11 @@
-"""Whether a directory is an older copy of itself: a backup that was put back, a volume's snapshot (I13, I14).
+"""Detects that a directory is an older copy of itself (I13, I14).
 
-Such a node lacks what it has acknowledged since, and a quorum with it may miss that. What it said last is in
-the topic of acks: a start that the directory does not know of, or more heartbeats than it has counted. Then the
-node serves nothing until an operator accepts the loss by that number, which is noted on the disk.
+A copy may be a restored backup or volume snapshot. The node then lacks what it has acknowledged
+since, and a quorum that includes it may miss that. The topic of acks holds its last ack. It shows a
+start that the directory does not have, or more heartbeats than it has counted.
+
+The node then serves nothing until an operator accepts the loss by that number. The acceptance is
+noted on the disk. The reasons are in docs/decisions/076-heartbeats-are-counted-on-the-disk.md.
 """
 
 from collections.abc import Callable
@@ -12,14 +15,20 @@ from functools import partial
 from typing import Final
 
 from stele.agent.gate import NotThisReplica
-from stele.agent.heartbeats import MOST_AHEAD
-from stele.agent.identity import COUNTED, AcceptedCopy, Acknowledged, DataDirectory, Identity
+from stele.agent.identity import (
+    COUNTED,
+    MOST_AHEAD,
+    AcceptedCopy,
+    Acknowledged,
+    DataDirectory,
+    Identity,
+)
 from stele.domain.messages import Ack
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_ack
+from stele.log.ends import newest_of
 from stele.log.flows import flow_topic
 from stele.log.loops import beside
-from stele.log.newest import newest_of
 from stele.runtime.logs import get_logger
 from stele.runtime.service import Stop
 
@@ -32,9 +41,10 @@ log = get_logger(__name__)
 async def last_told(
     brokers: Brokers, directory: DataDirectory, stop: Stop, waits: Callable[[str], None]
 ) -> Ack | None:
-    """The newest ack of this directory's node before this start; None where nobody has one any more.
+    """Return the newest ack of this directory's node before this start, or None.
 
-    As long as the brokers do not tell it is asked again, and the node serves nothing; ``waits`` is told why.
+    While the brokers do not answer, this retries and the node serves nothing. ``waits`` is called
+    with the reason.
     """
     identity = directory.identity
     topic = flow_topic(identity.cluster, "acks")
@@ -48,7 +58,9 @@ async def last_told(
         try:
             values = await beside("acks", ask)
         except TimeoutError as error:
-            log.warning("nothing is served before it is known what was told last", why=str(error))
+            log.warning(
+                "nothing is served before the newest acknowledgement is known", why=str(error)
+            )
             waits(str(error))
             await stop.sleep(RETRY_S)
         else:
@@ -58,11 +70,15 @@ async def last_told(
 
 
 def check_newest(directory: DataDirectory, told: Ack | None, accept: str) -> None:
-    """Raises NotThisReplica where the directory is older than what its node has told, unless that is accepted.
+    """Check that the directory is not older than the node's last ack.
 
-    Where it is accepted the directory notes what the node has told, as far as it did not know of it: that is
-    still promised. It is asked before this start's first ack. A start that is refused is none: else a copy
-    would be as new as the newest directory once it was started often enough.
+    Call it before the first ack of this start.
+
+    If an operator accepts an older copy, the directory notes the promises of that ack that it
+    lacks. They are still valid.
+
+    Raises NotThisReplica when the copy is older and not accepted. A refused start is not counted.
+    Otherwise enough starts would make a copy look as new as the newest directory.
     """
     if told is None:
         return
@@ -72,6 +88,7 @@ def check_newest(directory: DataDirectory, told: Ack | None, accept: str) -> Non
         known = any(copy.told == told.sequence for copy in identity.accepted_copies)
         if not known and accept != str(told.sequence):
             refused = NotThisReplica(_refused(directory, told))
+            # A full disk must not hide the refusal.
             with suppress(OSError):
                 directory.save(boots=identity.boots - 1)
             raise refused
@@ -83,16 +100,20 @@ def check_newest(directory: DataDirectory, told: Ack | None, accept: str) -> Non
                 accepted_copies=(*identity.accepted_copies, copy),
                 **_promise_of(identity, told),
             )
-        # From now on the newest directory of before is the older one: its number may be ahead of what it told.
+        # The former newest directory is now the older copy. Its number may be ahead of its last
+        # ack, by at most ``MOST_AHEAD``.
         heartbeats.raise_to(told.sequence + MOST_AHEAD)
     if is_counted(told):
         heartbeats.raise_to(told.sequence)
 
 
 def _promise_of(identity: Identity, told: Ack) -> dict[str, object]:
-    """What the node has promised by that ack, as the directory is to note it; nothing where that knows more."""
+    """Return the promise in ``told`` as fields of the identity.
+
+    The result is empty if the directory has a newer promise.
+    """
     log_id, state_id = told.log_id.hex(), told.state_id.hex()
-    if not (log_id and state_id):  # of a build that did not say
+    if not (log_id and state_id):  # sent by a build without these fields
         return {}
     if (log_id, told.epoch) <= (identity.log_id, identity.acknowledged.epoch):
         return {}
@@ -101,21 +122,23 @@ def _promise_of(identity: Identity, told: Ack) -> dict[str, object]:
 
 
 def is_older(boots: int, counted: int, told: Ack) -> bool:
-    """Whether who has started ``boots`` times, this time included, and has counted so many heartbeats, is older
-    than who told that.
+    """Return whether a directory with these counts is older than the ack ``told``.
+
+    ``boots`` includes this start. ``counted`` is the number of heartbeats on the disk.
     """
     return starts_of(told) >= boots or (is_counted(told) and told.sequence > counted)
 
 
 def is_counted(ack: Ack) -> bool:
-    """Whether its number goes on over all starts, and is in the directory: a build that counted anew at each
-    knows of no file ``heartbeats``.
+    """Return whether the ack's number continues over all starts and is in the directory.
+
+    Earlier builds counted from 0 at each start, and have no file ``heartbeats``.
     """
     return ack.boot_id.endswith(COUNTED)
 
 
 def starts_of(ack: Ack) -> int:
-    """How often the node had started by then; 0 where its boot id does not tell (``Identity.boot_id``)."""
+    """Return the number of starts at the time of the ack (``Identity.boot_id``); 0 if unknown."""
     starts = ack.boot_id.partition("-")[0]
     return int(starts) if starts.isdecimal() else 0
 
@@ -128,14 +151,15 @@ def _ack_of(value: bytes) -> Ack | None:
 
 
 def _refused(directory: DataDirectory, told: Ack) -> str:
+    """Return the error text for an older copy, with all ways to continue."""
     identity, counted = directory.identity, directory.heartbeats.counted
     try:
         when = f"{datetime.fromtimestamp(told.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OSError, OverflowError, ValueError):
-        when = "a time that nobody knows"
+        when = "an unknown time"
     return (
         f"older_copy: {directory.folder} is an older copy of the data of node '{identity.node_id}': this is its"
-        f" start {identity.boots}, and it counts {counted} heartbeats, but the cluster has heard"
+        f" start {identity.boots}, and it counts {counted} heartbeats, but the cluster has received"
         f" {told.sequence}, the last one at {when}, of its start {starts_of(told)}. What the node acknowledged"
         " since the copy was made is not in it. Put the newest directory back; or give the node an empty folder"
         f" and a new name, and replace the old one (STELE_REPLACE_NODE={identity.node_id}); or accept the loss:"

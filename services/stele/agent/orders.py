@@ -1,7 +1,8 @@
-"""Orders of the coordinator: which are refused, which are work that runs already, which are new work.
+"""Execution of orders: each is refused, joined to running work, or started.
 
-An order may be lost, doubled, late, or of a coordinator that was replaced. The work itself is named by
-``Order.work``: it runs once at a time, and whoever orders it again hears how it stands.
+An order may be lost, repeated, late, or sent by a replaced coordinator. ``Order.work`` names the
+work itself. It runs once at a time, and a repeated order receives its state (docs/design.md, rule
+43).
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.domain.evolve import Delta
-from stele.domain.features.messages import REPORT_SOURCES
+from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.image import Image
 from stele.domain.messages import Order, Report, StreamedFrom, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
@@ -23,16 +24,22 @@ from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
 
 READ_LIMIT_S: Final = 10.0
-"""An order whose epoch does not come within this is dropped; the coordinator repeats it."""
+"""Time to read an order's epoch, in seconds.
+
+After it the order is dropped; the coordinator repeats it.
+"""
 REPORT_INTERVAL_S: Final = 0.5
 REMEMBERED: Final = 32
-"""Finished pieces of work whose result is kept to answer with."""
+"""How many results of finished work are kept for repeated orders."""
 
 log = get_logger(__name__)
 
 
 class OrderProgress:
-    """How far a piece of work is; the work adds to it. ``sources``: by node, what came from it."""
+    """The progress of a piece of work, which the work itself updates.
+
+    ``sources`` holds the received data by source node.
+    """
 
     def __init__(self) -> None:
         self.bytes_done = 0
@@ -41,17 +48,17 @@ class OrderProgress:
         self.bytes_compared = 0
         self.sources: dict[str, StreamedFrom] = {}
         self.manifest = ""
-        """The hash of what was written for a snapshot."""
+        """SHA-256 of the manifest that was written for a table snapshot."""
 
     def add(self, size_bytes: int, keys: int, source: str = "") -> None:
-        """Data that turned up after the total was asked raises the total."""
+        """Add received data. Data that appeared after the total was measured raises the total."""
         self.bytes_done += size_bytes
         self.keys_done += keys
         self.bytes_total = max(self.bytes_total, self.bytes_done)
         self._came(source, size_bytes, keys, 0)
 
     def add_compared(self, size_bytes: int, source: str) -> None:
-        """Rows that a source has as this node has them."""
+        """Add rows that are equal at the source and at this node."""
         self.bytes_compared += size_bytes
         self._came(source, 0, 0, size_bytes)
 
@@ -67,15 +74,26 @@ class OrderProgress:
 
 
 OrderHandler = Callable[[Order, OrderProgress], Awaitable[None]]
-"""Carries an order out; returns when all is done, and raises with a sentence why it is not."""
+"""Executes an order. It returns when all is done, and otherwise raises with the reason."""
+
+
+MayStore = Callable[[float], Awaitable[None]]
+"""Waits until data of all creations that were read may be stored, for at most that many seconds.
+
+Raises TimeoutError.
+"""
+
+
+async def at_once(_: float) -> None:
+    """Return at once, for work that stores nothing."""
 
 
 class NotWanted(Exception):
-    """The order's session is not open, or not any more."""
+    """The order's session is not open."""
 
 
 class _RunningOrder:
-    """A piece of work and the newest order for it, whose term and index its reports carry."""
+    """A piece of work and its newest order. Reports carry that order's term and index."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -86,7 +104,7 @@ class _RunningOrder:
 
 
 class OrderExecutor:
-    """Takes a node's orders in, and gives its reports out."""
+    """Receives the orders of one node and sends its reports."""
 
     def __init__(
         self,
@@ -94,11 +112,13 @@ class OrderExecutor:
         follower: LogFollower,
         handlers: Mapping[OrderKind, OrderHandler],
         send_report: Callable[[Report], None],
+        may_store: MayStore = at_once,
     ) -> None:
         self._node_id = node_id
         self._follower = follower
         self._handlers = handlers
         self._send_report = send_report
+        self._may_store = may_store
         self._term = 0
         self._index = 0
         self._running: dict[WorkKey, _RunningOrder] = {}
@@ -112,14 +132,16 @@ class OrderExecutor:
         await asyncio.gather(*running, return_exceptions=True)
 
     def offer(self, order: Order) -> None:
-        """Take an order of the flow; those of other nodes are not ours."""
+        """Accept an order from the topic. Orders of other nodes are ignored."""
         if order.node_id == self._node_id:
             self._spawn(self._take(order))
 
     async def _take(self, order: Order) -> None:
+        """Read the log up to the order. Then refuse it, join running work, or start work."""
         try:
             image = await self._follower.wait_for_epoch(order.epoch, READ_LIMIT_S)
-            if order.term > image.topology.coordinator.term:  # claimed behind it, or never
+            # the term was claimed after that epoch, or never
+            if order.term > image.topology.coordinator.term:
                 image = await self._follower.wait_for_end(READ_LIMIT_S)
         except (TimeoutError, LogError, KafkaException) as error:
             log.warning("order dropped", kind=order.kind, term=order.term, why=str(error))
@@ -127,6 +149,7 @@ class OrderExecutor:
         if not self._accepts(order, image):
             log.info("order refused", kind=order.kind, term=order.term, index=order.index)
             return
+        # No ``await`` since the check: two orders cannot both pass it with the same index.
         self._term, self._index = order.term, order.index
         running = self._running.get(order.work())
         if running is None or running.status is ReportStatus.FAILED:
@@ -136,8 +159,10 @@ class OrderExecutor:
             self._report(running)
 
     def _accepts(self, order: Order, image: Image) -> bool:
-        """Orders are of the log's term, and their indices only go up within it. A term that the log does not
-        have is nobody's: whoever went by it would refuse all orders that follow.
+        """Return whether the order has the log's term and a newer index of that term.
+
+        An order of a term that the log lacks must not count. It would raise ``_term``, and all
+        later orders would be refused.
         """
         if order.term != image.topology.coordinator.term:
             return False
@@ -145,6 +170,7 @@ class OrderExecutor:
 
     def _start(self, order: Order) -> None:
         running = _RunningOrder(order)
+        # Insert at the end of the dict: results are forgotten in the order of their starts.
         self._running.pop(order.work(), None)
         self._running[order.work()] = running
         finished = [w for w, j in self._running.items() if j.status is not ReportStatus.RUNNING]
@@ -157,14 +183,20 @@ class OrderExecutor:
     async def _run(self, running: _RunningOrder) -> None:
         log.info("order begun", kind=running.order.kind, session=running.order.session)
         _check_wanted(self._follower.image, running.order)
+        # Two pieces of work on one range would mix the effects of two sessions (rule 42).
         await self._older_ended(running)
+        await self._may_store(READ_LIMIT_S)
         await self._handlers[running.order.kind](running.order, running.progress)
 
     def _ended(self, running: _RunningOrder, task: asyncio.Task[None]) -> None:
-        """Not within the work: what is cancelled before its first step runs no line of its own."""
+        """Record the result and report it.
+
+        This is a callback, because a task that is cancelled before its first step runs no code of
+        its coroutine.
+        """
         if task.cancelled():
             running.status, running.error = ReportStatus.FAILED, "stopped: the session has closed"
-        elif error := task.exception():  # whatever stops the work is the coordinator's to know
+        elif error := task.exception():  # the coordinator must receive every failure
             running.status, running.error = ReportStatus.FAILED, str(error) or repr(error)
         else:
             running.status = ReportStatus.SUCCESS
@@ -208,7 +240,10 @@ class OrderExecutor:
         )
 
     async def _older_ended(self, running: _RunningOrder) -> None:
-        """Work of sessions that have closed must have ended: it may be on the same ranges."""
+        """Wait until work of closed sessions has ended, since it may use the same ranges.
+
+        Raises TimeoutError.
+        """
         image = self._follower.image
         older = [
             other.task
@@ -221,7 +256,7 @@ class OrderExecutor:
                 raise TimeoutError("work under a session that has closed does not end")
 
     def _on_epoch(self, image: Image, _: Delta) -> None:
-        """Work that is not wanted any more ends at once."""
+        """Cancel work whose session has closed."""
         for running in self._running.values():
             if running.task is not None and not is_wanted(image, running.order):
                 running.task.cancel()
@@ -234,6 +269,6 @@ class OrderExecutor:
 
 
 def _check_wanted(image: Image, order: Order) -> None:
-    """Raises NotWanted."""
+    """Raise NotWanted if the order's session is not open."""
     if not is_wanted(image, order):
         raise NotWanted(f"session {order.session or '(none)'} is not open")

@@ -1,21 +1,22 @@
-"""What tools ask that hold a node against its contract (``stele conformance``).
+"""HTTP routes that check a node against its contract (``stele conformance``).
 
-``POST /v1/agent/judge``: how a request with these headers would be answered, without doing anything. 204: it
-would be served. ``POST /v1/agent/holds``: whether there are rows of a range, served or not: ``yes`` or ``no``.
+``POST /v1/agent/judge`` returns how a request with these headers would be answered, without any
+effect: 204 if it would be served. ``POST /v1/agent/holds`` returns ``yes`` or ``no``: whether the
+store has rows of a range, served or not.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.agent.codes import Code
-from stele.agent.judging import Judge, Refusal
-from stele.agent.spans import Span
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
-from stele.domain.routed import DATA, MalformedRequest, Routed, routed_of
+from stele.agent.judging import Code, Judge, Refusal
+from stele.agent.stores import Span
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
+from stele.domain.routed import DATA, REPLICA, MalformedRequest, Routed, routed_of
 from stele.runtime.http import ErrorCode, HttpError
 
 JUDGE_PATH: Final = "/v1/agent/judge"
@@ -23,42 +24,53 @@ HOLDS_PATH: Final = "/v1/agent/holds"
 SPAN_START: Final = "x-stele-start"
 SPAN_END: Final = "x-stele-end"
 STATUS: Final = {Code.BEHIND: 503, Code.NODE_LEFT: 503}
-"""HTTP status of a refusal; 409 of all others: the sender has to route anew."""
+"""HTTP status of a refusal. All other codes have 409: the sender must route again."""
 ROUTE_ANEW: Final = 409
 MISDIRECTED: Final = 421
 
 
 class Refused(HttpError):
-    """The request is not served here and now; ``details.epoch`` is one that its sender should read first."""
+    """The request is not served here and now.
+
+    ``details.epoch`` is one that its sender should read first.
+    """
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(
             STATUS.get(refusal.code, ROUTE_ANEW),
             refusal.code,
             refusal.text,
-            hint="Read the log to this epoch, and choose the replicas anew.",
+            hint="Read the log to this epoch, and choose the replicas again.",
             details={"epoch": refusal.epoch},
         )
         self.code = refusal.code
 
 
 def request_of(request: Request) -> Routed:
-    """By what an HTTP request was routed. Raises HttpError."""
+    """Return the routing of an HTTP request. GET and HEAD are reads. Raises HttpError."""
     try:
-        return routed_of(request.headers)
+        routed = routed_of(request.headers)
     except MalformedRequest as error:
         raise HttpError(400, ErrorCode.INVALID_REQUEST, str(error)) from error
+    is_get = request.method in ("GET", "HEAD")
+    return msgspec.structs.replace(routed, reads=True) if is_get else routed
 
 
 def check_log(here: str, log_id: str) -> None:
-    """Raises HttpError when the sender follows another log than ``here``."""
+    """Raise HttpError when the sender follows another log than ``here``."""
     if log_id and log_id != here:
         text = f"This node follows log {here}, not {log_id[:64]}: it was recovered since."
         raise HttpError(ROUTE_ANEW, "other_log", text, hint="Read the state again.")
 
 
 def check_meant(here: str, replica: str) -> None:
-    """Raises HttpError when the sender means another node than ``here``, which has none of that one's data."""
+    """Raise HttpError when the sender names another node than ``here``, or none.
+
+    This node has no data of the other one.
+    """
+    if not replica:
+        text = f"The request does not name the node that it is meant for: it has no {REPLICA}."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint="Send what the look-up gave.")
     if replica != here:
         raise HttpError(
             MISDIRECTED,
@@ -69,8 +81,27 @@ def check_meant(here: str, replica: str) -> None:
         )
 
 
+def check_host(node_id: str, here: str, host_id: str) -> None:
+    """Raise HttpError when the sender means another host id than ``here``.
+
+    The other host has, or had, the same node id with other data.
+    """
+    if host_id and host_id != here:
+        raise HttpError(
+            MISDIRECTED,
+            "other_node",
+            f"Node '{node_id}' is host {here} here, not {host_id[:64]}.",
+            hint="The replica that was meant did not do it; the log says which host the node is now.",
+            details={"node": node_id, "host_id": here},
+        )
+
+
 def judge_route(judge: Judge, check: Callable[[Routed], None]) -> Route:
-    """``check`` raises HttpError while the node serves nothing, or its sender means another node or log."""
+    """Return the route of ``JUDGE_PATH``.
+
+    ``check`` raises HttpError while the node serves nothing, or when the sender means another node
+    or log.
+    """
 
     async def judged(request: Request) -> Response:
         routed = request_of(request)
@@ -86,7 +117,10 @@ def judge_route(judge: Judge, check: Callable[[Routed], None]) -> Route:
 
 
 def holds_route(has_rows: Callable[[Span], bool]) -> Route:
-    """``has_rows(span)`` looks into the store, whatever the node may serve."""
+    """Return the route of ``HOLDS_PATH``.
+
+    ``has_rows(span)`` reads the store, whether the node serves or not.
+    """
 
     async def holds(request: Request) -> Response:
         found = has_rows(_span_of(request))
@@ -97,7 +131,7 @@ def holds_route(has_rows: Callable[[Span], bool]) -> Route:
 
 
 def _span_of(request: Request) -> Span:
-    """Raises HttpError."""
+    """Return the span that the headers name. Raises HttpError."""
     data_id = request.headers.get(DATA, "")
     try:
         start, end = (int(request.headers.get(name, "")) for name in (SPAN_START, SPAN_END))

@@ -1,6 +1,6 @@
-"""Which ranges of whose data a node came to receive, to serve, and has no more: told after each epoch.
+"""Changes of the ranges that a node receives, serves or loses, reported after each epoch.
 
-Tablets are ranges of their table. What was cut in two and has the same replicas as before is no change.
+Tablets are ranges of their table. A split that keeps the replicas is no change.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,18 +9,26 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.ring.differences import differences
+from stele.domain.ring.domain import differences
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import Range, RangeReplicas, range_of, upper_bound
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import (
+    MAX_TOKEN,
+    MIN_TOKEN,
+    Range,
+    RangeReplicas,
+    range_of,
+    upper_bound,
+)
 from stele.log.follower import LogFollower
 
 
 class RangesChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the data of one keyspace or table, in one epoch; in ring order.
+    """The changes of one epoch in the data of one keyspace or table, in ring order.
 
-    ``gained``: writes come from now on, and data is about to be streamed. ``serves``: reads come too.
-    ``retired``: no more reads. ``lost``: no more writes either; a CLEANUP order deletes what is left.
+    - ``gained``: writes arrive from now on, and data will be streamed.
+    - ``serves``: reads arrive too.
+    - ``retired``: reads end.
+    - ``lost``: writes end too. A CLEANUP order deletes the remaining data.
     """
 
     name: str
@@ -39,7 +47,10 @@ OnRanges = Callable[[RangesChanged], None]
 
 
 def watch_ranges(node_id: str, follower: LogFollower, on_ranges: OnRanges) -> None:
-    """Call back for what the node has now, and for each change from now on, in the event loop."""
+    """Call ``on_ranges`` for the node's ranges, and then for each change of them.
+
+    Calls are made in the event loop.
+    """
     image = follower.image
     before = [image]
     for change in changes(node_id, None, image):
@@ -54,7 +65,10 @@ def watch_ranges(node_id: str, follower: LogFollower, on_ranges: OnRanges) -> No
 
 
 def changes(node_id: str, before: Image | None, after: Image) -> list[RangesChanged]:
-    """What differs for a node between two images; ``before`` None: it had nothing."""
+    """Return the differences for a node between two images.
+
+    If ``before`` is None, it had no ranges.
+    """
     if before is not None and before.ring is after.ring and before.schema is after.schema:
         return []
     old, new = _placements(before), _placements(after)
@@ -80,7 +94,7 @@ def changes(node_id: str, before: Image | None, after: Image) -> list[RangesChan
 
 
 def _placements(image: Image | None) -> dict[str, tuple[str, Placement]]:
-    """By data id: whose it is, and where."""
+    """Return the name and the placement of all data, by data id."""
     if image is None:
         return {}
     return {
@@ -99,18 +113,18 @@ def _moved(
     came: Sequence[RangeReplicas],
     of: Callable[[RangeReplicas], tuple[str, ...]],
 ) -> Moved:
-    """The ranges that became the node's, and those that were."""
+    """Return the ranges that became the node's, and those that are no longer its own."""
     was = _covered(range_of(row) for row in gone if node_id in of(row))
     now = _covered(range_of(row) for row in came if node_id in of(row))
     return _without(now, was), _without(was, now)
 
 
 Interval = tuple[int, int]
-"""(start, end], with infinity as a number."""
+"""The tokens (start, end], where the end of the ring is a number above all tokens."""
 
 
 def _covered(ranges: Iterable[Range]) -> list[Interval]:
-    """Intervals in order that do not touch."""
+    """Return the same tokens as ordered intervals that do not touch."""
     found = list[Interval]()
     for start, end in sorted((each.start, upper_bound(each.end)) for each in ranges):
         if found and start <= found[-1][1]:
@@ -121,7 +135,7 @@ def _covered(ranges: Iterable[Range]) -> list[Interval]:
 
 
 def _without(these: list[Interval], those: list[Interval]) -> tuple[Range, ...]:
-    """What is left of the first when the second are taken away; both in order."""
+    """Return ``these`` without ``those``. Both are ordered."""
     found, at = list[Range](), 0
     for begin, end in these:
         start = begin

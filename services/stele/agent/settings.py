@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from stele.domain.ring.shards import MAX_SHARDS
+from stele.domain.names import MAX_SHARDS
 from stele.runtime.settings import ServiceSettings
 
 

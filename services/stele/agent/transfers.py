@@ -1,7 +1,7 @@
-"""Orders of an embedded store: its rows stream in from other nodes and out to them, and are deleted.
+"""Orders of an embedded store: rows are streamed in and out over HTTP, and deleted.
 
-Pages go over HTTP as msgpack arrays. Whoever gives one checks the session before and after; whoever takes one
-checks it before each row's effect. What differs is not told apart: all rows are pulled, and merged.
+Pages are msgpack arrays. The sender checks the session before and after a page. The receiver checks
+it before the effect of each row. Rows are not compared: all rows are pulled and merged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +11,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stele.agent.agent import Agent
-from stele.agent.cleanup import Cleaner
-from stele.agent.codes import Code
+from stele.agent.cleanup import Cleaner, Truncator
+from stele.agent.judging import Code, NotGiven, Sourcing
 from stele.agent.orders import OrderHandler, OrderProgress
-from stele.agent.pace import Pace
-from stele.agent.pages import Cursor, page_bytes, page_of
-from stele.agent.pulling import Puller, Reading, nothing_at
-from stele.agent.sourcing import NotGiven, Sourcing
-from stele.agent.spans import Span
-from stele.agent.stores import Row, Store
-from stele.agent.truncation import Truncator
+from stele.agent.pulling import Pace, Puller, Reading, nothing_at
+from stele.agent.stores import Cursor, Row, Span, Store, page_bytes, page_of
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
-from stele.domain.routed import LOG, REPLICA
+from stele.domain.routed import headers_for
 from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.runtime.http_tls import certificate_refused
-from stele.runtime.transport import FAILURES, HttpTransport, Transport
+from stele.runtime.transport import FAILURES, HttpTransport, Transport, answer_of
 
 PAGES_PATH: Final = "/v1/agent/pages"
 ANSWER_S: Final = 15.0
@@ -38,7 +33,10 @@ _FAILURES: Final = (*FAILURES, msgspec.DecodeError)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Rows of spans behind the cursor; with ``size_only`` how many bytes all of them have."""
+    """A request for rows of spans after the cursor.
+
+    With ``size_only`` it asks for the bytes of all spans instead.
+    """
 
     epoch: int
     session: str
@@ -48,7 +46,10 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Rows with the place of their span; with a ``cursor`` there may be more. Or why there are none."""
+    """Rows with the index of their span, or a ``code`` and ``text`` why there are none.
+
+    If ``cursor`` is set, there may be more rows.
+    """
 
     code: Code
     text: str = ""
@@ -63,11 +64,13 @@ decode_given: Final = msgspec.msgpack.Decoder(Given).decode
 
 
 class NotSupported(Exception):
-    """The store does not do what is ordered; the request that asked for it fails with this sentence."""
+    """The store does not support the order. The request behind it fails with this text."""
 
 
 class Transfers:
-    """One node's. Make it inside the event loop, and close it."""
+    """The transfers of one node. Create it in the event loop, and close it."""
+
+    can_compare = False
 
     def __init__(
         self, agent: Agent, sourcing: Sourcing, store: Store, transport: Transport | None = None
@@ -82,7 +85,7 @@ class Transfers:
         await self._transport.close()
 
     async def give(self, ask: Ask) -> Given:
-        """What another node asks for, under the session of a topology operation."""
+        """Return the rows or sizes that another node requests under an operation's session."""
         try:
             async with self._sourcing.giving(ask.epoch, ask.session):
                 if ask.size_only:
@@ -96,7 +99,10 @@ class Transfers:
         return bool(self._store.scan(span, None, 1))
 
     def _page(self, ask: Ask) -> Given:
-        """Bounded here, by what this node reads of the limit: the receiver's question says nothing of sizes."""
+        """Return a page.
+
+        Its size follows the limit in this node's image, since the request contains no limit.
+        """
         limit_bytes = page_bytes(self._limit_bytes_per_s())
         page = page_of(self._store, ask.spans, ask.cursor, limit_bytes)
         return Given(code=Code.OK, rows=page.rows, size_bytes=page.size_bytes, cursor=page.cursor)
@@ -110,19 +116,29 @@ class Transfers:
         return None if found is None else found.size_bytes
 
     async def pull(
-        self, reading: Reading, source: str, spans: Sequence[Span], progress: OrderProgress
+        self,
+        reading: Reading,
+        source: str,
+        spans: Sequence[Span],
+        progress: OrderProgress,
+        *,
+        differing: bool,
     ) -> bool:
+        del differing  # a store has no digests, so all rows are pulled
         cursor: Cursor | None = None
         while True:
             ask = self._ask(reading, spans, cursor)
             page = await self._answer(reading, source, ask)
             if page is None:
                 return False
+            # No ``await`` follows before the merge, so no row takes effect under a closed session.
             reading.guard.check()
             for at, rows in groupby(page.rows, key=lambda pair: pair[0]):
                 data_id = spans[at].keyspace
-                if self._agent.image.schema.of_data(data_id) is not None:  # not truncated meanwhile
+                # not truncated in the meantime
+                if self._agent.image.schema.of_data(data_id) is not None:
                     self._store.merge(data_id, [row for _, row in rows])
+            # Count after the merge: data that is reported as done must be on the disk.
             await self._pace.took(page.size_bytes)
             progress.add(page.size_bytes, len(page.rows), source)
             cursor = page.cursor
@@ -150,16 +166,12 @@ class Transfers:
         )
 
     async def _call(self, source: str, address: str, ask: Ask) -> Given:
-        headers = {REPLICA: source, LOG: self._agent.image.log_id.hex()}
-        body = bytearray()
-
-        def took(_: int, piece: bytes) -> None:
-            body.extend(piece)
-
+        """Request a page over HTTP. A failed call is an answer with UNREACHABLE."""
+        headers = headers_for(self._agent.image, source)
         try:
-            status = await self._transport.ask(
+            status, body = await answer_of(
+                self._transport,
                 address + PAGES_PATH,
-                took,
                 ANSWER_S,
                 headers=headers,
                 method="POST",
@@ -168,7 +180,7 @@ class Transfers:
             if status == HTTP_NOT_FOUND:
                 return Given(code=Code.UNREACHABLE, text=nothing_at(PAGES_PATH, address))
             if status != HTTP_OK:
-                text = f"{address} answers {status}: {bytes(body[:200])!r}"
+                text = f"{address} answers {status}: {body[:200]!r}"
                 return Given(code=Code.UNREACHABLE, text=text)
             return decode_given(body)
         except _FAILURES as error:
@@ -177,12 +189,14 @@ class Transfers:
 
 
 class _Size(NamedTuple):
+    """Number of rows, and their size in bytes."""
+
     keys: int
     size_bytes: int
 
 
 class Deletes:
-    """A store's data as cleanup and truncation delete it."""
+    """The store's data, as cleanup and truncation delete it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -200,15 +214,15 @@ class Deletes:
 def handlers_of(
     node_id: str, follower: LogFollower, agent: Agent, store: Store, transfers: Transfers
 ) -> Mapping[OrderKind, OrderHandler]:
-    """The store's functions for orders, by kind."""
+    """Return the store's handlers by kind of order."""
 
     async def refuse(order: Order, _: OrderProgress) -> None:
-        raise NotSupported(f"this store does not {order.kind}: it keeps no files of its own")
+        raise NotSupported(f"this store does not {order.kind}: it keeps no files")
 
     deletes = Deletes(store)
     return {
         OrderKind.STREAM: Puller(node_id, follower, agent, transfers).run,
-        OrderKind.CLEANUP: Cleaner(node_id, follower, deletes).run,
+        OrderKind.CLEANUP: Cleaner(node_id, follower, deletes, agent.unknown_data).run,
         OrderKind.TRUNCATE: Truncator(follower, deletes).run,
         OrderKind.SNAPSHOT: refuse,
         OrderKind.RESTORE: refuse,

@@ -1,1 +1,3 @@
-"""catch-up: keeps every epoch and snapshots of the metadata in files, and gives them to whoever needs them."""
+"""catch-up: keeps every epoch and snapshots of the metadata in files, and serves them to readers
+that lag.
+"""

@@ -23,32 +23,29 @@ from stele.catch_up.replica import (
 )
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.sources import Givers
-from stele.catch_up.trimming import Trimmer
-from stele.catch_up.truncating import delete_records
+from stele.catch_up.trimming import Trimmer, delete_records
 from stele.log.archive.archive import Archive
 from stele.log.blobs.port import BlobStore
 from stele.log.commander import Commander
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.runtime.anew import end_in_order
 from stele.runtime.announce import announced
-from stele.runtime.brokers import wait_for_topics
 from stele.runtime.callers import Callers, callers_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import run_beside
-from stele.runtime.http import bind, serve
-from stele.runtime.http_server import url_of
-from stele.runtime.kafka import Topic, TopicsUnavailable, is_missing, make_topic
-from stele.runtime.locked import locked
+from stele.runtime.http import bind, serve, url_of
+from stele.runtime.kafka import Topic, TopicsUnavailable, is_missing, make_topic, wait_for_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, locked, run_service, started
+from stele.runtime.starting import end_in_order
 
 NAME: Final = "catch-up"
 MAKE_S: Final = 20.0
-"""In which a topic that is gone must have been made, before a log goes on in it."""
+"""Time within which a missing topic must be created before a log is recovered into it, in
+seconds.
+"""
 
 log = get_logger(__name__)
 

@@ -1,8 +1,9 @@
-"""Checks of the whole archive within the replica: one at a time, in a thread with a share of a processor.
+"""Checks of the whole archive within the replica: one at a time, in a thread with a share of a
+processor.
 
-Disks lose what nobody reads. So a check is made each few days, at a small share; what it finds damaged is set
-aside by whoever reads it, and filled from others. The newest answer is kept in a file, since processes live for
-less long.
+Disks lose data that is never read. A check therefore runs every few days, with a small share. A
+file found damaged is set aside by its reader and fetched again from other replicas. The newest
+answer is kept in a file, because a process does not live as long as the interval between checks.
 """
 
 import asyncio
@@ -14,11 +15,11 @@ from typing import Final
 import msgspec
 
 from stele.catch_up import metrics
-from stele.catch_up.share import resting
+from stele.catch_up.keeper import resting
 from stele.log.archive.archive import Archive
 from stele.log.archive.files import whole_file
-from stele.log.archive_store.check import Progress, check
-from stele.log.archive_store.verify import Verdict
+from stele.log.archive_store.source import LocalSource
+from stele.log.archive_store.verify import Progress, verify
 from stele.runtime.answers.catch_up import CheckAnswer, CheckState
 from stele.runtime.logs import get_logger
 
@@ -26,18 +27,23 @@ FILE: Final = "checked.json"
 PERCENT: Final = 25
 UNASKED_PERCENT: Final = 5
 FIRST_AFTER_S: Final = 3600.0
-"""After the start, where the archive was never checked: who has just begun has other things to do."""
+"""Delay of the first check after the start, when the archive was never checked: other work comes
+first then.
+"""
 DAY_S: Final = 86_400.0
 
 log = get_logger(__name__)
 
 
 class _Stopped(Exception):
-    """The process ends."""
+    """Raised in the checking thread when the process ends."""
 
 
 class Checks:
-    """``answer`` says how far the newest one is. In the ``kept`` file it outlives the process."""
+    """Runs and repeats checks.
+
+    ``answer`` is the state of the newest one; the ``kept`` file preserves it.
+    """
 
     def __init__(self, archive: Archive, kept: Path | None = None) -> None:
         self._kept = kept
@@ -48,7 +54,10 @@ class Checks:
         self._ended = False
 
     def repeat(self, every_days: float) -> None:
-        """Begin one whenever the newest is so old, with a small share; 0: only when asked."""
+        """Start a check, with a small share, when the newest is ``every_days`` old.
+
+        0: only on request.
+        """
         if every_days > 0:
             self._repeating = asyncio.create_task(self._repeat(every_days * DAY_S), name="checks")
 
@@ -66,14 +75,17 @@ class Checks:
             await asyncio.shield(self._task)
 
     def begin(self, percent: int = PERCENT) -> CheckAnswer:
-        """Unless one is under way."""
+        """Start a check with ``percent`` of a processor, unless one is running.
+
+        Return its state.
+        """
         if self.answer.state is not CheckState.RUNNING and not self._ended:
             self.answer = CheckAnswer(state=CheckState.RUNNING, began_ms=_now_ms())
             self._task = asyncio.create_task(self._run(percent / 100))
         return self.answer
 
     async def close(self) -> None:
-        """One that is under way comes to nothing."""
+        """Stop repeating and abort a running check without a result."""
         self._ended = True
         if self._repeating is not None:
             self._repeating.cancel()
@@ -83,9 +95,27 @@ class Checks:
             await self._task
 
     async def _run(self, share: float) -> None:
-        began_ms = self.answer.began_ms
+        rest, began_ms = resting(share), self.answer.began_ms
+
+        def pause() -> None:
+            if self._ended:
+                raise _Stopped
+            rest()
+
+        def on_progress(done: Progress) -> None:
+            self.answer = CheckAnswer(
+                state=CheckState.RUNNING,
+                began_ms=began_ms,
+                first=done.first,
+                epoch=done.epoch,
+                last=done.last,
+                snapshots=done.snapshots,
+            )
+            pause()
+
         try:
-            verdict = await asyncio.to_thread(self._check, share)
+            source = LocalSource(self._archive, pause=pause)
+            verdict = await verify(source, on_progress)
         except _Stopped:
             return
         except Exception as error:
@@ -112,32 +142,16 @@ class Checks:
         except OSError as error:
             log.warning("what the check found is not kept on the disk", why=str(error))
 
-    def _check(self, share: float) -> Verdict:
-        rest, began_ms = resting(share), self.answer.began_ms
-
-        def on_progress(done: Progress) -> None:
-            if self._ended:
-                raise _Stopped
-            self.answer = CheckAnswer(
-                state=CheckState.RUNNING,
-                began_ms=began_ms,
-                first=done.first,
-                epoch=done.epoch,
-                last=done.last,
-                snapshots=done.snapshots,
-            )
-            rest()
-
-        return check(self._archive, on_progress)
-
 
 def due_in_s(ended_ms: int, now_ms: int, every_s: float) -> float:
-    """Until the next check; a clock that was set back brings it no further away than one interval."""
+    """Return the seconds until the next check, at most one interval even if the clock was set
+    back.
+    """
     return min(every_s, max(0.0, ended_ms / 1000 + every_s - now_ms / 1000))
 
 
 def _read(kept: Path | None) -> CheckAnswer:
-    """The answer of before; of a file that cannot be read, that there is none."""
+    """Read the previous answer. Without a readable file the answer is ``CheckState.NONE``."""
     if kept is not None:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             answer = msgspec.json.decode(kept.read_bytes(), type=CheckAnswer)

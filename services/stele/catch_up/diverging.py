@@ -1,7 +1,8 @@
-"""A replica whose snapshots are not the members' begins anew, as one whose disk was emptied.
+"""Restart of a replica whose snapshots differ from the members'.
 
-It says so in the log first. Then it ends, and at its next start what it had is set aside, for whoever wants to
-look into it: what was set aside before that goes.
+It starts again with an empty archive. It first records the divergence in the log. Then the process
+ends. At the next start its files are set aside for inspection, and files that were set aside
+earlier are deleted.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import msgspec
 from stele.catch_up import metrics
 from stele.catch_up.checking import FILE as CHECKED
 from stele.catch_up.identity import FILE, ReplicaIdentity
-from stele.domain.archive.divergence import is_told, to_admit
+from stele.domain.archive.decide import is_told, to_admit
 from stele.domain.image import Image
 from stele.log.archive.archive import SEGMENTS, SNAPSHOTS
 from stele.log.archive.files import sync_folder, whole_file
@@ -29,14 +30,16 @@ log = get_logger(__name__)
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The folder of this id counts for nothing: its snapshot of ``epoch`` is not the members'."""
+    """Marks the folder with this id as invalid: its snapshot of ``epoch`` differs from the
+    members'.
+    """
 
     folder_id: str
     epoch: int
 
 
 def why_not_served(image: Image, identity: ReplicaIdentity) -> str:
-    """Why nobody is to be given what this replica has; empty when it may be."""
+    """Return why the replica must not serve its archive; empty when it may."""
     replica_id = identity.replica_id
     if to_admit(image, replica_id) or is_told(image.archive, replica_id, identity.folder_id):
         return "its snapshots are not what a majority of the members has"
@@ -46,7 +49,7 @@ def why_not_served(image: Image, identity: ReplicaIdentity) -> str:
 async def begin_anew(
     folder: Path, identity: ReplicaIdentity, image: Callable[[], Image], end: Callable[[], None]
 ) -> None:
-    """Wait until the log says that what is in the folder counts for nothing; mark it, then ``end`` it all."""
+    """Wait until the log records that the folder is invalid, mark it, then call ``end``."""
     replica_id = identity.replica_id
     while not is_told(image().archive, replica_id, identity.folder_id):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
@@ -54,7 +57,7 @@ async def begin_anew(
     metrics.divergences.inc()
     await asyncio.to_thread(mark, folder, Mark(identity.folder_id, told.epoch))
     log.error(
-        "the snapshots of this replica are not the members': it ends, sets aside what it has, and begins anew",
+        "this replica's snapshots differ from the members': it sets its files aside and starts again empty",
         epoch=told.epoch,
         times=told.times,
     )
@@ -62,18 +65,20 @@ async def begin_anew(
 
 
 def mark(folder: Path, what: Mark) -> None:
-    """Raises OSError."""
+    """Write the mark into the folder. Raises OSError."""
     with whole_file(folder / MARK) as file:
         file.write(msgspec.json.encode(what))
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Where what was in a marked folder is now; None when it is not marked. What a crash left is ended.
+    """Move the content of a marked folder aside and return its new place.
 
-    Raises OSError, msgspec.DecodeError.
+    Return None when there is no mark. A move that a crash interrupted is completed. Raises OSError,
+    msgspec.DecodeError.
     """
     try:
         marked = msgspec.json.decode((folder / MARK).read_bytes(), type=Mark)
+    # The mark is deleted last. Until then a crash makes the next start repeat the move.
     except FileNotFoundError:
         return None
     aside = folder / f"{ASIDE}{marked.folder_id}"
@@ -81,10 +86,10 @@ def set_aside(folder: Path) -> Path | None:
         if older != aside:
             shutil.rmtree(older)
     aside.mkdir(exist_ok=True)
-    for name in (SEGMENTS, SNAPSHOTS, CHECKED, FILE):  # the last one makes it another folder
+    for name in (SEGMENTS, SNAPSHOTS, CHECKED, FILE):  # moving the last changes the id
         if (folder / name).exists():
             (folder / name).replace(aside / name)
     sync_folder(folder)
     (folder / MARK).unlink()
-    log.warning("what this replica had is set aside: it begins anew", where=str(aside))
+    log.warning("the files of this replica are set aside: it starts again empty", where=str(aside))
     return aside

@@ -1,49 +1,288 @@
-"""Getting what an archive lacks from other replicas, or the store: a snapshot to begin with, and epochs."""
+"""Fetch missing epochs, and a snapshot to start from, from other replicas or the store."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import io
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
-from stele.catch_up import from_store
-from stele.catch_up.anchored import anchored
 from stele.catch_up.keeper import Keeper, KeeperClosedError
-from stele.catch_up.shared import set_aside_others, told_by
-from stele.catch_up.sources import Givers, Source, replicas, set_aside, stored
-from stele.domain.archive.facts import ArchiveTrimmed
-from stele.domain.image import EMPTY, NO_LOG, Image
-from stele.log.archive.archive import archived
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import head_in
-from stele.log.archive.spans import NotArchivedError, Span
-from stele.log.blobs.port import StoreError
-from stele.log.chain import anchor_of
+from stele.catch_up.sources import Givers, replicas, set_aside, stored
+from stele.domain.archive.model import ArchiveTrimmed
+from stele.domain.archive.retention import Point
+from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image
+from stele.log.archive.archive import Archive, archived
+from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, Span
+from stele.log.archive.snapshots import SnapshotHead, head_in, start_of
+from stele.log.archive_store.source import EpochSource
+from stele.log.archive_store.stored import NoArchiveError, StoredArchive, stored_archive
+from stele.log.blobs.port import BlobMissingError, BlobStore, StoreError
+from stele.log.chain import anchor_of, digest_of
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError, TruncatedError
+from stele.log.fold import Start
 from stele.log.port import EpochsLog, LogPast
-from stele.log.start import Start
 from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer
-from stele.runtime.catch_up import ANSWER_S, CatchUpUnavailable
+from stele.runtime.catch_up import ANSWER_S, CatchUp, CatchUpUnavailable
 from stele.runtime.logs import get_logger
 
-FIRST_PAUSE_S: Final = 0.5
-LAST_PAUSE_S: Final = 30.0
-PIECE_EPOCHS: Final = 65_536
-"""Epochs that become a segment at most."""
-PIECE_BYTES: Final = 64 * 1024 * 1024
+# Find the part of an archive that belongs to the log of an adopted snapshot.
+#
+# The rest is set aside. A recovery or an unclean election removed it from the log, and serving it
+# would give readers a wrong past.
+#
+# State ids decide: contiguous epochs that end with the same state id are equal. When no source can
+# decide, epochs count as different. They are taken back once epochs of the log lead to them
+# (``filling``).
+
+
+Tells = Callable[[int, bytes], Awaitable[Known]]
+"""Returns whether an epoch with this state id is in the log."""
 
 log = get_logger(__name__)
 
 
-async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsLog) -> Start:
-    """``start`` where the topic still has what follows it, else what follows a snapshot of somebody else. A log
-    that others have recovered from this one is taken over; once it is known, no other is.
+async def set_aside_others(
+    archive: Archive, own: Image, files: Iterable[bytes], tells: Tells
+) -> None:
+    """Set aside the epochs of ``archive`` that are not known to be in the log of the snapshot in
+    ``files``.
 
-    Waits for Kafka. Raises TruncatedError when nobody gives a snapshot that is known to be of the topic's log,
-    UnreadableSnapshotError, OSError.
+    ``own`` is the state to which the archive leads. The snapshot must be readable before anything
+    is set aside.
+
+    Raises DamagedFileError, UnreadableSnapshotError, OSError, and the errors of ``tells``.
+    """
+    opened = [io.BytesIO(content) for content in files]
+    start = await asyncio.to_thread(partial(start_of, *opened, supported=archive.supported))
+    shared = await newest_shared(archive, last_shared(own, start.image), tells)
+    lost = await asyncio.to_thread(archive.set_aside_after, shared, own.log_id.hex())
+    if lost:
+        log.error("epochs that may not be in the log are set aside", after=shared, epochs=lost)
+
+
+def last_shared(own: Image, other: Image) -> Point:
+    """Return the newest epoch that both images' logs may share, with its state id in ``other``'s
+    log.
+
+    A log from which ``other``'s log does not descend shares nothing.
+    """
+    if own.log_id in (NO_LOG, other.log_id):
+        return Point(other.epoch, other.state_id)
+    mine = own.log_id.hex()
+    found = [each for each in other.founding.incarnations if each.log_id == mine]
+    if not found:
+        return Point(0, ZERO_STATE)
+    return Point(found[-1].last_epoch, bytes.fromhex(found[-1].state_id))
+
+
+async def newest_shared(archive: Archive, last: Point, tells: Tells) -> int:
+    """Return the newest epoch up to which the archive equals the log, whose epoch ``last`` is
+    known.
+
+    The result is 0 when no source confirms any. Raises DamagedFileError, and the errors of
+    ``tells``.
+    """
+
+    async def known(epoch: int) -> Known:
+        state_id = await asyncio.to_thread(archive.state_id_of, epoch)
+        if state_id is None:
+            return Known.UNKNOWN
+        if epoch == last.epoch:
+            return Known.SAME if state_id == last.state_id else Known.OTHER
+        return await tells(epoch, state_id)
+
+    for held in _held(archive, last.epoch):
+        at_end = await known(held.last)
+        if at_end is Known.SAME:
+            return held.last
+        if at_end is Known.OTHER:
+            same = await _before_the_fork(held, known)
+            if same:
+                return same
+    return 0
+
+
+async def _before_the_fork(held: Span, known: Callable[[int], Awaitable[Known]]) -> int:
+    """Return the newest confirmed epoch of the span, whose last one differs, by binary search.
+
+    0: none.
+    """
+    same, low, other = 0, held.first - 1, held.last
+    while low + 1 < other:
+        middle = (low + other) // 2
+        told = await known(middle)
+        if told is Known.OTHER:
+            other = middle
+        else:
+            low = middle
+            same = middle if told is Known.SAME else same
+    return same
+
+
+def told_by(others: CatchUp, url: str, more: Sequence[str]) -> Tells:
+    """Return a lookup that asks the replica at ``url``, which offers the snapshot, and then
+    those in ``more``.
+
+    It raises CatchUpUnavailable when the first one does not answer.
+    """
+
+    async def tells(epoch: int, state_id: bytes) -> Known:
+        told = await others.known(url, epoch, state_id)
+        for another in more:
+            if told is not Known.UNKNOWN:
+                break
+            try:
+                told = await others.known(another, epoch, state_id)
+            except CatchUpUnavailable as error:
+                log.warning("a replica does not tell of an epoch", epoch=epoch, why=str(error))
+        return told
+
+    return tells
+
+
+def _held(archive: Archive, last: int) -> Iterator[Span]:
+    """Yield the archive's content to epoch ``last``, the newest first: contiguous epochs and
+    snapshots.
+    """
+    spans = archive.segments.spans()
+    points = (Span(kept.head.epoch, kept.head.epoch) for kept in archive.snapshots.all())
+    alone = [at for at in points if not any(s.first <= at.first <= s.last for s in spans)]
+    for span in sorted([*spans, *alone], reverse=True):
+        if span.first <= last:
+            yield Span(span.first, min(span.last, last))
+
+
+# Check that the topic still holds the winner that a snapshot ends with.
+#
+# An unclean election may remove a winner. A replica that stopped since, a replica that has not
+# noticed it, and the store may still end with that winner.
+
+
+TRIES: Final = 3
+PAUSE_S: Final = 0.5
+"""A new leader is usually elected within a second. If not, callers ask again later."""
+
+
+async def anchored(topic: LogPast, head: SnapshotHead) -> Known:
+    """Return whether the topic has this winner at its offset (``SAME``) or another record
+    (``OTHER``).
+
+    The result is ``UNKNOWN`` when Kafka does not answer, or when the topic ends before the offset.
+    A deposed leader may report such an earlier end.
+
+    Raises OffsetGoneError when the topic begins after the offset.
+    """
+    why = f"the topic ends before offset {head.anchor_offset}"
+    for tried in range(TRIES):
+        if tried:
+            await asyncio.sleep(PAUSE_S)
+        try:
+            records = await topic.read(head.anchor_offset, 1)
+        except (TimeoutError, KafkaException) as error:
+            why = str(error)
+            continue
+        if records:
+            offset, value = records[0]
+            found = offset, digest_of(value).hex()
+            is_same = found == (head.anchor_offset, head.anchor_digest)
+            return Known.SAME if is_same else Known.OTHER
+    log.warning("whether a snapshot is of the log is unknown", epoch=head.epoch, why=why)
+    return Known.UNKNOWN
+
+
+# Fetch a snapshot to start from out of the blob store when no other replica offers one.
+
+
+NEWEST_TRIED: Final = 3
+"""Snapshots that are tried when newer ones are damaged."""
+
+
+async def adopted_from_store(
+    keeper: Keeper,
+    store: BlobStore,
+    topic: LogPast,
+    cluster: str,
+    begin: int,
+    own: Image,
+    newer: str,
+) -> Start | None:
+    """Return the start after the newest stored snapshot that lies in the log of ``topic``, or None.
+
+    The topic begins at offset ``begin``. The snapshot's log must not be older than ``own``'s log,
+    or than ``newer``, which replicas reported. Epochs of this archive, ending at ``own``, that the
+    store lacks are set aside.
+
+    Raises UnreadableSnapshotError, OSError.
+    """
+    snapshots, oldest = keeper.archive.snapshots, max(own.log_id.hex(), newer)
+    try:
+        stored = await stored_archive(store, cluster)
+        shots = [shot for shot in stored.shots if shot.log_id >= oldest]
+        for shot in shots[:NEWEST_TRIED]:
+            try:
+                files = await stored.files(shot)
+                head = head_in(files[0])
+                if head.anchor_offset < begin:
+                    return None
+                if await anchored(topic, head) is not Known.SAME:
+                    text = "a snapshot in the store may not be of the log"
+                    log.warning(text, store=store.url, epoch=shot.epoch)
+                    continue
+                await set_aside_others(keeper.archive, own, files, _told_by(stored))
+                kept = await asyncio.to_thread(snapshots.adopt, *files)
+            except DamagedFileError as error:
+                log.error("a snapshot in the store is damaged", store=store.url, why=str(error))
+                continue
+            start = await asyncio.to_thread(snapshots.start, kept, decided=True)
+            if start is not None:
+                keeper.restart(start)
+                log.info("a snapshot of the store is kept", store=store.url, epoch=shot.epoch)
+                return start
+    except (NoArchiveError, OffsetGoneError):
+        return None
+    except StoreError as error:
+        log.warning("the store gives no snapshot", store=store.url, why=str(error))
+    return None
+
+
+def _told_by(stored: StoredArchive) -> Tells:
+    """Return a lookup in the store. The lookup raises StoreError."""
+
+    async def tells(epoch: int, state_id: bytes) -> Known:
+        try:
+            there = await stored.state_id_of(epoch)
+        except (BlobMissingError, DamagedFileError) as error:
+            log.error("an epoch in the store cannot be read", epoch=epoch, why=str(error))
+            there = None
+        if there is None:
+            return Known.UNKNOWN
+        return Known.SAME if there == state_id.hex() else Known.OTHER
+
+    return tells
+
+
+FIRST_PAUSE_S: Final = 0.5
+LAST_PAUSE_S: Final = 30.0
+PIECE_EPOCHS: Final = 65_536
+"""Most epochs in one segment."""
+PIECE_BYTES: Final = 64 * 1024 * 1024
+
+
+async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsLog) -> Start:
+    """Return ``start`` if the topic still holds what follows it, else the start after an adopted
+    snapshot.
+
+    A log that others recovered from this one is taken over. Once such a log is known, no other is
+    taken.
+
+    Waits for Kafka. Raises TruncatedError when no source has a snapshot that is known to be of the
+    topic's log; UnreadableSnapshotError, OSError.
     """
     own = start.image
     newer = _recovered_as(own, await _told(givers, own))
@@ -59,12 +298,12 @@ async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsL
     adopted = await _adopted(keeper, givers, topic, begin, own, newer)
     if adopted is None and givers.store is not None:
         store, cluster = givers.store, givers.cluster
-        adopted = await from_store.adopted(keeper, store, topic, cluster, begin, own, newer)
+        adopted = await adopted_from_store(keeper, store, topic, cluster, begin, own, newer)
     if adopted is None:
         raise TruncatedError(
             stands,
             f"the topic begins later, at {begin}, than the archive ends, at epoch {own.epoch}, and nobody"
-            " gives a snapshot that it goes on from. Start the other replicas; if there are no more,"
+            " offers a snapshot to continue from. Start the other replicas; if there are none,"
             " `stele recover`.",
         )
     return adopted
@@ -80,18 +319,19 @@ async def _begin(topic: EpochsLog) -> int:
 
 
 async def _told(givers: Givers, own: Image) -> dict[str, ArchiveAnswer]:
-    """What the replicas of this cluster hold, by their addresses."""
+    """Return the archives that the replicas of this cluster report, by address."""
     answers = await givers.others.archives()
     strangers = _strangers(answers, givers.cluster, own.cluster_id)
     return {url: answer for url, answer in answers if url not in strangers}
 
 
 def _recovered_as(own: Image, told: dict[str, ArchiveAnswer]) -> str:
-    """The newest log that replicas follow and that was recovered from the one of ``own``; empty when none was.
+    """Return the id of the newest log that replicas follow and that was recovered from ``own``'s
+    log, or "".
 
-    What this archive has of the old log after its end, or of another history before it, was lost by the
-    recovery, and is set aside. An empty archive takes over any recovered log: nobody can read that from the
-    beginning of its topic.
+    Epochs of the old log after the recovery point, or of another history before it, are lost and
+    set aside. An empty archive takes over any recovered log, because its topic cannot be read from
+    the beginning.
     """
     mine, is_empty = own.log_id.hex(), own.log_id == NO_LOG
     recovered = (
@@ -106,8 +346,10 @@ def _recovered_as(own: Image, told: dict[str, ArchiveAnswer]) -> str:
 async def _adopted(
     keeper: Keeper, givers: Givers, topic: LogPast, begin: int, own: Image, newer: str
 ) -> Start | None:
-    """Behind a snapshot of another replica that the topic's log has led to. What this archive, which leads to
-    ``own``, has of the snapshot's log stays, as far as it is known to be the same.
+    """Adopt another replica's snapshot that lies in the topic's log, and return the start after it.
+
+    Epochs of the snapshot's log that this archive (ending at ``own``) holds stay, as far as they
+    are proven equal.
     """
     others, archive = givers.others, keeper.archive
     for url, snapshot, readers, is_believed in await _offers(givers, begin, own, newer):
@@ -130,21 +372,24 @@ async def _adopted(
 
 
 class _Offer(NamedTuple):
-    """A snapshot that the replica at ``url`` gives."""
+    """A snapshot that the replica at ``url`` offers."""
 
     url: str
     snapshot: SnapshotAnswer
     readers: list[str]
-    """Other replicas that read its log."""
+    """Addresses of other replicas that read its log."""
     is_believed: bool
-    """Where the topic does not tell whether it is of the log: it reads that itself, or nobody else does."""
+    """Accept the snapshot when the topic cannot confirm it: its replica reads the log, or no
+    other replica does.
+    """
 
 
 async def _offers(givers: Givers, begin: int, own: Image, newer: str) -> list[_Offer]:
-    """Snapshots of replicas of this cluster whose anchor is not before offset ``begin``. They are of the log
-    ``newer``, or of what others have recovered since; where there is none, of any but those before ``own``'s.
+    """Return the snapshots of this cluster's replicas whose anchor is at offset ``begin`` or later.
 
-    The newest log comes first; of one log those of who reads it, and of them the nearest.
+    They are of the log ``newer`` or of one recovered from it. Without such a log, any log counts
+    that is not older than ``own``'s. The newest log comes first. Within one log, replicas that read
+    it come first, then the nearest.
     """
     told = await _told(givers, own)
     newer = max(newer, _recovered_as(own, told))
@@ -167,8 +412,9 @@ async def _offers(givers: Givers, begin: int, own: Image, newer: str) -> list[_O
 
 
 async def _leads_there(topic: LogPast, snapshot: bytes, is_believed: bool) -> bool:
-    """Whether the topic's log has led to this snapshot. Where the topic begins behind it nothing can be
-    compared, and who gives it is believed or not.
+    """Return whether the topic's log contains this snapshot.
+
+    If the topic begins after the anchor, they cannot be compared, and ``is_believed`` decides.
 
     Raises DamagedFileError, UnreadableSnapshotError.
     """
@@ -179,7 +425,10 @@ async def _leads_there(topic: LogPast, snapshot: bytes, is_believed: bool) -> bo
 
 
 def _strangers(answers: list[tuple[str, ArchiveAnswer]], cluster: str, cluster_id: str) -> set[str]:
-    """Replicas that keep the log of another cluster, at addresses that somebody has mistaken."""
+    """Return the addresses of replicas that keep another cluster's log.
+
+    Their addresses are misconfigured.
+    """
     found = dict[str, str]()
     for url, answer in answers:
         ids = {each for each in (answer.cluster_id, cluster_id) if each}
@@ -191,8 +440,10 @@ def _strangers(answers: list[tuple[str, ArchiveAnswer]], cluster: str, cluster_i
 
 
 async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
-    """Keep the record behind which reading begins, where the archive lacks it and the topic has it. Of a log
-    that was just recovered only who recovered it has the first epoch beside its snapshot, and may die.
+    """Archive the record that reading starts after, if the archive lacks it and the topic has it.
+
+    Just after a recovery, only the replica that recovered the log has its first epoch beside the
+    snapshot. That replica may die.
 
     Raises OSError.
     """
@@ -207,8 +458,9 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
 
 
 def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
-    """The epochs that are missing, the newest first; those after ``began`` come from the topic, and before
-    ``begins`` nobody has any.
+    """Yield the missing epochs, the newest gap first.
+
+    Epochs after ``began`` come from the topic. Epochs before ``begins`` are deleted everywhere.
     """
     first = began + 1
     for span in reversed(spans):
@@ -222,9 +474,10 @@ def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
 
 
 async def _kept(keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_log: bool) -> bool:
-    """Keep epochs that lead to what is here after them, or to ``end``; whether they do. That says nothing of
-    what is here before them, from which they may not follow: it is set aside where what is after them
-    ``is_in_the_log``.
+    """Archive epochs that lead to the epoch after them, or to ``end``. Return whether they do.
+
+    The older epochs in this archive may be of another history. If the next epoch is known to be in
+    the log (``is_in_the_log``), such older epochs are set aside.
 
     Raises DamagedFileError, OSError, KeeperClosedError.
     """
@@ -237,16 +490,19 @@ async def _kept(keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_
     if after != last.links[1] or not (follows or is_in_the_log):
         return False
     if not follows:
+        # The newer epochs are in the log, so the older ones that do not lead to them are not.
         lost = await keeper.set_aside_up_to(first.epoch - 1)
-        log.error("epochs from which the log does not go on are set aside", epochs=lost)
+        log.error("epochs outside of the log's history are set aside", epochs=lost)
     await keeper.adopt(found)
     return True
 
 
 async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY) -> str:
-    """Get a piece of what is missing up to epoch ``began``; what is left then, in words, empty when nothing is.
-    The archive begins where ``image``, that of the newest epoch that was read, says. The newest is asked for
-    first; what nobody gives keeps nobody from older ones.
+    """Fetch one piece of the missing epochs up to ``began``.
+
+    Return what is still missing as text, or "". The archive begins where ``image``, the state at
+    the newest epoch read, declares. The newest gap is fetched first. A gap that no source can fill
+    does not stop older gaps from being filled.
 
     Raises OSError.
     """
@@ -268,8 +524,11 @@ async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY)
 async def _fill_gap(
     keeper: Keeper, givers: Givers, gap: Span, image: Image, *, is_newest: bool
 ) -> str:
-    """Get the newest piece of it; why that is not got, in words that follow on its name. What is behind the
-    newest gap is in the log. Raises OSError, KeeperClosedError.
+    """Fetch the newest piece of the gap.
+
+    Return "" or the reason for failure, as a suffix of the gap's name.
+
+    The epoch after the newest gap is in the log. Raises OSError, KeeperClosedError.
     """
     said, is_other = list[str](), False
     for asked in (replicas, stored, set_aside):
@@ -292,14 +551,16 @@ async def _fill_gap(
     if is_other:
         return "; what was given is of another history"
     said += (f"{url}: {why}" for url, why in sorted(givers.others.silent.items()))
-    return f" ({'; '.join(said)})" if said else ", which nobody has"
+    return f" ({'; '.join(said)})" if said else ", which no replica has"
 
 
-async def _newest_piece(source: Source, gap: Span) -> list[Archived]:
-    """Epochs up to the last of the gap, as many as become a segment at most: what is after the gap tells
-    whether they are in the log, and nothing does of epochs that end before.
+async def _newest_piece(source: EpochSource, gap: Span) -> list[Archived]:
+    """Return epochs that end at the last one of the gap, at most one segment of them.
 
-    Raises NotArchivedError when the source does not have the last one, and what ``records`` does.
+    The epoch after the gap proves that they are in the log. Epochs that end earlier cannot be
+    proven.
+
+    Raises NotArchivedError when the source lacks the last epoch, and the errors of ``records``.
     """
     begins = [span.first for span in source.spans if span.first <= gap.last <= span.last]
     if not begins:
@@ -314,11 +575,12 @@ async def _newest_piece(source: Source, gap: Span) -> list[Archived]:
             size_bytes += sum(len(record.value) for record in more)
         if found[-1].epoch == gap.last:
             return found
+        # The piece is full before the last epoch of the gap. Start later, with fewer epochs.
         epochs = max(1, len(found) // 2)
 
 
 async def _first_snapshot(keeper: Keeper, givers: Givers, trimmed: ArchiveTrimmed) -> str:
-    """Get the snapshot that the archive begins with, unless it follows from what is here."""
+    """Fetch the snapshot at which the archive begins, unless the epochs here already lead to it."""
     archive = keeper.archive
     if archive.segments.first < trimmed.epoch:
         return ""
@@ -337,4 +599,4 @@ async def _first_snapshot(keeper: Keeper, givers: Givers, trimmed: ArchiveTrimme
         if kept.hash == trimmed.hash:
             return ""
         archive.snapshots.set_aside(kept, "it is not what the members agreed on")
-    return f"the snapshot of epoch {trimmed.epoch}, with which the archive begins"
+    return f"the snapshot of epoch {trimmed.epoch}, at the archive's beginning"

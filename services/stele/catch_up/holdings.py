@@ -1,4 +1,7 @@
-"""What this replica's archive has, as answers. Every method reads the disk: call it beside the event loop."""
+"""Answers about this replica's archive.
+
+Every method reads the disk, so call it outside the event loop.
+"""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -9,10 +12,8 @@ from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.trimming import older_in
 from stele.domain.names import NodeState
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived, as_container
-from stele.log.archive.snapshot_folder import Kept
-from stele.log.archive.spans import NotArchivedError
+from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, as_container
+from stele.log.archive.snapshots import Kept
 from stele.log.follower import LogFollower
 from stele.runtime.answers.catch_up import (
     ArchiveAnswer,
@@ -26,7 +27,7 @@ from stele.runtime.answers.catch_up import (
 from stele.runtime.http import HttpError
 
 COMPARED_EPOCHS: Final = 5000
-"""Whose states are told of without being asked for. Where histories are longer apart they are asked for."""
+"""Newest epochs whose state ids are always reported. Older ones are reported only on request."""
 
 
 class StartQuestion(NamedTuple):
@@ -39,7 +40,7 @@ class StartQuestion(NamedTuple):
 
 
 class Holdings:
-    """The archive of a replica, and how far it has read the log."""
+    """Describes the archive of a replica and how far it has read the log."""
 
     def __init__(self, identity: ReplicaIdentity, archive: Archive, follower: LogFollower) -> None:
         self._identity = identity
@@ -47,8 +48,10 @@ class Holdings:
         self._follower = follower
 
     def history(self, epochs: Iterable[int] = ()) -> HistoryAnswer:
-        """The newest states, those of snapshots, and of ``epochs`` as far as they are here. Raises
-        DamagedFileError.
+        """Return the state ids of the newest epochs, of snapshots, and of those ``epochs`` that
+        are here.
+
+        Raises DamagedFileError.
         """
         archive, image = self._archive, self._follower.image
         states = archive.states(COMPARED_EPOCHS)
@@ -70,7 +73,7 @@ class Holdings:
             nodes={
                 node.node_id: node.address
                 for _, node in sorted(image.membership.nodes.items())
-                if node.state is not NodeState.LEFT
+                if node.address and node.state is not NodeState.LEFT
             },
             replicas={name: row.address for name, row in sorted(image.archive.replicas.items())},
             trouble=self.trouble(),
@@ -126,13 +129,13 @@ class Holdings:
         return trouble or why_not_served(self._follower.image, self._identity)
 
     def check_served(self) -> None:
-        """Raises HttpError where what is here is not the members'."""
+        """Raise HttpError when this archive differs from the members'."""
         why = why_not_served(self._follower.image, self._identity)
         if why:
             raise HttpError(
                 503,
                 "replica_diverged",
-                f"This replica begins anew: {why}.",
+                f"This replica starts again empty: {why}.",
                 hint="Ask another replica.",
             )
 
@@ -191,7 +194,9 @@ def answer_of(kept: Kept) -> SnapshotAnswer:
 
 
 def _at_most(records: Iterator[Archived], last: int, limit_bytes: int) -> Iterator[Archived]:
-    """At least one, if there is one."""
+    """Yield records up to epoch ``last`` within ``limit_bytes``, but at least one if there is
+    one.
+    """
     size_bytes = 0
     for record in records:
         if record.epoch > last or (size_bytes and size_bytes + len(record.value) > limit_bytes):

@@ -1,8 +1,8 @@
-"""The HTTP side of catch-up: what the archive holds, where to begin, snapshots and records.
+"""The HTTP API of catch-up: what the archive holds, where to begin, snapshots and records.
 
-A snapshot is a file and can be asked for by ranges of bytes, so that a cut connection goes on where it was.
-Records go out in the format of segments. What is not here is never left out silently: it is an error that says
-what there is.
+A snapshot is a file and can be requested by byte ranges, so that a cut connection can be resumed.
+Records are sent in the format of segments. Missing epochs are never left out silently: the answer
+is an error that lists the epochs that exist.
 """
 
 import asyncio
@@ -16,14 +16,20 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from stele.catch_up import metrics
-from stele.catch_up.asked import LARGEST, flag, number, numbers, state_id_in
 from stele.catch_up.checking import PERCENT, Checks
 from stele.catch_up.holdings import Holdings, StartQuestion
 from stele.catch_up.identity import ReplicaIdentity
-from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
+from stele.catch_up.recovering import (
+    LARGEST,
+    NotRecoverable,
+    RecoverQuestion,
+    flag,
+    number,
+    numbers,
+    state_id_in,
+)
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived, from_container
+from stele.log.archive.container import Archived, DamagedFileError, from_container
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.runtime import recent
@@ -35,23 +41,22 @@ from stele.runtime.answers.catch_up import (
 )
 from stele.runtime.callers import RECOVER, Callers
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
-from stele.runtime.http_sent import Sending
 from stele.runtime.tokens import authorization_of
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of the records of one answer, before they are packed."""
+"""Limit for the records of one answer, before compression."""
 AVRO: Final = "avro/binary"
 MOST_CHARS: Final = 1024
 MOST_BODY_BYTES: Final = recent.BYTES + 1024 * 1024
-"""Whoever recovers the log sends all that a process gives at /v1/recent, packed."""
+"""A recovery sends all that a process returned from /v1/recent, compressed."""
 WRITTEN_S: Final = 12.0
-"""What waits for a slow disk is waited for so long, less than who asks waits."""
+"""Limit for waiting on a slow disk, in seconds. It is shorter than the client's timeout."""
 READERS: Final = 4
-"""Answers that are read from the disk at once."""
+"""Most answers that are read from the disk at once."""
 
 
 class Api:
-    """The handlers, and what they share."""
+    """The request handlers and their shared state."""
 
     def __init__(
         self,
@@ -66,7 +71,9 @@ class Api:
         callers: Callers | None = None,
     ) -> None:
         self.filling = ""
-        """What is being got from others, in words."""
+        """Description of the epochs that are being fetched from others; empty when none are
+        missing.
+        """
         self.store: Callable[[], StoreAnswer | None] = lambda: None
         self.checks = Checks(archive)
         self._archive = archive
@@ -77,10 +84,9 @@ class Api:
         self._written = written
         self._callers = callers
         self._reading = asyncio.Semaphore(READERS)
-        self._sending = Sending()
 
     def app(self, name: str, health: Callable[[], Health], *more: Route) -> Starlette:
-        """All that the service answers."""
+        """Return the application with all routes of the service."""
         return build_app(name, [*more, *self.routes()], health, max_body_bytes=MOST_BODY_BYTES)
 
     def routes(self) -> list[Route]:
@@ -97,13 +103,16 @@ class Api:
         ]
 
     async def get_archive(self, _: Request) -> Response:
-        """All that this replica holds."""
+        """Describe all that this replica holds."""
         describe = partial(self._held.describe, self.filling, self.store())
         return JsonResponse(await asyncio.to_thread(describe))
 
     async def get_start(self, request: Request) -> Response:
-        """How a reader at ``epoch`` gets to the newest one, or with ``at_most`` near that one; by a snapshot in
-        any case with ``tail=0``. ``known`` tells whether ``floor_epoch`` has ``floor_state_id`` here.
+        """Answer how a reader at ``epoch`` reaches the newest epoch, or with ``at_most`` one
+        near that epoch.
+
+        With ``tail=0`` the answer always names a snapshot. ``known`` in the answer states whether
+        ``floor_epoch`` has ``floor_state_id`` here.
         """
         self._held.check_served()
         asked = StartQuestion(
@@ -118,7 +127,7 @@ class Api:
             return JsonResponse(await asyncio.to_thread(self._held.start, asked))
 
     async def get_snapshot(self, request: Request) -> Response:
-        """The file of a snapshot, or with ``decided=1`` that of its decided requests."""
+        """Return the file of a snapshot, or with ``decided=1`` the file of its decided requests."""
         self._held.check_served()
         kept = self._archive.snapshots.named(request.path_params["name"])
         if kept is not None:
@@ -133,8 +142,10 @@ class Api:
         )
 
     async def get_records(self, request: Request) -> Response:
-        """Records from epoch ``from`` on, up to ``last`` or ``limit_bytes``; none when there are none yet. With
-        ``log_id`` only while this replica reads that log.
+        """Return records from epoch ``from`` on, up to ``last`` or ``limit_bytes``; none if none
+        exist yet.
+
+        With ``log_id``, answer only while this replica reads that log.
         """
         self._held.check_served()
         self._check_log(request.query_params.get("log_id", ""))
@@ -142,18 +153,17 @@ class Api:
         last = number(request, "last", LARGEST, LARGEST)
         limit_bytes = number(request, "limit_bytes", MOST_BYTES, MOST_BYTES)
 
-        async def body() -> bytes:
-            read = partial(self._held.records, max(1, first), last, limit_bytes)
-            async with self._reading:
-                found = await asyncio.to_thread(read)
-            metrics.served_bytes.inc(len(found))
-            return found
-
-        return await self._sending.answer(body, AVRO)
+        read = partial(self._held.records, max(1, first), last, limit_bytes)
+        async with self._reading:
+            found = await asyncio.to_thread(read)
+        metrics.served_bytes.inc(len(found))
+        return Response(found, media_type=AVRO)
 
     async def get_history(self, request: Request) -> Response:
-        """What this replica can give back of the log, for whoever recovers it: all that it has read, once that
-        is on its disk. With ``epochs`` the state ids of these too, as far as they are here.
+        """Return what this replica can contribute to a recovery: all that it has read, once it
+        is on disk.
+
+        With ``epochs``, include the state ids of these epochs if they are here.
         """
         self._held.check_served()
         epochs = numbers(request, "epochs", LARGEST, MOST_EPOCHS)
@@ -164,23 +174,25 @@ class Api:
             raise HttpError(
                 503,
                 "archive_behind",
-                f"What this replica has read is not on its disk yet. {error}",
+                f"The newest epochs of this replica are not on its disk yet. {error}",
                 hint="Ask again.",
             ) from error
         async with self._reading:
             return JsonResponse(await asyncio.to_thread(self._held.history, epochs))
 
     async def get_check(self, _: Request) -> Response:
-        """How far the newest check of the whole archive is, or what it found."""
+        """Return the progress of the newest check of the whole archive, or its result."""
         return JsonResponse(self.checks.answer)
 
     async def post_check(self, request: Request) -> Response:
-        """Begin a check, unless one is under way, with so many ``percent`` of a processor."""
+        """Start a check with ``percent`` of a processor, unless one is running."""
         percent = number(request, "percent", PERCENT, 100)
         return JsonResponse(self.checks.begin(max(1, percent)), 202)
 
     async def post_recover(self, request: Request) -> Response:
-        """Recover the log from this archive and the epochs in the body, which follow it; see ``recovering``."""
+        """Recover the log from this archive and the epochs in the body that follow it; see
+        ``recovering``.
+        """
         try:
             return JsonResponse(await self._recover(*await self._asked(request)))
         except TimeoutError as error:
@@ -195,22 +207,32 @@ class Api:
             raise _not_recovered(error) from error
 
     async def post_recover_check(self, request: Request) -> Response:
-        """Whether ``post_recover`` would be refused with the same question and body. Nothing is done."""
+        """Check whether ``post_recover`` would be refused for the same query and body.
+
+        It changes nothing.
+        """
         try:
             return JsonResponse(await self._check_recoverable(*await self._asked(request)))
         except (NotRecoverable, DamagedFileError, LogError) as error:
             raise _not_recovered(error) from error
 
     async def _asked(self, request: Request) -> tuple[RecoverQuestion, list[Archived]]:
-        """Nothing of the body is taken from who may not ask; nor may he whose token is withdrawn as it comes,
-        which may take a minute. Raises HttpError, DamagedFileError, LogError.
+        """Parse query and body of a recovery.
+
+        Authorize the caller before and after reading the body.
+
+        An unauthorized caller's body is not read. Receiving a body may take a minute, and the
+        caller's token may be withdrawn in that time. Raises HttpError, DamagedFileError, LogError.
         """
         self._question(request)
         more = await _epochs(request)
         return self._question(request), more
 
     def _question(self, request: Request) -> RecoverQuestion:
-        """Raises HttpError where the caller may not ask it."""
+        """Parse the query.
+
+        Raises HttpError when it is malformed or the caller is not authorized.
+        """
         actor = request.query_params.get("actor", "")[:MOST_CHARS]
         if self._callers is not None:
             caller = self._callers.who(authorization_of(request.headers))
@@ -228,7 +250,7 @@ class Api:
         )
 
     def _check_log(self, log_id: str) -> None:
-        """Raises HttpError."""
+        """Raise HttpError when ``log_id`` is given and this replica does not read that log."""
         own = self._follower.image.log_id.hex()
         if not log_id or (log_id == own and self._follower.failure is None):
             return
@@ -243,7 +265,7 @@ class Api:
 
 
 async def _epochs(request: Request) -> list[Archived]:
-    """Those in the body. Raises DamagedFileError, LogError."""
+    """Decode the epochs in the body. Raises DamagedFileError, LogError."""
     body = await request.body()
     return await asyncio.to_thread(from_container, body) if body else []
 

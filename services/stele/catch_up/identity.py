@@ -1,4 +1,6 @@
-"""Whose an archive is: a replica's folder says so, and is no other replica's ever after."""
+"""Identity of an archive: the replica's folder stores it, and never belongs to another replica."""
+
+from __future__ import annotations
 
 import uuid
 from pathlib import Path
@@ -13,7 +15,10 @@ FILE: Final = "replica.json"
 
 
 class ReplicaIdentity(msgspec.Struct, frozen=True):
-    """``folder_id`` is drawn when the folder is made: who comes back with an empty one has another."""
+    """Identity of a replica.
+
+    ``folder_id`` is drawn with the folder, so an emptied folder gets another id.
+    """
 
     replica_id: str
     cluster: str
@@ -21,7 +26,10 @@ class ReplicaIdentity(msgspec.Struct, frozen=True):
 
 
 def identity_of(folder: Path, instance_id: str, cluster: str) -> ReplicaIdentity:
-    """Read from the folder, or made with it. Raises ConfigurationError when it is another cluster's."""
+    """Read the identity from the folder, or create it.
+
+    Raises ConfigurationError when the folder is another cluster's or its identity cannot be read.
+    """
     path = folder / FILE
     try:
         known = msgspec.json.decode(path.read_bytes(), type=ReplicaIdentity)
@@ -42,9 +50,11 @@ def identity_of(folder: Path, instance_id: str, cluster: str) -> ReplicaIdentity
 
 
 def check_cluster(archived: str, cluster: str) -> None:
-    """What is archived says whose it is, also where the identity is new: a folder that was restored, or copied.
+    """Check the cluster of the archived epochs.
 
-    Raises ConfigurationError.
+    A restored or copied folder may have a new identity.
+
+    Raises ConfigurationError when it is another cluster.
     """
     if archived not in ("", cluster):
         raise ConfigurationError(

@@ -1,48 +1,184 @@
-"""Keeps the archive as new as the log: winners go to segments, and snapshots are taken when they are due.
+"""Keeps the archive up to date with the log: appends winners to segments and writes due snapshots.
 
-The event loop only notes what came; one thread writes it. What is on the disk is what others are told of.
+The event loop only queues what arrives; one thread writes it. Other processes are informed only of
+what is on the disk.
 """
+
+from __future__ import annotations
 
 import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from stele.catch_up import metrics
-from stele.catch_up.due import Since, is_asked, is_due
-from stele.catch_up.retention import forgotten
-from stele.catch_up.share import resting
+from stele.domain.archive.model import (
+    SNAPSHOT_EPOCHS,
+    SNAPSHOT_MB,
+    AdmitDivergence,
+    AgreeToTrim,
+    AnnounceReader,
+    AnnounceReplica,
+    AnnounceSnapshot,
+    ProposeTrim,
+    SnapshotAsked,
+    TrimArchive,
+    TruncateLog,
+    WithdrawSnapshot,
+)
+from stele.domain.cluster.model import LogRecovered
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
-from stele.domain.requests.decided import to_facts
+from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive, archived
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
-from stele.log.archive.snapshot_folder import Kept
-from stele.log.archive.snapshots import SnapshotHead, head_of
-from stele.log.archive.spans import NotArchivedError
+from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
+from stele.log.archive.snapshots import Kept, SnapshotHead, head_of
 from stele.log.chain import anchor_of
-from stele.log.start import Start
+from stele.log.fold import Start
 from stele.runtime.logs import get_logger
 
+# When a snapshot is due.
+#
+# Only the log decides, so all replicas take snapshots at the same epochs. Pure.
+
+
+MB: Final = 1_000_000
+UPKEEP: Final = frozenset(
+    command.__struct_config__.tag
+    for command in (
+        AdmitDivergence,
+        AgreeToTrim,
+        AnnounceReader,
+        AnnounceReplica,
+        AnnounceSnapshot,
+        ProposeTrim,
+        TrimArchive,
+        TruncateLog,
+        WithdrawSnapshot,
+    )
+)
+"""Commands that replicas and readers send on their own, mostly because of a new snapshot."""
+
+
+class Since(NamedTuple):
+    """Counts the epochs since the last snapshot.
+
+    ``is_news``: some of them were more than archive upkeep.
+    """
+
+    epochs: int = 0
+    size_bytes: int = 0
+    is_news: bool = False
+
+    def after(self, value: bytes, epoch: Epoch) -> Since:
+        is_news = self.is_news or epoch.command not in UPKEEP
+        return Since(self.epochs + 1, self.size_bytes + len(value), is_news)
+
+
+def is_due(since: Since, image: Image, epoch: Epoch) -> bool:
+    """Return whether to take a snapshot of ``image``, the state after ``epoch``, which ``since``
+    includes.
+
+    Upkeep that follows from a snapshot makes no further snapshot due. A log without other changes
+    stops growing.
+    """
+    if is_asked(epoch):
+        return True
+    settings = image.features.settings
+    return since.is_news and (
+        since.epochs >= SNAPSHOT_EPOCHS.of(settings)
+        or since.size_bytes >= SNAPSHOT_MB.of(settings) * MB
+    )
+
+
+def is_asked(epoch: Epoch) -> bool:
+    """Return whether every replica takes a snapshot at this epoch.
+
+    After a recovery its writer always has one.
+    """
+    return any(isinstance(fact, SnapshotAsked | LogRecovered) for fact in epoch.facts)
+
+
+# Which snapshots to keep: the newest, and some older ones to fold the past from. Pure.
+
+
+OLDER: Final = 32
+"""With 32, the past of a log of ten million epochs is folded from at most 300,000 epochs before."""
+
+
+def forgotten(
+    epochs: list[int], newest: int, older: int = OLDER, needed: Set[int] = frozenset()
+) -> list[int]:
+    """Return the snapshots to delete, the oldest first.
+
+    The ``newest`` newest and the ``needed`` ones stay.
+
+    Every second one of the others is deleted, repeatedly, until at most ``older`` of them remain.
+    """
+    ordered = sorted(epochs)
+    rest = ordered[:-newest] if newest else ordered
+    kept = rest
+    while len(kept) > older:
+        kept = kept[::2]
+    return [epoch for epoch in rest if epoch not in {*kept, *needed}]
+
+
+# A bounded share of the processor for background work.
+
+
+SHARE: Final = 0.25
+"""Share of one processor."""
+TURN_S: Final = 0.01
+"""Longest stretch of work, in seconds. Other work of the process waits no longer than this."""
+
+
+def resting(
+    share: float = SHARE,
+    now_s: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] | None = None,
+) -> Callable[[], None]:
+    """Return a function that a thread calls repeatedly.
+
+    It sleeps so that the thread works ``share`` of the time.
+    """
+    clock, pause = now_s or time.monotonic, sleep or time.sleep
+    began_s = clock()
+
+    def rest() -> None:
+        nonlocal began_s
+        worked_s = clock() - began_s
+        if worked_s >= TURN_S:
+            pause(worked_s * (1 - share) / share)
+            began_s = clock()
+
+    return rest
+
+
 MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
-"""A disk that is slower than the log: then reading waits for it, and answers go on."""
+"""Limit of the write queue.
+
+If the disk is slower than the log, reading pauses and answers continue.
+"""
 MOST_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
-"""What is written before others are told and due snapshots are taken, so that nobody waits for all."""
+"""Written in one step, before listeners are notified and due snapshots are taken, so that
+neither waits long.
+"""
 RECORD_BYTES: Final = 250
-"""What a record that waits takes beside its value, as measured."""
+"""Memory that a queued record takes beside its value, as measured."""
 PASSED_WHILE_BEHIND: Final = 9
-"""Of ten snapshots that are due while later ones are due already, one is written: behind a long log the later
-ones are what everybody begins with, and the archive is complete without the others.
+"""Due snapshots that are skipped, of ten, while later ones are due already.
+
+When a replica reads a long log, readers start from the later snapshots. The archive is complete
+without the skipped ones.
 """
 
 FAILED: Final = "the disk did not take what came before"
 LOOK_S: Final = 0.02
-"""How often it is looked whether what waits is written."""
+"""Interval for checking whether the queue is written, in seconds."""
 
 T = TypeVar("T")
 
@@ -50,21 +186,27 @@ log = get_logger(__name__)
 
 
 class KeeperClosedError(Exception):
-    """The log is recovered from this archive: nobody else changes it any more, and the process ends."""
+    """The log is being recovered from this archive.
+
+    No other change is allowed, and the process ends.
+    """
 
 
 class _Due(NamedTuple):
-    """A snapshot to be written once the segments have its epoch."""
+    """A snapshot to be written once the segments contain its epoch."""
 
     image: Image
     head: SnapshotHead
     decided: Iterable[AnyFact]
     asked: bool
-    """Somebody waits for this very one."""
+    """A caller waits for this snapshot, so it is not skipped."""
 
 
 class Keeper:
-    """``on_winner`` is told of each winner, ``run`` writes. ``on_snapshot`` is called in the event loop."""
+    """Archives the log: ``on_winner`` queues each winner, ``run`` writes.
+
+    ``on_snapshot`` runs in the event loop.
+    """
 
     def __init__(
         self,
@@ -75,11 +217,11 @@ class Keeper:
     ) -> None:
         self.archive = archive
         self.last = archive.segments.last
-        """The newest epoch that is on the disk."""
+        """The newest epoch on the disk."""
         self.needed: frozenset[int] = frozenset()
-        """Epochs whose snapshots stay in any case."""
+        """Epochs whose snapshots are never deleted."""
         self.recovering = asyncio.Lock()
-        """Held by whoever has the log go on as another one here, and ends this process."""
+        """Held while a recovery of the log from here is under way, which ends this process."""
         self._snapshots_kept = snapshots_kept
         self._sync_interval_s = sync_interval_s
         self._on_snapshot = on_snapshot
@@ -87,11 +229,11 @@ class Keeper:
         self._added = self.last
         self._waiting: deque[Archived] = deque()
         self._noted_bytes = 0
-        """Of all that ever came; only the event loop counts it."""
+        """Size of all records ever queued. Only the event loop changes it."""
         self._written_bytes = 0
-        """Of all that was ever written; only the thread counts it."""
+        """Size of all records ever written. Only the thread changes it."""
         self._synced_bytes = 0
-        """Of those the ones that are on the disk for certain."""
+        """Size of those written records that are synced to the disk."""
         self._due: deque[_Due] = deque()
         self._passed = 0
         self._closed = False
@@ -99,9 +241,10 @@ class Keeper:
         self._thread = ThreadPoolExecutor(1, "archive")
 
     def begin(self) -> Start:
-        """Where to read the log on: behind all that the archive holds without a gap. Blocks.
+        """Return where to read the log from: after all that the archive holds without a gap.
 
-        What turns out to be damaged is set aside. Raises LogError, UnreadableSnapshotError, DamagedFileError.
+        Blocks. Damaged files are set aside. Raises LogError, UnreadableSnapshotError,
+        DamagedFileError.
         """
         while True:
             start, _ = self.archive.begin(decided=True)
@@ -109,8 +252,10 @@ class Keeper:
             try:
                 start = self.fold_on(start)
             except NotArchivedError:
-                pass  # the topic has it, or another replica
+                pass  # the topic or another replica has it
             except DamagedFileError:
+                # A file was set aside, so try again without it. If none was, a retry would fail in
+                # the same way.
                 if len(self.archive.damaged) == damaged:
                     raise
                 continue
@@ -118,7 +263,9 @@ class Keeper:
             return self.archive.places_before(start)
 
     def fold_on(self, start: Start) -> Start:
-        """Behind the epochs that follow ``start`` on the disk; due snapshots among them are written."""
+        """Fold the epochs on the disk that follow ``start``, write due snapshots among them, and
+        return the end.
+        """
         self._since = Since()
         last = self.archive.segments.last
         began = self.archive.fold_on(start, last, self._note)
@@ -126,14 +273,15 @@ class Keeper:
         return began
 
     def restart(self, start: Start) -> None:
-        """Reading goes on behind a snapshot that was adopted."""
+        """Continue after a snapshot that was adopted."""
         self._since = Since()
         self._added = start.image.epoch
 
     def on_winner(self, offset: int, value: bytes, epoch: Epoch, image: Image) -> None:
-        """A winner that was read, and the image that it made."""
+        """Queue a winner that was read. ``image`` is the state after it."""
         record = archived(offset, value, epoch)
         self._note(record, epoch, image)
+        # Epochs up to `_added` are in the archive, or before an adopted snapshot.
         if record.epoch <= self._added:
             return
         self._added = record.epoch
@@ -141,11 +289,11 @@ class Keeper:
         self._noted_bytes += RECORD_BYTES + len(value)
 
     def has_room(self) -> bool:
-        """Whether more of the log is to be read now; any thread may ask."""
+        """Return whether the reader may read more of the log now. Any thread may call it."""
         return self._noted_bytes - self._written_bytes < MOST_WAITING_BYTES
 
     async def run(self) -> None:
-        """Write what comes, until ``close``. Raises OSError when the disk does not take it."""
+        """Write queued records until ``close``. Raises OSError when the disk fails."""
         loop = asyncio.get_running_loop()
         while not self._closed:
             if self._waiting or self._due:
@@ -157,7 +305,10 @@ class Keeper:
                 await asyncio.sleep(self._sync_interval_s)
 
     async def written(self) -> None:
-        """Returns once all that has come by now is on the disk. Raises OSError when that does not take it."""
+        """Return once all that was queued before the call is synced to the disk.
+
+        Raises OSError if that fails.
+        """
         noted_bytes = self._noted_bytes
         while self._synced_bytes < noted_bytes:
             if self._failed:
@@ -169,8 +320,9 @@ class Keeper:
         return self._closed
 
     async def close(self) -> None:
-        """Put what came on the disk, and end. The second time nothing is left to do, nor when the disk has
-        failed: what it took in part is found at the next start.
+        """Write what is queued, and end. Further calls do nothing.
+
+        After a disk failure nothing is written. The next start finds what the disk took in part.
         """
         if self._closed:
             return
@@ -180,8 +332,10 @@ class Keeper:
         self._thread.shutdown()
 
     async def snapshot_at(self, epoch: int, state_id: bytes) -> Kept:
-        """A snapshot of this very state: the one that is there, read to its end, or else one of what the epochs
-        up to there lead to, folded in a thread of its own.
+        """Return a snapshot of exactly this state.
+
+        An existing one is read to its end. Otherwise the epochs up to this state are folded in a
+        separate thread.
 
         Raises LogError, DamagedFileError, NotArchivedError, OSError, UnreadableSnapshotError,
         KeeperClosedError.
@@ -197,28 +351,31 @@ class Keeper:
         return await self._beside(write)
 
     async def trim(self, epoch: int) -> int:
-        """Delete what is before an epoch whose snapshot is there; how many epochs.
+        """Delete everything before an epoch whose snapshot is here.
 
-        Raises DamagedFileError, OSError, KeeperClosedError.
+        Return the number of deleted epochs. Raises DamagedFileError, OSError, KeeperClosedError.
         """
         return await self._beside(partial(self.archive.trim, epoch))
 
     async def adopt(self, records: Iterable[Archived]) -> None:
-        """Keep epochs that another replica gave.
+        """Archive epochs that another replica sent.
 
         Raises DamagedFileError, ValueError, OSError, KeeperClosedError.
         """
         await self._beside(partial(self.archive.segments.adopt, records))
 
     async def set_aside_up_to(self, epoch: int) -> int:
-        """Set aside what leads to ``epoch``, without a gap, and is not in the log; how many epochs.
+        """Set aside the contiguous epochs to ``epoch``, which are not in the log.
 
-        Raises DamagedFileError, OSError, KeeperClosedError.
+        Return their number. Raises DamagedFileError, OSError, KeeperClosedError.
         """
         return await self._beside(partial(self.archive.set_aside_up_to, epoch))
 
     async def _beside(self, work: Callable[[], T]) -> T:
-        """In the thread that writes. Raises KeeperClosedError, and what ``work`` does."""
+        """Run ``work`` in the writing thread.
+
+        Raises KeeperClosedError, and the errors of ``work``.
+        """
         if self._closed:
             raise KeeperClosedError(
                 "The log is recovered from this archive, and this process ends."
@@ -245,7 +402,10 @@ class Keeper:
         self.archive.segments.close()
 
     def _write_some(self) -> list[Kept]:
-        """In the thread. Raises OSError; once it has, nothing is written any more."""
+        """Write a batch in the thread.
+
+        Raises OSError; after the first failure nothing more is written.
+        """
         if self._failed:
             raise OSError(FAILED)
         try:
@@ -261,6 +421,7 @@ class Keeper:
             record = self._waiting.popleft()
             self._written_bytes += RECORD_BYTES + len(record.value)
             segments.add(record)
+        # Sync before the counter moves: `written` promises that these bytes survive a crash.
         self.last = segments.sync()
         self._synced_bytes = self._written_bytes
         return self._write_snapshots()
@@ -296,6 +457,9 @@ class Keeper:
 
 
 def _as_it_is_now(facts: Iterable[AnyFact]) -> Iterable[AnyFact]:
-    """The newest decisions are in a table that grows on: they are taken now, the others in the thread."""
+    """Return the facts of this moment. The newest decisions are in a table that still grows.
+
+    The first fact is therefore taken now; the thread takes the others.
+    """
     rest = iter(facts)
     return itertools.chain([*itertools.islice(rest, 1)], rest)

@@ -44,17 +44,17 @@ trimmed_epochs = Counter(
 )
 divergences = Counter(
     "stele_archive_divergences",
-    "How often this replica's snapshot was not the members', so that it began anew.",
+    "Number of times this replica's snapshot differed from the members', so that it started again empty.",
     registry=REGISTRY,
 )
 checked_seconds = Gauge(
     "stele_archive_checked_seconds",
-    "When the newest check of the whole archive came to a verdict; seconds since 1970, 0: never.",
+    "End of the newest complete check of the archive; seconds since 1970, 0: never.",
     registry=REGISTRY,
 )
 flaws = Gauge(
     "stele_archive_flaws",
-    "What the newest check of the whole archive found wrong.",
+    "Faults found by the newest complete check of the archive.",
     registry=REGISTRY,
 )
 

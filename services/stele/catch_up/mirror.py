@@ -1,4 +1,7 @@
-"""The mirror of the archive in a blob store. Nothing waits for it, and a store that is away is tried again."""
+"""The mirror of the archive in a blob store.
+
+It blocks no other work, and retries while the store is away.
+"""
 
 import asyncio
 import time
@@ -9,10 +12,10 @@ from stele.catch_up import metrics
 from stele.catch_up.settings import CatchUpSettings
 from stele.domain.image import Image
 from stele.log.archive.archive import Archive
-from stele.log.archive_store.claim import Kind
 from stele.log.archive_store.copying import Copier
+from stele.log.archive_store.layout import Kind
 from stele.log.archive_store.source import About, LocalSource
-from stele.log.blobs.opened import open_store
+from stele.log.blobs.folder import open_store
 from stele.log.blobs.port import BlobStore, StoreError, StoreRefusedError
 from stele.runtime.answers.catch_up import StoreAnswer
 from stele.runtime.logs import get_logger
@@ -24,7 +27,7 @@ log = get_logger(__name__)
 
 
 def store_of(settings: CatchUpSettings) -> BlobStore | None:
-    """The store of the settings, if they name one. Raises ConfigurationError."""
+    """Return the store that the settings name, or None. Raises ConfigurationError."""
     if not settings.archive_store:
         return None
     try:
@@ -38,7 +41,7 @@ def store_of(settings: CatchUpSettings) -> BlobStore | None:
 
 
 class Mirror:
-    """Puts into ``store`` what ``archive`` has, again and again. ``answer`` says how far it is."""
+    """Copies ``archive`` to ``store`` repeatedly. ``answer`` is its progress."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Mirror:
         self._copier = Copier(store, LocalSource(archive, lambda: _about(image())), Kind.MIRROR)
 
     async def run(self) -> None:
-        """For ever. What the store or a file does is logged, and counted."""
+        """Run forever. Failures of the store or of files are logged and counted."""
         while True:
             try:
                 await self._round()
@@ -105,8 +108,10 @@ class Mirror:
         )
 
     def _cutoff(self) -> int:
-        """The first epoch that is younger than what is kept; 0 where there is none. It is never later than the
-        newest epoch's time, so a clock that is ahead deletes nothing. Blocks. Raises DamagedFileError.
+        """Return the first epoch that is young enough to keep; 0 if there is none.
+
+        The time of reference is never later than the newest epoch's, so a clock that is ahead
+        deletes no epoch. Blocks. Raises DamagedFileError.
         """
         segments = self._archive.segments
         newest = next(segments.read(last), None) if (last := segments.last) else None

@@ -1,34 +1,95 @@
-"""Recovering the log from this archive: the first record of what it goes on as, and a snapshot behind it.
+"""Recover the log from this archive: write the first record of the new log, and a snapshot of it.
 
-The record goes to the end of the topic, whatever the topic still holds; the first recovery that stands there
-counts, whoever wrote it. Then this process ends, and begins behind the snapshot, as everybody else does.
+The record goes to the end of the topic, whatever the topic still holds. The first recovery in the
+topic counts, whichever process wrote it. Then this process ends, and restarts after the snapshot,
+as all others do.
 """
+
+from __future__ import annotations
 
 import asyncio
 import secrets
+import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
+from starlette.requests import Request
 
-from stele.catch_up.asked import LARGEST
 from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
+from stele.domain.cluster.model import LogRecovered
 from stele.domain.recovery.record import NewLog, Why, recovered
-from stele.domain.requests.decided import to_facts
+from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive, folded
-from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import head_of
+from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
+from stele.log.archive.snapshots import UnreadableSnapshotError, head_of
+from stele.log.chain import FROZEN
 from stele.log.codec import decode_epoch, encode_epoch
-from stele.log.errors import RecoveredError
-from stele.log.port import Log, LogPast, Record
+from stele.log.errors import LogError, RecoveredError
+from stele.log.fold import Start, recovered_from
+from stele.log.follower import LogFollower
+from stele.log.port import EpochsLog, Log, LogPast, Record
 from stele.log.recovery import first_recovery, start_after
-from stele.log.start import Start
 from stele.log.state_ids import next_state_id
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
+from stele.runtime.catch_up import CatchUp
+from stele.runtime.http import HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.retries import until_it_works
+
+# Parse the query parameters of catch-up requests: numbers, flags and ids.
+#
+# Malformed ones are rejected.
+
+
+STATE_ID_CHARS: Final = 32
+LARGEST: Final = 1 << 62
+MOST_DIGITS: Final = 19
+
+
+def number(request: Request, name: str, default: int, most: int) -> int:
+    text = request.query_params.get(name, "")
+    return _number(name, text, most) if text else default
+
+
+def numbers(request: Request, name: str, most: int, most_of_them: int) -> tuple[int, ...]:
+    """Parse the comma-separated numbers of a parameter, at most ``most_of_them``."""
+    texts = request.query_params.get(name, "").split(",")
+    if len(texts) > most_of_them:
+        raise HttpError(
+            400, "invalid", f"{name} has {len(texts)} numbers", hint=f"{most_of_them} at most."
+        )
+    return tuple(_number(name, text, most) for text in texts if text)
+
+
+def _number(name: str, text: str, most: int) -> int:
+    known = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    if not known or int(text) > most:
+        raise HttpError(
+            400, "invalid", f"{name}={text[:40]}", hint=f"It is a number from 0 to {most}."
+        )
+    return int(text)
+
+
+def flag(request: Request, name: str, default: str) -> bool:
+    text = request.query_params.get(name, default)
+    if text not in ("0", "1"):
+        raise HttpError(400, "invalid", f"{name}={text[:40]}", hint="It is 0 or 1.")
+    return text == "1"
+
+
+def state_id_in(request: Request, name: str) -> bytes:
+    text = request.query_params.get(name, "")
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if text and (len(text) != STATE_ID_CHARS or not found):
+        raise HttpError(400, "invalid", f"{name}={text[:40]}", hint="It is an id: 32 hex digits.")
+    return found
+
 
 READ_RECORDS: Final = 2000
 WRITE_S: Final = 30.0
@@ -41,12 +102,15 @@ log = get_logger(__name__)
 
 
 class NotRecoverable(Exception):
-    """The log is not recovered from here; the text says why and what to do."""
+    """The log cannot be recovered from here. The text states the reason and what to do."""
 
 
 class RecoverQuestion(NamedTuple):
-    """Go on after ``epoch``, which has ``state_id``: who asks, why, and the newest epoch and log that anybody
-    knew of. ``told_epoch`` is the newest that this replica could give when it was asked for its history.
+    """Asks to continue after ``epoch``, which has ``state_id``.
+
+    ``actor`` and ``reason`` go into the log. ``known_epoch`` and ``known_log_id`` are the newest
+    that any process has seen. ``told_epoch`` is the newest epoch that this replica could offer when
+    its history was requested.
     """
 
     epoch: int
@@ -65,10 +129,12 @@ Ends = Callable[[], Awaitable[tuple[int, int]]]
 async def recover(
     keeper: Keeper, topic: Log, ends: Ends, asked: RecoverQuestion, more: list[Archived]
 ) -> RecoveredAnswer:
-    """The log goes on after the epoch that is asked for; ``more`` are epochs that follow what is here.
+    """Continue the log after the requested epoch.
 
-    The reader of this process has ended. Raises NotRecoverable, LogError, DamagedFileError, OSError, and
-    TimeoutError when the topic does not take the record.
+    ``more`` are epochs that follow those in the archive.
+
+    The reader of this process has ended. Raises NotRecoverable, LogError, DamagedFileError,
+    OSError, and TimeoutError when the topic does not take the record.
     """
     start = await asyncio.to_thread(_image, keeper.archive, asked, more)
     begin, end = await _answered(ends)
@@ -100,10 +166,10 @@ async def recover(
 async def check(
     keeper: Keeper, topic: LogPast, ends: Ends, asked: RecoverQuestion, more: list[Archived]
 ) -> RecoverableAnswer:
-    """What ``recover`` would be refused for by what the archive and the topic hold now; nothing is written.
+    """Raise what ``recover`` would raise, judged by the present archive and topic.
 
-    A topic whose leader does not answer is not looked at. Raises NotRecoverable, LogError,
-    DamagedFileError.
+    No file or record is written. A topic whose leader does not answer is not checked. Raises
+    NotRecoverable, LogError, DamagedFileError.
     """
     start = await asyncio.to_thread(_image_beside, keeper.archive, asked, more)
     try:
@@ -119,21 +185,26 @@ async def check(
 
 
 def _after(start: Start, there: Record) -> Start:
-    """Where readers begin behind the recovery that is there. Raises NotRecoverable if that is not from here."""
+    """Return where readers begin after the existing recovery.
+
+    Raises NotRecoverable when that recovery continues from another epoch.
+    """
     try:
         return start_after(start.image, there)
     except RecoveredError as error:
         raise NotRecoverable(
-            f"The log was recovered before, from another epoch: {error} Start this replica again: it takes"
-            f" over what the others hold. If nobody has anything of log {error.recovered.log_id} any more,"
-            " delete the topic and recover again: it goes on from here then. The dry run shows who has what of"
-            " which log."
+            f"The log was recovered before, from another epoch: {error} Restart this replica: it takes"
+            f" over the others' epochs. If no replica has anything of log {error.recovered.log_id} any more,"
+            " delete the topic and recover again: the log then continues from here. The dry run shows the"
+            " epochs of each replica."
         ) from error
 
 
 def lacking(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> list[Archived]:
-    """What this archive lacks of ``more``, as can be said before anything is folded or stopped. Blocks. Raises
-    NotRecoverable where both do not lead to the state that is asked for, DamagedFileError.
+    """Return those of ``more`` that this archive lacks, before any folding or stopping. Blocks.
+
+    Raises NotRecoverable when archive and ``more`` do not lead to the requested state, and
+    DamagedFileError.
     """
     last = archive.newest_image()
     fresh = [record for record in more if last < record.epoch <= asked.epoch]
@@ -150,19 +221,23 @@ def lacking(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> l
 
 
 def _check_not_grown(archive: Archive, asked: RecoverQuestion) -> None:
-    """Raises NotRecoverable where the archive has got later epochs since it was asked what it holds, so that
-    nobody has chosen to give these up.
+    """Raise NotRecoverable when the archive has gained later epochs since it reported its history.
+
+    The operator has not chosen to give these up.
     """
     last = archive.newest_image()
     if last > max(asked.told_epoch, asked.epoch) and not asked.force:
         raise NotRecoverable(
-            f"This archive has epochs up to {last} by now, and had told of {asked.told_epoch}: those after"
-            f" {asked.epoch} would be given up, of which nobody knew. Recover again."
+            f"This archive now has epochs up to {last}, and had reported {asked.told_epoch}: those after"
+            f" {asked.epoch} would be lost without notice. Recover again."
         )
 
 
 def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
-    """The image to go on from; what this archive lacks of it is kept first. In a thread."""
+    """Return the image to continue from, and first archive the epochs that it lacks.
+
+    Runs in a thread.
+    """
     fresh = lacking(archive, asked, more)
     if fresh:
         archive.segments.adopt(fresh)
@@ -170,7 +245,7 @@ def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> St
 
 
 def _image_beside(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
-    """The same, and nothing is kept."""
+    """Return the same image as ``_image`` without archiving anything."""
     fresh = lacking(archive, asked, more)
     if not fresh:
         return image_at(archive, asked.epoch, asked.state_id)
@@ -183,7 +258,10 @@ def _image_beside(archive: Archive, asked: RecoverQuestion, more: list[Archived]
 
 
 def image_at(archive: Archive, epoch: int, state_id: bytes) -> Start:
-    """What the archive leads to at this epoch. Blocks. Raises NotRecoverable when that is another state."""
+    """Return the start after this epoch of the archive.
+
+    Blocks. Raises NotRecoverable if its state differs.
+    """
     begun, _ = archive.begin(decided=True, at_most=epoch)
     start = archive.fold_on(begun, epoch)
     _check_is_asked_for(start.image.epoch, start.image.state_id, epoch, state_id)
@@ -199,8 +277,10 @@ def _check_is_asked_for(epoch: int, state_id: bytes, asked: int, asked_state_id:
 
 
 async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Record | None:
-    """The first recovery of this log, or of one that came from it, that the topic holds. Raises LogError, and
-    TimeoutError where records before ``end`` are not given: nobody knows what these are.
+    """Return the first recovery in the topic of this log, or of a log that descends from it.
+
+    Raises LogError, and TimeoutError when records before ``end`` are not delivered: their content
+    is unknown.
     """
     offset = begin
     while offset < end:
@@ -213,8 +293,10 @@ async def recovery_in(topic: LogPast, log_id: bytes, begin: int, end: int) -> Re
 
 
 async def _given(topic: LogPast, offset: int, limit: int) -> list[Record]:
-    """What a topic has that ends behind ``offset``. Raises LogError, and TimeoutError where it gives nothing:
-    reading has a client of its own, which may have asked a leader that was replaced.
+    """Read a topic that is known to end after ``offset``.
+
+    Raises LogError, and TimeoutError when it delivers nothing. The reading client may have asked a
+    replaced leader.
     """
     records = await topic.read(offset, limit)
     if not records:
@@ -225,20 +307,23 @@ async def _given(topic: LogPast, offset: int, limit: int) -> list[Record]:
 
 
 class _AskedAgain:
-    """A topic that is asked again for what it does not give."""
+    """A topic whose reads are repeated until they return records."""
 
     def __init__(self, topic: LogPast) -> None:
         self._topic = topic
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        """Raises LogError, TimeoutError."""
+        """Read records, with retries. Raises LogError, TimeoutError."""
         return await _answered(lambda: _given(self._topic, offset, limit))
 
 
 async def _answered(
     ask: Callable[[], Awaitable[T]], passing: tuple[type[Exception], ...] = (TimeoutError,)
 ) -> T:
-    """What a broker answers; where that is an error which passes it is asked again. Raises TimeoutError."""
+    """Return a broker's answer, and retry on ``passing`` errors.
+
+    Raises TimeoutError after ``WRITE_S``.
+    """
 
     def is_passing(error: Exception) -> bool:
         if isinstance(error, passing):
@@ -255,10 +340,11 @@ async def _answered(
 async def _write(
     topic: Log, ends: Ends, before: int, start: Start, asked: RecoverQuestion
 ) -> tuple[Record, bool]:
-    """Append the record, and give the first recovery from offset ``before`` on, where the topic was looked
-    through to; and whether it is another's, which came meanwhile.
+    """Append the record.
 
-    Raises NotRecoverable, LogError, TimeoutError.
+    Return the first recovery from offset ``before`` on, and whether another wrote it.
+
+    The topic was searched up to ``before`` already. Raises NotRecoverable, LogError, TimeoutError.
     """
     look = await _answered(lambda: topic.look(None))
     now_ms = time.time_ns() // 1_000_000
@@ -281,6 +367,8 @@ async def _write(
         _, end = await ends()
         return await recovery_in(topic, start.image.log_id, before, end)
 
+    # The position in the topic decides. Read it back, because another replica may have recovered
+    # first.
     async with asyncio.timeout(WRITE_S):
         while True:
             found = await _answered(look_through, (TimeoutError, KafkaException))
@@ -290,8 +378,9 @@ async def _write(
 
 
 def keep(archive: Archive, start: Start, after: Start, there: Record) -> None:
-    """The first epoch of the new log, and a snapshot of it; what came after the old one's end is set aside.
-    Blocks.
+    """Archive the first epoch of the new log and a snapshot of it.
+
+    Later epochs of the old log are set aside. Blocks.
     """
     lost = archive.set_aside_after(start.image.epoch, start.image.log_id.hex())
     if lost:
@@ -301,3 +390,121 @@ def keep(archive: Archive, start: Start, after: Start, there: Record) -> None:
     assert after.anchor is not None
     head = head_of(after.image, after.next_offset, after.anchor, epoch.at_ms)
     archive.snapshots.write(after.image, head, to_facts(after.image.decided))
+
+
+# Completes a recovery whose record is in the topic but whose snapshot may be out of reach.
+#
+# The replica that wrote the record may have died before it had a snapshot, or before others had a
+# copy. This archive then does the same as ``stele recover``, except for writing the record, which
+# exists.
+#
+# The recovery record is the first one in the topic, so it counts. While no record follows it, no
+# process has relied on it. If a replica holds later epochs of the old log then, an operator must
+# choose the epoch from which the log continues.
+
+
+FIRST_PAUSE_S: Final = 1.0
+LAST_PAUSE_S: Final = 30.0
+"""Longest pause between two attempts; each reads the topic up to the recovery, or all of it."""
+UNKNOWN: Final = (
+    KafkaException,
+    TimeoutError,
+    OSError,
+    DamagedFileError,
+    UnreadableSnapshotError,
+    struct.error,  # a record in the topic cannot be parsed
+)
+
+
+class Finisher:
+    """Completes the recovery of the log that ``follower`` has stopped reading."""
+
+    def __init__(
+        self, keeper: Keeper, follower: LogFollower, epochs: EpochsLog, others: CatchUp
+    ) -> None:
+        self._keeper = keeper
+        self._follower = follower
+        self._epochs = epochs
+        self._others = others
+        self._pause_s = FIRST_PAUSE_S
+        self._next_s = 0.0
+
+    async def finish(self) -> bool:
+        """Try to complete the recovery. Return True when the process must restart.
+
+        It must restart when this archive is of the recovered log, or when it cannot be written.
+        Attempts are throttled, however often this is called.
+        """
+        if time.monotonic() < self._next_s or self._keeper.is_closed:
+            return False
+        try:
+            if await self._finish():
+                return True
+        except (LogError, NotRecoverable, NotArchivedError) as error:
+            log.warning("the log does not continue from here", why=str(error))
+        except UNKNOWN as error:
+            log.warning("whether the log continues from here is unknown", why=str(error))
+        self._next_s = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
+        return False
+
+    async def _finish(self) -> bool:
+        log_id = self._follower.image.log_id
+        begin, end = await self._epochs.ends()
+        there = await recovery_in(self._epochs, log_id, begin, end)
+        fact = None if there is None else recovered_from(log_id, *there)
+        if there is None or fact is None or fact.from_log_id != log_id.hex():
+            return False
+        if not await self._is_followed(fact, there.offset + 1, end) and await self._is_longer(fact):
+            return False
+        return await self._keep(fact, there)
+
+    async def _is_followed(self, fact: LogRecovered, begin: int, end: int) -> bool:
+        """Return whether another process has appended after the recovery and may have relied on it.
+
+        A second copy of the recovery record itself does not count.
+        """
+        if begin >= end:
+            return False
+        found = await self._epochs.read(begin, min(READ_RECORDS, end - begin))
+        heads = (FROZEN.unpack_from(value) for _, value in found)
+        first = fact.last_epoch + 1
+        return any(
+            log_id.hex() == fact.log_id and epoch > first for _, _, log_id, _, epoch, _ in heads
+        )
+
+    async def _is_longer(self, fact: LogRecovered) -> bool:
+        """Return whether this replica, or another that answers, holds epochs that the recovery
+        gives up.
+        """
+        archives = [answer for _, answer in await self._others.archives()]
+        held = [
+            max(answer.epoch, *(span.last for span in answer.spans), 0)
+            for answer in archives
+            if answer.log_id == fact.from_log_id
+        ]
+        own = self._follower.image.epoch, self._keeper.archive.segments.last
+        return max(*held, *own) > fact.last_epoch
+
+    async def _keep(self, fact: LogRecovered, there: Record) -> bool:
+        keeper, state_id = self._keeper, bytes.fromhex(fact.state_id)
+        async with keeper.recovering:
+            if keeper.is_closed:
+                return False  # a recovery from here is under way and will end the process
+            start = await asyncio.to_thread(image_at, keeper.archive, fact.last_epoch, state_id)
+            after = start_after(start.image, there)
+            self._follower.stop()
+            # The archive must not change while it is rewritten, so the keeper is closed first.
+            try:
+                await keeper.close()
+                await asyncio.to_thread(keep, keeper.archive, start, after, there)
+            except (OSError, DamagedFileError) as error:
+                log.error("the continuation of the log cannot be stored", why=str(error))
+                return True
+        log.warning(
+            "the log was recovered from an epoch of this archive: the archive continues from there",
+            log_id=fact.log_id,
+            epoch=after.image.epoch,
+            offset=there.offset,
+        )
+        return True

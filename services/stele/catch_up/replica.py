@@ -1,4 +1,7 @@
-"""The life of a replica: what it follows, what goes on beside it, and how it ends. No broker is named."""
+"""The life of a replica: what it follows, which jobs run beside it, and how it ends.
+
+No broker is named.
+"""
 
 import asyncio
 import contextlib
@@ -17,11 +20,11 @@ from stele.catch_up.filling import (
     keep_beginning,
     reachable,
 )
-from stele.catch_up.finishing import Finisher
 from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import (
+    Finisher,
     NotRecoverable,
     RecoverQuestion,
     check,
@@ -31,17 +34,16 @@ from stele.catch_up.recovering import (
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.sources import Givers
 from stele.catch_up.telling import Held, Own, Submits, tell
-from stele.catch_up.trimming import Trimmer
-from stele.catch_up.truncating import Delete, truncate
+from stele.catch_up.trimming import Delete, Trimmer, truncate
 from stele.domain.archive.retention import Point
 from stele.domain.facts import Epoch
 from stele.log.archive.archive import Archive
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived
 from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.errors import TruncatedError
+from stele.log.fold import Start
 from stele.log.follower import LogFollower
 from stele.log.port import EpochsLog
-from stele.log.start import Start
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.follow import Followed, on_stray, reading
 from stele.runtime.logs import get_logger
@@ -51,19 +53,22 @@ from stele.runtime.starting import AskEnds
 
 LOST_PAUSE_S: Final = 2.0
 LAST_ANSWER_S: Final = 0.5
-"""So long an answer takes that is given before the process ends."""
+"""Delay before the process ends, in seconds, so that the last answer is sent."""
 
 log = get_logger(__name__)
 
 
 class Ports(NamedTuple):
-    """What a replica has to do with outside of its folder and the other replicas. ``end`` ends the process."""
+    """The replica's access to everything but its folder and the other replicas.
+
+    ``end`` ends the process.
+    """
 
     open_log: Callable[[], EpochsLog]
     is_topic_missing: Callable[[], Awaitable[bool]]
-    """Raises NotRecoverable where nobody tells."""
+    """Raises NotRecoverable when the answer is unknown."""
     make_topic: Callable[[], Awaitable[bool]]
-    """Make the topic of the log if there is none; whether it was missing. Raises NotRecoverable."""
+    """Create the log's topic if it is missing, and return whether it was. Raises NotRecoverable."""
     delete: Delete
     commander: Callable[[], AbstractAsyncContextManager[Submits]]
     end: Callable[[], None]
@@ -73,10 +78,10 @@ class Ports(NamedTuple):
 async def archiving(
     keeper: Keeper, givers: Givers, ports: Ports
 ) -> AsyncIterator[tuple[Followed, AskEnds]]:
-    """Follow the log inside the block, behind what the archive holds, and keep each winner.
+    """Follow the log inside the block, after what the archive holds, and archive each winner.
 
-    Gives what is followed, and where the topic begins and ends. Raises ConfigurationError when the archive
-    is another cluster's.
+    Yields the followed log and a function that returns the ends of the topic. Raises
+    ConfigurationError when the archive is another cluster's.
     """
     epochs = ports.open_log()
     start = await asyncio.to_thread(keeper.begin)
@@ -118,8 +123,10 @@ async def _waiting(
     keeper: Keeper,
     end: Callable[[], None],
 ) -> AsyncIterator[Followed]:
-    """Read nothing inside the block, and say why: the archive is given to whoever asks, and the log can be
-    recovered from it. The process begins anew as soon as the log can be reached.
+    """Read nothing inside the block, and report why.
+
+    The archive is still served, and the log can be recovered from it. The process restarts when the
+    log becomes reachable.
     """
 
     async def until_reached() -> None:
@@ -128,7 +135,7 @@ async def _waiting(
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
             if keeper.is_closed:
-                return  # the log is recovered from here
+                return  # the log is being recovered from here
             try:
                 await reach()
             except TruncatedError as error:
@@ -151,7 +158,10 @@ async def _waiting(
 
 
 class Jobs(NamedTuple):
-    """Who works beside the answers. ``mirroring`` puts the archive into the store, where there is one."""
+    """The parts that the background jobs of a replica use.
+
+    ``mirroring`` copies the archive to the store, if any.
+    """
 
     folder: Path
     identity: ReplicaIdentity
@@ -164,9 +174,9 @@ class Jobs(NamedTuple):
 
 
 async def working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) -> None:
-    """All that goes on beside the answers. Ends when the disk does not take what comes.
+    """Run all background jobs. Ends when the disk fails.
 
-    Raises ConfigurationError when the folder is a copy that another process runs with too.
+    Raises ConfigurationError when the folder is a copy that another process uses too.
     """
     try:
         await _working(jobs, followed, ends, ports)
@@ -184,6 +194,7 @@ async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) 
     async with asyncio.TaskGroup() as group:
         group.create_task(jobs.keeper.run())
         group.create_task(_fill(jobs, began, follower))
+        # A replica that is still behind would announce and truncate by an old state.
         await followed.caught_up.wait()
         group.create_task(tell(ports.commander, image, jobs.own))
         is_certain = lambda: follower.failure is None and not follower.in_doubt  # noqa: E731
@@ -200,10 +211,10 @@ async def recover_and_end(
     asked: RecoverQuestion,
     more: list[Archived],
 ) -> RecoveredAnswer:
-    """Recover the log, answer, and end; one after the other. Raises as ``recover`` does.
+    """Recover the log, answer, and end the process, in this order. Raises as ``recover`` does.
 
-    A topic that nobody made anew is made here: until then readers wait for it, and no reader fails. Who does
-    not have what is asked for stays as it is: what it has may be what another one asks for.
+    A missing topic is created here. Readers wait for it until then, and none fails. A replica that
+    lacks the requested epoch stays as it is, because another recovery may need its archive.
     """
     async with keeper.recovering:
         return await _recover_and_end(keeper, followed.follower, ports, asked, more)
@@ -216,7 +227,7 @@ async def check_recoverable(
     asked: RecoverQuestion,
     more: list[Archived],
 ) -> RecoverableAnswer:
-    """What ``recover_and_end`` would be refused for: nothing is made, written or ended. Raises as it does."""
+    """Raise what ``recover_and_end`` would raise, without creating, writing or ending anything."""
     async with keeper.recovering:
         if await ports.is_topic_missing():
             await asyncio.to_thread(lacking, keeper.archive, asked, more)
@@ -230,7 +241,9 @@ async def check_recoverable(
 
 
 def _check_is_needed(follower: LogFollower, asked: RecoverQuestion) -> None:
-    """Raises NotRecoverable."""
+    """Raise NotRecoverable when this replica reads the log without trouble and ``force`` is not
+    set.
+    """
     if follower.failure is None and not asked.force:
         raise NotRecoverable(
             f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
@@ -248,6 +261,7 @@ async def _recover_and_end(
     was_missing = await ports.make_topic()
     if not was_missing:
         _check_is_needed(follower, asked)
+    # Check before the reader stops. A refused recovery must leave this replica running.
     await asyncio.to_thread(lacking, keeper.archive, asked, more)
     follower.stop()
     await keeper.close()
@@ -261,8 +275,9 @@ async def _recover_and_end(
 
 
 async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
-    """Get what is missing, for ever: a file may turn out to be damaged later. Where the log is lost an operator
-    waits for it.
+    """Fetch missing epochs, forever, because a file may turn out to be damaged later.
+
+    Pauses are shorter when the log is lost, because an operator waits for the result.
     """
 
     async def pause(most_s: float) -> None:
@@ -293,7 +308,10 @@ def own_of(
     archive: Archive,
     trimmer: Trimmer,
 ) -> Own:
-    """What this replica can answer for now: a file that somebody deletes is missing from then on."""
+    """Return what this replica can answer for now.
+
+    Files that were deleted by hand are no longer included.
+    """
     if deleted := archive.forget_deleted():
         log.error("files of the archive were deleted by somebody", files=deleted)
     snapshots = archive.snapshots.all()
@@ -314,4 +332,4 @@ def own_of(
 
 
 async def no_mirror() -> None:
-    """There is no store."""
+    """Replace the mirror when there is no store. Returns at once."""

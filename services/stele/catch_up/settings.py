@@ -42,7 +42,11 @@ class CatchUpSettings(ServiceSettings, frozen=True, kw_only=True):
     ] = ""
     archive_store_interval_s: Annotated[
         float,
-        Meta(gt=0, le=86_400, description="What has come is put into the store so often; seconds."),
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Interval for copying new epochs into the store, in seconds.",
+        ),
     ] = 60.0
     archive_store_timeout_s: Annotated[
         float,

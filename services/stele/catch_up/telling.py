@@ -1,4 +1,6 @@
-"""What a replica says in the log: that it is there, what it holds, and how far to truncate."""
+"""The commands that a replica sends: it announces itself and its snapshots, and proposes
+truncation.
+"""
 
 import asyncio
 import contextlib
@@ -10,7 +12,10 @@ from typing import Final, NamedTuple, Protocol
 from confluent_kafka import KafkaException
 
 from stele.catch_up.identity import ReplicaIdentity
-from stele.domain.archive.commands import (
+from stele.domain.archive.decide import is_told, to_admit
+from stele.domain.archive.model import (
+    SNAPSHOTS_KEPT,
+    TRUNCATE_BEHIND,
     AdmitDivergence,
     AgreeToTrim,
     AnnounceReplica,
@@ -21,18 +26,15 @@ from stele.domain.archive.commands import (
     TruncateLog,
     WithdrawSnapshot,
 )
-from stele.domain.archive.divergence import is_told, to_admit
-from stele.domain.archive.limits import SNAPSHOTS_KEPT, TRUNCATE_BEHIND
-from stele.domain.archive.retention import Point, to_propose, trimming
-from stele.domain.archive.truncation import truncatable
+from stele.domain.archive.retention import Point, to_propose, trimming, truncatable
 from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState
 from stele.domain.requests.ids import asking_ms, named, state_time_ms
 from stele.domain.requests.not_taken import moved_on
+from stele.log.archive.container import Span
 from stele.log.archive.snapshots import SnapshotHead
-from stele.log.archive.spans import Span
 from stele.log.commander import NotTakenError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
@@ -42,7 +44,7 @@ MOMENT_S: Final = 0.02
 NS_IN_MS: Final = 1_000_000
 SUBMIT_S: Final = 10.0
 PAUSE_S: Final = 10.0
-"""After a refusal, and after silence."""
+"""Pause after a refusal and after a timeout, in seconds."""
 
 _REASONS: Final[dict[type, str]] = {
     AdmitDivergence: "the members have another snapshot",
@@ -55,7 +57,7 @@ log = get_logger(__name__)
 
 
 class Held(NamedTuple):
-    """A snapshot on this replica's disk that it can answer for."""
+    """A snapshot on this replica's disk whose content is verified."""
 
     head: SnapshotHead
     hash: str
@@ -63,7 +65,9 @@ class Held(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What this replica is, and what it holds: its newest snapshots, the epochs of all, and its segments."""
+    """The replica and its holdings: its newest snapshots, the epochs of all of them, and its
+    segments.
+    """
 
     identity: ReplicaIdentity
     dc: str
@@ -73,22 +77,23 @@ class Own(NamedTuple):
     points: tuple[Point, ...]
     spans: tuple[Span, ...]
     vote: AgreeToTrim | None = None
-    """What it has to say to where the archive is to begin."""
+    """This replica's agreement to the proposed beginning of the archive, if any."""
 
     @property
     def epochs(self) -> frozenset[int]:
-        """Of all its snapshots."""
+        """Epochs of all its snapshots."""
         return frozenset(point.epoch for point in self.points)
 
     @property
     def actor(self) -> str:
-        """In whose name it is said."""
+        """Name of the actor in this replica's commands."""
         return f"catch-up {self.identity.replica_id}"
 
 
 def to_say(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
-    """The next thing that the log does not say yet, and takes now; ``now_ms`` is the time by which readers are
-    lost. Pure.
+    """Return the next command that the log still lacks and would accept now, or None. Pure.
+
+    ``now_ms`` is the time that decides which readers are lost.
     """
     identity = own.identity
     if not takes_from(image.commits, own.actor):
@@ -112,7 +117,9 @@ def to_say(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
 
 
 def address_of(image: Image, own: Own) -> str:
-    """Where the log says that the process with this folder is; empty when it does not know the folder."""
+    """Return the address that the log has for this folder; empty when the log does not have the
+    folder.
+    """
     known = image.archive.replicas.get(own.identity.replica_id)
     return known.address if known is not None and known.folder_id == own.identity.folder_id else ""
 
@@ -127,8 +134,9 @@ def _divergence(image: Image, own: Own) -> ArchiveCommand | None:
 
 
 def _snapshots(image: Image, own: Own) -> ArchiveCommand | None:
-    """What it has, and then what it has lost; but first what it has lost of newer ones, since the log keeps the
-    newest alone.
+    """Return the next announcement, or the next withdrawal of a lost snapshot.
+
+    Withdrawals of newer snapshots come first, since the log keeps only the newest announcement.
     """
     said = image.archive.announced(own.identity.replica_id)
     announced = {s.epoch: (s.hash, s.first_epoch) for s in said}
@@ -152,7 +160,7 @@ def _vote(image: Image, own: Own) -> ArchiveCommand | None:
 
 
 def _as_member(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
-    """How far the log and the archive go back."""
+    """Return a command on how far back the log and the archive reach, if one is due."""
     if TRUNCATE_BEHIND.of(image.features.settings):
         found = truncatable(image, now_ms)
         if found.epoch:
@@ -169,14 +177,16 @@ def _as_member(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
 
 
 def _announcement(image: Image, own: Own, held: Held) -> AnnounceSnapshot | None:
-    """None for a snapshot before whose epoch something is missing here, or that nobody needs any more."""
+    """Return the announcement of a snapshot; None when epochs before it are missing or it is
+    outdated.
+    """
     head = held.head
     span = next((s for s in own.spans if s.first <= head.epoch <= s.last), None)
     trimmed = image.archive.trimmed_epoch
     if span is None or head.epoch < max(image.archive.truncated_epoch, trimmed):
         return None
     if head.log_id != image.log_id.hex():
-        return None  # of a log that this one was recovered from
+        return None  # of a log from which this one was recovered
     return AnnounceSnapshot(
         replica_id=own.identity.replica_id,
         epoch=head.epoch,
@@ -191,7 +201,10 @@ def _announcement(image: Image, own: Own, held: Held) -> AnnounceSnapshot | None
 
 
 def _first(span: Span, own: Own, trimmed: int) -> int:
-    """The first epoch that it answers for: what the archive begins with is that epoch's snapshot."""
+    """Return the first epoch that the replica can serve.
+
+    At the archive's beginning that needs its snapshot.
+    """
     if span.first < trimmed or trimmed == 0:
         return max(span.first, trimmed)
     return span.first if trimmed in own.epochs else max(span.first, trimmed + 1)
@@ -200,9 +213,11 @@ def _first(span: Span, own: Own, trimmed: int) -> int:
 def envelope_of(
     image: Image, own: Own, command: ArchiveCommand, wall_ms: int, horizon_ms: int = -1
 ) -> Envelope:
-    """Replicas that want the same truncation at once send one request; what is said again is the same request
-    as long as the log has not moved. ``wall_ms`` is this machine's time; ``horizon_ms`` is what the log said
-    when the last id was too old.
+    """Wrap the command in an envelope with a deterministic request id.
+
+    Replicas that want the same truncation at once send one request. A repetition is the same
+    request while the log has not moved. ``wall_ms`` is this machine's time. ``horizon_ms`` is the
+    horizon that the log reported when the last id was too old.
     """
     name = command_name(command)
     who = "" if isinstance(command, TruncateLog | TrimArchive) else own.identity.replica_id
@@ -217,7 +232,7 @@ def envelope_of(
 
 
 class Submits(Protocol):
-    """Who takes commands; see ``Commander``."""
+    """Accepts commands; see ``Commander``."""
 
     @property
     def horizon_ms(self) -> int: ...
@@ -230,10 +245,12 @@ async def tell(
     image: Callable[[], Image],
     own: Callable[[], Own],
 ) -> None:
-    """Say it, for ever. What the log refuses is logged, and said again later; at once under an id behind a
-    later horizon. ``own`` is asked in a thread.
+    """Send the due commands, forever. ``own`` is called in a thread.
 
-    Raises ConfigurationError when another process says that it has this folder.
+    A refusal is logged and the command is sent again later. If the horizon has moved, it is sent
+    again at once under a newer id.
+
+    Raises ConfigurationError when another process announces this folder.
     """
     was_known = False
     async with commanding() as commander:
@@ -272,7 +289,7 @@ async def _say(commander: Submits, envelope: Envelope) -> bool:
 
 
 async def _until_moved(image: Callable[[], Image], before: Image) -> None:
-    """What was taken is read a moment later."""
+    """Wait until the accepted command is read from the log, at most ``LOOK_S``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LOOK_S):
             while image() is before:  # noqa: ASYNC110

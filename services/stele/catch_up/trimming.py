@@ -1,38 +1,49 @@
-"""The beginning of the archive moves as the log says: this replica agrees to it once it can, and then deletes.
+"""Moves the beginning of the archive as the log states: the replica first agrees, and later
+deletes.
 
-It agrees once it has checked its own snapshot of the epoch, has every epoch from there on, and has put what is
-before it into its store, if it has one. It deletes by the same conditions, whatever the others have agreed to.
+Three conditions must hold. Its own snapshot of the epoch is checked, every epoch from there on is
+here, and the store, if any, holds everything before. Deletion needs the same conditions, whatever
+the others have agreed to.
 """
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
 from stele.catch_up import metrics
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper, KeeperClosedError
-from stele.domain.archive.commands import AgreeToTrim
-from stele.domain.archive.facts import TrimProposed
+from stele.domain.archive.model import AgreeToTrim, TrimProposed
 from stele.domain.image import Image
-from stele.log.archive.container import DamagedFileError
+from stele.log.admin import answer_of
+from stele.log.archive.container import DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError
-from stele.log.archive.spans import NotArchivedError
+from stele.log.brokers import Brokers
 from stele.log.errors import LogError
 from stele.runtime.answers.catch_up import StoreAnswer
 from stele.runtime.logs import get_logger
+from stele.runtime.starting import AskEnds
 
 LOOK_S: Final = 1.0
 AGAIN_S: Final = 30.0
-"""After something that could not be read."""
+"""Pause after a read failure, in seconds."""
 
 Store = Callable[[], StoreAnswer]
-"""How far the store is."""
+"""Returns the progress of the store."""
 
 log = get_logger(__name__)
 
 
 class Trimmer:
-    """``vote`` is what this replica has to say to what is proposed; None until it is certain."""
+    """Agrees to trims and performs them.
+
+    ``vote`` is this replica's agreement; None until it is certain.
+    """
 
     def __init__(
         self,
@@ -43,17 +54,20 @@ class Trimmer:
     ) -> None:
         self.vote: AgreeToTrim | None = None
         self._voted_on: TrimProposed | None = None
-        """One epoch may be proposed twice, and the second time with another state id."""
+        """The proposal that the vote answers.
+
+        An epoch may be proposed again with another state id.
+        """
         self._keeper = keeper
         self._image = image
         self._seen = (0, 0)
-        """The beginning that the log says, and the newest epoch when that was seen first."""
+        """The archive's beginning in the log, and the newest epoch when it was first seen."""
         self._identity = identity
         self._store = store
         self._last_told = ""
 
     async def run(self) -> None:
-        """For ever. What cannot be read is logged, and tried again."""
+        """Run forever. Read failures are logged and retried."""
         while True:
             try:
                 await self.look()
@@ -70,7 +84,7 @@ class Trimmer:
                 await asyncio.sleep(AGAIN_S)
 
     async def look(self) -> None:
-        """Do what can be done. Raises what reading and writing the archive does."""
+        """Do one step. Raises the errors of reading and writing the archive."""
         image, keeper = self._image(), self._keeper
         archive = image.archive
         proposed, trimmed = archive.proposed, archive.trimmed
@@ -83,6 +97,8 @@ class Trimmer:
         if proposed is None:
             self.vote = None
         elif self.vote is None or self._voted_on != proposed:
+            # Clear the old vote first. It must not stand for the new proposal if the snapshot
+            # cannot be read.
             self.vote, self._voted_on = None, proposed
             if self._is_there(proposed.epoch):
                 state_id = bytes.fromhex(proposed.state_id)
@@ -105,7 +121,9 @@ class Trimmer:
         log.info("the archive begins later", epoch=epoch, deleted=gone)
 
     def _is_certain(self) -> bool:
-        """What the log says is in this archive too: a recovery of the log from here knows of it."""
+        """Return whether this archive contains the trim itself, so that a recovery from here
+        preserves it.
+        """
         return self._keeper.archive.segments.last >= self._seen[1]
 
     def _is_to_go(self, epoch: int) -> bool:
@@ -114,7 +132,9 @@ class Trimmer:
         return any(e < epoch for e in (*snapshots, *(s.first for s in archive.segments.spans())))
 
     def _is_there(self, epoch: int) -> bool:
-        """Every epoch from this one on is here, and what is before it is in the store."""
+        """Return whether every epoch from this one on is here, and the store has everything
+        before it.
+        """
         segments = self._keeper.archive.segments
         if not segments.first <= epoch <= segments.last:
             self._tell(f"epochs from {epoch} on are not all here yet")
@@ -127,16 +147,73 @@ class Trimmer:
         return True
 
     def _tell(self, why: str) -> None:
-        """Once."""
+        """Log the reason, once until it changes."""
         if why != self._last_told:
             log.info("the archive is not trimmed yet", why=why)
         self._last_told = why
 
 
 def older_in(image: Image) -> str:
-    """Where the epochs are that were deleted from the archive, for people; empty when none were."""
+    """Return where the deleted epochs of the archive can be found, as text; empty when none are
+    deleted.
+    """
     trimmed = image.archive.trimmed
     if trimmed is None:
         return ""
     where = f"; {', '.join(trimmed.stores)} has older ones" if trimmed.stores else ""
     return f"The archive begins at epoch {trimmed.epoch}{where}."
+
+
+# Delete from the topic what the log permits to delete (``LogTruncated``).
+#
+# Every replica does it.
+
+
+TRUNCATING_LOOK_S: Final = 2.0
+DELETE_S: Final = 10.0
+
+
+Delete = Callable[[int], None]
+"""Deletes the topic's records before an offset. Blocks. Raises KafkaException, TimeoutError."""
+
+
+async def truncate(
+    delete: Delete,
+    image: Callable[[], Image],
+    ends: AskEnds,
+    is_certain: Callable[[], bool],
+) -> None:
+    """Delete, forever, the records that the followed log marks as truncated.
+
+    It deletes only while it is certain that the topic holds that log. Offsets of another log mean
+    other records.
+    """
+    done = 0
+    while True:
+        truncated = image().archive.truncated
+        if (
+            truncated is not None
+            and is_certain()
+            and truncated.offset > done
+            and truncated.log_id == image().log_id.hex()
+        ):
+            try:
+                if (await ends()).begin < truncated.offset:
+                    await asyncio.to_thread(delete, truncated.offset)
+                    log.info(
+                        "the topic is truncated", epoch=truncated.epoch, begin=truncated.offset
+                    )
+                done = truncated.offset
+            except (KafkaException, TimeoutError) as error:
+                log.warning("the topic is not truncated yet", why=str(error))
+        await asyncio.sleep(TRUNCATING_LOOK_S)
+
+
+def delete_records(brokers: Brokers, topic: str, offset: int) -> None:
+    """A ``Delete`` of a topic's only partition. Raises KafkaException, TimeoutError."""
+    admin = AdminClient(brokers.client())
+    asked = admin.delete_records(
+        [TopicPartition(topic, 0, offset)], request_timeout=DELETE_S, operation_timeout=DELETE_S
+    )
+    for answer in asked.values():
+        answer_of(answer, DELETE_S + 1)

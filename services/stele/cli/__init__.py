@@ -1,1 +1,1 @@
-"""The command line: one file per command group in ``commands``, what they share beside it."""
+"""The command line. ``commands`` has one file per group; shared code is beside it."""

@@ -1,4 +1,7 @@
-"""HTTP to the services: time limits, all addresses of a service, retries that keep the request id."""
+"""HTTP to the services: time limits, all addresses of a service, retries with one request id.
+
+Some services are optional: their answers only add details.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +28,38 @@ from stele.runtime.answers.errors import LASTING, ErrorBody
 if TYPE_CHECKING:
     import ssl
 
+
+import contextlib
+
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 2.0
 RETRY_FOR_S = 30.0
-"""A killed service is back within seconds; a supervisor's longest back-off is 10 s."""
+"""Limit of retries. A killed service is back within seconds; a supervisor's longest back-off is 10
+s."""
 RETRY_WAIT_S = 0.1
 RETRY_WAIT_MAX_S = 2.0
 LEAST_S = 0.05
-"""With less time left nothing is tried any more."""
+"""Least time for an attempt. With less time left, none is made."""
 ASK_S = 3.0
-"""For an answer that only adds to what is shown."""
+"""Limit for an answer that only adds details to the output."""
 SILENCE_S = 60.0
-"""An event stream says something at least this often (keep-alive), or is taken for dead."""
+"""Silence after which an event stream counts as dead. Keep-alives come more often."""
 
 NO_ADDRESS = (httpx.InvalidURL, UnicodeError)
 NO_ANSWER = (httpx.TransportError, *NO_ADDRESS)
-"""What is raised where nobody answers, and where an address of the log is none to this client."""
+"""Errors when no process answers, or when an address in the log is invalid for this client."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, *NO_ADDRESS)
 _TRY_AGAIN = (503, 504)
 _NOBODYS_PATH = ("", "not_found")
-"""Codes of an answer about the path and not about what was asked for; empty: the words of something else."""
+"""Error codes that are about the path and not about the object. Empty: another program answered."""
 
 
 class _TryAgainError(Exception):
-    """Nobody could answer now; holds what the last one said, and where waiting mends nothing the refusal."""
+    """Raised when no instance could answer.
+
+    ``why`` is the last reason. ``lasting`` is the refusal, where waiting does not help.
+    """
 
     def __init__(self, why: str, lasting: CliError | None = None) -> None:
         super().__init__(why)
@@ -58,13 +68,13 @@ class _TryAgainError(Exception):
 
 
 class _Ailing(msgspec.Struct):
-    """Of an answer of /healthz."""
+    """The reason in an answer of /healthz."""
 
     reason: str = ""
 
 
 class Deadline:
-    """A moment until which something may be tried."""
+    """A time limit on the monotonic clock."""
 
     def __init__(self, limit_s: float) -> None:
         self._end_s = time.monotonic() + limit_s
@@ -74,7 +84,7 @@ class Deadline:
 
 
 class Client:
-    """Requests to the services at ``places``. Not for several threads at once."""
+    """Sends requests to the services at ``places``. It must not be shared by threads."""
 
     def __init__(
         self,
@@ -85,7 +95,10 @@ class Client:
         notice: RetryNotice | None = None,
         token: str = "",
     ) -> None:
-        """``token`` is shown to metadata-log and catch-up alone, with what changes something."""
+        """Create a client.
+
+        ``token`` is sent with changes, and only to metadata-log and catch-up.
+        """
         self.places = places
         self.has_token = bool(token)
         self._credentials = {"authorization": f"Bearer {token}"} if token else {}
@@ -93,18 +106,18 @@ class Client:
         self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
         self.silent: dict[str, str] = {}
-        """Why a service did not answer that was asked once, and that nothing waits for."""
+        """Reasons why optional services, which get one attempt, did not answer; by service."""
         self._first: dict[str, int] = {}
         self._arrived = 0
-        """How many requests may have come to a service, answered or not."""
+        """Number of requests that may have reached a service, answered or not."""
         self._by_kind = dict[tuple[bool, bool], httpx.Client]()
 
     def get(self, service: str, path: str, kind: type[T], **params: object) -> T:
-        """The decoded answer of any instance of a service. Raises CliError."""
+        """Return the decoded answer of any instance of a service. Raises CliError."""
         return decode(self.get_raw(service, path, **params), kind)
 
     def get_raw(self, service: str, path: str, **params: object) -> bytes:
-        """The body as it came. Raises CliError."""
+        """Return the body as received. Raises CliError."""
         given = {key: str(value) for key, value in params.items() if value is not None}
         answer = self._retrying(service, "GET", path, params=given)
         if answer.is_success:
@@ -118,11 +131,11 @@ class Client:
         raise error
 
     def post(self, service: str, path: str, body: object) -> httpx.Response:
-        """Any instance's answer to a question that is too long for an address. Raises CliError."""
+        """Return any instance's answer to a query that is too long for a URL. Raises CliError."""
         return self._retrying(service, "POST", path, content=msgspec.json.encode(body))
 
     def get_one(self, url: str, kind: type[T]) -> T:
-        """From one address, once. Raises CliError."""
+        """Return the answer of one address, without retries. Raises CliError."""
         try:
             answer = self._http(url).get(url, timeout=_timeout(min(ASK_S, self.timeout_s)))
         except NO_ANSWER as error:
@@ -136,12 +149,12 @@ class Client:
     def send(
         self, method: str, url: str, content: bytes | None, **params: object
     ) -> httpx.Response:
-        """What one address answers, asked once. Raises what is in ``NO_ANSWER``."""
+        """Return the answer of one address, without retries. Raises the errors in ``NO_ANSWER``."""
         given = {key: str(value) for key, value in params.items()}
         return self._http(url).request(method, url, params=given, content=content)
 
     def get_bytes(self, url: str) -> bytes:
-        """The body of one address, asked once. Raises CliError."""
+        """Return the body of one address, without retries. Raises CliError."""
         try:
             answer = self._http(url).get(url, timeout=_timeout(self.timeout_s))
         except NO_ANSWER as error:
@@ -153,7 +166,7 @@ class Client:
         return answer.content
 
     def post_bytes(self, url: str, content: bytes, **params: object) -> bytes:
-        """The answer of a catch-up replica to bytes, asked once. Raises CliError."""
+        """Return the answer of a catch-up replica to a body, without retries. Raises CliError."""
         given = {key: str(value) for key, value in params.items()}
         try:
             answer = self._http(url).post(
@@ -175,9 +188,9 @@ class Client:
     def submit(self, envelope: Envelope) -> OutcomeAnswer:
         """Send a command until an instance answers, always under the same request id.
 
-        Raises RefusedError for a rejection, UnreachableError when the outcome stays unknown; TooOldError where
-        the log takes no id of that time. That is said of a command that was sent once only: what no answer came
-        to before may have been decided, and forgotten.
+        Raises RefusedError for a rejection and UnreachableError when the outcome stays unknown.
+        Raises TooOldError when the log takes no id of that time, but only if the command was sent
+        once. An earlier attempt without an answer may have been decided and forgotten.
         """
         body, before = msgspec.json.encode(envelope), self._arrived
         try:
@@ -203,9 +216,10 @@ class Client:
     def stream(
         self, service: str, path: str, headers: Mapping[str, str], **params: object
     ) -> Iterator[Iterator[str]]:
-        """The lines of an event stream, from the first instance that answers. Raises CliError.
+        """Yield the lines of an event stream, from the first instance that answers. Raises
+        CliError.
 
-        A stream that is cut is not taken up at another one: UnreachableError then, too.
+        A stream that is cut is not continued at another instance; this raises UnreachableError too.
         """
         last, begun = "", False
         given = {key: str(value) for key, value in params.items() if value is not None}
@@ -235,9 +249,10 @@ class Client:
             http.close()
 
     def _http(self, url: str) -> httpx.Client:
-        """Who verifies nobody does without the certificates of all authorities, which take 25 ms to load.
+        """Return the HTTP client for a URL.
 
-        A proxy of the environment leads to other machines: this one's own addresses mean another one there.
+        A client for plain HTTP loads no certificates, which takes 25 ms. Proxies of the environment
+        are not used for this machine's own addresses: at a proxy they mean another machine.
         """
         kind = plain, here = url.startswith("http://"), is_here(url)
         if kind not in self._by_kind:
@@ -256,7 +271,7 @@ class Client:
         params: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> httpx.Response:
-        """The first answer within the time limit; every failure is told while it is tried again."""
+        """Return the first answer within the time limit. Each failure is shown during retries."""
         deadline = Deadline(self._retry_for_s)
         for attempt in count(1):
             try:
@@ -278,7 +293,7 @@ class Client:
         raise AssertionError("counting has no end")
 
     def _headers(self, service: str) -> dict[str, str]:
-        """Of a request with a body."""
+        """Return the headers of a request with a body."""
         credentials = self._credentials if service == "metadata-log" else {}
         return {"content-type": "application/json", **credentials}
 
@@ -290,7 +305,7 @@ class Client:
         )
 
     def _what_ails(self, service: str) -> str:
-        """What the instances that answer say of themselves, such as that a topic is gone; each thing once."""
+        """Return the distinct problems in the instances' health, such as a missing topic."""
         said, deadline = list[str](), Deadline(ASK_S)
         for url in self.places.of(service):
             limit_s = max(LEAST_S, deadline.left_s())
@@ -310,7 +325,7 @@ class Client:
         content: bytes | None,
         deadline: Deadline,
     ) -> httpx.Response:
-        """One round over all addresses, the one that answered last time first."""
+        """Try all addresses once, starting with the one that answered last time."""
         urls = self.places.of(service)
         first = self._first.get(service, 0)
         why, stopped = "", list[CliError]()
@@ -346,14 +361,14 @@ class Client:
 
 
 def _timeout(limit_s: float) -> httpx.Timeout:
-    """Connecting and answering together take no longer than the limit."""
+    """Return a timeout that limits connecting and answering together."""
     limit_s = max(LEAST_S, limit_s)
     connect_s = min(CONNECT_TIMEOUT_S, limit_s / 2)
     return httpx.Timeout(limit_s - connect_s, connect=connect_s)
 
 
 def is_here(url: str) -> bool:
-    """Whether an address is one of this machine alone."""
+    """Return True if an address is local to this machine. Raises httpx.InvalidURL."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError as error:  # a bracket that is not closed, say
@@ -362,7 +377,7 @@ def is_here(url: str) -> bool:
 
 
 def refusal_of(answer: httpx.Response) -> CliError:
-    """A service's error answer as an error of ours."""
+    """Return a service's error answer as a CliError."""
     body = _body_of(answer)
     if body is None:
         text = " ".join(answer.text.split())[:200]
@@ -373,20 +388,22 @@ def refusal_of(answer: httpx.Response) -> CliError:
 
 
 def _is_lasting(answer: httpx.Response) -> bool:
-    """Whether a service says that somebody has to mend it, and waiting does not."""
+    """Return True if the service reports a failure that an operator must fix, so waiting is
+    useless.
+    """
     body = _body_of(answer)
     return body is not None and bool(body.details.get(LASTING))
 
 
 def _horizon_ms(answer: httpx.Response) -> int:
-    """What an id must be newer than; -1 where the answer is not that one is too old."""
+    """Return the time (ms) that a request id must exceed; -1 if the answer is no EXPIRED error."""
     body = _body_of(answer)
     found = "" if body is None or body.code != EXPIRED else str(body.details.get(HORIZON_MS, ""))
     return int(found) if found.isdecimal() else -1
 
 
 def _body_of(answer: httpx.Response) -> ErrorBody | None:
-    """A service's error answer; None where it is of somebody else, such as a proxy."""
+    """Return a service's error body; None if another program, such as a proxy, sent the answer."""
     try:
         return msgspec.json.decode(answer.content, type=ErrorBody)
     except msgspec.MsgspecError:
@@ -394,7 +411,7 @@ def _body_of(answer: httpx.Response) -> ErrorBody | None:
 
 
 def decode(content: bytes, kind: type[T]) -> T:
-    """A service's answer as a value. Raises CliError when it does not fit."""
+    """Decode a service's answer. Raises CliError when it does not fit."""
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
@@ -404,7 +421,10 @@ def decode(content: bytes, kind: type[T]) -> T:
 
 
 def _authorities() -> ssl.SSLContext:
-    """By SSL_CERT_FILE, for this machine's own addresses too. Raises UsageError."""
+    """Return the TLS context with the authorities of SSL_CERT_FILE. Raises UsageError.
+
+    It applies to this machine's own addresses too.
+    """
     from stele.runtime.http_tls import AUTHORITIES, check_authorities  # noqa: PLC0415  (only with TLS)
 
     try:
@@ -425,3 +445,59 @@ def _short(error: Exception | None) -> str:
     if error is not None and (refused := _certificate_refused(error)):
         return refused
     return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def ask(client: Client, service: str, path: str, kind: type[T], **params: object) -> T | None:
+    """Ask each address of a service in turn, without retries. Return None when none answers."""
+    try:
+        urls = client.places.of(service)
+    except CliError:
+        return None
+    query = "&".join(f"{key}={value}" for key, value in params.items() if value is not None)
+    for url in urls:
+        try:
+            return client.get_one(f"{url}{path}{'?' if query else ''}{query}", kind)
+        except CliError as error:
+            client.silent[service] = error.message
+    return None
+
+
+def ask_each(client: Client, service: str, path: str, kind: type[T]) -> dict[str, T]:
+    """Ask each address of a service once, and return the answers by address."""
+    found = dict[str, T]()
+    for url in client.places.urls.get(service, ()):
+        with contextlib.suppress(CliError):
+            found[url] = client.get_one(f"{url}{path}", kind)
+    return found
+
+
+def is_known(client: Client, service: str) -> bool:
+    """Return True if an address of the service is known.
+
+    Without one, a missing answer means nothing.
+    """
+    return bool(client.places.urls.get(service))
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """The fields of an ``ArchiveAnswer`` that tables need. That class is slow to import.
+
+    ``epoch`` is the newest that the replica has of log ``log_id``. ``trouble`` is the reason
+    why it stopped reading.
+    """
+
+    replica_id: str
+    log_id: str
+    epoch: int
+    trouble: str
+
+
+def replicas_of(client: Client) -> dict[str, Replica]:
+    """Return the catch-up replicas that answer, by address."""
+    return ask_each(client, "catch-up", "/v1/archive", Replica)
+
+
+def older_log(client: Client) -> Replica | None:
+    """Return the replica that has most epochs of the newest log, or None if none has any."""
+    held = [each for each in replicas_of(client).values() if each.epoch]
+    return max(held, key=lambda each: (each.log_id, each.epoch), default=None)

@@ -1,8 +1,8 @@
-"""States as files: JSON that a person can edit, or Avro as the archive has its snapshots.
+"""States as files: JSON that a person can edit, or Avro as in the archive's snapshots.
 
-In JSON each fact and each row of a placement is a line. A fact is an entity's row, with ``type``; of
-placements there are the rows by the nodes' names. ``numbers`` are the nodes in the order in which the log has
-numbered them.
+In JSON each fact and each row of a placement is one line. A fact is an entity's row, with ``type``.
+Placements are listed as rows with node names. ``numbers`` lists the nodes in the order in which the
+log numbered them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.snapshot import state_hash
+from stele.domain.soundness.check import Flaw
 from stele.domain.soundness.described import Described, Placed, checked, described
-from stele.domain.soundness.flaw import Flaw
 from stele.log.archive import snapshots
 from stele.log.archive.container import MAGIC, Container, DamagedFileError
 
@@ -31,13 +31,13 @@ FORMAT = "stele-state-1"
 PARTIAL = ".part"
 _one_fact: msgspec.json.Decoder[AnyFact] = msgspec.json.Decoder(AnyFact, dec_hook=column_of)
 NO_STATE = (LookupError, ValueError, AssertionError, TypeError, OverflowError, RecursionError)
-"""What facts that were never a state's make of being folded."""
+"""Errors when facts that never formed a state are folded."""
 MOST_FLAWS = 1000
-"""So many are told; a file of another kind has one in each line."""
+"""Limit of reported flaws. A file of another kind has one in each line."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dump is of, as people see it; only ``epoch`` and ``state_id`` count when it is read."""
+    """The header of a dump, for people. Only ``epoch`` and ``state_id`` matter when it is read."""
 
     format: str
     cluster: str = ""
@@ -50,7 +50,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of a placement. Without ``writes`` those who serve reads receive the writes."""
+    """A row of a placement.
+
+    Without ``writes``, the replicas that serve reads receive the writes.
+    """
 
     start: int
     end: int
@@ -76,7 +79,7 @@ class _Document(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Dump(NamedTuple):
-    """``image`` is None where what the file says is no state; ``flaws`` are all that were found."""
+    """A parsed dump. ``image`` is None if the file is no valid state; ``flaws`` lists all flaws."""
 
     head: Head
     image: Image | None
@@ -84,17 +87,17 @@ class Dump(NamedTuple):
 
 
 def of_cluster(client: Client, epoch: int | None = None) -> Dump:
-    """The state of a cluster at an epoch, or the newest. Raises CliError."""
+    """Return the state of a cluster at an epoch, or the newest. Raises CliError."""
     return parse(raw_of_cluster(client, epoch), "what the metadata-log answers")
 
 
 def raw_of_cluster(client: Client, epoch: int | None = None) -> bytes:
-    """The same as an Avro file. Raises CliError."""
+    """Return the state of a cluster as an Avro file. Raises CliError."""
     return client.get_raw("metadata-log", "/v1/dump", epoch=epoch, level="barrier")
 
 
 def read(path: Path) -> Dump:
-    """A file of either format. Raises UsageError where it is none."""
+    """Read a file of either format. Raises UsageError if it is neither."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -103,12 +106,12 @@ def read(path: Path) -> Dump:
 
 
 def parse(content: bytes, name: str) -> Dump:
-    """Raises UsageError."""
+    """Parse a dump of either format. Raises UsageError."""
     return _of_avro(content, name) if content.startswith(MAGIC) else _of_json(content, name)
 
 
 def sound(path: Path) -> Dump:
-    """A file without a flaw; it has an image. Raises CliError."""
+    """Read a file that has no flaw. It has an image. Raises CliError."""
     dump = read(path)
     if dump.flaws or dump.image is None:
         raise CliError(
@@ -119,21 +122,22 @@ def sound(path: Path) -> Dump:
 
 
 def check_free(path: Path) -> None:
-    """Raises UsageError for what is there already."""
+    """Raise UsageError if the path exists."""
     if path.exists():
         raise UsageError(f"{path} is there already.", "Take another name, or remove it.")
 
 
 def write(path: Path, image: Image) -> int:
-    """As JSON; the size in bytes. Raises CliError."""
+    """Write an image as JSON and return the size in bytes. Raises CliError."""
     return write_bytes(path, as_json(image))
 
 
 def write_bytes(path: Path, content: bytes) -> int:
-    """The size. The file is there whole or not at all. Raises CliError."""
+    """Write a file completely or not at all, and return its size. Raises CliError."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         partial.write_bytes(content)
+        # The rename is atomic: a reader finds the old file or the whole new one.
         partial.replace(path)
     except OSError as error:
         raise CliError(f"{path} cannot be written: {error.strerror or error}.") from error
@@ -143,7 +147,7 @@ def write_bytes(path: Path, content: bytes) -> int:
 
 
 def as_json(image: Image) -> bytes:
-    """Equal states give equal bytes."""
+    """Return a state as JSON. Equal states give equal bytes."""
     state = described(image)
     head = _encoded(head_of(image))[:-1]
     facts = (_encoded(fact) for fact, _ in state.facts)
@@ -243,7 +247,7 @@ def _of_json(content: bytes, name: str) -> Dump:
 
 
 def _fact(raw: msgspec.Raw) -> AnyFact:
-    """Raises ValueError for fields that there are none of: they would say nothing."""
+    """Decode a fact. Raises ValueError for unknown fields, which would have no effect."""
     fact = _one_fact.decode(raw)
     unknown = [*_unknown(msgspec.json.decode(raw), msgspec.json.decode(_encoded(fact)))]
     if unknown:
@@ -261,7 +265,7 @@ def _unknown(said: Any, understood: Any, path: str = "") -> Iterator[str]:
 
 
 class _Lines:
-    """In which line of a file a part of it stands; the parts are asked for in their order."""
+    """Finds the line of each part of a file. Parts must be looked up in their order."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -283,7 +287,7 @@ class _Lines:
 
 
 def _where(content: bytes) -> str:
-    """Where a text stops being JSON, in words; empty when it is JSON."""
+    """Return the place in words where a text stops being JSON; empty if it is JSON."""
     try:
         json.loads(content)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""What can go wrong in the command line: a closed set, each with an exit code and what to do."""
+"""Errors of the command line: a closed set, each with an exit code and a hint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Exit(IntEnum):
     FAILED = 1  # refused by the cluster, or a request that ended badly
     USAGE = 2
     INTERRUPTED = 130  # 128 + SIGINT, as shells expect
-    UNREACHABLE = 3  # nobody answered in time; whether a change took effect may be unknown
+    UNREACHABLE = 3  # no service answered in time; whether a change took effect may be unknown
 
 
 class CliError(Exception):
-    """Printed as one line: the message, then what to do."""
+    """An error that is printed as one line: the message, then the hint."""
 
     exit_code = Exit.FAILED
 
@@ -27,18 +27,19 @@ class CliError(Exception):
         self.code = code
 
     def line(self) -> str:
-        """All of it on one line."""
+        """Return message and hint on one line."""
         parts = (self.message, self.hint)
         return " ".join(" ".join(part.split()) for part in parts if part)
 
 
 class RefusedError(CliError):
-    """A service said no: ``code`` is its reason."""
+    """Raised when a service refuses a command or query; ``code`` is its reason."""
 
 
 class TooOldError(RefusedError):
-    """Nothing was decided, nor can have been: the request id is not newer than ``horizon_ms``, what the log
-    remembers.
+    """Raised when the request id is not newer than ``horizon_ms``, the log's horizon.
+
+    The log decided nothing for this id, now or before.
     """
 
     def __init__(self, refused: RefusedError, horizon_ms: int) -> None:
@@ -47,12 +48,12 @@ class TooOldError(RefusedError):
 
 
 class UsageError(CliError):
-    """The command line itself is wrong."""
+    """Raised when the command line itself is wrong."""
 
     exit_code = Exit.USAGE
 
 
 class UnreachableError(CliError):
-    """No service answered within the time limit."""
+    """Raised when no service answered within the time limit."""
 
     exit_code = Exit.UNREACHABLE

@@ -1,4 +1,4 @@
-"""Following a request: its steps as they happen, bytes, epochs and an estimate, until it is finished."""
+"""Follow a request until it is finished: its steps, bytes, epochs and an estimate."""
 
 from __future__ import annotations
 
@@ -9,65 +9,66 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.markup import escape
 
-from stele.cli.client import Client
+from stele.cli.client import Client, ask, is_known
 from stele.cli.errors import CliError
-from stele.cli.optional import ask, is_known
+from stele.cli.history import History
 from stele.cli.output import console, duration
 from stele.cli.reading import Reading, read_epochs
-from stele.cli.steps import History
 from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.topology.heads import TransitionSummary
+from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
-from stele.words.explain import after_failure, moved_line, waiting_line
+from stele.words.explain import NO_COORDINATOR, after_failure, moved_line, waiting_line
 from stele.words.facts import EpochRow
-from stele.words.why import NO_COORDINATOR
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 POLL_S = 0.25
 PATIENT_S = 2.0
-"""A command of the coordinator's is in the log long before."""
+"""Time after which a wait is shown. A command of the coordinator reaches the log much sooner."""
 APPEARS_WITHIN_S = 30.0
-"""An accepted request is in the state at once; an instance that restarts may lag a little."""
+"""Limit until a request must appear. An accepted request is in the state at once, but an instance
+that restarts may lag."""
 MOVED_EVERY_S = 10.0
-"""Where no bar can be drawn, such as in a file, a line says so often how much was streamed."""
+"""Interval of lines about streamed bytes where no bar can be drawn, such as in a file."""
 UNKNOWN = "unknown_request"
 MOST_EPOCHS = 1000
-"""So many epochs are looked through for steps; of an older request only what follows is told."""
+"""Limit of epochs that are searched for steps. For an older request only later steps are shown."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a follower has told already."""
+    """The output of a follower so far."""
 
     history: History
     step: str = ""
     waiting: str = ""
     moved_at_s: float = 0.0
     moved_told: tuple[str, int] = ("", 0)
-    """The session and its bytes that were told last."""
+    """The session and its bytes that were printed last."""
     epoch: int = 0
     asked_ms: int = 0
     found_at_s: float = 0.0
     knows_coordinator: bool = False
-    """Whether there is an address to ask it at."""
+    """True if an address of a coordinator is known."""
     alone_since_s: float | None = None
-    """Since when no coordinator answers."""
+    """Time since the start at which the coordinator stopped answering; None if it answers."""
     began: float = field(default_factory=time.monotonic)
 
     def begins_at(self, answer: RequestAnswer) -> int:
-        """The first epoch that was not looked through yet."""
+        """Return the first epoch that was not searched yet."""
         first = self.epoch + 1 if self.epoch else answer.request.submitted_epoch
         return first if answer.epoch - first < MOST_EPOCHS else answer.epoch + 1
 
     def news(
         self, answer: RequestAnswer, rows: list[EpochRow], progress: answers.Progress | None
     ) -> list[str]:
-        """Lines worth printing since the last look: the steps by the log's epochs and times, where they are
-        known, and what is waited for now.
+        """Return the lines about changes since the last poll.
+
+        They are the steps, by the log's epochs and times where known, and the current wait.
         """
         lines: list[str] = []
         self.asked_ms = answer.request.submitted_at_ms
@@ -90,7 +91,7 @@ class Seen:
         return lines
 
     def alone(self) -> list[str]:
-        """That no coordinator answers, once it has not for a while."""
+        """Return a line that no coordinator answers, after it has not for ``PATIENT_S``."""
         if self.alone_since_s is None:
             self.alone_since_s = self.passed_s()
         if self.waiting == NO_COORDINATOR or self.passed_s() - self.alone_since_s < PATIENT_S:
@@ -99,7 +100,7 @@ class Seen:
         return [f"         {NO_COORDINATOR}"]
 
     def steps(self, row: EpochRow) -> list[str]:
-        """The line of an epoch that begins another step."""
+        """Return the line of an epoch that starts another step."""
         step = self.history.step(row)
         if not step or step == self.step:
             return []
@@ -107,7 +108,10 @@ class Seen:
         return [_line((row.at_ms - self.asked_ms) / 1000, row.epoch, step)]
 
     def moved(self, work: answers.TransitionProgress | None) -> list[str]:
-        """How much was streamed and how long the rest takes: when it begins, now and then, and in the end."""
+        """Return a line with the bytes streamed and the time left.
+
+        It is printed at the start, every ``MOVED_EVERY_S``, and at the end.
+        """
         if work is None or not (work.bytes_done or work.bytes_total):
             return []
         if (work.session, work.bytes_done) == self.moved_told:
@@ -129,29 +133,32 @@ def _line(passed_s: float, epoch: int, step: str) -> str:
 
 
 def is_worth_a_line(wait: answers.WaitProgress) -> bool:
-    """Waits that are over in a moment are not told: those for the log, and those of less than two looks."""
-    if wait.kind is answers.WaitKind.LOG:
+    """Return False for waits that end in a moment: short ones for the log, or under two polls."""
+    if wait.kind is WaitKind.LOG:
         return (wait.waited_s or 0.0) > PATIENT_S
     return wait.waited_s is None or wait.waited_s > 2 * POLL_S
 
 
 def step_of(request: Request, transition: TransitionSummary | None) -> str:
-    """Where a request is: its status, or the state of the transition that carries it out."""
+    """Return the status of a request, or the state of the transition that carries it out."""
     if transition is None:
         return str(request.status)
     return f"{transition.state}{' (being undone)' if transition.mark else ''}"
 
 
 def follow(client: Client, request_id: str) -> bool:
-    """Show a request's progress until it is finished: True when it was done.
+    """Show a request's progress until it is finished. Return True when it was done.
 
-    Ctrl-C stops the showing, never the request. Raises CliError.
+    Ctrl-C stops the output, never the request. Raises CliError.
     """
     return _follow(client, request_id, Seen(History(request_id))).status is RequestStatus.DONE
 
 
 def follow_on(client: Client, request: Request, epoch: int) -> Request:
-    """The same for one that was there before ``epoch``, and may have left the state with it; gives its end."""
+    """Follow a request that existed before ``epoch``. Return its final row.
+
+    The request may have left the state with that epoch.
+    """
     history = History(request.request_id)
     first = max(request.started_epoch, epoch - MOST_EPOCHS)
     for row in _read(client, first, epoch - 1) if request.started_epoch else ():
@@ -163,7 +170,7 @@ def follow_on(client: Client, request: Request, epoch: int) -> Request:
 
 
 def _follow(client: Client, request_id: str, seen: Seen) -> Request:
-    from stele.cli.bytes_bar import bytes_bar  # noqa: PLC0415  (a tenth of a look's time)
+    from stele.cli.progress import bytes_bar  # noqa: PLC0415  (a tenth of a look's time)
 
     out = console()
     bar = bytes_bar(out)
@@ -217,7 +224,7 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Reques
 
 
 def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
-    """None while an instance that lags does not know the request yet, or when it is forgotten."""
+    """Return the request, or None while an instance that lags does not have it yet."""
     try:
         answer = Reading(client, level="local").request(request_id)
     except CliError as error:
@@ -229,9 +236,9 @@ def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
 
 
 def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Request | None]:
-    """The last steps of a request that was there and is not any more, and its end, as the log says.
+    """Return the last steps and the final row of a request that left the state, from the log.
 
-    Moves of the balancer's are forgotten as soon as they end. None where the log says nothing of it.
+    Requests of the balancer are forgotten as soon as they end. None: the log has no end of it.
     """
     lines = list[str]()
     for row in read_epochs(client, seen.epoch + 1, MOST_EPOCHS, list[EpochRow]):
@@ -245,12 +252,12 @@ def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Requ
 
 
 def _epochs(client: Client, seen: Seen, answer: RequestAnswer) -> list[EpochRow]:
-    """The epochs up to the answer's that were not looked through yet; none where they cannot be had."""
+    """Return the unsearched epochs up to the answer's; none where they are not available."""
     return _read(client, seen.begins_at(answer), answer.epoch)
 
 
 def _read(client: Client, first: int, last: int) -> list[EpochRow]:
-    """None where they cannot be had."""
+    """Return the epochs, or an empty list where they are not available."""
     if first > last:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Which brokers a command asks that reads the log itself, and how it gets through to them."""
+"""Kafka settings of commands that read the log themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ VARIABLE: Final = "STELE_KAFKA_BOOTSTRAP"
 
 
 def kafka_at(servers: str, environment: Mapping[str, str] = os.environ) -> KafkaSettings:
-    """How brokers at these addresses are reached, by the other STELE_KAFKA_* variables. Raises UsageError."""
+    """Return the settings for brokers at these addresses, with other STELE_KAFKA_* variables.
+
+    Raises UsageError.
+    """
     try:
         return load_settings(KafkaSettings, {**environment, VARIABLE: servers})
     except ConfigurationError as error:
@@ -23,8 +26,9 @@ def kafka_at(servers: str, environment: Mapping[str, str] = os.environ) -> Kafka
 
 
 def told_kafka(typed: Path | None) -> KafkaSettings | None:
-    """The brokers of the stack that was typed, else of the shell, else of the usual stack, which wants no TLS
-    and no SASL. None where nothing names any. Raises UsageError.
+    """Return the brokers of the given stack, else of the shell, else of the default stack.
+
+    The default stack uses no TLS and no SASL. None: no brokers are configured. Raises UsageError.
     """
     stack, shell = read_stack_file(stack_directory(typed)), told_by_shell(typed)
     of_stack = "" if stack is None else stack.environment.get(VARIABLE, "")

@@ -1,6 +1,6 @@
-"""httpx without a command line of its own, which brings click, pygments and progress bars: a third of its time.
+"""Imports httpx without its own command line, which takes a third of the import time.
 
-httpx does without where those are not installed.
+That command line needs click, pygments and progress bars. httpx works without them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def _missing(module: str) -> Iterator[None]:
-    """For the length of the block a module that nobody has imported yet is not there."""
+    """Hide a module inside the block, unless it was imported before."""
     modules: dict[str, Any] = sys.modules
     if module in modules:
         yield

@@ -1,123 +1,168 @@
-"""``stele``: assembles the commands, turns errors into one line and an exit code."""
+"""``stele``: assembles the commands and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Annotated, Any, Final
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
-
-from stele.cli.errors import CliError, Exit
-
-_COMMANDS = "stele.cli.commands"
-_LAZY: tuple[tuple[str, str, str], ...] = (
-    ("status", "status:status", "The cluster at a glance."),
-    ("nodes", "nodes:nodes", "All nodes: state, place, share of the ring, liveness."),
-    ("ring", "ring:ring", "Ranges and the replicas that read and write them."),
-    ("requests", "requests:requests", "Topology requests and how they stand."),
-    ("request", "requests:app", "One request: show, follow."),
-    ("why", "why:why", "What is being waited for, who blocks it and since when."),
-    ("epochs", "epochs:epochs", "The history: what changed, who asked, why."),
-    ("epoch", "epochs:app", "One epoch: show."),
-    ("diff", "epochs:diff", "What differs between two epochs."),
-    ("watch", "watch:watch", "Epochs as they happen."),
-    ("console", "console:console", "The page that shows it all: its address."),
-    ("state", "state:app", "The whole state as a file: export, check."),
-    ("found", "founding:found", "Make the cluster: the first epoch of an empty log."),
-    ("unsafe", "unsafe:app", "Override the state of a frozen log: revert, load."),
-    ("import", "legacy:app", "Take over a legacy cluster of Cassandra or Scylla: read."),
-    ("recover", "recover:recover", "Go on from what is left of a log that was lost."),
-    ("join", "topology:join", "Ask for a node to become a member."),
-    ("replace", "topology:replace", "Have a new node take the place of a dead one."),
-    ("decommission", "topology:decommission", "Have a node hand over its data and leave."),
-    ("move", "topology:move", "Give a node other tokens while it serves."),
-    ("rebuild", "topology:rebuild", "Stream again what a node should have."),
-    ("remove", "topology:remove", "Do without a node that is dead for good."),
-    ("exclude", "topology:exclude", "Declare nodes dead, so that nothing waits for them."),
-    (
-        "plan",
-        "plan:app",
-        "What a command, or the tablet balancer with --file, would do: nothing is done.",
-    ),
-    ("cancel", "topology:cancel", "Undo a request before its point of no return."),
-    ("cleanup", "global_requests:cleanup", "Have nodes delete data that is not their own."),
-    ("truncate", "global_requests:truncate", "Delete all data of a table or keyspace."),
-    ("quiesce", "global_requests:quiesce", "Wait until what was asked for has come to rest."),
-    ("noop", "global_requests:noop", "Wait until the coordinator has seen all up to here."),
-    ("cdc", "cdc:app", "CDC generations: list, their streams, make a new one."),
-    ("keyspace", "keyspace:app", "Keyspaces: create, alter, drop, list."),
-    ("table", "table:app", "Tables: create, alter, drop, list."),
-    ("tablet", "tablet:app", "Tablets: list, move."),
-    ("balance", "balance:app", "How tablets are spread: status, plan, why; off, on; history."),
-    ("features", "features:app", "Features: list, enable, forget a service."),
-    ("settings", "settings:app", "Settings of the cluster: list, set, reset."),
-    ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),
-    ("token", "token:token", "Make a token for somebody who may change the cluster."),
-    ("put", "data:put", "Write a value."),
-    ("get", "data:get", "Read a value."),
-    (
-        "log",
-        "log:app",
-        "The log itself: tail, search, stats, replay; snapshot, truncate, readers, verify; freeze,"
-        " single-user, thaw.",
-    ),
-    (
-        "catch-up",
-        "catch_up:app",
-        "Replicas that keep the archive of the log: show, reconfigure, forget.",
-    ),
-    ("sql", "sql:sql", "Ask the tables of the service placements in SQL."),
-    ("backup", "backup:app", "Back up the metadata: all epochs and the newest snapshot; verify."),
-    ("restore", "backup:restore", "Make a catch-up replica's folder from a backup."),
-    (
-        "stack",
-        "stack:app",
-        "A whole cluster on this machine: up, status, logs, env, down; stop, start, restart, kill one process;"
-        " add-node, remove.",
-    ),
-    (
-        "sim",
-        "sim:app",
-        "The deterministic simulator: run, sweep, mutants; live, on real processes.",
-    ),
-    ("completion", "completion:completion", "Have Tab complete commands and options."),
-    (
-        "conformance",
-        "conformance:conformance",
-        "Hold an agent, in any language, against the contract of nodes.",
-    ),
-    ("demo", "demo:demo", "A real cluster under load, with what happened."),
-    (
-        "drill",
-        "demo:drill",
-        "A log that is lost under load, and recovered: what was lost, how long.",
-    ),
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    UnusedCliTokensError,
 )
 
+from stele.cli.errors import CliError, Exit
+from stele.cli.examples import examples
+from stele.words.operations import TEXTS
 
-def build_app(called: str = "") -> App:
-    """The whole command line. A command's module is imported when it is called.
+_COMMANDS = "stele.cli.commands"
+_HARNESS = ("stele_harness.", "stele_simulator.")
+"""Packages of the distribution stele-harness, which holds what only tests and trials need."""
+MOST_EXAMPLES: Final = 2
 
-    The command ``called`` has its own text, which says more than its line in the list of all. That list is read
-    as plain text: what reads Markdown takes as long to import as all the rest.
+
+def _operation(name: str, place: str) -> tuple[str, str, str]:
+    return name, place, f"{TEXTS[name].title}."
+
+
+_LAZY: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Cluster": (
+        ("status", "status:status", "Show the epoch, the members and the open operations."),
+        ("why", "why:why", "Explain what each request waits for."),
+        ("requests", "requests:requests", "List topology requests."),
+        ("request", "requests:app", "Show or follow one request."),
+        _operation("cancel", "topology:cancel"),
+        ("quiesce", "topology:quiesce", "Wait until all earlier requests have ended."),
+        ("noop", "topology:noop", "Wait until the coordinator has read the log so far."),
+        ("settings", "settings:app", "List and change settings."),
+        ("features", "features:app", "List and enable features."),
+        ("token", "token:token", "Make an access token."),
+        ("id", "requests:make_id", "Make a request id."),
+        ("console", "console:console", "Print the address of the web console."),
+    ),
+    "Nodes and topology": (
+        ("nodes", "nodes:nodes", "List nodes with state, place, liveness and data."),
+        ("ring", "ring:ring", "List ranges of the ring and their replicas."),
+        _operation("join", "topology:join"),
+        _operation("decommission", "topology:decommission"),
+        _operation("replace", "topology:replace"),
+        _operation("remove", "topology:remove"),
+        _operation("exclude", "topology:exclude"),
+        _operation("move", "topology:move"),
+        _operation("rebuild", "topology:rebuild"),
+        _operation("cleanup", "topology:cleanup"),
+        ("plan", "plan:app", "Show what a command would do, and do nothing."),
+    ),
+    "Data placement": (
+        ("tablet", "tablet:app", "List, move and restore tablets."),
+        ("balance", "balance:app", "Show and control the tablet balancer."),
+    ),
+    "Schema and data": (
+        ("keyspace", "keyspace:app", "List, create, alter and drop keyspaces."),
+        ("table", "table:app", "List, create, alter, drop, repair and snapshot tables."),
+        ("schema", "schema:app", "Show, compare and apply columns and types."),
+        ("cdc", "cdc:app", "List CDC generations and streams."),
+        _operation("truncate", "topology:truncate"),
+        ("put", "data:put", "Write a value."),
+        ("get", "data:get", "Read a value."),
+        ("delete", "data:delete", "Delete a value."),
+    ),
+    "Log and recovery": (
+        ("epochs", "epochs:epochs", "List the history: what changed, who asked, why."),
+        ("epoch", "epochs:app", "Show one epoch with its facts."),
+        ("diff", "epochs:diff", "Compare the states at two epochs."),
+        ("watch", "epochs:watch", "Print epochs as they are committed."),
+        ("log", "log:app", "Search, check, freeze and truncate the log."),
+        ("catch-up", "catch_up:app", "Manage the replicas of the log's archive."),
+        ("backup", "backup:app", "Back up the metadata, and verify a backup."),
+        ("restore", "backup:restore", "Restore a backup for a catch-up replica."),
+        ("recover", "recover:recover", "Continue a log whose topic was lost."),
+        ("found", "founding:found", "Create the cluster in an empty log."),
+        ("state", "state:app", "Export the whole state to a file, and check one."),
+        ("import", "legacy:app", "Import a cluster of Cassandra or ScyllaDB."),
+        ("unsafe", "state:unsafe", "Override the state of a frozen log."),
+    ),
+    "Analysis": (("sql", "sql:sql", "Query the tables of the history in SQL."),),
+    "Local development": (
+        ("stack", "stack:app", "Run a whole cluster on this machine."),
+        ("demo", "stele_harness.demo.command:demo", "Run a real cluster under load, and report."),
+        ("drill", "stele_harness.demo.command:drill", "Lose a log under load, and recover it."),
+        ("sim", "stele_simulator.command:app", "Run the deterministic simulator."),
+        (
+            "conformance",
+            "stele_harness.conformance.command:conformance",
+            "Test an agent against the contract of nodes.",
+        ),
+        ("completion", "completion:completion", "Install Tab completion in the shell."),
+    ),
+}
+
+
+def build_app(called: str = "", epilogue: str | None = None) -> App:
+    """Return the whole command line. A command's module is imported when the command is called.
+
+    The command ``called`` has its own help text, which is longer than its line in the list. The
+    list is parsed as plain text, because a Markdown parser takes as long to import as all other
+    modules.
     """
     app = App(
         name="stele",
         help="Metadata of a sharded data store as one ordered log of epochs.",
         help_format="markdown" if called else "plaintext",
         help_on_error=False,
+        help_epilogue=epilogue,
+        default_parameter=Parameter(show_default=_shown_default),
     )
-    for name, place, text in _LAZY:
-        app.command(f"{_COMMANDS}.{place}", name=name, help=None if name == called else text)
+    for order, (title, commands) in enumerate(_LAZY.items()):
+        group = Group(title, sort_key=order)
+        for at, (name, place, text) in enumerate(commands):
+            shown: dict[str, Any] = {"name": name, "group": group, "sort_key": at}
+            help_ = None if name == called else text
+            if not place.startswith(_HARNESS):
+                app.command(f"{_COMMANDS}.{place}", help=help_, **shown)
+            elif find_spec(place.partition(".")[0]) is not None:
+                app.command(place, help=help_, **shown)
+            else:
+                app.command(_not_installed(name), help=text, **shown)
     return app
 
 
+def _not_installed(name: str) -> Callable[..., None]:
+    """Return what runs in the place of a command of the harness that is not installed."""
+
+    def refuse(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+        raise CliError(
+            f"`stele {name}` is in the package stele-harness, which is not installed.",
+            'Install it from the clone\'s folder: pip install "$STELE" "$STELE/tests/simulator".',
+        )
+
+    return refuse
+
+
+def _shown_default(value: Any) -> str | None:
+    """Return a default for the help; None for one that means nothing to a user."""
+    return None if value in ("", (), False, None) else "on" if value is True else str(value)
+
+
+def _epilogue(arguments: Sequence[str]) -> str | None:
+    """Return the examples of the command that is called with --help."""
+    words = [*itertools.takewhile(lambda word: not word.startswith("-"), arguments)]
+    found = examples(*words)[:MOST_EXAMPLES] if words else []
+    return "\n".join(["Examples:", "```", *found, "```"]) if found else None
+
+
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code, of ``errors.Exit``."""
+    """Run one command line and return its exit code, of ``errors.Exit``."""
     try:
         called = next((word for word in arguments if not word.startswith("-")), "")
-        result = build_app(called)(
+        result = build_app(called, _epilogue(arguments))(
             list(arguments),
             exit_on_error=False,
             print_error=False,
@@ -132,26 +177,31 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe has gone; nobody is left to be told
+        sys.stderr.close()  # the reader of the pipe has closed it: no output is possible
         return Exit.OK
     except OSError as error:
         if error.filename is None:
             raise
-        _say(f"{error.filename}: {error.strerror}.")  # no room, no right, no such folder
+        _say(f"{error.filename}: {error.strerror}.")  # disk full, no permission, no such folder
         return Exit.FAILED
     return result if isinstance(result, int) else Exit.OK
 
 
 def _wrong(error: CycloptsError) -> str:
-    """What is wrong with the command line, as a sentence."""
+    """Return the error of a command line as a sentence."""
     if isinstance(error, UnusedCliTokensError):
         words = ["stele", *(error.command_chain or ())]
         return f"`{' '.join(words)}` does not take '{' '.join(error.unused_tokens or ())}'."
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        words = ["stele", *(error.command_chain or ())]
+        name = error.argument.name
+        wanted = f"a value for {name}" if name.startswith("-") else name
+        return f"`{' '.join(words)}` needs {wanted}."
     return " ".join(str(error).split())
 
 
 def _usage(error: CycloptsError) -> str:
-    """How the command is written, as far as the error knows which one was meant."""
+    """Return the usage of the command, as far as the error names the command."""
     words = ["stele", *(error.command_chain or ())]
     parameters = inspect.signature(error.target).parameters if error.target else {}
     arguments = [p.name.upper() for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]

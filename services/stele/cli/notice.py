@@ -1,22 +1,27 @@
-"""Telling people that something cannot be reached while it is tried again."""
+"""Notices while a command runs: retries of an unreachable service, and progress."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
+from stele.words.units import duration
+
 AGAIN_EVERY_S: Final = 5.0
-"""How often that is said where lines cannot be written over."""
+"""Interval of notices where lines cannot be overwritten."""
 WIDTH: Final = 200
 SILENT_AFTER_S: Final = 1.0
-"""After which an address that took the question and says nothing is named, and named again."""
+"""Time after which a silent address is named, and the interval after that."""
+TICK_S: Final = 2.0
+"""Interval of progress, and the time after which it is shown first."""
 
 
 class RetryNotice:
-    """One line that is written over on a terminal; elsewhere a line at once and then now and again."""
+    """A notice: one overwritten line on a terminal, elsewhere lines at intervals."""
 
     def __init__(self, out: TextIO | None) -> None:
         self._out = out
@@ -27,7 +32,10 @@ class RetryNotice:
 
     @contextmanager
     def waiting(self, url: str, limit_s: float) -> Iterator[None]:
-        """While one address is asked: say that it is silent, which a failed try says only after ``limit_s``."""
+        """Print that an address is silent, during a request to it.
+
+        A failed attempt would report that only after ``limit_s``.
+        """
         answered = threading.Event()
         if self._out is None:
             yield
@@ -53,7 +61,7 @@ class RetryNotice:
                 answered.set()
 
     def tell(self, why: str, attempt: int, left_s: float) -> None:
-        """The ``attempt``-th try failed; it goes on for ``left_s``."""
+        """Print that attempt number ``attempt`` failed and that retries continue for ``left_s``."""
         if self._out is not None:
             with self._lock:
                 self._say(
@@ -72,8 +80,58 @@ class RetryNotice:
         self._out.flush()
 
     def end(self) -> None:
-        """It was answered, or given up: the line goes."""
+        """Remove the line: the request was answered or given up."""
         if self._open and self._out is not None:
             self._out.write("\r\x1b[K")
             self._out.flush()
         self._open = False
+
+
+class ProgressLine:
+    """The progress of one operation: one overwritten line on a terminal, else a line at times.
+
+    Where the share that is done is known, the line has the time left.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self._is_terminal = self._out.isatty()
+        self._began_s = self._told_at_s = time.monotonic()
+
+    def tell(self, line: str, share: float = 0.0) -> None:
+        """Show the progress. ``share`` is the part that is done, between 0 and 1; 0: unknown."""
+        now_s = time.monotonic()
+        if share > 0 and now_s > self._began_s:
+            line += f", about {duration((now_s - self._began_s) * (1 - share) / share)} to go"
+        if self._is_terminal:
+            self._write(f"\r\x1b[K{line[:WIDTH]}")
+        elif now_s - self._told_at_s >= AGAIN_EVERY_S:
+            self._told_at_s = now_s
+            self._write(f"stele: {line}\n")
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Show for how long the block has run, where its share is not known."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(TICK_S):
+                self.tell(f"{what}, for {duration(time.monotonic() - self._began_s)}")
+
+        watcher = threading.Thread(target=watch, name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+            self.end()
+
+    def end(self) -> None:
+        """Remove the line from a terminal."""
+        if self._is_terminal:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()

@@ -1,68 +1,83 @@
-"""Options that many commands share, each group as one dataclass that cyclopts flattens."""
+"""Options shared by commands, each group as one dataclass that cyclopts flattens."""
 
 from __future__ import annotations
 
 import getpass
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
-from cyclopts import Parameter, validators
+from cyclopts import Group, Parameter, validators
+from rich.table import Table
 
 from stele.cli.client import Client
 from stele.cli.errors import TooOldError, UsageError
 from stele.cli.notice import RetryNotice
-from stele.cli.output import console
+from stele.cli.output import (
+    console,
+    error_console,
+    print_csv,
+    print_fitted,
+    print_value_as_json,
+    print_yaml,
+)
 from stele.cli.places import find_places, stack_directory, told_by_shell
 from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.tokens import TOKEN_FORM
+from stele.words import given
+from stele.words.given import MOST_S
+from stele.words.operations import TEXTS
 
 TypedDirectory = Annotated[Path | None, Parameter(name="--dir")]
 Force = Annotated[bool, Parameter(name="--force", negative="")]
 
+CONNECTION: Final = Group("Connection", sort_key=3)
+CHANGES: Final = Group("Change", sort_key=2)
 FROM_ONE: Final = validators.Number(gte=1)
-"""Epochs and counts."""
+"""Validator of epochs and counts."""
 FROM_ZERO: Final = validators.Number(gte=0)
-"""How many are shown, 0 being all."""
+"""Validator of limits of rows; 0 shows all."""
 
 
 def user_name() -> str:
-    """Who runs this. In a container a user may have a number and no name."""
+    """Return the user's name. In a container a user may have a number and no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError since Python 3.13
         return f"uid-{os.getuid()}"
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=CONNECTION)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Which cluster."""
 
     url: Annotated[tuple[str, ...], Parameter(name="--url", negative="")] = ()
-    """Address of a metadata-log; may be repeated. Else that of --dir, STELE_URL, STELE_*_URLS, or .stele."""
+    """Address of a metadata-log; may be repeated. Default: by --dir, STELE_URL, STELE_*_URLS, or .stele."""
 
     typed: TypedDirectory = None
-    """Directory of a local stack, before all STELE_*_URLS; else STELE_DIR, else .stele."""
+    """Directory of a local stack, which wins over STELE_*_URLS. Default: STELE_DIR, else .stele."""
 
     timeout_s: Annotated[
         float,
         Parameter(name="--timeout", env_var="STELE_TIMEOUT", validator=validators.Number(gt=0)),
     ] = 30.0
-    """Seconds until an unanswered call is given up."""
+    """Seconds of retries until a call without an answer fails."""
 
     token_file: Annotated[
         Path | None, Parameter(name="--token-file", env_var="STELE_TOKEN_FILE")
     ] = None
-    """File with the token of who changes something, where the cluster asks for one."""
+    """File with your access token, if the cluster requires one for changes."""
 
     @property
     def directory(self) -> Path:
@@ -70,7 +85,7 @@ class Where:
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """A client of this cluster, closed at the end of the block. Raises CliError."""
+        """Yield a client of this cluster, closed at the end of the block. Raises CliError."""
         places = find_places(self.url, self.directory, told_by_shell(self.typed))
         client = Client(
             places,
@@ -86,7 +101,7 @@ class Where:
 
 
 def _token(file: Path | None) -> str:
-    """Raises UsageError for a file that holds none."""
+    """Read a token from a file. Raises UsageError if it holds none."""
     if file is None:
         return ""
     found = file.read_text(encoding="utf-8", errors="replace").strip()
@@ -98,13 +113,13 @@ def _token(file: Path | None) -> str:
     return found
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=CONNECTION)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
     """Which local stack, for what is done to its processes."""
 
     typed: TypedDirectory = None
-    """Directory of a local stack; else STELE_DIR, else .stele."""
+    """Directory of a local stack. Default: STELE_DIR, else .stele."""
 
     @property
     def directory(self) -> Path:
@@ -112,57 +127,97 @@ class Here:
 
     @property
     def again(self) -> str:
-        """How a command that is shown says the same."""
+        """The option that a suggested command needs to address the same stack."""
         return f" --dir {self.typed}" if self.typed else ""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """At which point of the log to read, and how to show it."""
+    """At which point of the log to read."""
 
     epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None
-    """The state as it was at this epoch; default: the newest."""
+    """The state at this epoch; default: the newest."""
 
     level: Annotated[Level, Parameter(name="--level")] = "barrier"
-    """local: what the service has; barrier: all that is committed now; linearizable: proven."""
-
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-    """What is shown as JSON."""
+    """local: the service's state; barrier: at least all commits so far; linearizable: proven by a commit."""
 
     def of(self, client: Client) -> Reading:
-        """The state at this point of the log."""
+        """Return a reader of the state at this point of the log."""
         return Reading(client, self.epoch, self.level)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Json:
-    """How to show an answer that belongs to no epoch."""
+    """How to show an answer that is no list."""
 
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-    """What is shown as JSON."""
+    """Print the answer as JSON."""
 
 
 @Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How to show a list."""
+
+    output: Annotated[
+        Literal["table", "wide", "json", "yaml", "csv"], Parameter(name=("--output", "-o"))
+    ] = "table"
+    """table fits the terminal; wide has whole ids and unbroken lines; csv has the table's columns."""
+
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+    """Short for -o json."""
+
+    @property
+    def is_document(self) -> bool:
+        """True for JSON and YAML, which have all fields."""
+        return self.as_json or self.output in ("json", "yaml")
+
+    @property
+    def shortens(self) -> bool:
+        """True if ids may be shortened, because a person reads them."""
+        return self.output == "table"
+
+    def print_document(self, value: object) -> None:
+        """Print a value as JSON or YAML."""
+        if self.output == "yaml":
+            print_yaml(value)
+        else:
+            print_value_as_json(value)
+
+    def print_table(self, shown: Table) -> None:
+        """Print a table as it was asked for."""
+        if self.output == "csv":
+            print_csv(shown)
+        else:
+            print_fitted(shown, wide=self.output == "wide")
+
+    def note(self, text: str) -> None:
+        """Print a line beside a table. CSV has none."""
+        if self.output != "csv":
+            console().print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+@Parameter(name="*", group=CHANGES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Who changes something, and why: it becomes part of the history."""
 
     reason: Annotated[str, Parameter(name="--reason")] = ""
-    """Why; shown in the history."""
+    """The reason for the history."""
 
     actor: Annotated[str, Parameter(name="--actor", env_var="STELE_ACTOR")] = ""
-    """Who; default: whose token it is, else the user's name."""
+    """The actor for the history; default: the token's owner, else the user's name."""
 
     request_id: Annotated[str, Parameter(name="--request-id")] = ""
-    """The id of a request whose outcome is unknown, to send it again: it takes effect once."""
+    """The id of a request whose outcome is unknown. Sent again, it takes effect once."""
 
     wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
-    """Follow the request until it is finished."""
+    """Follow the request until it ends."""
 
     def envelope(self, command: AnyCommand) -> Envelope:
-        """The command under this change's request id, or a new one."""
+        """Return the envelope of a command, with this change's request id or a new one."""
         return Envelope(
             request_id=self.request_id or new_request_id(),
             command=command,
@@ -172,10 +227,11 @@ class Change:
         )
 
     def submit(self, client: Client, envelope: Envelope) -> OutcomeAnswer:
-        """Send it; under a newer id of ours where the log takes none of this one's time, as after ids from a
-        clock that was ahead. The answer has the id that counts. Raises CliError.
+        """Send a command. The returned outcome has the request id that counts. Raises CliError.
 
-        An id that was given stays: what it stands for may have been decided long ago. A token says whose it is.
+        If the log takes no id of this time, for example after ids from a clock that was ahead, the
+        command gets a newer id. An id given by the user stays: its command may have been decided
+        long ago. With a token and without --actor, the actor is the token's owner.
         """
         if client.has_token and not self.actor:
             envelope = msgspec.structs.replace(envelope, actor="")
@@ -201,12 +257,12 @@ class PlanOptions:
     """How to show what a command would do."""
 
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-    """The coordinator's answer as JSON."""
+    """Print the coordinator's answer as JSON."""
 
     bytes_per_s: Annotated[
         float | None, Parameter(name="--rate", validator=validators.Number(gt=0))
     ] = None
-    """Bytes that a node receives in a second; default: as measured when data moved last."""
+    """Bytes per second that a node receives; default: the rate measured last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +271,83 @@ class Planning(Change):
 
     as_json: bool
     bytes_per_s: float | None
+
+
+Yes = Annotated[
+    bool,
+    Parameter(
+        name="--yes",
+        negative="",
+        help="Do not ask for the name. Required without a terminal.",
+    ),
+]
+
+
+def confirm(change: Change, what: str, name: str, *, yes: bool) -> None:
+    """Ask for ``name`` unless ``yes`` is given, or the change is only planned. Raises UsageError.
+
+    ``what`` says what would happen, for example ``All data of shop is deleted.``.
+    """
+    if yes or isinstance(change, Planning):
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what} Nothing is done without --yes.", "Add --yes in a script.")
+    out = error_console()
+    out.print(f"{what} There is no way back.", soft_wrap=True, markup=False, highlight=False)
+    if out.input(f"Type {name} to go on: ", markup=False).strip() != name:
+        raise UsageError("That is not its name: nothing was done.")
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def described(name: str, *others: str, **fields: str) -> Callable[[F], F]:
+    """Give a command the help text of an operation and of its fields.
+
+    The command's own docstring follows as a further paragraph. Fields of the operations ``others``
+    count too. ``fields`` are the names of fields by parameter, where the table does not lead from
+    one to the other.
+    """
+    text, *more = (TEXTS[each] for each in (name, *others))
+
+    def with_help(command: F) -> F:
+        parts = [f"{text.title}.", text.about, inspect.cleandoc(command.__doc__ or "")]
+        helped = dict[str, str]()
+        for parameter in inspect.signature(command).parameters:
+            found = (each.field_of(fields.get(parameter, parameter)) for each in (text, *more))
+            if (field := next(filter(None, found), None)) is not None:
+                helped[parameter] = f"    {parameter}: {field.sentence}"
+        parts.append("\n".join(["Args:", *helped.values()]))
+        command.__doc__ = "\n\n".join(filter(None, parts))
+        return command
+
+    return with_help
+
+
+__all__ = ["MOST_S", "moment_ms", "span_ms"]
+
+
+def span_ms(text: str, option: str) -> int:
+    """Parse a span into milliseconds, at least 1. Errors name ``option``. Raises UsageError."""
+    try:
+        return given.span_ms(text, option)
+    except given.GivenError as error:
+        raise UsageError(error.message, error.hint) from error
+
+
+def moment_ms(text: str, option: str, now_ms: int) -> int:
+    """Parse a moment into milliseconds since 1970, in the local time zone unless it names one.
+
+    Errors name ``option``. Raises UsageError.
+    """
+    try:
+        return now_ms - span_ms(text, option)
+    except UsageError:
+        pass
+    try:
+        return round(1000 * datetime.fromisoformat(text).astimezone().timestamp())
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{option} '{text}' is not a time.",
+            f"For example {option} 2h, {option} 2026-11-22 or {option} '2026-11-22 08:30'.",
+        ) from error

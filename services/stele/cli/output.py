@@ -1,22 +1,35 @@
-"""How things look: consoles, tables, sizes, durations. Nothing here talks to a service."""
+"""Output: consoles, tables, sizes, durations. No function here calls a service."""
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from stele.words.tables import table
-from stele.words.units import ago, clock, counted, duration, joined, percent, size
-from stele.words.visible import VisibleConsole, visible
+from stele.words.units import (
+    VisibleConsole,
+    ago,
+    clock,
+    counted,
+    duration,
+    joined,
+    percent,
+    size,
+    table,
+    visible,
+)
 
 __all__ = [
     "NEVER_BROKEN",
+    "NO_ADDRESS",
     "PIPE_WIDTH",
     "STATE_STYLE",
     "ago",
@@ -28,18 +41,26 @@ __all__ = [
     "id_table",
     "joined",
     "percent",
+    "print_csv",
     "print_fields",
-    "print_id_table",
+    "print_fitted",
     "print_json",
     "print_line",
     "print_value_as_json",
+    "print_yaml",
     "size",
     "styled",
     "table",
 ]
 
 PIPE_WIDTH = 160
-"""Columns when the output is no terminal: a table in a file should not break its lines."""
+"""Columns when the output is not a terminal: a table in a file should not break its lines."""
+
+MOST_WIDTH = 10_000
+"""Limit of the width of a wide table."""
+
+NO_ADDRESS = "(unknown)"
+"""Shown for a node whose last address was since announced by another node."""
 
 STATE_STYLE = {
     "normal": "green",
@@ -64,7 +85,7 @@ STATE_STYLE = {
 
 
 def console() -> Console:
-    """Standard output, as it is now."""
+    """Return a console for the current standard output."""
     return _console(sys.stdout.isatty(), stderr=False)
 
 
@@ -73,7 +94,10 @@ def error_console() -> Console:
 
 
 def _told_width() -> int:
-    """What COLUMNS says, where it says a number; 0, as in some build servers, says nothing."""
+    """Return COLUMNS if it is a number, else 0.
+
+    Some build servers set it to 0, which means unset.
+    """
     told = os.environ.get("COLUMNS", "")
     return int(told) if told.isdecimal() else 0
 
@@ -84,7 +108,7 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
 
 
 def print_line(text: str, out: Console | None = None) -> None:
-    """A text on standard output, or on another, as it is: one line, in which nothing is a style."""
+    """Print one line unchanged, on standard output or another console, without styles."""
     (out or console()).print(text, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -92,7 +116,7 @@ NEVER_BROKEN = ("status", "epoch", "took")
 
 
 def id_table(title: str, first: str, *columns: str, right: Sequence[str] = ()) -> Table:
-    """A table whose first column is never broken over lines: an id is there to be copied."""
+    """Return a table whose first column is never wrapped, so that an id can be copied."""
     found = table(title, first, *columns, right=right)
     found.columns[0].no_wrap = True
     found.columns[0].overflow = "ignore"
@@ -102,10 +126,20 @@ def id_table(title: str, first: str, *columns: str, right: Sequence[str] = ()) -
     return found
 
 
-def print_id_table(found: Table) -> None:
-    """As columns where there is room for every word of them; else two lines a row. No id is ever broken."""
+def print_fitted(found: Table, *, wide: bool = False) -> None:
+    """Print a table in columns if each word has room, else in two lines per row.
+
+    An id is never broken. A wide table has one line per row, whatever the terminal's width.
+    """
     out = console()
     least = [_longest_word(column) for column in found.columns]
+    if wide:
+        for column in found.columns:
+            column.no_wrap = True
+        width = Measurement.get(out, out.options.update(width=MOST_WIDTH), found).maximum
+        broad = VisibleConsole(width=max(width, out.width), highlight=False, emoji=False)
+        broad.print(found, soft_wrap=True)
+        return
     if sum(least) + 2 * len(least) <= out.width:
         for column, width in zip(found.columns, least, strict=True):
             column.min_width = width
@@ -122,8 +156,44 @@ def print_id_table(found: Table) -> None:
         out.print(Text("  ").append_text(Text(", ").join(said)), soft_wrap=True)
 
 
+def print_csv(found: Table) -> None:
+    """Print the cells of a table as CSV, with a header."""
+    rows = csv.writer(sys.stdout, lineterminator="\n")
+    rows.writerow(str(column.header) for column in found.columns)
+    cells = ([visible(str(cell)) for cell in column.cells] for column in found.columns)
+    rows.writerows(zip(*cells, strict=True))
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_NO_KEYS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+"""Words that YAML reads as values."""
+
+
+def print_yaml(value: object) -> None:
+    """Print a value as YAML. Strings are quoted as in JSON, which YAML reads too."""
+    sys.stdout.write(visible("\n".join(_yaml_lines(msgspec.to_builtins(value)))) + "\n")
+
+
+def _yaml_lines(value: object) -> Iterator[str]:
+    items = value.items() if isinstance(value, dict) else ()
+    for key, inner in items:
+        first, *rest = _yaml_lines(inner)
+        is_nested = isinstance(inner, dict | list) and bool(inner)
+        name = str(key)
+        if not _PLAIN_KEY.fullmatch(name) or name.lower() in _NO_KEYS:
+            name = msgspec.json.encode(name).decode()
+        yield f"{name}:" if is_nested else f"{name}: {first}"
+        yield from (f"  {line}" for line in ((first, *rest) if is_nested else rest))
+    for inner in value if isinstance(value, list) else ():
+        first, *rest = _yaml_lines(inner)
+        yield f"- {first}"
+        yield from (f"  {line}" for line in rest)
+    if not isinstance(value, dict | list) or not value:
+        yield msgspec.json.encode(value).decode()
+
+
 def _longest_word(column: Column) -> int:
-    """Columns that it takes at least: where it may be broken, between words."""
+    """Return the least width of a column, which may be broken only between words."""
     cells = [str(cell) for cell in (column.header, *column.cells)]
     whole = column.no_wrap
     return max(len(part) for cell in cells for part in ([cell] if whole else cell.split() or [""]))
@@ -133,13 +203,13 @@ def _text(cell: object) -> Text:
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
-def styled(state: str) -> Text:
-    """A state in its colour."""
-    return Text(state, style=STATE_STYLE.get(state, ""))
+def styled(state: str, words: str | None = None) -> Text:
+    """Return a state in its colour; ``words`` replace its text."""
+    return Text(words or state, style=STATE_STYLE.get(state, ""))
 
 
 def print_json(raw: bytes) -> None:
-    """An answer as it came, indented."""
+    """Print a JSON answer, indented."""
     sys.stdout.write(visible(msgspec.json.format(raw, indent=2).decode()) + "\n")
 
 
@@ -148,7 +218,7 @@ def print_value_as_json(value: object) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
-    """A line for each that says something."""
+    """Print one line for each field that has a value."""
     for name, value in fields:
         if value:
             console().print(Text.assemble(f"  {name:<10} ", value), soft_wrap=True)

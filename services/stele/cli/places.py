@@ -1,4 +1,4 @@
-"""Where the services are: given by option, by environment, or by the stack.json of a local stack."""
+"""Addresses of the services: from options, the environment, or a local stack's stack.json."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Service(msgspec.Struct, frozen=True):
     state: str = ""
     restarts: int = 0
     exit_code: int | None = None
-    """Of the run before; negative: the signal that ended it."""
+    """Exit code of the previous run; a negative value is the signal that ended it."""
 
 
 class BrokerProcess(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class RedisProcess(msgspec.Struct, frozen=True):
 
 
 class StackFile(msgspec.Struct, frozen=True):
-    """What ``stele.stack`` writes about the processes that it runs."""
+    """The file in which ``stele.stack`` describes its processes."""
 
     pid: int
     environment: dict[str, str]
@@ -63,18 +63,18 @@ class StackFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Addresses by service name (``metadata-log``, ``coordinator`` ...), and who said so."""
+    """Addresses by service name (``metadata-log``, ``coordinator`` ...), and their source."""
 
     urls: Mapping[str, tuple[str, ...]]
     source: str
 
     @property
     def look(self) -> str:
-        """What to look at where nobody answers; empty where no local stack says where its services are."""
+        """A hint for an unreachable service; empty if the addresses are not from a local stack."""
         return " See `stele stack status`." if self.source.endswith(STACK_FILE) else ""
 
     def of(self, service: str) -> tuple[str, ...]:
-        """All addresses of a service. Raises UsageError when none is known."""
+        """Return all addresses of a service. Raises UsageError when none is known."""
         found = self.urls.get(service, ())
         if found:
             return found
@@ -85,17 +85,17 @@ class Places:
 
 
 def stack_directory(typed: Path | None) -> Path:
-    """Where the local stack is: the one that was typed, else that of STELE_DIR, else the usual one."""
+    """Return the stack's directory: the given one, else STELE_DIR, else the default."""
     return typed or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
 
 
 def told_by_shell(typed: Path | None) -> Mapping[str, str]:
-    """The variables that say where things are: none where a stack's directory was typed, which means it."""
+    """Return the shell's variables; none if a stack's directory was given, since that wins."""
     return {} if typed else os.environ
 
 
 def read_stack_file(directory: Path) -> StackFile | None:
-    """The stack that runs over a directory; None when there is none."""
+    """Return the contents of a directory's stack.json, or None. Raises UsageError."""
     try:
         content = (directory / STACK_FILE).read_bytes()
     except OSError:
@@ -110,16 +110,16 @@ def read_stack_file(directory: Path) -> StackFile | None:
 
 
 def told_or_of_stack(variable: str, typed: Path | None) -> str:
-    """What a variable is here: of the stack that was typed, else of the shell, else of the usual stack."""
+    """Return a variable of the given stack, else of the shell, else of the default stack."""
     stack = read_stack_file(stack_directory(typed))
     of_stack = {} if stack is None else stack.environment
     return told_by_shell(typed).get(variable) or of_stack.get(variable, "")
 
 
 def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> Places:
-    """Options win over the environment, and both over the stack in ``directory``.
+    """Return the addresses. Options win over the environment, and both over the stack's file.
 
-    Raises UnreachableError when nothing tells where the metadata-log is.
+    Raises UnreachableError when no address of the metadata-log is known.
     """
     stack = read_stack_file(directory)
     ended = stack if stack is not None and has_ended(directory, stack.pid) else None
@@ -129,7 +129,7 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
     if "metadata-log" in told:
         source = "from STELE_*_URLS" + _unlike(stack, told, directory)
         if ended and told["metadata-log"] == dict(_urls_in(ended.environment)).get("metadata-log"):
-            told = {}  # `stele stack env` told this shell of the stack that has ended
+            told = {}  # `stele stack env` set them for the stack that has ended
     urls.update(told)
     chosen = given or _split(environment.get(URL_VARIABLE, ""))
     if chosen:
@@ -149,7 +149,7 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
 
 
 def _unlike(stack: StackFile | None, told: Mapping[str, tuple[str, ...]], directory: Path) -> str:
-    """What to say to a shell that knows another stack than the one that runs over ``directory``."""
+    """Return a warning if the shell's addresses are not of the stack over ``directory``."""
     if (
         stack is None
         or dict(_urls_in(stack.environment)).get("metadata-log") == told["metadata-log"]
@@ -162,7 +162,10 @@ def _unlike(stack: StackFile | None, told: Mapping[str, tuple[str, ...]], direct
 
 
 def has_ended(directory: Path, pid: int) -> bool:
-    """Whether the process that wrote stack.json is no more; one of another container is known by its lock."""
+    """Return True if the process that wrote stack.json has ended.
+
+    A process in another container is detected by its lock.
+    """
     if is_held(directory):
         return False
     try:
@@ -183,7 +186,7 @@ def _urls_in(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 def says_where(variable: str) -> bool:
-    """Whether a variable of the shell sends the command line to some cluster."""
+    """Return True if a shell variable directs the command line to a cluster."""
     return variable == URL_VARIABLE or _is_of_a_service(variable)
 
 
@@ -196,7 +199,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def address_of(url: str) -> str:
-    """With its scheme, which may be left out. Raises UsageError for what is no address."""
+    """Return an address with its scheme. Raises UsageError if it is invalid."""
     url = url.strip()
     full = url if "://" in url else f"http://{url}"
     try:

@@ -1,4 +1,4 @@
-"""Asking what a command would do, and printing it."""
+"""Requests a plan of commands and prints it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from stele.words.plan import plan_parts
 
 
 def show_plan(client: Client, planning: Planning, *commands: AnyCommand) -> int:
-    """Print what commands would do as one operation. Exit status 1 when it would fail. Raises CliError when one
-    of them is refused.
+    """Print the plan of commands as one operation. Return 1 when it would fail.
+
+    Raises CliError when one of the commands is refused.
     """
     body = {
         "command": commands[0],

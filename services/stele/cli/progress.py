@@ -1,4 +1,7 @@
-"""How far something is that takes minutes; on standard error, since standard output has its result."""
+"""Progress of work that takes minutes: a line, or a bar of bytes.
+
+It is printed on standard error, because standard output has the result.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,27 @@ from contextlib import contextmanager
 from time import monotonic  # in this process the simulator sets time.monotonic to its own clock
 from typing import Final
 
+from rich.console import Console
 from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 from stele.cli.output import duration, error_console
 
 EVERY_S: Final = 15.0
-"""Between two lines where none can be written over."""
+"""Interval of lines where they cannot be overwritten."""
 MOST_NAMED: Final = 3
-"""Of those that run side by side."""
+"""Limit of the names of parallel steps."""
 
 
 class Steps:
-    """What is done, and what runs: the next ones in their order, as many as there are side by side."""
+    """Finished and running steps. The running ones are the next in order, one for each job."""
 
     def __init__(self, what: str, names: Iterable[str], jobs: int) -> None:
         self._what = what
@@ -34,7 +45,7 @@ class Steps:
         self._left.pop(name, None)
 
     def line(self) -> str:
-        """``3 of 9 seeds in 12.0 s, running: 4``."""
+        """Return a line: ``3 of 9 seeds in 12.0 s, running: 4``."""
         left = [*self._left]
         running = left[: self._jobs]
         named = ", ".join(running[:MOST_NAMED]) or "none"
@@ -44,7 +55,7 @@ class Steps:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """In one line of a terminal, that goes in the end; elsewhere by a line now and then."""
+        """Show the progress in one line of a terminal, removed at the end; elsewhere at times."""
         out = error_console()
         if not out.is_terminal:
             with _every(lambda: out.print(self.line(), markup=False, soft_wrap=True)):
@@ -62,7 +73,7 @@ class Steps:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The line makes room for what is printed in the block."""
+        """Hide the line while the block prints."""
         if self._live is not None:
             self._live.stop()
         yield
@@ -72,7 +83,7 @@ class Steps:
 
 @contextmanager
 def _every(tell: Callable[[], None]) -> Iterator[None]:
-    """Call it every ``EVERY_S`` until the block ends."""
+    """Call ``tell`` every ``EVERY_S`` until the block ends."""
     over = threading.Event()
 
     def go_on() -> None:
@@ -86,3 +97,17 @@ def _every(tell: Callable[[], None]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def bytes_bar(out: Console) -> Progress:
+    """Return a bar that vanishes at the end. Without a terminal it is not drawn."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("{task.fields[eta]}"),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    )

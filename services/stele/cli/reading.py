@@ -1,4 +1,4 @@
-"""Reads of one state in pages: the first answer fixes the epoch of all that follow."""
+"""Reads of one state in pages. The first answer fixes the epoch of all later ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal, TypeVar
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.domain.membership.facts import Node
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Balancing, Keyspace, Table
-from stele.domain.services.facts import Service
-from stele.domain.table_snapshots.facts import TableSnapshot
+from stele.domain.membership.model import Node
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import Balancing, Keyspace, Table
+from stele.domain.services.model import Service
+from stele.domain.table_snapshots.model import TableSnapshot
 from stele.runtime.answers.metadata_log import (
     CatchUpAnswer,
     KeyspacesPage,
@@ -35,13 +35,13 @@ Level = Literal["local", "barrier", "linearizable"]
 
 SERVICE = "metadata-log"
 MOST_ALIKE = 3
-"""So many requests are named whose ids begin alike."""
+"""Limit of the requests listed for an ambiguous prefix."""
 EPOCHS_IN_ANSWER = 1000
-"""At most: the metadata-log refuses to be asked for more."""
+"""Limit of epochs in one answer; the metadata-log refuses more."""
 
 
 def as_counted(name: str) -> list[str | int]:
-    """A key to sort names by, in which numbers are numbers: text and numbers take turns."""
+    """Return a sort key in which numbers sort as numbers. Text and numbers alternate."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
@@ -49,9 +49,9 @@ def as_counted(name: str) -> list[str | int]:
 def read_epochs(
     client: Client, first: int, count: int, kind: type[list[T]], facts: Iterable[str] = ()
 ) -> list[T]:
-    """Up to ``count`` epochs from ``first`` on, with all facts or those of these names. Raises CliError.
+    """Return up to ``count`` epochs from ``first`` on, with all facts or those of these names.
 
-    An answer may hold fewer than asked for.
+    One answer may hold fewer than requested. Raises CliError.
     """
     found: list[T] = []
     only = ",".join(facts) or None
@@ -66,11 +66,11 @@ def read_epochs(
 
 
 class NoRequestError(CliError):
-    """No request of the state has an id that begins so."""
+    """Raised when no request of the state has an id with this prefix."""
 
 
 class Reading:
-    """One state of the cluster: at ``epoch``, or at the newest that ``level`` gives."""
+    """Reads one state of the cluster: at ``epoch``, or the newest one at ``level``."""
 
     def __init__(self, client: Client, epoch: int | None = None, level: Level = "barrier") -> None:
         self._client = client
@@ -78,13 +78,13 @@ class Reading:
         self._epoch = epoch
         self.state_id = ""
         self.since = (0, 0)
-        """The epoch, and its time in milliseconds, after which no request that ended was forgotten."""
+        """Epoch and time (ms) since which no finished request was forgotten."""
         self.balancing = Balancing()
-        """That of the cluster; known once keyspaces were read."""
+        """The cluster's balancing switch; set after keyspaces were read."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that is read; known once something was."""
+        """The epoch of the state; known after the first answer."""
         assert self._epoch is not None
         return self._epoch
 
@@ -94,7 +94,7 @@ class Reading:
         return answer
 
     def nodes(self) -> list[Node]:
-        """As people count: n2 before n10."""
+        """Return the nodes in natural order: n2 before n10."""
         found = [node for page in self.pages("/v1/nodes", NodesPage) for node in page.nodes]
         return sorted(found, key=lambda node: as_counted(node.node_id))
 
@@ -103,16 +103,16 @@ class Reading:
         return [service for page in pages for service in page.services]
 
     def features(self) -> tuple[str, ...]:
-        """Those that are enabled."""
+        """Return the enabled features."""
         return next(self.pages("/v1/settings", SettingsPage)).features
 
     def settings(self) -> dict[str, str]:
-        """Those that are set, by name."""
+        """Return the settings that are set, by name."""
         pages = self.pages("/v1/settings", SettingsPage)
         return {name: value for page in pages for name, value in page.settings.items()}
 
     def requests(self, **filters: str | None) -> list[Request]:
-        """Topology requests, first come first."""
+        """Return topology requests, the oldest first."""
         found = list[Request]()
         for page in self.pages("/v1/requests", RequestsPage, **filters):
             self.since = (page.since_epoch, page.since_ms)
@@ -120,7 +120,7 @@ class Reading:
         return sorted(found, key=lambda r: (r.submitted_epoch, r.request_id))
 
     def repairs(self, table: str, tablet: int | None = None) -> list[int]:
-        """When each tablet of a table, or this one, was repaired last, milliseconds; 0: never."""
+        """Return the time (ms) of the last repair of each tablet, or of one; 0: never."""
         pages = self.pages("/v1/repairs", RepairsPage, table=table, tablet=tablet)
         return [each.repaired_ms for page in pages for each in page.repairs]
 
@@ -129,13 +129,13 @@ class Reading:
         return [snapshot for page in pages for snapshot in page.table_snapshots]
 
     def catch_up(self) -> CatchUpAnswer:
-        """The archive of the log."""
+        """Return the state of the log's archive."""
         answer = self._client.get(SERVICE, "/v1/catch_up", CatchUpAnswer, **self._at())
         self._fix(answer.epoch, answer.state_id)
         return answer
 
     def request(self, request_id: str) -> RequestAnswer:
-        """Raises CliError when there is none."""
+        """Return a request. Raises CliError when there is none."""
         answer = self._client.get(
             SERVICE, f"/v1/requests/{request_id}", RequestAnswer, **self._at()
         )
@@ -143,7 +143,7 @@ class Reading:
         return answer
 
     def find(self, begins: str) -> Request:
-        """The request with this id, or the only one whose id begins so. Raises CliError."""
+        """Return the request with this id or unique prefix. Raises CliError."""
         alike = self.requests(prefix=begins)
         exact = [request for request in alike if request.request_id == begins]
         if len(exact or alike) == 1:
@@ -178,8 +178,18 @@ class Reading:
     def tables(self) -> list[Table]:
         return [table for page in self.pages("/v1/tables", TablesPage) for table in page.tables]
 
+    def tables_and_tablets(self) -> tuple[list[Table], dict[str, int]]:
+        """Return all tables, and the number of tablets by table id, for those that have some."""
+        tables, tablets = list[Table](), dict[str, int]()
+        for page in self.pages("/v1/tables", TablesPage):
+            tables += page.tables
+            tablets |= page.tablets
+        # A metadata-log of an older release does not tell how many.
+        untold = (t for t in tables if t.placement and t.table_id not in tablets)
+        return tables, tablets | {t.table_id: self.ranges(t.placement) for t in untold}
+
     def groups(self) -> list[list[str]]:
-        """Tables with the same tablets, by full name; that with which the others are co-located is first."""
+        """Return groups of tables that share tablets, by full name; the owner is first."""
         tables = self.tables()
         if not any(table.base_table_id for table in tables):
             return []
@@ -191,12 +201,13 @@ class Reading:
         return [names for names in found.values() if len(names) > 1]
 
     def map_owner(self, name: str) -> str:
-        """Whose tablets a table has, by full name: moves and resizes in the log are about that one."""
+        """Return the owner of a table's tablets. The log names it in moves and resizes."""
         return next((names[0] for names in self.groups() if name in names), name)
 
     def names(self, requests: Iterable[Request]) -> dict[str, str]:
-        """By id, of the keyspaces and tables that these requests are about; nothing is asked if
-        there are none.
+        """Return the names of the requests' keyspaces and tables, by id.
+
+        No call is made if the requests are about none.
         """
         asked = [*requests]
         if not any(request.keyspace_id or request.table_id for request in asked):
@@ -206,7 +217,7 @@ class Reading:
         return self._keyspace_names()
 
     def all_names(self) -> dict[str, str]:
-        """By id, of all keyspaces and tables."""
+        """Return the names of all keyspaces and tables, by id."""
         of = self._keyspace_names()
         return of | {t.table_id: f"{of[t.keyspace_id]}.{t.name}" for t in self.tables()}
 
@@ -214,15 +225,15 @@ class Reading:
         return {keyspace.keyspace_id: keyspace.name for keyspace in self.keyspaces()}
 
     def ranges(self, placement: str) -> int:
-        """How many rows a placement has."""
+        """Return the number of rows of a placement."""
         return next(self.placement(placement, 1)).ranges
 
     def placement(self, name: str, limit: int | None = None) -> Iterator[PlacementsPage]:
-        """The rows of a placement, ``limit`` in a page."""
+        """Yield the rows of a placement, ``limit`` in a page."""
         return self.pages("/v1/placements", PlacementsPage, placement=name, limit=limit)
 
     def pages(self, path: str, kind: type[P], **params: object) -> Iterator[P]:
-        """All pages of a question, of one epoch."""
+        """Yield all pages of a query, all of one epoch."""
         cursor: str | None = None
         while cursor != "":
             page = self._client.get(SERVICE, path, kind, cursor=cursor, **params, **self._at())

@@ -1,13 +1,13 @@
-"""Switches of balancing in words."""
+"""Words for switches of balancing."""
 
 from __future__ import annotations
 
 from stele.cli.output import clock
-from stele.domain.schema.facts import Balancing, Off
+from stele.domain.schema.model import Balancing, Off
 
 
 def switch_text(name: str, balancing: Balancing, *, expired: bool = False) -> str:
-    """Since when it is off, by whom, why and until when."""
+    """Return since when it is off, the actor, the reason and the end."""
     by = f" by {balancing.actor}" if balancing.actor else ""
     why = f" ({balancing.reason})" if balancing.reason else ""
     until = f", until {clock(balancing.until_ms)}" if balancing.until_ms else ""
@@ -19,7 +19,7 @@ def switch_text(name: str, balancing: Balancing, *, expired: bool = False) -> st
 
 
 def off_text(own: Balancing, keyspace: Balancing | None = None) -> str:
-    """Beside a keyspace, or a table of a keyspace; empty where neither is off."""
+    """Return the note for a keyspace or table; empty if balancing is on for it."""
     if own.off_since:
         return f"balancing is off{_until(own)}"
     if keyspace is not None and keyspace.off_since:
@@ -33,6 +33,6 @@ def _until(balancing: Balancing) -> str:
 
 
 def _grace(balancing: Balancing) -> str:
-    """When what had begun is cancelled."""
+    """Return when started work is cancelled."""
     at_ms = balancing.abort_at_ms
     return f", what had begun is cancelled at {clock(at_ms)}" if at_ms else ""

@@ -1,1 +1,1 @@
-"""The console: a page that shows the cluster live and at any epoch of its past (``docs/console.md``)."""
+"""The console: a page that shows the cluster live and at any past epoch (``docs/guides/console.md``)."""

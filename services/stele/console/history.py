@@ -1,68 +1,162 @@
-"""Questions about the past: epochs in words, searches, differences, what was decided about a table."""
+"""Queries about the past: epochs in words, searches, diffs, decisions, and names of dropped objects."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from stele.console.epochs import searched
-from stele.console.gone import Gone
-from stele.console.mirror import SERVICE, Mirror, refused
-from stele.console.shared import Shared
-from stele.console.shown import names_by_id
-from stele.console.told import EpochInWords, names_of, row_of, told
-from stele.console.upstream import Answered, Upstream
+from stele.console.caches import SharedQueries
+from stele.console.difference import Difference, difference
+from stele.console.epoch_text import EpochText, epoch_text, names_of, row_of
+from stele.console.mirror import SERVICE, Mirror, refused, searched
+from stele.console.schema_view import SchemaDifference, schema_difference
+from stele.console.timeline import READ, Timeline, earliest, timeline
+from stele.console.upstream import AwayError, Upstream
+from stele.console.views import names_by_id
 from stele.domain.base import Fact
 from stele.domain.image import Image
-from stele.domain.ring.facts import PlacementChanged
-from stele.domain.staging.image import with_those_inside
-from stele.domain.view import diff
+from stele.domain.ring.model import PlacementChanged
+from stele.domain.staging import with_those_inside
+from stele.runtime.http import HttpError
+from stele.runtime.transport import Answered
 from stele.words.decisions import FACTS, Decision, Past, Wanted
-from stele.words.facts import EpochRow, fact_lines
-from stele.words.state_diff import diff_lines
+from stele.words.facts import EpochRow, altered_table, fact_lines
+from stele.words.names import HistoryNames, ids_in
 
-MOST_LINES: Final = 2000
-"""Lines of a difference that are shown."""
+MOST_KEPT: Final = 10_000
+MOST_ASKED: Final = 20
+"""Limit of lookups for one answer. For ids beyond it, the ids themselves are shown."""
+AWAY_S: Final = 5.0
+"""Pause of all lookups after a metadata-log did not answer."""
+SCHEMA: Final = "KeyspaceChanged,TableChanged"
+
+Find = Callable[[dict[str, object]], Awaitable[dict[str, Any] | None]]
+"""Finds the newest fact of the given kinds. Returns None when there is none."""
+
+
+class DroppedNames:
+    """Keeps, by id, the fact that named it last. None means that no epoch names it.
+
+    ``find`` raises HttpError or AwayError.
+    """
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._facts: dict[str, dict[str, Any] | None] = {}
+        self._away_until_s = 0.0
+
+    async def names(self, image: Image, rows: Iterable[EpochRow]) -> HistoryNames:
+        """Return names for ``rows``: those of ``image``, and those of dropped ids in the rows."""
+        found = [*rows]
+        names = await self._names(image, [each for row in found for each in ids_in(row.facts)])
+        names.add((), (), image.requests.requests.values())
+        for row in sorted(found, key=lambda each: each.epoch):
+            # A page shows the newest epoch first, and its facts may name an older epoch's request.
+            for each in row.facts:
+                names.learn(each)
+            table_id = altered_table(row)
+            asked: dict[str, object] = {"about": table_id, "facts": "TableChanged"}
+            fact = await self._named({**asked, "before": row.epoch}) if table_id else None
+            if fact is not None:
+                names.learn_options(row.epoch, fact)
+        return names
+
+    async def of_requests(self, image: Image) -> dict[str, str]:
+        """Return the names of dropped keyspaces and tables in the image's requests, by id.
+
+        An id whose name cannot be found now maps to itself.
+        """
+        found = image.requests.requests.values()
+        ids = [each for r in found for each in (r.keyspace_id, r.table_id) if each]
+        names = await self._names(image, ids)
+        return {each: names.named(each) for each in ids}
+
+    async def _names(self, image: Image, ids: Iterable[str]) -> HistoryNames:
+        schema, wanted, asked = image.schema, [*ids], 0
+        while wanted and asked < MOST_ASKED and time.monotonic() > self._away_until_s:
+            id_ = wanted.pop()
+            if id_ in self._facts or id_ in schema.by_id or id_ in schema.tables:
+                continue
+            asked += 1
+            try:
+                fact = await self._find({"about": id_, "facts": SCHEMA})
+            except (HttpError, AwayError):
+                # The metadata-log is away: ask for no other id either, so that pages do not wait
+                # for each.
+                self._away_until_s = time.monotonic() + AWAY_S
+                break
+            self._facts[id_] = fact
+            wanted += ids_in(fact)
+        while len(self._facts) > MOST_KEPT:
+            del self._facts[next(iter(self._facts))]
+        names = names_of(image)
+        for kind in ("keyspace", "table"):  # a table is named with its keyspace
+            for fact in self._facts.values():
+                if fact is not None and kind in fact:
+                    names.learn(fact)
+        return names
+
+    async def id_of(self, image: Image, name: str) -> str:
+        """Return the term to search for: ``name`` while it exists, else the id that last had it."""
+        schema = image.schema
+        keyspace, _, table = name.partition(".")
+        if schema.named(name) or schema.table_named(name) or name in image.membership.nodes:
+            return name
+        fact = await self._named({"about": keyspace, "facts": "KeyspaceChanged"})
+        if fact is None or fact["keyspace"]["name"] != keyspace:
+            return name
+        keyspace_id: str = fact["keyspace"]["keyspace_id"]
+        if not table:
+            return keyspace_id
+        asked: dict[str, object] = {"about": keyspace_id, "facts": "TableChanged", "text": table}
+        fact = await self._named(asked)
+        return str(fact["table"]["table_id"]) if fact and fact["table"]["name"] == table else name
+
+    async def _named(self, asked: dict[str, object]) -> dict[str, Any] | None:
+        try:
+            return await self._find(asked)
+        except (HttpError, AwayError):
+            return None
+
+
+MOST_EARLIER: Final = 2000
+"""Limit of the epochs that a page of the time line starts earlier."""
 MOST_LOOKED_AT: Final = 5000
-"""Epochs that are looked through for decisions at one time."""
+"""Limit of the epochs that one query for decisions reads."""
 AT_ONCE: Final = 1000
 AT_ONE_LOOK: Final = 200
-"""Epochs that changed a placement, of which those are told that changed a range."""
+"""Limit of epochs that one query for a range reads. They changed the placement; those that changed
+the range are shown."""
 MOST_SLICES: Final = 50
-"""Slices of the history in which a name is looked for."""
+"""Limit of the slices of the history that are searched for a name."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Epochs in words, the newest first; ``next_before`` goes on, 0: that was all."""
+    """Epochs in words, the newest first.
+
+    ``next_before`` is where the next page starts; 0 means that there is none.
+    """
 
     newest: int
-    epochs: tuple[EpochInWords, ...]
+    epochs: tuple[EpochText, ...]
     next_before: int = 0
     looked_at: int = 0
     begins: int = 0
 
 
 class WholeEpoch(msgspec.Struct, frozen=True):
-    """One epoch with all lines, and its facts as they are."""
+    """One epoch with all of its lines, and its facts as JSON."""
 
-    told: EpochInWords
+    told: EpochText
     lines: tuple[str, ...]
     facts: tuple[dict[str, Any], ...]
 
 
-class DiffShown(msgspec.Struct, frozen=True):
-    """Signed lines; ``more`` says how many were left out."""
-
-    before: int
-    after: int
-    lines: tuple[tuple[str, str], ...]
-    more: int
-
-
 class Decisions(msgspec.Struct, frozen=True):
-    """What was decided, the newest first, looked for back to an epoch."""
+    """Decisions, the newest first. The search went back to epoch ``looked_back_to``."""
 
     decisions: tuple[Decision, ...]
     looked_back_to: int
@@ -77,16 +171,22 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Asks metadata-log, once an epoch for all pages; the words are the command line's."""
+    """Queries the metadata-log. Pages share each answer until the next epoch.
+
+    The words are those of the command line.
+    """
 
     def __init__(self, upstream: Upstream, mirror: Mirror) -> None:
         self._upstream = upstream
         self._mirror = mirror
-        self._shared = Shared()
-        self._gone = Gone(self._first_fact)
+        self._shared = SharedQueries()
+        self._dropped = DroppedNames(self._first_fact)
 
     async def page(self, before: int, limit: int) -> Page:
-        """Epochs before this one, the newest first; 0: the newest there are. Raises HttpError, AwayError."""
+        """Return up to ``limit`` epochs before ``before``, the newest first.
+
+        0 starts at the newest epoch. Raises HttpError, AwayError.
+        """
         image = self._mirror.newest()
         newest, begins = image.epoch, image.archive.trimmed_epoch + 1
         last = min(newest, before - 1) if before else newest
@@ -94,32 +194,38 @@ class History:
         if last < first:
             return Page(newest, (), begins=begins)
         rows = await self._rows({"from": first, "limit": last - first + 1})
-        names = await self._gone.names(self._mirror.image, rows)
-        epochs = tuple(told(row, names) for row in rows)
+        names = await self._dropped.names(self._mirror.image, rows)
+        epochs = tuple(epoch_text(row, names) for row in rows)
         return Page(newest, epochs[::-1], first if first > begins else 0, len(rows), begins)
 
     async def whole(self, epoch: int) -> WholeEpoch:
-        """One epoch. Raises HttpError, AwayError."""
+        """Return one epoch with all lines. Raises HttpError, AwayError."""
         row = msgspec.json.decode(await self._get(f"/v1/epochs/{epoch}", {}), type=EpochRow)
-        names = await self._gone.names(self._mirror.image, [row])
-        return WholeEpoch(told(row, names), tuple(fact_lines(row, names)), row.facts)
+        names = await self._dropped.names(self._mirror.image, [row])
+        return WholeEpoch(epoch_text(row, names), tuple(fact_lines(row, names)), row.facts)
 
-    async def gone(self, image: Image) -> dict[str, str]:
-        """By id what requests are about that stands no more."""
-        return await self._gone.of_requests(image)
+    async def dropped_names(self, image: Image) -> dict[str, str]:
+        """Return the names of dropped keyspaces and tables in the image's requests, by id."""
+        return await self._dropped.of_requests(image)
 
     async def search(self, asked: dict[str, object]) -> Page:
-        """Epochs that are asked for; ``about`` may name what is no more. Raises HttpError, AwayError."""
+        """Return the epochs that match ``asked``; ``about`` may name a dropped keyspace or table.
+
+        Raises HttpError, AwayError.
+        """
         if asked.get("about"):
-            known = await self._gone.id_of(self._mirror.image, str(asked["about"]))
+            known = await self._dropped.id_of(self._mirror.image, str(asked["about"]))
             asked = {**asked, "about": known}
         found = msgspec.json.decode(await self._get("/v1/epochs/search", asked), type=_Found)
-        names = await self._gone.names(self._mirror.image, found.epochs)
-        epochs = tuple(told(row, names) for row in found.epochs)
+        names = await self._dropped.names(self._mirror.image, found.epochs)
+        epochs = tuple(epoch_text(row, names) for row in found.epochs)
         return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins)
 
     async def of_range(self, placement: str, start: int, end: int, before: int) -> Page:
-        """Epochs that changed who has a range, the newest first, of one look. Raises HttpError, AwayError."""
+        """Return epochs that changed the replicas of a range, the newest first.
+
+        One call searches AT_ONE_LOOK epochs of the placement. Raises HttpError, AwayError.
+        """
         asked: dict[str, object] = {
             "about": placement,
             "facts": "PlacementChanged",
@@ -134,12 +240,15 @@ class History:
             for epoch in found.epochs
             if any(touches(fact, placement, start, end) for fact in with_those_inside(epoch.facts))
         ]
-        names = await self._gone.names(self._mirror.image, rows)
-        epochs = tuple(told(row, names) for row in rows)
+        names = await self._dropped.names(self._mirror.image, rows)
+        epochs = tuple(epoch_text(row, names) for row in rows)
         return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins + 1)
 
     async def at_moment(self, at_ms: int) -> int:
-        """The newest epoch that was there at a moment; 0: none. Raises HttpError, AwayError."""
+        """Return the newest epoch at a time (ms since 1970); 0: none.
+
+        Raises HttpError, AwayError.
+        """
         before: int | None = None
         while before != 0:
             asked: dict[str, object] = {"until_ms": at_ms, "limit": 1}
@@ -151,20 +260,41 @@ class History:
             before = found.next_before
         return 0
 
-    async def diff(self, first: int, last: int) -> DiffShown:
-        """What differs between two epochs. Raises HttpError, AwayError."""
+    async def timeline(self, before: int, limit: int) -> Timeline:
+        """Return the operations and changes of up to ``limit`` epochs before ``before``.
+
+        0 starts at the newest epoch. The page starts earlier if an operation in it does. Raises
+        HttpError, AwayError.
+        """
+        image = self._mirror.newest()
+        newest, begins = image.epoch, image.archive.trimmed_epoch + 1
+        last = min(newest, before - 1) if before else newest
+        first = max(begins, last - limit + 1)
+        if last < first:
+            raise HttpError(404, "epoch_not_found", f"There is no epoch before {before}.")
+        rows = await self._rows({"from": first, "limit": last - first + 1, "facts": READ})
+        start = max(begins, earliest(rows) or first, first - MOST_EARLIER)
+        if start < first:
+            asked = {"from": start, "limit": first - start, "facts": READ}
+            rows = [*await self._rows(asked), *rows]
+        names = await self._dropped.names(self._mirror.image, rows)
+        return await asyncio.to_thread(timeline, rows, names, newest, begins)
+
+    async def diff(self, first: int, last: int) -> Difference:
+        """Return the difference between two epochs. Raises HttpError, AwayError."""
         before, after = await self._mirror.at(first), await self._mirror.at(last)
-        names = names_of(before, after)
+        return await asyncio.to_thread(difference, before, after)
 
-        def named() -> list[tuple[str, str]]:
-            found = diff_lines(_plain(diff(before, after)))
-            return [(sign, names.named(line)) for sign, line in found]
-
-        lines = await asyncio.to_thread(named)
-        return DiffShown(first, last, tuple(lines[:MOST_LINES]), max(0, len(lines) - MOST_LINES))
+    async def schema_diff(self, first: int, last: int) -> SchemaDifference:
+        """Return the changed schema objects between two epochs. Raises HttpError, AwayError."""
+        before, after = await self._mirror.at(first), await self._mirror.at(last)
+        return await asyncio.to_thread(schema_difference, before, after)
 
     async def decisions(self, wanted: Wanted, limit: int, before: int) -> Decisions:
-        """What was asked for of tablets. Raises HttpError, AwayError."""
+        """Return up to ``limit`` decisions about tablets before an epoch.
+
+        Raises HttpError, AwayError.
+        """
         image = self._mirror.newest()
         past, found = Past(wanted, names_by_id(image)), list[Decision]()
         end = before or image.epoch + 1
@@ -178,7 +308,7 @@ class History:
         return Decisions(tuple(found[:limit]), end)
 
     async def _first_fact(self, asked: dict[str, object]) -> dict[str, Any] | None:
-        """The newest of these kinds. Raises HttpError, AwayError."""
+        """Return the newest fact of the kinds in ``asked``. Raises HttpError, AwayError."""
         kinds, before = str(asked["facts"]).split(","), 0
         for _ in range(MOST_SLICES):
             more = {"before": before} if before else {}
@@ -212,12 +342,14 @@ class History:
                 raise refused(answer)
             return answer.body
 
+        # The state id is part of the key: an answer is shared until the next epoch, and never
+        # across two histories.
         key = (self._mirror.image.state_id, path, *sorted((k, str(v)) for k, v in params.items()))
         return await self._shared.get(key, ask)
 
 
 def touches(fact: Fact, placement: str, start: int, end: int) -> bool:
-    """Whether a fact changed a row of this placement that shares a token with (start, end]."""
+    """Return True if a fact changed a row of the placement that meets (start, end]."""
     if not isinstance(fact, PlacementChanged) or fact.placement != placement:
         return False
     starts, ends = fact.added.starts.numbers(), fact.added.ends.numbers()
@@ -226,12 +358,7 @@ def touches(fact: Fact, placement: str, start: int, end: int) -> bool:
 
 
 def _texts(fact: dict[str, Any]) -> Iterator[str]:
-    """Names and ids of a keyspace or table."""
+    """Yield the names and ids of a keyspace or table in a fact."""
     for kind in ("keyspace", "table"):
         row = fact.get(kind) or {}
         yield from (str(row[name]) for name in ("name", f"{kind}_id", "keyspace_id") if name in row)
-
-
-def _plain(found: Any) -> Any:
-    """As it comes over HTTP."""
-    return msgspec.json.decode(msgspec.json.encode(found))

@@ -1,4 +1,4 @@
-"""The console's routes: the page, what it reads, its stream, and what it may ask to be done."""
+"""The console's routes: the page, its data, its stream, and commands."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -12,7 +12,8 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from stele.console.asking import (
+from stele.console.mirror import Mirror, refused
+from stele.console.operations import (
     ORIGIN,
     CommandAsked,
     PlanAsked,
@@ -21,12 +22,12 @@ from stele.console.asking import (
     mark_of,
     operation_of,
     plan_text,
+    verdict_text,
 )
-from stele.console.mirror import Mirror, refused
 from stele.console.reads import named, number
-from stele.console.shown import names_by_id
 from stele.console.stream import Pages
 from stele.console.upstream import AwayError, Upstream
+from stele.console.views import names_by_id
 from stele.domain.base import Command
 from stele.domain.commands import Envelope
 from stele.runtime.answers.plans import PlanAnswer
@@ -35,7 +36,9 @@ from stele.runtime.tokens import authorization_of
 
 PAGE: Final = Path(__file__).parent / "page"
 NO_PING_S: Final = 86_400
-"""The stream gives its own signs of life; who takes nothing of them is cut off: see ``runtime.stalled``."""
+"""The stream sends its own pings."""
+SEND_TIMEOUT_S: Final = 60.0
+"""A page that reads nothing for this long is disconnected."""
 
 
 def page_routes() -> list[Route | Mount]:
@@ -49,7 +52,10 @@ def page_routes() -> list[Route | Mount]:
 
 
 class _Fresh(StaticFiles):
-    """Asked for again each time, by its ETag: a page is never of two releases."""
+    """Static files that the browser revalidates by ETag each time.
+
+    A page therefore never mixes two releases.
+    """
 
     def file_response(self, *args: object, **kwargs: object) -> Response:
         answer = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
@@ -63,7 +69,9 @@ def stream_route(pages: Pages) -> Route:
         events = pages.events(after, state_id, request.app.state.stopping)
         events = _while(getattr(request.state, "is_let_in", _always), events)
         headers = {"cache-control": "no-store"}
-        return EventSourceResponse(events, ping=NO_PING_S, headers=headers)
+        return EventSourceResponse(
+            events, ping=NO_PING_S, send_timeout=SEND_TIMEOUT_S, headers=headers
+        )
 
     return Route("/api/stream", stream, methods=["GET"])
 
@@ -75,7 +83,7 @@ def _always() -> bool:
 async def _while(
     is_let_in: Callable[[], bool], events: AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes]:
-    """Until the token that was shown at the beginning is withdrawn."""
+    """Yield events until the caller's token is withdrawn."""
     async with aclosing(events):
         async for event in events:
             if not is_let_in():
@@ -92,7 +100,10 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
         return msgspec.json.decode(answer.body, type=PlanAnswer)
 
     async def check_plan(asked: CommandAsked, envelope: Envelope) -> None:
-        """What was looked at must be what would be done. What was taken already has its outcome."""
+        """Raise HttpError if the plan that the user confirmed is no longer what would be done.
+
+        A request that was already accepted is not checked: it has its outcome.
+        """
         if not asked.planned or mirror.image.request(envelope.request_id) is not None:
             return
         try:
@@ -112,7 +123,7 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
         command = await command_of(asked, "", upstream)
         line = operation.command_line(asked.fields)
         if not operation.plans:
-            return JsonResponse({"verdict": "at_once", "text": "", "command_line": line})
+            return JsonResponse({"verdict": "immediate", "text": "", "command_line": line})
         found = await planned(command)
         return JsonResponse(
             {
@@ -120,6 +131,18 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
                 "verdict": found.verdict,
                 "mark": mark_of(found),
                 "text": plan_text(found, names_by_id(mirror.image)),
+                "why": verdict_text(found),
+                "foreseen": [*found.plan.foreseen],
+                "steps": [step.state for step in found.plan.steps],
+                "final_from": next(
+                    (at for at, step in enumerate(found.plan.steps) if not step.can_be_undone), None
+                ),
+                "receivers": [stream.node_id for stream in found.streams],
+                "size_bytes": found.size_bytes,
+                "duration_s": found.duration_s,
+                "at_least": found.at_least,
+                "excludes": [*found.plan.excludes],
+                "concerns": [concern.message for concern in found.plan.concerns],
                 "command_line": line,
             }
         )

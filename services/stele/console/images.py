@@ -1,7 +1,7 @@
-"""States that are kept: the newest ones, which share what did not change, and a few of the past.
+"""ComputedAnswers states: the newest ones, which share unchanged parts, and a few of the past.
 
-What an image costs beside those that are kept already differs: one move copies one chunk of a large table, a
-round of moves copies many, and a state of the past that was read shares nothing. So bytes are limited too.
+The cost of one more image varies. One move copies one chunk of a large table, and a round of moves
+copies many. A past state that was read shares nothing. Bytes are therefore limited too.
 """
 
 from collections import OrderedDict
@@ -14,26 +14,29 @@ from stele.domain.ring.columns import Chunk, Columns
 NEWEST: Final = 1024
 OLDER: Final = 12
 MOST_BYTES: Final = 256 * 1024 * 1024
-"""Of the columns of either kind."""
+"""Limit of the bytes of all columns, for each of the two kinds."""
 LEAST: Final = 2
-"""So many stay whatever they cost: what differs between two epochs needs both."""
+"""Images that stay whatever they cost. A diff between two epochs needs both."""
 CHUNK_BYTES: Final = 6_000
-"""What a chunk costs beside its columns: views of them, and what reads single rows."""
+"""Cost of a chunk in addition to its columns: views of them and readers of single rows."""
 
 
 class Images:
-    """By epoch. Forgets the oldest of the newest, and of the past those that were asked for longest ago."""
+    """Images by epoch.
+
+    The oldest of the newest, and the least recently used past ones, are dropped.
+    """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.newest = _Limited(NEWEST, most_bytes)
         self.older = _Limited(OLDER, most_bytes)
 
     def add(self, image: Image) -> None:
-        """The newest state."""
+        """Keep the newest state."""
         self.newest.put(image)
 
     def keep(self, image: Image) -> None:
-        """One of the past that was read."""
+        """Keep a past state that was read."""
         self.older.put(image)
 
     def get(self, epoch: int) -> Image | None:
@@ -41,20 +44,21 @@ class Images:
         return self.older.used(epoch) if found is None else found
 
     def before(self, epoch: int, reach: int) -> Image | None:
-        """The newest state of the ``reach`` epochs before this one, from which it is folded."""
+        """Return the newest kept state of the ``reach`` epochs before ``epoch``, to fold from."""
         known = [e for e in (*self.newest, *self.older) if epoch - reach <= e < epoch]
         return self.get(max(known)) if known else None
 
 
 class _Limited:
-    """Images in order, and ``bytes``: those of all their columns, each that is shared counted once."""
+    """Images in order. ``bytes`` is the size of all columns; shared ones count once."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._images: OrderedDict[int, Image] = OrderedDict()
         self._held: dict[int, int] = {}
-        """How many hold a table or a chunk, by its identity: whatever is here lives as long."""
+        """Number of images that hold a table or chunk, by its ``id()``. The images here keep it
+        alive, so the id is not reused."""
         self.bytes = 0
 
     def __iter__(self) -> Iterator[int]:
@@ -67,7 +71,7 @@ class _Limited:
         return self._images.get(epoch)
 
     def used(self, epoch: int) -> Image | None:
-        """The same, which keeps it longer."""
+        """Return an image and mark it as recently used."""
         if epoch in self._images:
             self._images.move_to_end(epoch)
         return self._images.get(epoch)
@@ -76,6 +80,8 @@ class _Limited:
         before = self._images.pop(image.epoch, None)
         self._images[image.epoch] = image
         self._count(image, 1)
+        # The new image is counted before the old one is removed, so that shared chunks stay
+        # counted.
         if before is not None:
             self._count(before, -1)
         while len(self) > self._most or (self.bytes > self._most_bytes and len(self) > LEAST):
@@ -90,7 +96,10 @@ class _Limited:
                         self.bytes += more * _bytes(chunk)
 
     def _is_alone(self, part: Columns | Chunk, more: int) -> bool:
-        """Count one holder more or fewer; whether it is the first, or was the last."""
+        """Add or remove one holder.
+
+        Return True for the first one added and the last one removed.
+        """
         were = self._held.get(id(part), 0)
         if were + more:
             self._held[id(part)] = were + more

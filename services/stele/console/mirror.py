@@ -1,57 +1,115 @@
-"""The state of the cluster in memory: read once, then folded on by the one stream of epochs."""
+"""The state of the cluster in memory: read once, then updated from one stream of epochs."""
 
 import asyncio
+import io
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-import aiohttp
 import msgspec
 
-from stele.console.epochs import epoch_of, epochs_of, image_of
+from stele.client import SILENT_S, HistoryFollower, OtherHistoryError, ServiceAwayError
 from stele.console.images import Images
-from stele.console.upstream import CONNECT_S, DUMP_S, Answered, AwayError, Upstream, plain
+from stele.console.upstream import DUMP_S, AwayError, Upstream
+from stele.domain.column import column_of
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.snapshots import UnreadableSnapshotError
+from stele.log.archive import snapshots
+from stele.log.archive.container import Container
+from stele.runtime.answers.history import EpochAnswer, SearchAnswer
 from stele.runtime.http import HttpError
 from stele.runtime.logs import get_logger
+from stele.runtime.transport import Answered, HttpTransport
+
+_decoder: msgspec.json.Decoder[EpochAnswer] = msgspec.json.Decoder(EpochAnswer, dec_hook=column_of)
+_list_decoder: msgspec.json.Decoder[list[EpochAnswer]] = msgspec.json.Decoder(
+    list[EpochAnswer], dec_hook=column_of
+)
+_searched_decoder: msgspec.json.Decoder[SearchAnswer] = msgspec.json.Decoder(
+    SearchAnswer, dec_hook=column_of
+)
+
+
+class Searched(NamedTuple):
+    """The result of a search for epochs; see ``SearchAnswer``."""
+
+    epochs: tuple[Epoch, ...]
+    newest: int
+    looked_at: int
+    next_before: int
+    begins: int
+
+
+def epoch_of(data: bytes) -> Epoch:
+    """Decode an event of ``/v1/epochs``. Raises msgspec.DecodeError, ValueError."""
+    return _epoch(_decoder.decode(data))
+
+
+def epochs_of(data: bytes) -> list[Epoch]:
+    """Decode an answer of ``/v1/epochs``. Raises msgspec.DecodeError, ValueError."""
+    return [_epoch(answer) for answer in _list_decoder.decode(data)]
+
+
+def searched(data: bytes) -> Searched:
+    """Decode an answer of ``/v1/epochs/search``. Raises msgspec.DecodeError, ValueError."""
+    found = _searched_decoder.decode(data)
+    epochs = tuple(map(_epoch, found.epochs))
+    return Searched(epochs, found.newest, found.looked_at, found.next_before, found.begins)
+
+
+def image_of(dump: bytes) -> Image:
+    """Decode an answer of ``/v1/dump``.
+
+    Raises DamagedFileError, UnreadableSnapshotError, ValueError.
+    """
+    container = Container(io.BytesIO(dump), snapshots.SCHEMA)
+    head = snapshots.read_head(container)
+    return head.start(snapshots.read_facts(container)).image
+
+
+def _epoch(answer: EpochAnswer) -> Epoch:
+    return Epoch(
+        prev_state_id=bytes.fromhex(answer.prev_state_id),
+        state_id=bytes.fromhex(answer.state_id),
+        log_id=bytes.fromhex(answer.log_id),
+        witness_state_id=bytes.fromhex(answer.witness_state_id),
+        epoch=answer.epoch,
+        witness_epoch=answer.witness_epoch,
+        request_id=answer.request_id,
+        command=answer.command,
+        facts=answer.facts,
+        command_digest=bytes.fromhex(answer.command_digest),
+        actor=answer.actor,
+        reason=answer.reason,
+        origin=answer.origin,
+        at_ms=answer.at_ms,
+        required_features=answer.required_features,
+    )
+
 
 SERVICE: Final = "metadata-log"
-SILENT_S: Final = 25.0
-"""A stream is dead when not even its pings come, which are sent every ten seconds."""
-RETRY_S: Final = 0.25
-UNREADABLE_S: Final = 5.0
-"""What cannot be read will hardly be readable at once: each try reads the whole state."""
 LINE_BYTES: Final = 64 * 1024 * 1024
-"""An event is one line; the longest is a part of a large change."""
+"""Longest line of the stream. An event is one line; the longest is a part of a large change."""
 NEAR: Final = 256
-"""Epochs that are folded on rather than read as a whole state."""
-
-_FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, AwayError)
-_UNREADABLE: Final = (
-    msgspec.DecodeError,
-    RecursionError,
-    ValueError,
-    DamagedFileError,
-    UnreadableSnapshotError,
-)
+"""Distance up to which a past state is folded from a kept one instead of read as a whole."""
 
 log = get_logger(__name__)
 
 Taken = Callable[[Image, Epoch, Image], None]
 
 
-class _Anew(Exception):
-    """What is known does not lead to what the service has."""
+class Mirror(HistoryFollower):
+    """Follows the metadata-log and keeps the newest image and some older ones.
 
-
-class Mirror:
-    """``taken`` gets each epoch that came with the images before and after it; ``reset``: all is anew."""
+    ``taken`` receives each new epoch with the images before and after it. ``reset`` is called after
+    the whole state was read again: everything sent before may be of another history.
+    """
 
     def __init__(self, upstream: Upstream, taken: Taken, reset: Callable[[], None]) -> None:
+        super().__init__(
+            HttpTransport(SILENT_S), upstream.services[SERVICE], self._note, LINE_BYTES
+        )
         self._upstream = upstream
         self._taken = taken
         self._reset = reset
@@ -60,51 +118,51 @@ class Mirror:
         self.image: Image = EMPTY_FOR_FOLLOWERS
         self.trouble = "The metadata-log has not answered yet."
         self.heard_s = 0.0
-        """When the stream last gave a sign of life, by the monotonic clock; 0: never."""
-        self._stream: aiohttp.ClientResponse | None = None
+        """Monotonic time of the last line of the stream, in seconds; 0 before the first one."""
+        self._stream: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Follow the log until cancelled, at whichever instance answers."""
-        turn, known = 0, False
-        urls = self._upstream.services[SERVICE]
-        while True:
-            try:
-                if not known:
-                    self._begin(await self._dump({}))
-                    known = True
-                await self._follow(urls[turn % len(urls)])
-            except _Anew as error:
-                known = self._failed(str(error))
-            except _FAILURES as error:
-                why = error.why if isinstance(error, AwayError) else plain(error)
-                self._failed(f"The metadata-log does not answer: {why}.")
-                turn += 1
-            except _UNREADABLE as error:
-                known = self._failed(f"What the metadata-log says cannot be read: {error!r}")
-                turn += 1
-                await asyncio.sleep(UNREADABLE_S)
-            except HttpError as error:
-                known = self._failed(error.body.message)
-                turn += 1
-            await asyncio.sleep(RETRY_S)
+        try:
+            await super().run()
+        finally:
+            await self._http.close()
+
+    async def read_state(self, url: str) -> None:
+        try:
+            self._begin(await self._dump({}))
+        except HttpError as error:
+            raise ServiceAwayError(error.body.message) from error
+        except AwayError as error:
+            raise ServiceAwayError(str(error)) from error
+
+    async def follow(self, url: str) -> None:
+        take: Callable[[bytes], None] = lambda data: self._take(epoch_of(data))  # noqa: E731
+        async with self.reading(url, "/v1/epochs", self.image, take) as self._stream:
+            await asyncio.wait({self._stream})
+        if not self._stream.cancelled():
+            self._stream.result()
+        raise ServiceAwayError("its stream has ended")
 
     def newest(self) -> Image:
-        """The newest state. Raises HttpError while none is known."""
+        """Return the newest state. Raises HttpError while none is known."""
         if not self.image.epoch:
             raise HttpError(503, "not_ready", self.trouble, hint="Try again in a moment.")
         return self.image
 
     def silent_s(self) -> float:
-        """How long ago the stream gave a sign of life."""
+        """Return the seconds since the last line of the stream; 0 before the first one."""
         return time.monotonic() - self.heard_s if self.heard_s else 0.0
 
     def leave(self) -> None:
-        """End the stream that is followed: the next one is of another instance, if there is one."""
+        """Close the followed stream. The next one is of another instance, if there is one."""
         if self._stream is not None:
-            self._stream.close()
+            self._stream.cancel()
 
     async def at(self, epoch: int) -> Image:
-        """The state at an epoch. Raises HttpError when it cannot be had, AwayError."""
+        """Return the state at an epoch.
+
+        Raises HttpError when it is not available, and AwayError.
+        """
         self.newest()
         known = self._images.get(epoch)
         if known is not None:
@@ -118,7 +176,10 @@ class Mirror:
             return known
 
     async def state_id_at(self, epoch: int) -> str:
-        """In hex, without reading the whole state. Raises HttpError, AwayError."""
+        """Return the state id of an epoch in hex, without reading the whole state.
+
+        Raises HttpError, AwayError.
+        """
         known = self._images.get(epoch)
         if known is None:
             (found, *_) = await self.epochs(epoch, 1)
@@ -126,11 +187,14 @@ class Mirror:
         return known.state_id.hex()
 
     def of_this_log(self) -> dict[str, str]:
-        """Parameters of a question about the past: another log, as of a cluster made anew, refuses it."""
+        """Return the parameters that bind a query about the past to this log.
+
+        Another log, such as that of a cluster created again, rejects the query.
+        """
         return {"log_id": self.image.log_id.hex()}
 
     async def epochs(self, first: int, count: int) -> list[Epoch]:
-        """Up to so many epochs. Raises HttpError, AwayError."""
+        """Return up to ``count`` epochs from ``first`` on. Raises HttpError, AwayError."""
         asked: dict[str, object] = {"from": first, "limit": count, **self.of_this_log()}
         return await self._decoded(epochs_of, "/v1/epochs", asked)
 
@@ -174,58 +238,42 @@ class Mirror:
         raise HttpError(404, "epoch_not_found", f"There is no epoch {first}.")
 
     def _begin(self, image: Image) -> None:
-        """The whole state was read; what was known of before may be another history."""
+        """Start from a whole state. Older images are dropped: they may be of another history."""
         self._images = Images()
         self.image = image
         self._images.add(image)
         self._reset()
 
-    async def _follow(self, url: str) -> None:
-        """Until the stream ends. Raises _Anew, and what the connection raises."""
-        image = self.image
-        headers = {"accept": "text/event-stream", "last-event-id": str(image.epoch)}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        params = {"state_id": image.state_id.hex(), "log_id": image.log_id.hex()}
-        stream = self._upstream.http.get(
-            f"{url}/v1/epochs", params=params, headers=headers, timeout=timeout
-        )
-        async with stream as answer:
-            if answer.status != 200:
-                _check_stream(answer.status, await answer.text())
-            self.trouble, self.heard_s, self._stream = "", time.monotonic(), answer
-            try:
-                async for raw in answer.content:
-                    self.heard_s = time.monotonic()
-                    if raw.startswith(b"data:"):
-                        self._take(epoch_of(raw[5:]))
-            finally:
-                self._stream = None
-        raise AwayError(SERVICE, "its stream ended")
-
     def _take(self, epoch: Epoch) -> None:
         before = self.image
         if epoch.epoch != before.epoch + 1 or epoch.prev_state_id != before.state_id:
-            raise _Anew(f"Epoch {epoch.epoch} does not follow epoch {before.epoch}.")
+            # Epochs have no gaps (docs/design.md, rule 1). Any other epoch needs a new read of the
+            # state.
+            raise OtherHistoryError(f"Epoch {epoch.epoch} does not follow epoch {before.epoch}.")
         self.image = evolve(before, epoch)
         self._images.add(self.image)
+        self.note_progress()
         self._taken(before, epoch, self.image)
 
-    def _failed(self, why: str) -> bool:
+    def _note(self, trouble: str) -> None:
+        if not trouble:
+            self.trouble, self.heard_s = "", time.monotonic()
+            return
+        why = f"The metadata-log at {trouble}"
         if why != self.trouble:
             log.warning("the log is not followed", why=why)
         self.trouble = why
-        return False
 
 
 def _check(answer: Answered) -> None:
-    """Raises HttpError with the service's own words."""
+    """Raise HttpError with the service's own message unless the answer is a success."""
     if answer.ok:
         return
     raise refused(answer)
 
 
 def refused(answer: Answered) -> HttpError:
-    """A service's error as one of ours."""
+    """Return a service's error answer as an HttpError."""
     try:
         body = msgspec.json.decode(answer.body, type=dict[str, object])
     except (msgspec.DecodeError, RecursionError):
@@ -236,10 +284,3 @@ def refused(answer: Answered) -> HttpError:
         str(body.get("message", f"The service answered {answer.status}.")),
         hint=str(body.get("hint", "")),
     )
-
-
-def _check_stream(status: int, text: str) -> None:
-    """4xx says that what is known is not in this history; 5xx that another may know."""
-    if 400 <= status < 500:
-        raise _Anew(f"The metadata-log answers {status}: {text[:300]}")
-    raise AwayError(SERVICE, f"status {status}: {text[:300]}")

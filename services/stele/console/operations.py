@@ -1,16 +1,25 @@
-"""What the page can ask for: one row an operation, with its fields and the command that it becomes.
+"""The operations of the page: their forms, their plans, and the commands that they send.
 
-A field is text, as in a form and on the command line, and read as the command line reads it: so numbers beyond
-what a browser can count stay whole.
+A field is text, as in a form and on the command line, and is parsed as on the command line. Numbers
+beyond a browser's exact integers therefore stay whole.
 """
 
+import io
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal
+from hashlib import blake2b
+from typing import Annotated, Any, Final, cast
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
+from rich.console import Console
+from rich.text import Text
 
+from stele.console.upstream import AwayError, Upstream
 from stele.domain.commands import (
+    AnyCommand,
     Cancel,
     Cleanup,
     Command,
@@ -18,6 +27,7 @@ from stele.domain.commands import (
     CreateTable,
     DropKeyspace,
     DropTable,
+    Envelope,
     Exclude,
     KeyspaceRfChange,
     Leave,
@@ -30,40 +40,37 @@ from stele.domain.commands import (
     SwitchBalancingOff,
     SwitchBalancingOn,
     Truncate,
+    command_name,
 )
 from stele.domain.requests.ids import is_id, time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.node import NodeView
-from stele.words.comers import join_of, replace_of
-from stele.words.given import GivenError, replication_of, span_ms, tokens_of
+from stele.runtime.answers.plans import PlanAnswer
+from stele.runtime.callers import Caller
+from stele.runtime.http import ErrorCode, HttpError
+from stele.runtime.request_ids import new_request_id
+from stele.words.explain import waiting_line
+from stele.words.given import GivenError, join_of, replace_of, replication_of, span_ms, tokens_of
+from stele.words.operations import TEXTS, Field, OperationText
+from stele.words.plan import plan_parts
 
-Kind = Literal[
-    "text", "node", "nodes", "keyspace", "table", "number", "flag", "tokens", "replication", "span"
-]
 MOST_CHARS: Final = 4000
-"""Of one field."""
+"""Limit of the text of one field."""
 MOST_DIGITS: Final = 18
 
 
-class Field(msgspec.Struct, frozen=True):
-    """``option`` is how the command line names it; empty: it stands by itself, and is needed."""
-
-    name: str
-    label: str
-    kind: Kind = "text"
-    option: str = ""
-    is_needed: bool = False
-
-
 class Known(msgspec.Struct, frozen=True):
-    """What a command needs beside its fields: its id, and for a node that comes in what it says of itself."""
+    """Inputs of a command besides its fields: its request id, and the view of a new node."""
 
     request_id: str
     node: NodeView | None = None
 
     @property
     def asked_ms(self) -> int:
-        """By the id, so that it is the same command when it is sent again."""
+        """The time of the request, from its id.
+
+        The same request sent again makes the same command.
+        """
         return time_ms(self.request_id) if is_id(self.request_id) else 0
 
     @property
@@ -73,32 +80,37 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """``line`` is its command line, ``about`` what it does; without ``plans`` it is done at once."""
+    """An operation of the page. Without ``plans`` it is carried out at once."""
 
     name: str
-    title: str
-    line: str
-    about: str
-    fields: tuple[Field, ...]
+    """Its name in the table of texts."""
     plans: bool = True
     comes: bool = False
-    """A node comes in, which is asked at ``address`` who it is."""
+    """True if a node is added. The console reads its identity from the node at ``address``."""
     make: Callable[[dict[str, Any], Known], Command]
 
+    @property
+    def text(self) -> OperationText:
+        return TEXTS[self.name]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.text.fields
+
     def read(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """The fields' values; none is left out. Raises GivenError."""
+        """Return the values of all fields; missing ones are read as empty. Raises GivenError."""
         unknown = sorted({*texts} - {field.name for field in self.fields})
         if unknown:
             known = ", ".join(field.name for field in self.fields)
-            hint = f"Load the page anew; a program gives {known or 'none'}."
-            raise GivenError(f"{self.title} has no field '{unknown[0][:80]}'.", hint)
+            hint = f"Reload the page; a program gives {known or 'none'}."
+            raise GivenError(f"{self.text.title} has no field '{unknown[0][:80]}'.", hint)
         return {
             field.name: _read(field, texts.get(field.name, "").strip()) for field in self.fields
         }
 
     def command_line(self, texts: Mapping[str, str]) -> str:
-        """The same on the command line."""
-        return " ".join(["stele", self.line, *self._arguments(texts)])
+        """Return the same operation as a command line."""
+        return " ".join(["stele", self.text.line, *self._arguments(texts)])
 
     def _arguments(self, texts: Mapping[str, str]) -> Iterator[str]:
         for field in sorted(self.fields, key=lambda each: bool(each.option)):
@@ -178,239 +190,187 @@ def _replace(v: dict[str, Any], known: Known) -> Command:
     return replace_of(known.comer, v["dead"], v["ignore"], force=v["force"])
 
 
-NODE: Final = Field("node", "node", "node", is_needed=True)
-KEYSPACE: Final = Field("name", "keyspace", "keyspace", is_needed=True)
-TABLE: Final = Field("name", "table, as keyspace.table", "table", is_needed=True)
-IGNORE: Final = Field("ignore", "others that are dead for good", "nodes", "--ignore")
-FORCE: Final = Field("force", "give up what only dead nodes have", "flag", "--force")
-ADDRESS: Final = Field("address", "the new node's http://host:port", is_needed=True)
-REPLICATION: Final = Field(
-    "replication",
-    "replication, as dc1=3 or dc1=r1,r2,r3",
-    "replication",
-    "--replication",
-    is_needed=True,
-)
-SCOPE: Final = Field("name", "keyspace or keyspace.table; empty: the whole cluster", "table")
-
 CANCEL: Final = "cancel"
 OPERATIONS: Final = (
-    Operation(
-        name=CANCEL,
-        title="Cancel a request",
-        line="cancel",
-        about="It is undone as far as it has gone: the placements are those of before.",
-        fields=(Field("request", "request", is_needed=True),),
-        plans=False,
-        make=lambda v, _: Cancel(v["request"]),
-    ),
-    Operation(
-        name="join",
-        title="Let a node join",
-        line="join",
-        about="A node that was started with STELE_JOIN=no becomes a member; others ask for it themselves.",
-        fields=(ADDRESS,),
-        comes=True,
-        make=_join,
-    ),
-    Operation(
-        name="decommission",
-        title="Decommission a node",
-        line="decommission",
-        about="It streams its data to those who take over, then leaves for good.",
-        fields=(NODE,),
-        make=lambda v, _: Leave(v["node"]),
-    ),
-    Operation(
-        name="replace",
-        title="Replace a dead node",
-        line="replace",
-        about="A new node, started with STELE_JOIN=no, takes the place, the tokens and the data of a dead one.",
-        fields=(Field("dead", "dead node", "node", is_needed=True), ADDRESS, IGNORE, FORCE),
-        comes=True,
-        make=_replace,
-    ),
+    Operation(name=CANCEL, plans=False, make=lambda v, _: Cancel(v["request"])),
+    Operation(name="join", comes=True, make=_join),
+    Operation(name="decommission", make=lambda v, _: Leave(v["node"])),
+    Operation(name="replace", comes=True, make=_replace),
     Operation(
         name="remove",
-        title="Remove a dead node",
-        line="remove",
-        about="Others take over the ranges of a node that is dead for good, from whoever has the data.",
-        fields=(NODE, IGNORE, FORCE),
         make=lambda v, _: Remove(node_id=v["node"], ignore_nodes=v["ignore"], force=v["force"]),
     ),
-    Operation(
-        name="exclude",
-        title="Declare nodes dead for good",
-        line="exclude",
-        about="Nothing waits for them any more, and they never serve again. Remove or replace them later.",
-        fields=(Field("nodes", "nodes", "nodes", is_needed=True),),
-        make=lambda v, _: Exclude(v["nodes"]),
-    ),
-    Operation(
-        name="move",
-        title="Give a node other tokens",
-        line="move",
-        about="While it serves: data moves to and from it, nothing else changes.",
-        fields=(
-            NODE,
-            Field("tokens", "tokens, as 1,-2,3; empty: chosen anew", "tokens", "--tokens"),
-        ),
-        make=lambda v, _: MoveNode(node_id=v["node"], tokens=v["tokens"]),
-    ),
+    Operation(name="exclude", make=lambda v, _: Exclude(v["nodes"], force=v["force"])),
+    Operation(name="move", make=lambda v, _: MoveNode(node_id=v["node"], tokens=v["tokens"])),
     Operation(
         name="rebuild",
-        title="Rebuild a node",
-        line="rebuild",
-        about="It streams everything that it replicates again, from the other replicas.",
-        fields=(
-            NODE,
-            Field("source_dc", "from this datacentre only", option="--source-dc"),
-            Field("force", "make do with the replicas that there are", "flag", "--force"),
-        ),
         make=lambda v, _: Rebuild(node_id=v["node"], source_dc=v["source_dc"], force=v["force"]),
     ),
-    Operation(
-        name="cleanup",
-        title="Clean nodes up",
-        line="cleanup",
-        about="Every normal node, or this one, deletes the data that is not its own.",
-        fields=(Field("node", "only this node", "node", "--node"),),
-        plans=False,
-        make=lambda v, _: Cleanup(node_id=v["node"]),
-    ),
-    Operation(
-        name="create-keyspace",
-        title="Create a keyspace",
-        line="keyspace create",
-        about="With tablets its data is in tables, split into tablets that move one by one.",
-        fields=(
-            KEYSPACE,
-            REPLICATION,
-            Field("tablets", "in tablets", "flag", "--tablets"),
-            Field(
-                "initial_tablets", "tablets of a new table at least", "number", "--initial-tablets"
-            ),
-        ),
-        plans=False,
-        make=_create_keyspace,
-    ),
-    Operation(
-        name="alter-keyspace",
-        title="Change a keyspace's replication",
-        line="keyspace alter",
-        about="While it is read and written. A datacentre that is not named keeps no copies.",
-        fields=(KEYSPACE, REPLICATION, FORCE),
-        make=_alter_keyspace,
-    ),
-    Operation(
-        name="drop-keyspace",
-        title="Drop a keyspace",
-        line="keyspace drop",
-        about="Nobody serves it any more, then its name is free again.",
-        fields=(KEYSPACE,),
-        make=lambda v, _: DropKeyspace(v["name"]),
-    ),
+    Operation(name="cleanup", plans=False, make=lambda v, _: Cleanup(node_id=v["node"])),
+    Operation(name="create-keyspace", plans=False, make=_create_keyspace),
+    Operation(name="alter-keyspace", make=_alter_keyspace),
+    Operation(name="drop-keyspace", make=lambda v, _: DropKeyspace(v["name"])),
     Operation(
         name="create-table",
-        title="Create a table",
-        line="table create",
-        about="In a keyspace with tablets it is split into these from the start.",
-        fields=(
-            TABLE,
-            Field("colocate", "with the tablets of this table", "table", "--colocate-with"),
-        ),
         plans=False,
         make=lambda v, _: CreateTable(v["name"], colocated_with=v["colocate"]),
     ),
-    Operation(
-        name="resize-table",
-        title="Split or merge a table's tablets",
-        line="table resize",
-        about="While it is read and written. The balancer does so by itself, and later again.",
-        fields=(
-            TABLE,
-            Field("tablets", "twice as many as it has, or half", "number", is_needed=True),
-        ),
-        make=lambda v, _: ResizeTable(v["name"], v["tablets"]),
-    ),
-    Operation(
-        name="repair-table",
-        title="Repair a table",
-        line="table repair",
-        about="Each replica of its tablets gets what the others have, while it is read and written.",
-        fields=(
-            TABLE,
-            Field("nodes", "only replicas on these nodes", "nodes", "--nodes"),
-            Field("dcs", "only replicas in these datacentres", "nodes", "--dcs"),
-        ),
-        make=lambda v, _: RepairTable(v["name"], v["nodes"], v["dcs"]),
-    ),
-    Operation(
-        name="drop-table",
-        title="Drop a table",
-        line="table drop",
-        about="Nobody serves it any more, then its name is free again.",
-        fields=(TABLE,),
-        make=lambda v, _: DropTable(v["name"]),
-    ),
-    Operation(
-        name="truncate",
-        title="Delete all data",
-        line="truncate",
-        about="Of a keyspace or of one table, on every replica. There is no way back once it has begun.",
-        fields=(Field("name", "keyspace or keyspace.table", "table", is_needed=True),),
-        make=lambda v, _: Truncate(v["name"]),
-    ),
-    Operation(
-        name="move-tablet",
-        title="Move a tablet",
-        line="tablet move",
-        about="A replica of it goes to another node, while it is read and written.",
-        fields=(
-            Field("table", "table, as keyspace.table", "table", is_needed=True),
-            Field("tablet", "its number", "number", is_needed=True),
-            Field("from", "from node", "node", "--from", is_needed=True),
-            Field("to", "to node", "node", "--to", is_needed=True),
-            FORCE,
-        ),
-        make=_move_tablet,
-    ),
-    Operation(
-        name="balance-off",
-        title="Pause balancing",
-        line="balance off",
-        about="The balancer leaves tablets where they are, and as many as they are.",
-        fields=(
-            SCOPE,
-            Field(
-                "lasting", "for, as 90s, 30m or 2h; empty: until it is switched on", "span", "--for"
-            ),
-        ),
-        plans=False,
-        make=_balance_off,
-    ),
-    Operation(
-        name="balance-on",
-        title="Resume balancing",
-        line="balance on",
-        about="The balancer moves, splits and merges tablets again. What was paused by another name stays so.",
-        fields=(SCOPE,),
-        plans=False,
-        make=lambda v, _: SwitchBalancingOn(v["name"]),
-    ),
+    Operation(name="resize-table", make=lambda v, _: ResizeTable(v["name"], v["tablets"])),
+    Operation(name="repair-table", make=lambda v, _: RepairTable(v["name"], v["nodes"], v["dcs"])),
+    Operation(name="drop-table", make=lambda v, _: DropTable(v["name"])),
+    Operation(name="truncate", make=lambda v, _: Truncate(v["name"])),
+    Operation(name="move-tablet", make=_move_tablet),
+    Operation(name="balance-off", plans=False, make=_balance_off),
+    Operation(name="balance-on", plans=False, make=lambda v, _: SwitchBalancingOn(v["name"])),
 )
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
 
 
-def shown() -> list[dict[str, Any]]:
-    """The list as the page gets it."""
+def operation_forms() -> list[dict[str, Any]]:
+    """Return the operations as the page receives them."""
     return [
         {
             "name": each.name,
-            "title": each.title,
-            "about": each.about,
+            "title": each.text.title,
+            "about": each.text.about,
             "plans": each.plans,
             "fields": [msgspec.to_builtins(field) for field in each.fields],
         }
         for each in OPERATIONS
     ]
+
+
+PLAN_WIDTH: Final = 100
+ORIGIN: Final = "console"
+NODE_S: Final = 5.0
+
+
+class PlanAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to plan an operation: its name, and its fields as text."""
+
+    operation: str
+    fields: dict[str, str] = {}
+
+
+class CommandAsked(PlanAsked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to carry out an operation, with actor and reason.
+
+    The same ``request_id`` sent again has the same outcome.
+    """
+
+    reason: Annotated[str, Meta(max_length=1000)]
+    actor: Annotated[str, Meta(max_length=100)] = ""
+    request_id: Annotated[str, Meta(max_length=36)] = ""
+    planned: Annotated[str, Meta(max_length=64)] = ""
+    """``mark_of`` the plan that the user confirmed; empty if there was none."""
+
+
+def operation_of(asked: PlanAsked) -> Operation:
+    """Return the operation of a request. Raises HttpError."""
+    found = BY_NAME.get(asked.operation)
+    if found is None:
+        text = f"There is no operation '{asked.operation[:80]}'."
+        hint = f"There are {', '.join(BY_NAME)}; all else is asked for on the command line."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint=hint)
+    return found
+
+
+async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> Command:
+    """Return the command. The identity of a new node is read from the node. Raises HttpError."""
+    operation = operation_of(asked)
+    try:
+        values = operation.read(asked.fields)
+    except GivenError as error:
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, error.message, hint=error.hint) from error
+    node = await _node_at(values["address"], upstream) if operation.comes else None
+    return operation.make(values, Known(request_id, node))
+
+
+async def envelope_of(
+    asked: CommandAsked, upstream: Upstream, caller: Caller | None = None, log_id: str = ""
+) -> Envelope:
+    """Return the envelope of a command.
+
+    ``caller`` is the owner of the token, ``log_id`` is of the log that the page shows. Raises
+    HttpError when the reason is missing, the command cannot be made, or the caller may not send it.
+    If the metadata-log requires no token, this is the only check of the caller.
+    """
+    if not any(each.isprintable() and not each.isspace() for each in asked.reason):
+        hint = "Say why: the log keeps it for those who ask later."
+        raise HttpError(400, "reason_missing", "There is no reason.", hint=hint)
+    request_id, actor = asked.request_id or new_request_id(), asked.actor.strip()
+    command = await command_of(asked, request_id, upstream)
+    if caller is not None:
+        caller.check(command_name(command))
+        actor = caller.actor(actor)
+    return Envelope(
+        request_id=request_id,
+        command=cast(AnyCommand, command),
+        actor=actor or ORIGIN,
+        reason=" ".join(asked.reason.split()),
+        origin=ORIGIN,
+        log_id=log_id,
+    )
+
+
+async def _node_at(address: str, upstream: Upstream) -> NodeView:
+    """Return the node's view of itself at an address. Raises HttpError."""
+    url = (address if "://" in address else f"http://{address}").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        text = f"'{address[:80]}' is no address of a node."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint="Give http://HOST:PORT.")
+    hint = "Start it with STELE_JOIN=no, and give the address that it prints."
+    try:
+        answer = await upstream.one(f"{url}/v1/node", NODE_S)
+        return msgspec.json.decode(answer.body, type=NodeView)
+    except AwayError as error:
+        raise HttpError(409, "node_away", f"{error}.", hint=hint) from error
+    except msgspec.DecodeError as error:
+        raise HttpError(
+            409, "no_node", f"What answers at {url[:80]} is no data node.", hint=hint
+        ) from error
+
+
+def mark_of(found: PlanAnswer) -> str:
+    """Return a digest that is equal for plans that do the same.
+
+    Values that change all the time, such as bytes and shares, do not count. Names of placements do
+    not count either, because a placement that is not yet created gets another name each time.
+    """
+    plan = found.plan
+    consequences = (
+        found.verdict,
+        "" if found.failure is None else found.failure.code,
+        "" if plan.refusal is None else plan.refusal.code,
+        plan.excludes,
+        plan.steps,
+        plan.receivers,
+        [(g.node_id, g.ranges, g.share, g.sources, g.needed) for g in plan.gains],
+        plan.foreseen,
+        [concern.message for concern in plan.concerns],
+        [(each.keyspaces, each.changing) for each in plan.placements],
+    )
+    return blake2b(msgspec.json.encode(consequences), digest_size=16).hexdigest()
+
+
+def verdict_text(found: PlanAnswer) -> str:
+    """Return why the command would wait or fail; empty if it would start at once."""
+    if found.failure is not None:
+        return f"{found.failure.message} {found.failure.hint}".rstrip()
+    return "" if found.wait is None else f"It {waiting_line(found.wait, 'would wait')}."
+
+
+def plan_text(found: PlanAnswer, names: Mapping[str, str]) -> str:
+    """Return the output of ``stele ... --dry-run``."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=PLAN_WIDTH, highlight=False, color_system=None, markup=False, emoji=False
+    )
+    for part in plan_parts(found, names):
+        console.print(part, soft_wrap=isinstance(part, Text))
+    return re.sub(r"[ \t]+\n", "\n", out.getvalue())

@@ -1,4 +1,4 @@
-"""What the page reads: the state at any epoch, maps, rows, history, and what the balancer says."""
+"""Handlers of the page's reads: states at any epoch, maps, rows, history and the balancer."""
 
 import asyncio
 import gzip
@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stele.console.caches import ComputedAnswers, SharedQueries
 from stele.console.history import History, Page
-from stele.console.kept import Kept
-from stele.console.maps import map_of
+from stele.console.maps import map_of, packed_map
 from stele.console.mirror import Mirror, refused
-from stele.console.packed_map import packed_map
-from stele.console.schema_shown import schema_shown
-from stele.console.shared import Shared
-from stele.console.shown import overview, requests_shown, row_shown, rows_of_node
+from stele.console.node_stats import NodeStats
+from stele.console.schema_view import schema_shown
+from stele.console.throughput import Throughput
 from stele.console.upstream import AwayError, Upstream
+from stele.console.views import overview, range_summary, request_summaries, rows_of_node
 from stele.domain.image import Image
 from stele.domain.ring.placement import EMPTY_RING, Placement
 from stele.runtime.answers.tablet_balancer import (
@@ -45,37 +45,49 @@ BALANCER: Final[dict[str, tuple[str, type]]] = {
     "/api/balance/why": ("/v1/balance/why", TabletWhy),
     "/api/balance/sizes": ("/v1/balance/sizes", SizesAnswer),
 }
-"""What the page asks; by what path the tablet-balancer is asked for it, and what that answers with."""
+"""By path of the console: the path at the tablet-balancer and the type of its answer."""
 BALANCER_S: Final = 1.0
-"""So long an answer of the balancer is good for all pages."""
+"""Time for which an answer of the balancer is shared by all pages."""
 _JSON: Final = msgspec.json.Encoder(enc_hook=str)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Reads:
-    """The handlers; each names the service that is away instead of failing."""
+    """Handlers of the page's reads. Each names a service that is away instead of failing."""
 
-    def __init__(self, mirror: Mirror, upstream: Upstream, about: dict[str, object]) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        upstream: Upstream,
+        throughput: Throughput,
+        about: dict[str, object],
+    ) -> None:
         self._mirror = mirror
         self._upstream = upstream
         self._history = History(upstream, mirror)
+        self._throughput = throughput
         self._about = about
-        self._kept = Kept()
-        self._shared = Shared()
+        self._kept = ComputedAnswers()
+        self._shared = SharedQueries()
+        self._node_stats = NodeStats(upstream)
 
     def routes(self) -> list[Route]:
         found: dict[str, Handler] = {
             "/api/about": self.about,
             "/api/overview": self.overview,
+            "/api/throughput": self.throughput,
             "/api/schema": self.schema,
+            "/api/schema/diff": self.schema_diff,
             "/api/map": self.map,
             "/api/row": self.row,
             "/api/range": self.range,
             "/api/node": self.node,
+            "/api/nodes": self.nodes,
             "/api/epochs": self.epochs,
             "/api/epochs/{epoch}": self.epoch,
             "/api/search": self.search,
+            "/api/timeline": self.timeline,
             "/api/moment": self.moment,
             "/api/diff": self.diff,
             "/api/request": self.request,
@@ -85,18 +97,22 @@ class Reads:
         return [Route(path, named(handler), methods=["GET"]) for path, handler in found.items()]
 
     async def about(self, request: Request) -> Response:
-        """With the name of whose token was shown, where each has one of his own."""
+        """Return the facts about this console, with the caller's name if callers have tokens."""
         caller = getattr(request.state, "caller", None)
         return await self._json(request, {**self._about, "caller": caller.name if caller else ""})
 
     async def overview(self, request: Request) -> Response:
         image = await self._image(request)
-        packs, gone = takes_gzip(request), await self._history.gone(image)
+        packs, dropped = takes_gzip(request), await self._history.dropped_names(image)
         body = await self._kept.get(
-            ("overview", image.state_id, packs, *gone.items()),
-            lambda: _packed(_JSON.encode(overview(image, gone)), gzip_it=packs),
+            ("overview", image.state_id, packs, *dropped.items()),
+            lambda: _packed(_JSON.encode(overview(image, dropped)), gzip_it=packs),
         )
         return _whole(body, "application/json", packed=packs)
+
+    async def throughput(self, request: Request) -> Response:
+        """Return the samples of the past half hour, the oldest first."""
+        return await self._json(request, {"samples": [*self._throughput.samples]})
 
     async def schema(self, request: Request) -> Response:
         image, packs = await self._image(request), takes_gzip(request)
@@ -121,15 +137,15 @@ class Reads:
 
     async def row(self, request: Request) -> Response:
         image, name = await self._image(request), request.query_params.get("placement", "")
-        found = row_shown(image, name, number(request, "place", 0))
+        found = range_summary(image, name, number(request, "place", 0))
         if found is None:
             raise _nothing("row", name, image)
         return await self._json(request, found)
 
     async def range(self, request: Request) -> Response:
-        """Who has had a range before, back from ``before`` or from the epoch that is shown."""
+        """Return earlier replicas of a range, back from ``before`` or from the shown epoch."""
         image, name = await self._image(request), request.query_params.get("placement", "")
-        found = row_shown(image, name, number(request, "place", 0))
+        found = range_summary(image, name, number(request, "place", 0))
         if found is None:
             raise _nothing("row", name, image)
         before = number(request, "before", 0) or image.epoch + 1
@@ -152,6 +168,16 @@ class Reads:
         }
         return await self._json(request, answer)
 
+    async def nodes(self, request: Request) -> Response:
+        """Return what nodes report of themselves: of all now, or of ``node`` over time."""
+        image, node_id = self._mirror.newest(), request.query_params.get("node", "")
+        return await self._json(request, await self._node_stats.answer(image, node_id))
+
+    async def timeline(self, request: Request) -> Response:
+        limit = min(MOST_EPOCHS, max(1, number(request, "limit", 300)))
+        found = await self._history.timeline(number(request, "before", 0), limit)
+        return await self._json(request, found)
+
     async def epochs(self, request: Request) -> Response:
         limit = min(MOST_EPOCHS, max(1, number(request, "limit", 100)))
         found = await self._history.page(number(request, "before", 0), limit)
@@ -172,17 +198,26 @@ class Reads:
         return await self._json(request, {"epoch": found})
 
     async def diff(self, request: Request) -> Response:
+        return await self._json(request, await self._history.diff(*self._epochs_of(request)))
+
+    async def schema_diff(self, request: Request) -> Response:
+        found = await self._history.schema_diff(*self._epochs_of(request))
+        return await self._json(request, found)
+
+    def _epochs_of(self, request: Request) -> tuple[int, int]:
+        """Return the epochs ``from`` and ``to``; without ``to`` the newest one."""
         newest = self._mirror.image.epoch
-        first, last = number(request, "from", 0), number(request, "to", newest)
-        return await self._json(request, await self._history.diff(first, last))
+        return number(request, "from", 0), number(request, "to", newest)
 
     async def request(self, request: Request) -> Response:
         image, request_id = await self._image(request), request.query_params.get("id", "")
         if not request_id:
             raise _nothing("request", request_id, image)
         known = image.request(request_id)
-        gone = await self._history.gone(image)
-        shown = next((r for r in requests_shown(image, gone) if r.request_id == request_id), None)
+        dropped = await self._history.dropped_names(image)
+        summary = next(
+            (r for r in request_summaries(image, dropped) if r.request_id == request_id), None
+        )
         epochs, away = await self._searched({"request": request_id, "limit": 100})
         if known is None and not epochs.epochs:
             if away:
@@ -191,7 +226,7 @@ class Reads:
         answer = {
             "epoch": image.epoch,
             "request": known,
-            "shown": shown,
+            "shown": summary,
             "epochs": epochs,
             "away": away,
         }
@@ -228,14 +263,17 @@ class Reads:
         return balancer
 
     async def _searched(self, asked: dict[str, object]) -> tuple[Page, str]:
-        """What the history says, or who is away: the rest of an answer does not wait for it."""
+        """Search the history. Return the page, or an empty one and the service that is away.
+
+        The rest of an answer does not wait for the history.
+        """
         try:
             return await self._history.search(asked), ""
         except AwayError as error:
             return Page(self._mirror.image.epoch, ()), f"{error}."
 
     async def _image(self, request: Request) -> Image:
-        """At ``epoch``, or the newest. Raises HttpError, AwayError."""
+        """Return the image at ``epoch``, or the newest. Raises HttpError, AwayError."""
         newest = self._mirror.newest().epoch
         asked = number(request, "epoch", 0) or newest
         if asked > newest:
@@ -259,7 +297,7 @@ def _whole(body: bytes, kind: str, *, packed: bool) -> Response:
 
 
 def named(handler: Handler) -> Handler:
-    """With who is away as an answer."""
+    """Wrap a handler: AwayError becomes a 503 answer that names the service."""
 
     async def answered(request: Request) -> Response:
         try:
@@ -274,13 +312,13 @@ def named(handler: Handler) -> Handler:
 
 
 def number(request: Request, name: str, default: int) -> int:
-    """A whole number of the question, 0 to 18 digits of it. Raises HttpError."""
+    """Return a query parameter as a whole number of at most 18 digits. Raises HttpError."""
     text = request.query_params.get(name, "")
     return whole_number(name, text) if text else default
 
 
 def whole_number(name: str, text: str) -> int:
-    """0 to 18 digits of it. Raises HttpError."""
+    """Parse a whole number of 1 to 18 digits. Raises HttpError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         hint = f"Send {name}= followed by digits."
         message = f"{name} '{text[:40]}' is no whole number."

@@ -12,7 +12,7 @@ TOKEN_BYTES = 24
 
 
 class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
-    """The common settings, who may look, and who may change something."""
+    """The common settings, the access to the page, and the interval of its queries."""
 
     console_commands: Annotated[
         bool,
@@ -43,7 +43,7 @@ class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
             )
 
     def token(self) -> str:
-        """What a caller has to show; empty: nothing, which is so on loopback, or a token of his own."""
+        """Return the token of the page; empty on loopback, and where each caller has a token."""
         if self.http_callers_file:
             return ""
         if self.console_token or is_loopback(self.http_host):
@@ -51,7 +51,7 @@ class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
         return secrets.token_urlsafe(TOKEN_BYTES)
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Addresses of each kind of service, without slashes at their ends."""
+        """Return the addresses of each kind of service, without trailing slashes."""
         named = {
             "metadata-log": self.metadata_log_urls,
             "coordinator": self.coordinator_urls,
@@ -64,7 +64,7 @@ class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Return True if only this machine can reach the address."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The stream of one page: epochs from where it left, and each new look at the services."""
+"""The event stream of one page: epochs from its position on, and each new poll of the services."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -7,15 +7,16 @@ from typing import Final, Literal
 
 import msgspec
 
+from stele.console.epoch_text import EpochText, epoch_text, names_of, row_of
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
-from stele.console.told import EpochInWords, names_of, row_of, told
 from stele.console.upstream import AwayError
 from stele.console.watch import Watch
 from stele.runtime.http import HttpError
 
 MOST_BEHIND: Final = 5000
-"""Epochs that a page is told one by one after a sleep; behind more it reads the state anew."""
+"""Epochs that a page receives one by one after a sleep. A page further behind reads the state
+again."""
 AT_ONCE: Final = 500
 PING_S: Final = 10.0
 PING: Final = b": \n\n"
@@ -24,17 +25,17 @@ _JSON: Final = msgspec.json.Encoder()
 
 
 def event(name: str, data: bytes, number: int | None = None) -> bytes:
-    """One server-sent event; JSON has no line ends."""
+    """Encode one server-sent event. The data is JSON and has no line ends."""
     head = b"" if number is None else b"id: %d\n" % number
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), data)
 
 
-def told_event(epoch: EpochInWords) -> bytes:
+def epoch_event(epoch: EpochText) -> bytes:
     return event("epoch", _JSON.encode(epoch), epoch.epoch)
 
 
 class Pages:
-    """What all pages share: each event is encoded once."""
+    """State shared by all pages: each event is encoded once."""
 
     def __init__(self, mirror: Mirror, hub: Hub, watch: Watch) -> None:
         self._mirror = mirror
@@ -45,7 +46,7 @@ class Pages:
     async def events(
         self, after: int, state_id: str, stopping: asyncio.Event
     ) -> AsyncGenerator[bytes]:
-        """From behind epoch ``after``, which had ``state_id``; with 0, from now on."""
+        """Yield events after epoch ``after``, which had ``state_id``; with 0, from now on."""
         hub = self._hub
         hub.readers += 1
         stopped = asyncio.create_task(stopping.wait())
@@ -70,12 +71,14 @@ class Pages:
                 if hub.history != history:
                     history, at = hub.history, self._mirror.image.epoch
                     yield self._hello("anew")
-                async for number, told_ in self._following(at):
+                async for number, data in self._following(at):
                     at = number
-                    yield told_
+                    yield data
                 if self._watch.number != seen:
                     seen = self._watch.number
                     yield self._look()
+                # Checked again, because the generator was suspended at each yield. The bell was
+                # taken before, so an event that arrives after this line is not missed.
                 is_quiet = hub.history == history and not hub.after(at)
                 if is_quiet and await _wait(bell, stopped):
                     yield PING
@@ -84,7 +87,7 @@ class Pages:
             stopped.cancel()
 
     async def _following(self, at: int) -> AsyncIterator[tuple[int, bytes]]:
-        """What is there behind an epoch: of the past what nobody has kept, then what is kept."""
+        """Yield the events after an epoch: those not kept in the hub first, then the kept ones."""
         hub = self._hub
         newest = self._mirror.image.epoch
         while at < newest and (not hub.newest or at + 1 < hub.oldest):
@@ -93,24 +96,24 @@ class Pages:
                 return
             for each in missing:
                 at = each.epoch
-                yield at, told_event(each)
+                yield at, epoch_event(each)
         while found := hub.after(at):
             for number, bytes_ in found:
                 at = number
                 yield number, bytes_
 
-    async def _past(self, at: int, newest: int) -> list[EpochInWords]:
-        """Epochs behind ``at``; none while they cannot be had."""
+    async def _past(self, at: int, newest: int) -> list[EpochText]:
+        """Return the epochs after ``at`` in words; none while they are not available."""
         until = min(newest, self._hub.oldest - 1) if self._hub.newest else newest
         try:
             found = await self._mirror.epochs(at + 1, min(AT_ONCE, until - at))
         except (AwayError, HttpError):
             return []
         names = names_of(self._mirror.image)
-        return [told(row_of(epoch), names) for epoch in found]
+        return [epoch_text(row_of(epoch), names) for epoch in found]
 
     async def _is_ours(self, after: int, state_id: str) -> bool | None:
-        """Whether the page is in this history; None while nobody can be asked."""
+        """Return True if the page is in this history; None while no service can answer."""
         newest = self._mirror.image.epoch
         if not newest - MOST_BEHIND <= after <= newest:
             return False
@@ -122,7 +125,10 @@ class Pages:
             return None if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else False
 
     def _hello(self, how: str) -> bytes:
-        """``how``: begun, resumed, or anew, where what the page knows is of no use. With the newest state."""
+        """Encode the greeting with the newest state.
+
+        ``how`` is ``begun``, ``resumed`` or ``anew``. With ``anew``, the page discards its state.
+        """
         image = self._mirror.image
         place = {"epoch": image.epoch, "state_id": image.state_id.hex()}
         return event("hello", _JSON.encode({"how": how, **place}))
@@ -134,7 +140,7 @@ class Pages:
 
 
 async def _wait(bell: asyncio.Event, stopped: "asyncio.Task[Literal[True]]") -> bool:
-    """Until the bell, the end, or for so long that a sign of life is due, which is True."""
+    """Wait for the bell or the end, at most PING_S. Return True if a ping is due."""
     ringing = asyncio.ensure_future(bell.wait())
     done, _ = await asyncio.wait(
         (ringing, stopped), timeout=PING_S, return_when=asyncio.FIRST_COMPLETED

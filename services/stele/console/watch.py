@@ -1,4 +1,4 @@
-"""What the services say of themselves, looked at again and again while a page is open."""
+"""Polls the health of all services while a page is open, and samples the throughput all the time."""
 
 import asyncio
 import time
@@ -7,32 +7,34 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from stele.console.alerts import Alert, ProcessShown, alerts
-from stele.console.doubt import doubt, newest_of
+from stele.console.alerts import Alert, RangeHealth, alerts, newest_of, range_health, stale_reason
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
-from stele.console.pipeline import ClusterShown, clusters_of
-from stele.console.shown import WhyShown, why_shown
+from stele.console.processes import ClusterStatus, ProcessStatus, clusters_of
+from stele.console.throughput import SAMPLE_S, Throughput, buckets_of
 from stele.console.upstream import AwayError, Upstream
+from stele.console.views import WaitReport, wait_report
 from stele.domain.names import NodeState
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.session_guard import NodeLiveness
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.runtime.http import Health
 
 T = TypeVar("T")
 
+LOG: Final = "metadata-log"
+
 _NO_ANSWERS: Final = (msgspec.DecodeError, RecursionError)
-"""The second is of JSON that nests thousands deep."""
+"""RecursionError is raised by JSON that nests thousands of levels deep."""
 MOST_TEXT: Final = 1000
-"""Of a process's own words: they go to every page with each look."""
+"""Limit of the text of one process: it goes to every page with each poll."""
 LIMIT_S: Final = 2.0
-"""A service that takes longer counts as away in this look."""
+"""A service that takes longer counts as away in this poll."""
 MOST_NODES: Final = 64
-"""So many nodes are asked how they are; of the others the session guard's word counts."""
+"""Limit of nodes that are polled. The others are shown by the session-guard's liveness."""
 
 
 class _Health(Health, frozen=True):
-    """That of placements says more."""
+    """Health of any service. The placements service adds the fields below."""
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
     summaries_stopped: dict[str, str] = msgspec.field(default_factory=dict)
@@ -43,37 +45,39 @@ def shortened(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."
 
 
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at all services."""
+class HealthPoll(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one poll of all services."""
 
     at_ms: int = 0
     epoch: int = 0
     trouble: str = ""
     heard_ms_ago: int = 0
-    processes: tuple[ProcessShown, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
     liveness: tuple[NodeLiveness, ...] = ()
     progress: Progress | None = None
-    why: WhyShown = WhyShown(lines=(), by_request={}, streamed={})
+    why: WaitReport = WaitReport(lines=(), by_request={}, streamed={})
     alerts: tuple[Alert, ...] = ()
+    ranges: RangeHealth = RangeHealth()
     pages: int = 0
 
 
 class Watch:
-    """``looked`` is the newest look; the hub's bell rings after each."""
+    """Polls the services. ``looked`` is the newest result; the hub's bell rings after each."""
 
     def __init__(self, upstream: Upstream, mirror: Mirror, hub: Hub, every_s: float) -> None:
         self._upstream = upstream
         self._mirror = mirror
         self._hub = hub
         self._every_s = every_s
-        self.looked = Looked()
+        self.looked = HealthPoll()
+        self.throughput = Throughput()
         self.number = 0
-        """Of the look: it counts up."""
+        """Number of the newest poll. It increases by one."""
         self._stuck_at = -1
-        """The epoch at the look before."""
+        """Epoch at the previous poll."""
 
     async def run(self) -> None:
-        """Look until cancelled, while anybody has a page open."""
+        """Poll until cancelled, while any page is open."""
         while True:
             if self._hub.readers:
                 self.looked = await self._look()
@@ -81,16 +85,46 @@ class Watch:
                 self._hub.ring()
             await asyncio.sleep(self._every_s)
 
-    async def _look(self) -> Looked:
+    async def sample(self) -> None:
+        """Sample the throughput until cancelled, so that a page begins with the past half hour."""
+        while True:
+            urls = self._upstream.services[LOG]
+            texts = await asyncio.gather(*map(self._metrics, urls))
+            try:
+                buckets = buckets_of(texts)
+            except ValueError:  # no instance of this project answers there
+                buckets = {}
+            epoch, at_ms = self._mirror.image.epoch, time.time_ns() // 1_000_000
+            self.throughput.add(time.monotonic(), at_ms, epoch, buckets)
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _metrics(self, url: str) -> str:
+        """Return the metrics of one instance as text; empty if it does not answer."""
+        try:
+            answer = await self._upstream.one(f"{url}/metrics", LIMIT_S)
+        except AwayError:
+            return ""
+        return answer.body.decode(errors="replace") if answer.ok else ""
+
+    async def _look(self) -> HealthPoll:
         processes, liveness, progress = await asyncio.gather(
             self._processes(),
             self._answer("session-guard", "/v1/nodes", list[NodeLiveness]),
             self._answer("coordinator", "/v1/progress", Progress),
         )
         image, silent_s = self._mirror.image, self._mirror.silent_s()
-        trouble = self._mirror.trouble or doubt(image.epoch, silent_s, processes)
+        trouble = self._mirror.trouble or stale_reason(image.epoch, silent_s, processes)
         self.look_elsewhere(image.epoch, processes)
-        return Looked(
+        down = {row.node_id for row in liveness or () if row.liveness is Liveness.DOWN}
+
+        def derive() -> tuple[WaitReport, RangeHealth, tuple[Alert, ...]]:
+            ranges = range_health(image, down)
+            found = alerts(image, trouble, processes, liveness or (), progress, ranges)
+            return wait_report(image, progress), ranges, found
+
+        # In a thread: with thousands of requests and tables the sentences take 0.1 s.
+        why, ranges, found = await asyncio.to_thread(derive)
+        return HealthPoll(
             at_ms=time.time_ns() // 1_000_000,
             epoch=image.epoch,
             trouble=trouble,
@@ -98,18 +132,23 @@ class Watch:
             processes=processes,
             liveness=tuple(liveness or ()),
             progress=progress,
-            why=why_shown(image, progress),
-            alerts=alerts(image, trouble, processes, liveness or (), progress),
+            why=why,
+            alerts=found,
+            ranges=ranges,
             pages=self._hub.readers,
         )
 
-    def look_elsewhere(self, epoch: int, processes: Iterable[ProcessShown]) -> None:
-        """Where a metadata-log has more for a whole look, and none of it comes, another stream is followed."""
+    def look_elsewhere(self, epoch: int, processes: Iterable[ProcessStatus]) -> None:
+        """Switch to another stream when the followed one is stuck.
+
+        It is stuck if a healthy metadata-log had newer epochs and none arrived since the previous
+        poll.
+        """
         if self._stuck_at == epoch < newest_of(processes):
             self._mirror.leave()
         self._stuck_at = epoch
 
-    async def _processes(self) -> tuple[ProcessShown, ...]:
+    async def _processes(self) -> tuple[ProcessStatus, ...]:
         wanted = [
             *((name, url) for name, urls in self._upstream.services.items() for url in urls),
             *self._nodes(),
@@ -118,22 +157,26 @@ class Watch:
 
     def _nodes(self) -> list[tuple[str, str]]:
         nodes = self._mirror.image.membership.nodes
-        here = [n for n in nodes.values() if n.state is not NodeState.LEFT and not n.excluded]
+        here = [
+            node
+            for node in nodes.values()
+            if node.address and node.state is not NodeState.LEFT and not node.excluded
+        ]
         here.sort(key=lambda node: node.node_id)
         return [(f"node {node.node_id}", node.address) for node in here[:MOST_NODES]]
 
-    async def _process(self, service: str, url: str) -> ProcessShown:
+    async def _process(self, service: str, url: str) -> ProcessStatus:
         began_s = time.perf_counter()
         try:
             answer = await self._upstream.one(f"{url}/healthz", LIMIT_S)
             health = msgspec.json.decode(answer.body, type=_Health)
         except AwayError as error:
             why = str(error).partition("does not answer: ")[2]
-            return ProcessShown(service=service, url=url, up=False, ok=False, reason=why)
+            return ProcessStatus(service=service, url=url, up=False, ok=False, reason=why)
         except _NO_ANSWERS:
             why = "its answer is none of a service of this project"
-            return ProcessShown(service=service, url=url, up=True, ok=False, reason=why)
-        return ProcessShown(
+            return ProcessStatus(service=service, url=url, up=True, ok=False, reason=why)
+        return ProcessStatus(
             service=service,
             url=url,
             up=True,
@@ -151,18 +194,20 @@ class Watch:
 
     async def _clusters(
         self, service: str, url: str, stopped: dict[str, str]
-    ) -> tuple[ClusterShown, ...]:
-        """Of placements alone. Without its numbers what is quarantined is still known."""
+    ) -> tuple[ClusterStatus, ...]:
+        """Return the clusters of the placements service; for other services, none.
+
+        Without its metrics, quarantined clusters are still known from ``stopped``.
+        """
         if service != "placements":
             return ()
         try:
-            answer = await self._upstream.one(f"{url}/metrics", LIMIT_S)
-            return clusters_of(answer.body.decode() if answer.ok else "", stopped)
-        except (AwayError, ValueError):
+            return clusters_of(await self._metrics(url), stopped)
+        except ValueError:
             return clusters_of("", stopped)
 
     async def _answer(self, service: str, path: str, kind: type[T]) -> T | None:
-        """None where nobody answers, or not with what is meant."""
+        """Return the decoded answer, or None if no instance sends a valid one."""
         try:
             answer = await self._upstream.ask(service, path, limit_s=LIMIT_S)
             return msgspec.json.decode(answer.body, type=kind) if answer.ok else None

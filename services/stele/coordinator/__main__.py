@@ -10,12 +10,11 @@ from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, run_service, started
 
 NAME = "coordinator"
 MAX_BODY_BYTES = 64 * 1024
-"""A command for an operation, of a node with a thousand tokens of its own choice."""
+"""Largest request body: the command of an operation, for a node that chooses a thousand tokens."""
 
 
 async def main(stop: Stop) -> None:

@@ -1,28 +1,33 @@
-"""The archive beside the topology: who its members are to be.
+"""Choice of the archive's members, beside the topology.
 
-It asks nothing of the nodes and holds up no other request. Who is alive the log does not say: the coordinator
-asks the catch-up replicas themselves.
+It asks nothing of the nodes and blocks no other request. The log does not contain liveness, so the
+coordinator asks the catch-up replicas themselves.
 """
 
 from collections.abc import Iterable
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.knowledge import Patience
-from stele.domain.archive.commands import ChooseMembers
-from stele.domain.archive.divergence import unreliable
-from stele.domain.archive.facts import Replica
-from stele.domain.archive.limits import ARCHIVE_DEAD_AFTER_S, ARCHIVE_REPLICATION
-from stele.domain.archive.majority import diverged
-from stele.domain.archive.members import choose, fits, wanted_members
+from stele.domain.archive.decide import unreliable
+from stele.domain.archive.model import (
+    ARCHIVE_DEAD_AFTER_S,
+    ARCHIVE_REPLICATION,
+    ChooseMembers,
+    Replica,
+    diverged,
+)
+from stele.domain.archive.retention import choose, fits, wanted_members
 from stele.domain.names import ReplicaState, RequestStatus
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.topology.operations.commands import ReconfigureCatchUp
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.operations.reconfigure_catch_up import may_be_chosen
+from stele.domain.topology.waits import WaitKind
 
 
 def look_after_archive(desk: Desk) -> None:
-    """Choose members for the request whose turn it is; without one, ask for one where members are dead or too
-    few.
+    """Choose members for the request whose turn it is.
+
+    Without a request, ask for one if members are dead or there are too few or too many.
     """
     image = desk.seen.image
     if not image.archive.replicas:
@@ -36,38 +41,65 @@ def look_after_archive(desk: Desk) -> None:
 
 
 def _choose_for(desk: Desk, request: Request) -> None:
-    """At first; and again when one of those who are still to come is dead or forgotten."""
+    """Choose at first, and again if a chosen replica that has yet to join is dead or forgotten."""
     ids = (request.request_id,)
     pending = request.status is RequestStatus.PENDING
     if not pending and all(_is_there(desk, name) for name in request.members):
         return
     wanted = ARCHIVE_REPLICATION.parsed(request.archive_replication) or {}
-    chosen = _chosen(desk, wanted)
+    chosen = _chosen(desk, wanted, request)
     if not chosen:
         desk.wait(WaitKind.ARCHIVE, "a catch-up replica that is up", requests=ids)
-    elif chosen != request.members:
+    elif pending and _is_short(desk, request, chosen):
+        retired = [
+            name for name in desk.seen.image.archive.members() if name not in request.members
+        ]
+        what = f"a catch-up replica that is free and up, in place of {', '.join(retired)}"
+        desk.wait(WaitKind.ARCHIVE, what, requests=ids)
+    elif pending or chosen != request.members:
         as_of_epoch = desk.seen.image.archive.changed_epoch
+        # The log refuses the choice if a replica has changed since this epoch.
         command = ChooseMembers(desk.seen.term, request.request_id, chosen, as_of_epoch)
         desk.submit(command, ids)
 
 
 def _is_there(desk: Desk, replica_id: str) -> bool:
-    """A member, or who may become one yet."""
+    """Return whether the replica is a member or may still become one."""
     replica = desk.seen.image.archive.replicas.get(replica_id)
     if replica is None:
         return False
     return replica.state is ReplicaState.MEMBER or not _is_dead(desk, replica_id)
 
 
-def _chosen(desk: Desk, wanted: dict[str, int]) -> tuple[str, ...]:
-    """Members for a replication: those who are up before those who are members already. Nobody joins who is
-    down.
+def _is_short(desk: Desk, request: Request, chosen: tuple[str, ...]) -> bool:
+    """Return whether a retired member has no replacement yet, so that fewer members would hold the
+    archive.
+    """
+    wanted = ARCHIVE_REPLICATION.parsed(request.archive_replication) or {}
+    needed = min(sum(wanted.values()), len(desk.seen.image.archive.members()))
+    return bool(request.members) and len(chosen) < needed
+
+
+def _chosen(desk: Desk, wanted: dict[str, int], request: Request | None = None) -> tuple[str, ...]:
+    """Choose members for a replication: replicas that are up come first, then present members.
+
+    A replica that is down does not join. A running request whose replacement died keeps a member
+    that it was to remove only if no other replica is free.
     """
     archive = desk.seen.image.archive
     replicas = [archive.replicas[name] for name in sorted(archive.replicas)]
-    found = [each for each in replicas if _may_be_chosen(desk, each)]
-    down = {each.replica_id for each in found if not _is_up(desk, each.replica_id)}
-    return choose(found, wanted, down | diverged(archive).keys() | unreliable(archive))
+    found = [
+        each
+        for each in replicas
+        if _may_be_chosen(desk, each)
+        and (request is None or may_be_chosen(archive, request, each.replica_id))
+    ]
+    last = {each.replica_id for each in found if not _is_up(desk, each.replica_id)}
+    # A diverged replica is the last choice, because its archive cannot be trusted.
+    last |= diverged(archive).keys() | unreliable(archive)
+    if request is not None and request.status is not RequestStatus.PENDING:
+        last |= {name for name in archive.members() if name not in request.members}
+    return choose(found, wanted, last)
 
 
 def _may_be_chosen(desk: Desk, replica: Replica) -> bool:
@@ -81,7 +113,7 @@ def _may_be_chosen(desk: Desk, replica: Replica) -> bool:
 
 
 def _wait_for_joining(desk: Desk, request: Request) -> None:
-    """Say who is not heard that is to come next, and until when it is waited for."""
+    """Add a wait for each joining replica that does not answer, with its time limit."""
     image = desk.seen.image
     for name in image.archive.of_state(ReplicaState.JOINING):
         if not _is_up(desk, name):
@@ -93,8 +125,9 @@ def _wait_for_joining(desk: Desk, request: Request) -> None:
 
 
 def _replace(desk: Desk) -> None:
-    """Ask for other members: there are too few or too many of them, or some are dead, and others can take their
-    place.
+    """Ask for other members if there are too few or too many, or some are dead or unreliable.
+
+    The request is not sent while no other replica can take their place.
     """
     archive = desk.seen.image.archive
     wanted, members = wanted_members(desk.seen.image), archive.members()
@@ -135,13 +168,15 @@ def _is_dead(desk: Desk, replica_id: str) -> bool:
 
 
 def _dead_after_s(desk: Desk) -> int:
-    """Also where members are never replaced: who joins is not waited for without end."""
+    """Return the limit, in seconds, also if members are never replaced: a joining replica must not
+    block for ever.
+    """
     settings = desk.seen.image.features.settings
     return ARCHIVE_DEAD_AFTER_S.of(settings) or ARCHIVE_DEAD_AFTER_S.default
 
 
 def _silent_for_s(desk: Desk, replica_id: str) -> float:
-    """All of it while it was asked."""
+    """Return the seconds without an answer, counted only while it was probed."""
     known = desk.seen.replicas.get(replica_id)
     if known is None:
         return 0.0

@@ -1,16 +1,18 @@
-"""Commands that are asked about and not sent: what they would do, and whether that would start now.
+"""Dry runs of commands: their effect, and whether it would start now.
 
-The coordinator takes its own next look at an image in which the requests are pending, and reads there whether
-it would open it, wait, or end it; so what a plan says and what is done cannot differ.
+The coordinator computes its next steps on an image in which the requests are pending. The result
+shows whether it would open them, wait, or end them. A plan and the later execution therefore cannot
+differ.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from statistics import fmean
 from typing import Final
 
 import msgspec
 
+from stele.coordinator.causes import members_down
 from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
 from stele.coordinator.progress import wait_progress
 from stele.coordinator.steps import next_steps
@@ -19,33 +21,45 @@ from stele.domain.base import Rejection
 from stele.domain.commands import ChooseMembers, Envelope, command_name
 from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.membership.model import NodeChanged
 from stele.domain.messages import Ack
-from stele.domain.requests.commands import RejectRequest
-from stele.domain.ring.tokens import RING_SIZE
+from stele.domain.names import NodeState, RequestStatus
+from stele.domain.requests.model import RejectRequest, RequestChanged
+from stele.domain.ring.ranges import RING_SIZE
+from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.proposals import never_drained
+from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.proposals import forecast
 from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
+from stele.domain.topology.concerns import share_of
 from stele.domain.topology.limits import stream_limit_bytes_per_s
+from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.replace import removal_of_replaced
 from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
-from stele.runtime.answers.coordinator import ASIDE, WaitKind
+from stele.domain.topology.waits import ASIDE, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
 ASKED_NODES: Final = 16
-"""So many sources at most are asked how much they hold: each reads all of its keys for the answer."""
+"""Largest number of sources that are asked for their size: each reads all of its keys for the
+answer.
+"""
 
 
 def dry_run(
     memory: Memory, seen: Observed, limits: Limits, *envelopes: Envelope
 ) -> PlanAnswer | Rejection:
-    """What the commands would do, as one operation, or the refusal of metadata-log. Sizes are left out, see
-    ``with_sizes``.
+    """Return the effect of the commands as one operation, or the metadata-log's refusal.
+
+    Sizes are left out; see ``with_sizes``.
     """
     image = seen.image
     pending = asked(image, envelopes, seen.wall_ms)
     if isinstance(pending, Rejection):
         return pending
     most = min([limits.together(request.kind) for request in pending.requests], default=1)
+    # More would open as several transitions, and this answer describes one.
     if len(envelopes) > most:
         return Rejection(
             "too_many_together",
@@ -64,36 +78,101 @@ def dry_run(
     )
     looked_at = msgspec.structs.replace(seen, image=pending.image, acks=acks, term=term)
     judged = _judged(found, next_steps(memory, looked_at, limits), looked_at, limits)
-    waits_for = None if judged.wait is None else judged.wait.kind
-    if judged.verdict is Verdict.FAILS or waits_for not in (None, WaitKind.ROOM, WaitKind.SILENCE):
+    if not pending.image.schema.with_tablets():
         return judged
-    why = _never_drained(looked_at, plan, limits)
-    if not why:
+    return _with_tablets(judged, looked_at, limits)
+
+
+def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAnswer:
+    """Return the answer with the tablets that the balancer moves because of the operation.
+
+    They move off a node before it leaves, and to a new node once it is a member. The operation
+    fails if the balancer would end it, because tablets have no destination. Only the log and the
+    nodes that are up count. Full disks are visible to the balancer alone, which waits for room.
+    """
+    image, plan = seen.image, judged.plan
+    members, nodes = image.membership.normal(), image.membership.nodes
+    ids = {r.request_id for r in plan.requests() if r.removes_node}
+    leaving = {r.node_id for r in plan.requests() if r.removes_node}
+    leaving |= {r.replaced_id for r in plan.requests() if r.replaced_id}
+    new = {r.node_id for r in plan.requests() if r.node_id in nodes.keys() - members.keys()}
+    if not leaving | new:
+        return judged
+    for request_id in sorted(r.request_id for r in plan.requests() if plan.excludes):
+        exclude = Envelope(request_id=request_id, command=ExcludeDead(seen.term, request_id))
+        decision = decide(image, exclude, seen.wall_ms)
+        image = image if isinstance(decision, Rejection) else apply_facts(image, decision)
+    image = apply_facts(image, _when_members(image, plan, new))
+    taking_part = image.membership.taking_part()
+    down = seen.acks.silent_for_longer(taking_part, limits.down_after_s, seen.now_s)
+    found = forecast(image, Conditions(down=frozenset(down), now_ms=seen.wall_ms))
+    moves = [m for m in found.moves if m.from_node in leaving or m.to_node in new]
+    if moves:
+        judged = msgspec.structs.replace(judged, plan=_with_moves(plan, image, moves))
+    why = next((each.why for each in found.stuck if each.request_id in ids), "")
+    waits_for = None if judged.wait is None else judged.wait.kind
+    counts = waits_for in (None, WaitKind.ROOM, WaitKind.SILENCE, WaitKind.MEMBERS)
+    if not why or judged.verdict is Verdict.FAILS or not counts:
         return judged
     failure = Rejection("no_place_for_tablets", f"{why[0].upper()}{why[1:]}.")
     return msgspec.structs.replace(judged, verdict=Verdict.FAILS, wait=None, failure=failure)
 
 
-def _never_drained(seen: Observed, plan: Preflight, limits: Limits) -> str:
-    """Why the balancer would end one of the requests, whose tablets nobody can take; empty when it would not.
-    That is by the log and by who is up: what fills disks only the balancer knows, and goes on waiting for.
-    """
-    image = seen.image
-    ids = {request.request_id for request in plan.requests() if request.removes_node}
-    if not ids or not image.schema.with_tablets():
-        return ""
-    for request_id in sorted(ids) if plan.excludes else ():
-        exclude = Envelope(request_id=request_id, command=ExcludeDead(seen.term, request_id))
-        decision = decide(image, exclude, seen.wall_ms)
-        image = image if isinstance(decision, Rejection) else apply_facts(image, decision)
-    nodes = image.membership.taking_part()
-    down = seen.acks.silent_for_longer(nodes, limits.down_after_s, seen.now_s)
-    stuck = never_drained(image, Conditions(down=frozenset(down), now_ms=seen.wall_ms))
-    return next((each.why for each in stuck if each.request_id in ids), "")
+def _when_members(image: Image, plan: Preflight, new: Set[str]) -> Iterator[AnyFact]:
+    """Yield the facts by which new nodes are members, and those that they replace are removed."""
+    for request in plan.requests():
+        if request.node_id in new:
+            node = image.membership.nodes[request.node_id]
+            # The balancer needs to know only whether a member has tokens.
+            tokens = (0,) * min(1, plan.tokens.get(node.node_id, 0))
+            yield NodeChanged(msgspec.structs.replace(node, state=NodeState.NORMAL, tokens=tokens))
+            done = msgspec.structs.replace(
+                request, status=RequestStatus.DONE, finished_epoch=image.epoch
+            )
+            yield RequestChanged(done)
+            if request.replaced_id:
+                yield RequestChanged(removal_of_replaced(request, image.epoch))
+
+
+def _with_moves(plan: Preflight, image: Image, moves: list[TabletMove]) -> Preflight:
+    """Return the plan with tablets that move before its first step, or after its last one."""
+    rows = defaultdict[tuple[str, str, tuple[str, ...], int], list[TransitionRow]](list)
+    dead = image.membership.excluded()
+    for move in moves:
+        owner = image.schema.standing_map_owner(move.table)
+        assert owner is not None, "a table that is balanced stands"
+        now = row_of(image.ring.placements[owner.placement], move.tablet)
+        after = tuple(move.to_node if n == move.from_node else n for n in now.reads)
+        row = TransitionRow(now.start, now.end, now.reads, after)
+        sources, needed = stream_sources(row, move.to_node, dead)
+        key = move.to_node, owner.placement, sources, min(needed, len(sources))
+        rows[key].append(row)
+    gains = tuple(
+        Gain(
+            node_id=node_id,
+            placement=placement,
+            ranges=len(found),
+            share=share_of(found),
+            sources=sources,
+            needed=needed,
+        )
+        for (node_id, placement, sources, needed), found in sorted(rows.items())
+    )
+    tablets = "1 tablet" if len(moves) == 1 else f"{len(moves)} tablets"
+    is_ahead = any(request.removes_node for request in plan.requests())
+    nodes = {move.from_node for move in moves} if is_ahead else {move.to_node for move in moves}
+    where, when = ("off", "first") if is_ahead else ("to", "once the operation is done")
+    foreseen = f"the tablet-balancer moves {tablets} {where} {', '.join(sorted(nodes))} {when}"
+    return msgspec.structs.replace(
+        plan,
+        gains=(*gains, *plan.gains),
+        receivers=tuple(sorted({*plan.receivers, *(move.to_node for move in moves)})),
+        foreseen=(*plan.foreseen, foreseen),
+    )
 
 
 def _with_newcomers(seen: Observed, image: Image) -> AckTable:
-    """New nodes send nothing before the log knows them: they are taken to be up."""
+    """Return the acks with new nodes as up: they send nothing before they are in the log."""
     acks = seen.acks
     for node_id, node in image.membership.nodes.items():
         if node_id not in seen.image.membership.nodes and node_id not in acks.by_node:
@@ -112,7 +191,11 @@ def _with_newcomers(seen: Observed, image: Image) -> AckTable:
 
 
 def _as_prepared(acks: AckTable, pending: Asked, since_s: float) -> AckTable:
-    """Nobody prepares for what nobody has asked for yet: those who were heard ``since_s`` are taken to be."""
+    """Return the acks with live nodes as prepared, because no node prepares for a request that is
+    not sent.
+
+    A node counts as live if its last ack is not older than ``since_s``.
+    """
     ids = tuple(request.request_id for request in pending.requests)
     for node_id, known in acks.by_node.items():
         if known.at_s >= since_s:
@@ -122,7 +205,7 @@ def _as_prepared(acks: AckTable, pending: Asked, since_s: float) -> AckTable:
 
 
 def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> PlanAnswer:
-    """The answer with what the coordinator's look says of the requests."""
+    """Return the answer with the verdict of the coordinator's next steps on the requests."""
     ids = {request.request_id for request in found.plan.requests()}
     begins = set[str]()
     for envelope in steps.commands:
@@ -142,12 +225,14 @@ def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> 
     wait = next(own, None) or next(common, None)
     if wait is None:
         return found
-    shown = msgspec.structs.replace(wait_progress(wait, seen, limits), waited_s=None)
+    in_words = wait_progress(wait, seen, limits, members_down(seen, limits))
+    # The request does not exist yet, so no time has passed.
+    shown = msgspec.structs.replace(in_words, waited_s=None)
     return msgspec.structs.replace(found, verdict=Verdict.WAITS, wait=shown)
 
 
 def largest_sources(plan: Preflight) -> list[str]:
-    """The nodes to ask how much they hold: those that give most."""
+    """Return the nodes to ask for their size: those that stream most."""
     gives = Counter[str]()
     for gain in plan.gains:
         for source in gain.sources:
@@ -158,10 +243,10 @@ def largest_sources(plan: Preflight) -> list[str]:
 def with_sizes(
     found: PlanAnswer, image: Image, held_bytes: Mapping[str, int], bytes_per_s: float | None
 ) -> PlanAnswer:
-    """The answer with estimates of what is to be streamed, and of how long that takes.
+    """Return the answer with estimates of the bytes to stream and of the duration.
 
-    ``held_bytes`` are by node, over all keyspaces; ``bytes_per_s`` is what one node receives, as far as the
-    log's own limit lets it. Where it is not known that limit says how long it takes at least.
+    ``held_bytes`` is by node, over all keyspaces. ``bytes_per_s`` is the rate of one receiver, and
+    the log's own limit bounds it. If it is unknown, that limit gives the least duration.
     """
     limit = stream_limit_bytes_per_s(image.features.settings)
     at_least = bytes_per_s is None and limit is not None
@@ -175,12 +260,24 @@ def with_sizes(
     streams = tuple(
         _stream(node_id, by_node[node_id], density, bytes_per_s)
         if by_node[node_id] or not copies[node_id]
-        else PlannedStream(node_id, 0.0, None, None)  # streams again what it has
+        else PlannedStream(node_id, 0.0, None, None)  # it streams its own ranges again
         for node_id in nodes
     )
+    # The balancer's moves do not overlap with the operation's own streams.
+    own = {placement.placement for placement in found.plan.placements}
+    phases = [
+        [
+            _stream(
+                n, [g for g in by_node[n] if (g.placement in own) == is_own], density, bytes_per_s
+            )
+            for n in nodes
+        ]
+        for is_own in (True, False)
+    ]
     sizes = [s.size_bytes for s in streams if s.size_bytes is not None]
-    times = [s.duration_s for s in streams if s.duration_s is not None]
-    known, timed = len(sizes) == len(streams), len(times) == len(streams)
+    times = [max((s.duration_s or 0.0 for s in each), default=0.0) for each in phases]
+    known = len(sizes) == len(streams)
+    timed = all(stream.duration_s is not None for stream in streams)
     return msgspec.structs.replace(
         found,
         held_bytes=dict(sorted(held_bytes.items())),
@@ -189,21 +286,22 @@ def with_sizes(
         at_least=at_least,
         streams=streams,
         size_bytes=sum(sizes) if known else None,
-        duration_s=max(times, default=0.0) if timed else None,
+        duration_s=sum(times) if timed else None,
     )
 
 
 def _stream(
     node_id: str, gains: list[Gain], density: Mapping[str, float], bytes_per_s: float | None
 ) -> PlannedStream:
-    """All receivers stream at once, each from as many sources as it needs."""
+    """Return the estimate of one receiver. All receivers stream at once."""
     share, size = 0.0, 0.0
     known = True
     for gain in gains:
         share += gain.share
         found = [density[source] for source in gain.sources if source in density]
         known = known and (bool(found) or not gain.needed)
-        size += gain.share * gain.needed * (fmean(found) if found else 0.0)
+        # One source is pulled in full; of the others only rows that differ, which are few.
+        size += gain.share * min(gain.needed, 1) * (fmean(found) if found else 0.0)
     if not known:
         return PlannedStream(node_id, share, None, None)
     time_s = size / bytes_per_s if bytes_per_s else None if size else 0.0
@@ -211,7 +309,7 @@ def _stream(
 
 
 def _copies_held(image: Image) -> dict[str, float]:
-    """How many copies of the ring each node is read for, over all placements."""
+    """Return how many copies of the ring each node serves reads of, over all placements."""
     held = Counter[str]()
     for placement in image.ring.placements:
         held.update(tokens_held(image.ring.placement(placement).rows))

@@ -1,7 +1,7 @@
-"""Which coordinator is to act: the one that holds partition 0 of ``reports`` in a consumer group.
+"""Election of the acting coordinator: the holder of partition 0 of ``reports`` in a consumer group.
 
-This only avoids contention. Safety is the term: a command of an older term is rejected by the log,
-whoever believes to be elected.
+The election only avoids contention. Safety rests on the term: the log rejects a command of an older
+term, whichever instance is elected (docs/design.md, rule 23).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from stele.log.loops import call_in
 from stele.runtime.group import Membership
 
 SESSION_TIMEOUT_MS: Final = 6000
-"""How long the place of an instance that crashed stays reserved; the least that brokers allow."""
+"""Milliseconds for which the place of a crashed instance stays reserved; the minimum of brokers."""
 HEARTBEAT_MS: Final = 1500
 """A quarter of the session's time-out, so that three heartbeats may be lost."""
 POLL_S: Final = 0.2
@@ -25,10 +25,10 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class Election:
-    """Membership in the group; ``elected`` is whether this instance is to act.
+    """Membership in the group; ``elected`` is true if this instance is to act.
 
-    A restarted instance of the same id takes its partition back at once (static membership).
-    Make and start it inside the event loop, in which ``on_change`` is called.
+    A restarted instance of the same id takes its partition back at once (static membership). Create
+    and start it inside the event loop in which ``on_change`` is called.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Election:
             "group.instance.id": instance_id,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": HEARTBEAT_MS,
-            "partition.assignment.strategy": "cooperative-sticky",  # who acts goes on acting
+            "partition.assignment.strategy": "cooperative-sticky",  # keeps the active one
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
             "error_cb": self._membership.refused,
@@ -55,14 +55,14 @@ class Election:
 
     @property
     def failure(self) -> str:
-        """Why this instance is in no election; empty while it is."""
+        """The reason why this instance takes part in no election; empty while it does."""
         return self._membership.failure
 
     def start(self) -> None:
         self._thread.start()
 
     def displaced(self) -> None:
-        """Another process has claimed a term under this instance's name."""
+        """Leave the election: another process has claimed a term under this instance's name."""
         self._membership.displaced()
 
     async def close(self) -> None:
@@ -74,7 +74,7 @@ class Election:
         self._membership.keep(self._take_part)
 
     def _take_part(self) -> None:
-        """The life of one consumer. Raises KafkaException."""
+        """Run one consumer until the stop or an error. Raises KafkaException."""
         consumer = Consumer(self._settings)
         try:
             consumer.subscribe(

@@ -1,17 +1,17 @@
-"""Features are enabled after a barrier: every member has acknowledged the epoch that asked for them."""
+"""Features are enabled after a barrier: every member has acknowledged the epoch of the request."""
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import reject
 from stele.domain.acks import Barrier
 from stele.domain.commands import Rejection
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.topology.commands import FinishEnabling
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 
 
 def enable(desk: Desk) -> None:
-    """Requests that ask all members are done once these have answered. It needs no round."""
+    """Finish requests that ask all members, once these have answered. This needs no round."""
     for request in desk.seen.image.requests.pending():
         if OPERATIONS[request.kind].asks_all:
             answered = desk.answered(request.submitted_epoch)
@@ -22,7 +22,10 @@ def enable(desk: Desk) -> None:
 
 
 def _finish(desk: Desk, request: Request) -> None:
-    """What the log's writer refuses, as one does that does not know the feature itself, is refused for good."""
+    """Finish the request, or reject it if the log's writer has refused that.
+
+    The refusal is final. A writer that does not support the feature refuses it, for instance.
+    """
     ids = (request.request_id,)
     command = FinishEnabling(desk.seen.term, request.request_id)
     refusal = desk.refusal(command)
@@ -34,13 +37,15 @@ def _finish(desk: Desk, request: Request) -> None:
 
 def _wait(desk: Desk, request: Request, answered: Barrier) -> None:
     ids, blockers = (request.request_id,), answered.blockers
-    names = [blocker.node_id for blocker in blockers]
-    dead = desk.dead(names, desk.waiting_since(request.request_id))
+    dead, patience = list[str](), None
+    if not desk.outlasts_silence(request.kind):
+        since_s = desk.waiting_since(request.request_id)
+        dead = desk.dead([blocker.node_id for blocker in blockers], since_s)
+        patience = desk.patience_with_dead(since_s)
     if not dead:
-        patience = desk.patience_with_dead(desk.waiting_since(request.request_id))
         what = "every member, to enable features"
         desk.wait(WaitKind.MEMBERS, what, blockers, ids, patience)
         return
-    text = f"Nobody knows with which build {', '.join(dead)} will come back: dead nodes."
+    text = f"It is unknown with which build {', '.join(dead)} will come back: dead nodes."
     hint = f"Start them; or if they are dead for good, `stele exclude {' '.join(dead)}`."
     reject(desk, ids, Rejection("dead_nodes", text, hint))

@@ -1,8 +1,9 @@
-"""Nodes that a request declares dead: they are excluded once they have been silent.
+"""Exclusion of the nodes that a request declares dead, after they have been silent.
 
-This needs no round, since the one that is under way may wait for these very nodes. Who is heard is not
-excluded: then the request is rejected. So it is when it could not be carried out, as far as that is known,
-since exclusion is for good, also when nothing comes of the request.
+Exclusion needs no round, because the present round may wait for these very nodes. If a node still
+sends acks, it is not excluded and the request is rejected. The request is also rejected if it is
+known to be impossible: exclusion is permanent, even if the request fails later (docs/design.md,
+rule 28).
 """
 
 from collections.abc import Set
@@ -14,40 +15,45 @@ from stele.coordinator.startable import startable
 from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
 from stele.domain.names import NodeState
-from stele.domain.requests.commands import RejectRequest
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import RejectRequest, Request
 from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.live_copies import check_loss
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 
-AWAY_S: Final = 2.0
-"""A coordinator looks several times a second."""
 HEARTBEAT_TIMEOUT: Final = "STELE_HEARTBEAT_TIMEOUT_S"
 LISTENING: Final = " down"
-"""Behind a request's id: since when its dead nodes have been listened for."""
+"""Suffix of a request's id: the time since which its dead nodes have been observed."""
 COMPANY: Final = " company"
-"""Behind a request's id: since when it could be carried out only together with others."""
+"""Suffix of a request's id: the time since which it needs other requests beside it."""
 
 
 def exclude(desk: Desk) -> None:
-    """Exclude whom pending requests declare dead, where that lets them do what they are for."""
-    if desk.seen.now_s - desk.memory.looked_at_s > AWAY_S:
-        _listen_anew(desk)
-    desk.remember(looked_at_s=desk.seen.now_s)
+    """Exclude the nodes that pending requests declare dead, if the requests can then be carried
+    out.
+    """
     for request in desk.seen.image.requests.pending():
         declared, ids = not_excluded(desk, request), (request.request_id,)
         refusal = check_exclusion(desk.seen.image, request, {*declared})
         if refusal is not None:
             reject(desk, ids, refusal)
         elif _is_ready(desk, request, declared):
-            desk.submit(ExcludeDead(desk.seen.term, request.request_id), ids)
+            # Exclusion is permanent, so the loss of writes is checked before it.
+            lost = check_loss(desk.seen.image, request, {*declared})
+            if lost is not None:
+                reject(desk, ids, lost)
+            else:
+                desk.submit(ExcludeDead(desk.seen.term, request.request_id), ids)
 
 
 def _is_ready(desk: Desk, request: Request, declared: list[str]) -> bool:
-    """Its nodes are down and it can do what it is for; or that was to exclude them, which is done."""
+    """Return whether its nodes are down and the request can then be carried out.
+
+    A request that only excludes nodes is also ready when they are excluded already.
+    """
     excludes_only = OPERATIONS[request.kind].excludes_only
     if not declared:
         return excludes_only
@@ -56,15 +62,8 @@ def _is_ready(desk: Desk, request: Request, declared: list[str]) -> bool:
     return excludes_only or (_can_be_planned(desk, request) and _can_start(desk, request))
 
 
-def _listen_anew(desk: Desk) -> None:
-    """A process that slept has not read the acks of that time: all seem to have been silent."""
-    listening = [wait for wait in desk.memory.waits if wait.endswith(LISTENING)]
-    for wait in listening:
-        desk.waits_no_more(wait)
-
-
 def not_excluded(desk: Desk, request: Request) -> list[str]:
-    """Whom the request declares dead, and who is not excluded yet."""
+    """Return the nodes that the request declares dead and that are not excluded yet."""
     nodes = desk.seen.image.membership.nodes
     return [
         n
@@ -74,15 +73,17 @@ def not_excluded(desk: Desk, request: Request) -> list[str]:
 
 
 def reject(desk: Desk, request_ids: tuple[str, ...], refusal: Rejection) -> None:
-    """End pending requests, with what to do."""
+    """End pending requests, with advice to the user."""
     for request_id in request_ids:
         why = f"{refusal.message} {refusal.hint}"
         desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
 
 
 def reject_unplanned(desk: Desk, request: Request, refusal: Rejection) -> None:
-    """Reject what cannot be planned; but what is about dead nodes only once nothing under way does without
-    one, and there was time to ask for what would go together with it.
+    """Reject a request that cannot be planned.
+
+    A request about dead nodes is rejected only after two waits. Open transitions without a dead
+    node must end, and requests that could be planned with it get time to arrive.
     """
     ids = (request.request_id,)
     asked_s = desk.waiting_since(f"{request.request_id}{COMPANY}")
@@ -105,7 +106,7 @@ def _removes(request: Request) -> bool:
 
 
 def _does_without_dead(transition: Transition, excluded: Set[str]) -> bool:
-    """It replaces or removes a node, or takes tablets from one that is excluded."""
+    """Return whether it replaces or removes a node, or moves tablets from an excluded node."""
     if OPERATIONS[transition.kind].subjects_work:
         return any(subject.replaced_id for subject in transition.subjects)
     rows = (row for plan in transition.plans.values() for row in plan.rows)
@@ -113,16 +114,17 @@ def _does_without_dead(transition: Transition, excluded: Set[str]) -> bool:
 
 
 def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
-    """Silent for long enough to a coordinator that hears others all the while.
+    """Return whether the nodes have been silent for long enough while other nodes sent acks.
 
-    Who hears nobody, since it has just begun to listen or is cut off, begins to listen anew once it does.
+    A coordinator that receives no acks at all has just started or is cut off. Its observation
+    starts again with the first ack.
     """
     ids, limits = (request.request_id,), desk.limits
     others = [n for n in desk.seen.image.membership.taking_part() if n not in declared]
+    # Without acks of any node the coordinator itself may be cut off, so silence proves nothing.
     if others and not any(map(desk.is_up, others)):
         _wait_for_anybody(desk, request, others)
         return False
-    desk.waits_no_more(f"{request.request_id} others")
     since_s = desk.waiting_since(f"{request.request_id}{LISTENING}")
     waited_s = desk.seen.now_s - since_s
     up = [node_id for node_id in declared if desk.is_up(node_id)]
@@ -140,9 +142,7 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
         desk.wait(WaitKind.LIVES, f"{', '.join(up)} to be down", blockers, ids, patience)
     else:
         text = f"{', '.join(up)} is up: it was heard {desk.silent_for_s(up[0]):.1f} s ago."
-        hint = (
-            "Stop it first if it cannot be saved; a node that works leaves by `stele decommission`."
-        )
+        hint = "A node that works leaves by `stele decommission`. To exclude it, first stop it for good."
         reject(desk, ids, Rejection("is_up", text, hint))
     return False
 
@@ -150,28 +150,28 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
 def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
     ids = (request.request_id,)
     desk.waits_no_more(f"{request.request_id}{LISTENING}")
-    since_s = desk.waiting_since(f"{request.request_id} others")
-    if desk.seen.now_s - since_s <= desk.limits.dead_node_patience_s:
-        what = f"a sign of life of {', '.join(others)}"
-        patience = desk.patience_with_dead(since_s)
-        desk.wait(WaitKind.MEMBERS, what, desk.down(others), ids, patience)
-    else:
-        text = f"Nobody is heard: {', '.join(others)} neither."
-        hint = "Start a node that is not dead for good."
-        reject(desk, ids, Rejection("nobody_is_up", text, hint))
+    what = f"a sign of life of {', '.join(others)}"
+    desk.wait(WaitKind.MEMBERS, what, desk.down(others), ids)
 
 
 def _can_start(desk: Desk, request: Request) -> bool:
-    """Whom else it needs is up. Those whom other requests declare dead are left to these."""
+    """Return whether the other nodes that it needs are up.
+
+    Nodes that other requests declare dead are left to those requests.
+    """
     return startable(desk, [request], declared_dead(desk.seen.image.requests.pending()))
 
 
 def _can_be_planned(desk: Desk, request: Request) -> bool:
-    """With all that may go together with it; or by itself, when nobody of these is down."""
+    """Return whether it has a plan with all requests that may go together with it.
+
+    If none of their nodes is down, a plan for this request alone suffices.
+    """
     image = desk.seen.image
     company = [r for r in image.requests.pending() if r.kind is request.kind]
     planned = desk.planned(company[: desk.limits.together(request.kind)])
     others = [n for r in company if r is not request for n in r.dead_nodes]
+    # A request alone counts only if the others' nodes could take over its ranges.
     if planned.transition is None and not desk.down(others):
         planned = desk.planned([request])
     if planned.transition is None and planned.refusal is not None:

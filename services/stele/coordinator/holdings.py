@@ -1,32 +1,33 @@
-"""How much data nodes hold, which no log or flow says: they are asked."""
+"""Sizes of the data of nodes. They are in no topic, so the nodes are asked."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-import aiohttp
 import msgspec
 
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.runtime.answers.node import NodeView
-from stele.runtime.http_client import connector
+from stele.runtime.transport import FAILURES, HttpTransport, Transport, answer_of
 
 TIMEOUT_S: Final = 2.0
-"""An estimate is not worth more; who does not answer is unknown."""
+"""Seconds. An estimate is worth no longer wait; the size of a silent node is unknown."""
 
 
 async def held_bytes(nodes: Iterable[Node]) -> dict[str, int]:
-    """Bytes by node, of those that answer in time and are who they should be."""
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(connector=connector(), timeout=timeout) as http:
+    """Return bytes by node, of nodes that answer in time with the expected id and host id."""
+    http = HttpTransport()
+    try:
         found = await asyncio.gather(*(_ask(http, node) for node in nodes))
+    finally:
+        await http.close()
     return {view.node_id: view.bytes for view in found if view is not None}
 
 
-async def _ask(http: aiohttp.ClientSession, node: Node) -> NodeView | None:
+async def _ask(http: Transport, node: Node) -> NodeView | None:
     try:
-        async with http.get(f"{node.address}/v1/node") as answer:
-            view = msgspec.json.decode(await answer.read(), type=NodeView)
-    except (aiohttp.ClientError, TimeoutError, ValueError):
+        answer = await answer_of(http, f"{node.address}/v1/node", TIMEOUT_S)
+        view = msgspec.json.decode(answer.body, type=NodeView)
+    except FAILURES:
         return None
     return view if (view.node_id, view.host_id) == (node.node_id, node.host_id) else None

@@ -26,7 +26,10 @@ def routes(driver: Driver) -> list[Route]:
 
 
 def health(driver: Driver, followed: Followed) -> Health:
-    """A standby is as well as the active one; out of the election for good is not."""
+    """Return the health: a standby is as healthy as the active instance.
+
+    An instance that cannot take part in the election is not healthy.
+    """
     found = followed.health()
     if found.ok and driver.election.failure:
         return Health(

@@ -1,4 +1,4 @@
-"""What the coordinator knows, what it remembers, and what it says: the input and output of its steps."""
+"""Input, memory and output of the coordinator's steps."""
 
 import sys
 from collections.abc import Mapping
@@ -11,42 +11,48 @@ from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order, WorkKey
 from stele.domain.names import RequestKind
+from stele.domain.observed_time import ALWAYS, ObservedTime
 from stele.domain.reports import ReportTable
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Planned
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.planning import Locks, Planned
+from stele.domain.topology.waits import WaitKind
 
 WaitingFor = tuple[tuple[str, ...], WaitKind, str]
-"""Who waits, for what sort of thing, and for what exactly where nobody is named."""
+"""Key of a wait: its requests, its kind, and its text if it names no request."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Patience, in seconds, and how often work is ordered again."""
+    """Time limits in seconds, and limits of attempts."""
 
     resend_s: float = 2.0
-    """A command or order that had no visible effect is sent again after this."""
+    """A command or order without a visible effect is sent again after this time."""
     barrier_patience_s: float = 10.0
-    """A barrier waits this long for everybody before its level will do; the rest is fenced out."""
+    """A barrier waits this long for all nodes before its level suffices. The others are then fenced
+    out.
+    """
     down_after_s: float = 5.0
     """A node that was silent for longer counts as down: several heartbeats."""
     dead_node_patience_s: float = 30.0
-    """What needs a node waits this long for it to come back; then a request is rejected, a transition
-    undone.
+    """Time to wait for a node that is down and needed. Then a request is rejected and a transition
+    is undone.
     """
     silence_s: float = 60.0
     """Work without progress for longer has failed."""
     attempts: int = 3
-    """Work that failed is ordered again until it was tried so often."""
+    """Work that failed is ordered again until it was tried this often."""
     group: int = 8
-    """So many nodes join as one transition at most."""
+    """Largest number of nodes that join as one transition."""
     replica_down_after_s: float = 10.0
-    """A catch-up replica that was silent for longer counts as down: several questions."""
+    """A catch-up replica that was silent for longer counts as down: several probes."""
     company_s: float = 1.0
-    """They wait this long for a node that has just asked for the same and was not heard yet."""
+    """A group of requests waits this long for a node that has just asked for the same and has sent
+    no ack yet.
+    """
 
     def together(self, kind: RequestKind) -> int:
-        """So many requests of a kind open as one transition at most. Of dead nodes all go together, since none
-        can take over from another.
+        """Return the largest number of requests of a kind that open as one transition.
+
+        Requests about dead nodes have no limit: no dead node can take over from another.
         """
         operation = OPERATIONS[kind]
         if not operation.grouped:
@@ -55,8 +61,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class ReplicaHeard(msgspec.Struct, frozen=True):
-    """Since when a coordinator asks a catch-up replica for a sign of life, and when it heard one last; None:
-    never. Seconds of its own clock. ``epoch`` is how far the replica had read the log then.
+    """Liveness of a catch-up replica, in seconds of the coordinator's monotonic clock.
+
+    ``since_s`` is the time of the first probe; ``heard_s`` is that of the last answer, None without
+    one. ``epoch`` is the epoch that the replica had read at its last answer.
     """
 
     since_s: float
@@ -65,9 +73,10 @@ class ReplicaHeard(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What the coordinator of ``term`` knows at ``now_s`` (seconds of its own monotonic clock).
+    """All that the coordinator of ``term`` has observed at ``now_s``, in seconds of its monotonic
+    clock.
 
-    ``refusals`` are the outcomes of its own commands that were refused, by request id.
+    ``refusals`` holds the rejections of this coordinator's commands, by request id.
     """
 
     image: Image
@@ -78,60 +87,88 @@ class Observed(msgspec.Struct, frozen=True):
     refusals: Mapping[str, Rejection] = {}
     state_id_of: StateIdOf = unknown
     wall_ms: int = (1 << 48) - 1
-    """The time of day, in milliseconds since 1970; no id is made of a later one."""
+    """The time of day, in milliseconds since 1970; no id is made with a later time."""
     replicas: Mapping[str, ReplicaHeard] = {}
-    """Those that are asked, by id."""
+    """The catch-up replicas that are probed, by id."""
+    reading: ObservedTime = ALWAYS
+    """Times at which acknowledgements were read. No other time counts as a node's silence."""
 
 
 class SentOrder(msgspec.Struct, frozen=True):
-    """The newest order of a piece of work, when the first one was sent, and how often it was tried."""
+    """The newest order of a piece of work: its index, its time, the first order's time, and the
+    tries.
+    """
 
     index: int
     at_s: float
     first_at_s: float
     tries: int
+    excused: int = 0
+    """Restarts of the work that do not count, because sources were down."""
 
 
 class SentCommand(msgspec.Struct, frozen=True):
-    """A command of the present round: its newest id, when it was sent, and how often it was refused."""
+    """A command of the present round: its newest id, the time of its send, and its number of
+    refusals.
+    """
 
     request_id: str
     at_s: float
     refused: int
 
 
+class Prospect(msgspec.Struct, frozen=True, eq=False):
+    """All that the image alone decides about a group of pending requests that may open.
+
+    ``planned`` is its plan, ``locks`` and ``needs`` are those of the planned transition.
+    ``needed_nodes`` are the nodes that must be up.
+    """
+
+    planned: Planned
+    locks: Locks
+    needs: Locks
+    needed_nodes: tuple[str, ...]
+
+
 class Plans(msgspec.Struct, frozen=True, eq=False):
-    """What groups of requests would open as on one image: a plan costs much, and is asked for at every look."""
+    """Prospects of groups on one image, by request ids. A plan is expensive, and every call needs
+    it.
+    """
 
     image: Image | None = None
-    by_ids: Map[tuple[str, ...], Planned] = Map()
+    by_ids: Map[tuple[str, ...], Prospect] = Map()
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What only spaces repetitions out and measures patience: whoever starts without it does no harm."""
+    """State that only spaces repetitions and measures patience. To start without it is safe."""
 
     round: tuple[int, ...] = ()
     """Term, version and fence of the present wait."""
     since_s: float = 0.0
-    """When it began."""
+    """Start of the present wait, in monotonic seconds."""
     left_out: frozenset[str] = frozenset()
-    """Nodes that missed a barrier: nobody is patient with them again until they have acknowledged one."""
-    looked_at_s: float = 0.0
-    """The last look. After a longer pause the acks of the time in between may not have been read yet."""
+    """Nodes that missed a barrier. They get no patience until they have acknowledged one (rule 27).
+    """
     met: Map[WaitingFor, float] = Map()
-    """Since when each wait of the last look has been there."""
+    """Start of each wait of the last call, in monotonic seconds."""
     waits: Map[str, float] = Map()
-    """Since when a request or a transition has waited for a node that is down, by its id."""
+    """Start of other waits in monotonic seconds, by key.
+
+    A key is a request or transition id, alone or with a suffix, or ``barrier`` with a level.
+    """
     next_index: int = 1
     commands: Map[str, SentCommand] = Map()
-    """Those of the present round, by what they ask."""
+    """Commands of the present round, by their content."""
     orders: Map[WorkKey, SentOrder] = Map()
     plans: Plans = Plans()
-    """Those on the image of the last look."""
+    """Plans on the image of the last call."""
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """A wait that began at ``since_s`` lasts ``limit_s`` by a setting of this name, and what happens then."""
+    """A limit on a wait: it began at ``since_s`` and ends after ``limit_s`` seconds.
+
+    ``setting`` names the setting of the limit; ``then`` states the result of its end.
+    """
 
     since_s: float
     limit_s: float
@@ -143,14 +180,15 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 def sooner(*given: Patience | None) -> Patience | None:
-    """The one that is over first; None when there is none."""
+    """Return the limit that ends first; None if none is given."""
     return min((p for p in given if p is not None), key=Patience.until_s, default=None)
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """What one request waits for and on whom; ``request_ids`` is empty for what holds up everybody.
+    """The wait of one request: the missing condition, and the nodes that block it.
 
-    ``other_request`` has what it waits for. Without ``patience`` it lasts until what is waited for comes.
+    ``request_ids`` is empty for a wait that blocks all transitions. ``other_request`` is the
+    request that must end first. Without ``patience`` the wait has no time limit.
     """
 
     request_ids: tuple[str, ...]
@@ -161,17 +199,20 @@ class Wait(msgspec.Struct, frozen=True):
     other_request: str = ""
     since_s: float | None = None
     detail: str = ""
-    """What is lacking, in words that may change while it is the same wait."""
+    """The missing replicas or limits, in words that may change during the same wait."""
     eta_s: float | None = None
-    """In how many seconds it is over, as things go."""
+    """Expected seconds until its end, at the present rate."""
 
     def key(self) -> WaitingFor:
-        """The same wait at another look has the same: a request's own whatever nodes it waits for."""
+        """Return the key under which the next call finds the start of this wait.
+
+        The nodes that block a request do not change its key.
+        """
         return self.request_ids, self.kind, "" if self.request_ids else self.what
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """Commands for the log and orders for nodes, and in words what is being waited for, and on whom."""
+    """The result of one call: commands for the log, orders for nodes, and waits."""
 
     memory: Memory
     commands: tuple[Envelope, ...] = ()
@@ -180,7 +221,7 @@ class Steps(msgspec.Struct, frozen=True):
 
     @property
     def waiting_for(self) -> str:
-        """The first wait in words; "requests" when there is nothing to do."""
+        """The first wait in words; "requests" if there is nothing to do."""
         return self.waits[0].what if self.waits else "requests"
 
     @property

@@ -9,6 +9,7 @@ from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.plans import PlanAnswer, PlanRequest
 from stele.runtime.answers.position import Position
 from stele.runtime.http import Health
+from stele.words.command_schemas import describe_commands
 
 Json = dict[str, Any]
 
@@ -27,6 +28,7 @@ def openapi() -> Json:
     shapes, components = msgspec.json.schema_components(
         _TYPES, ref_template="#/components/schemas/{name}"
     )
+    describe_commands(components)
     schema: dict[type, Json] = dict(zip(_TYPES, shapes, strict=True))
     health = {
         "200": _answer("It is", schema[Health]),
@@ -37,12 +39,10 @@ def openapi() -> Json:
         "info": {
             "title": "Stele coordinator",
             "version": "1",
-            "description": "Carries out what is asked of the topology.",
+            "description": "Executes topology operations.",
         },
         "paths": {
-            "/v1/progress": {
-                "get": _get("What is waited for, and how far it is", schema[Progress])
-            },
+            "/v1/progress": {"get": _get("Current waits and progress", schema[Progress])},
             "/v1/position": {"get": _get("Where this process stands", schema[Position])},
             "/v1/plan": {"post": _plan(schema)},
             "/healthz": {"get": {"summary": "Whether this process is well", "responses": health}},
@@ -55,7 +55,7 @@ def _plan(schema: dict[type, Json]) -> Json:
     errors = {status: _answer(why, schema[ErrorBody]) for status, why in _PLAN_ERRORS.items()}
     body = {"required": True, "content": {"application/json": {"schema": schema[PlanRequest]}}}
     return {
-        "summary": "What a command for an operation would do; nothing is done",
+        "summary": "The effects of an operation's command, without running it",
         "requestBody": body,
         "responses": {"200": _answer("The plan", schema[PlanAnswer]), **errors},
     }

@@ -1,4 +1,4 @@
-"""``POST /v1/plan``: a dry run of a command, beside the coordinator's work and without any effect."""
+"""``POST /v1/plan``: a dry run of a command, beside the coordinator's work, without any effect."""
 
 import asyncio
 import time
@@ -18,7 +18,9 @@ from stele.runtime.http import ErrorCode, HttpError, JsonResponse, read_json
 from stele.runtime.request_ids import new_request_id
 
 WAITING: Final = 4
-"""More plans than this are not made to wait: each may take seconds of one processor."""
+"""A new plan is refused as busy while more than this many are waiting or being made. Each may take
+seconds of one processor.
+"""
 
 
 class Plans:
@@ -67,7 +69,11 @@ class Plans:
         return await asyncio.to_thread(with_sizes, found, seen.image, held, rate)
 
     def _check_ready(self, image: Image, asked: PlanRequest) -> None:
-        """Raises HttpError while it is not known what is true and who is up, or when too many ask."""
+        """Raise HttpError if the log or the liveness of nodes is not known yet, or too many plans
+        wait.
+
+        A command for another log is an error, too.
+        """
         limits = self._driver.limits
         listened_s = time.monotonic() - self._driver.listening_since_s
         if not self._driver.caught_up or listened_s < limits.down_after_s:

@@ -1,11 +1,15 @@
-"""What ``GET /v1/progress`` shows: how far each transition is, how fast it goes, and who holds it up."""
+"""The answer of ``GET /v1/progress``: the progress and rate of each transition, and the nodes that
+block it.
+"""
 
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Final
 
 import msgspec
 from immutables import Map
 
-from stele.coordinator.causes import explained
+from stele.coordinator.causes import explained, members_down
 from stele.coordinator.knowledge import Limits, Observed, Patience, ReplicaHeard, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
@@ -13,8 +17,9 @@ from stele.domain.reports import ReceivedReport, ReportTable
 from stele.domain.topology.barriers import level_in_force, lowered_level
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import stream_limit_bytes_per_s
+from stele.domain.topology.live_copies import described, losses
+from stele.domain.topology.waits import ASIDE
 from stele.runtime.answers.coordinator import (
-    ASIDE,
     BlockerAnswer,
     NodeProgress,
     Progress,
@@ -25,22 +30,27 @@ from stele.runtime.answers.coordinator import (
 )
 
 WINDOW_S: Final = 10.0
-"""The rate is measured over this time: long enough to be steady, short enough to follow."""
+"""Seconds over which the rate is measured: long enough to be steady, short enough to follow
+changes.
+"""
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Sums of bytes done in one session when they had changed, as (seconds, bytes), oldest first; and when it
-    was looked at last.
+    """Byte sums of one session at their changes, as (seconds, bytes), oldest first; and the last
+    sampling time.
 
-    Bytes come in pages, and are seen when a node reports: between two changes nothing is known of how many have
-    come. So that time counts as slow only once it is longer than it was between the changes before.
+    Bytes arrive in pages and become visible when a node reports. Between two changes their number
+    is unknown. Time without a change therefore counts as slow only when it exceeds the mean time
+    between earlier changes.
     """
 
     samples: tuple[tuple[float, int], ...] = ()
     now_s: float = 0.0
 
     def with_sample(self, now_s: float, bytes_done: int) -> "Rate":
-        """One more look. Changes older than the window go, but for the newest of them."""
+        """Return the rate with one more sample. Changes before the window are dropped, except the
+        newest of them.
+        """
         begin_s = now_s - WINDOW_S
         old = [sample for sample in self.samples if sample[0] <= begin_s]
         kept = [*old[-1:], *(sample for sample in self.samples if sample[0] > begin_s)]
@@ -49,19 +59,23 @@ class Rate(msgspec.Struct, frozen=True):
         return Rate(tuple(kept), now_s)
 
     def moved(self) -> bool:
-        """Whether the last look saw a change."""
+        """Return whether the last sample was a change."""
         return len(self.samples) > 1 and self.samples[-1][0] == self.now_s
 
     def still_s(self) -> float:
-        """Since when no change was seen."""
+        """Return the seconds since the last change."""
         return self.now_s - self.samples[-1][0] if self.samples else 0.0
 
     def lately(self) -> bool:
-        """Whether bytes have come in the last window, or the session is as young as that."""
+        """Return whether bytes have arrived within the last window, or the session is no older than
+        that.
+        """
         return self.still_s() < WINDOW_S
 
     def bytes_per_s(self) -> float | None:
-        """None until two samples at different times are there, and when nothing moved in the last window."""
+        """Return the rate; None before two samples at different times, and without a change in the
+        last window.
+        """
         if len(self.samples) < 2 or not self.lately():
             return None
         (first_s, first), (last_s, last) = self.samples[0], self.samples[-1]
@@ -69,18 +83,18 @@ class Rate(msgspec.Struct, frozen=True):
         return (last - first) / took_s if last > first and took_s > 0 else None
 
     def since_s(self) -> float:
-        """How much of the time that the next bytes take has passed."""
+        """Return the part of the expected time to the next change that has passed, in seconds."""
         return min(self.still_s(), self._apart_s())
 
     def _apart_s(self) -> float:
-        """The time between two changes, on an average."""
+        """Return the mean seconds between two changes."""
         if len(self.samples) < 2:
             return 0.0
         return (self.samples[-1][0] - self.samples[0][0]) / (len(self.samples) - 1)
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The rate of every open session, and what one node received in a second when data moved last."""
+    """The rate of every open session, and the newest bytes a second of one receiver."""
 
     by_session: Map[str, Rate] = Map()
     newest_of_node: float | None = None
@@ -90,33 +104,27 @@ class Rates(msgspec.Struct, frozen=True):
         for session in image.topology.sessions():
             rate = self.of(session).with_sample(now_s, bytes_done(reports, session))
             found[session], bytes_per_s = rate, rate.bytes_per_s()
+            # A rate without new bytes only decays, and would understate what a receiver can take.
             if bytes_per_s is not None and rate.moved():
-                newest = bytes_per_s / len(reports_of(reports, session))
+                newest = bytes_per_s / len(reports.of_session(session))
         return Rates(Map(found), newest)
 
     def of(self, session: str) -> Rate:
         return self.by_session.get(session) or Rate()
 
 
-def reports_of(reports: ReportTable, session: str) -> dict[str, ReceivedReport]:
-    """Newest report of each node about the work of a session, by node id."""
-    return {
-        node_id: received
-        for (node_id, _, of), received in sorted(reports.by_work.items())
-        if session and of == session
-    }
-
-
 def bytes_done(reports: ReportTable, session: str) -> int:
-    return sum(r.report.bytes_done for r in reports_of(reports, session).values())
+    return sum(r.report.bytes_done for r in reports.of_session(session).values())
 
 
 def progress_of(
     seen: Observed, limits: Limits, rates: Rates, waits: tuple[Wait, ...], *, active: bool
 ) -> Progress:
-    """How things stand."""
+    """Return the progress of the cluster."""
     image = seen.image
-    shown = tuple(wait_progress(wait, seen, limits) for wait in waits)
+    down = members_down(seen, limits)
+    shown = tuple(wait_progress(wait, seen, limits, down) for wait in waits)
+    wait_of = _wait_by_request(shown)
     cleaning = [n for n in image.membership.normal().values() if n.cleanup_since]
     return Progress(
         term=image.topology.coordinator.term,
@@ -127,12 +135,12 @@ def progress_of(
         barrier_relaxed=bool(lowered_level(image)),
         waits=shown,
         transitions=tuple(
-            _transition(transition, seen, rates, shown) for transition in image.topology.open()
+            _transition(transition, seen, rates, wait_of) for transition in image.topology.open()
         ),
         cleanups={
             node.node_id: _node_progress(received, seen.now_s)
             for node in cleaning
-            for received in reports_of(seen.reports, node.cleanup_session()).values()
+            for received in seen.reports.of_session(node.cleanup_session()).values()
         },
         replicas={
             name: _replica(seen, heard, limits) for name, heard in sorted(seen.replicas.items())
@@ -146,10 +154,17 @@ def _replica(seen: Observed, heard: ReplicaHeard, limits: Limits) -> ReplicaProg
     return ReplicaProgress(silent_s, is_down, heard.epoch)
 
 
-def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
-    """A wait with its cause, since when it has been there, and when it ends by itself."""
-    why = explained(wait, seen, limits)
-    patience = wait.patience
+def wait_progress(
+    wait: Wait, seen: Observed, limits: Limits, down: Mapping[str, float]
+) -> WaitProgress:
+    """Return a wait with its cause, its duration, and its time limit.
+
+    ``down`` is the result of ``members_down``.
+    """
+    why = explained(wait, seen, limits, down)
+    patience, image = wait.patience, seen.image
+    blocking = {b.node_id for b in why.blockers if b.silent_for_s > limits.down_after_s}
+    lost = losses(image, blocking & image.membership.taking_part().keys())
     return WaitProgress(
         wait.request_ids,
         wait.what,
@@ -161,6 +176,7 @@ def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
         wait.other_request,
         wait.detail,
         wait.eta_s,
+        described(image, lost),
     )
 
 
@@ -169,19 +185,35 @@ def _limit(patience: Patience, now_s: float) -> WaitLimit:
     return WaitLimit(left_s, patience.limit_s, patience.setting, patience.then)
 
 
+def _wait_by_request(waits: tuple[WaitProgress, ...]) -> dict[str, tuple[int, WaitProgress]]:
+    """Return the first wait of each request, with its position.
+
+    The key "" has the first wait that blocks every transition.
+    """
+    found = dict[str, tuple[int, WaitProgress]]()
+    for place, wait in enumerate(waits):
+        common = () if wait.kind in ASIDE else ("",)
+        for request_id in wait.request_ids or common:
+            found.setdefault(request_id, (place, wait))
+    return found
+
+
 def _transition(
-    transition: Transition, seen: Observed, rates: Rates, waits: tuple[WaitProgress, ...]
+    transition: Transition,
+    seen: Observed,
+    rates: Rates,
+    wait_of: dict[str, tuple[int, WaitProgress]],
 ) -> TransitionProgress:
-    received = reports_of(seen.reports, transition.session)
+    received = seen.reports.of_session(transition.session)
     total = sum(r.report.bytes_total for r in received.values())
     done = sum(r.report.bytes_done for r in received.values())
     rate = rates.of(transition.session)
     limit = stream_limit_bytes_per_s(seen.image.features.settings)
     eta_s, at_least = _eta_s(received, rate, limit) if received else (None, False)
     ids = transition.request_ids()
-    wait = next((w for w in waits if {*ids} & {*w.request_ids}), None)
-    common = (w for w in waits if not w.request_ids and w.kind not in ASIDE)
-    wait = wait or next(common, WaitProgress((), "", ()))
+    own = [wait_of[request_id] for request_id in ids if request_id in wait_of]
+    common = wait_of.get("", (0, WaitProgress((), "", ())))
+    wait = min(own, key=itemgetter(0), default=common)[1]
     return TransitionProgress(
         transition_id=transition.transition_id,
         request_ids=ids,
@@ -211,10 +243,12 @@ def _blocker(blocker: Blocker, limits: Limits) -> BlockerAnswer:
 
 
 def _eta_s(
-    received: dict[str, ReceivedReport], rate: Rate, limit: int | None
+    received: Mapping[str, ReceivedReport], rate: Rate, limit: int | None
 ) -> tuple[float | None, bool]:
-    """When all has come as fast as lately, and no node's faster than ``limit`` lets it, in bytes a second; and
-    whether that is only the least, since no rate is known.
+    """Return the seconds until all data has arrived, and whether they are only a lower bound.
+
+    The recent rate counts, and no node is faster than ``limit``, in bytes a second. Without a known
+    rate the limit gives the lower bound.
     """
     missing = [r.report.bytes_total - r.report.bytes_done for r in received.values()]
     if sum(missing) <= 0:

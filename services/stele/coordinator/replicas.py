@@ -1,4 +1,4 @@
-"""Who of the catch-up replicas is alive: each is asked now and then where it stands in the log."""
+"""Liveness of the catch-up replicas: each is asked at intervals for its position in the log."""
 
 import asyncio
 import time
@@ -8,21 +8,24 @@ from typing import Final
 import msgspec
 
 from stele.coordinator.knowledge import ReplicaHeard
-from stele.domain.archive.facts import Replica
+from stele.domain.archive.model import Replica
+from stele.domain.observed_time import ObservedTime
 from stele.runtime.answers.position import Position
-from stele.runtime.transport import FAILURES, HttpTransport, Transport
+from stele.runtime.transport import FAILURES, HttpTransport, Transport, answer_of
 
 ASK_S: Final = 3.0
-"""Time between two questions: three fit into what makes a replica count as down."""
+"""Seconds between two probes. Three fit into the time after which a replica counts as down."""
 ANSWER_S: Final = 2.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 BAD_REQUEST: Final = 400
 AWAY_S: Final = 4 * (ASK_S + ANSWER_S)
-"""Who has not asked for so long has slept: that nobody was heard meanwhile says nothing."""
+"""Seconds. After a longer time without probes, silence counts again from the next probe."""
 
 
 class AskedReplicas:
-    """``heard`` is what the coordinator is told. Nobody is asked while ``replicas`` gives none."""
+    """Probes of catch-up replicas; ``heard`` holds their results. None are sent while ``replicas``
+    is empty.
+    """
 
     def __init__(
         self, replicas: Callable[[], list[Replica]], transport: Transport | None = None
@@ -30,10 +33,13 @@ class AskedReplicas:
         self.heard: dict[str, ReplicaHeard] = {}
         self._replicas = replicas
         self._transport = transport or HttpTransport()
-        self._asked_s = float("-inf")
+        self._asking = ObservedTime(AWAY_S)
 
     async def run(self) -> None:
-        """Ask until cancelled. Who does not answer in time, or is somebody else, is not heard."""
+        """Probe until cancelled.
+
+        A replica that does not answer in time, or answers with another id, counts as silent.
+        """
         try:
             while True:
                 await self._ask_all()
@@ -43,8 +49,9 @@ class AskedReplicas:
 
     async def _ask_all(self) -> None:
         began_s, asked = time.monotonic(), self._replicas()
-        slept, self._asked_s = began_s - self._asked_s > AWAY_S, began_s
-        before = {} if slept else self.heard
+        self._asking = self._asking.confirmed(began_s)
+        # After a gap in probing, old silence proves nothing, so it is dropped.
+        before = self.heard if self._asking.since_s < began_s else {}
         self.heard = {
             each.replica_id: before.get(each.replica_id, ReplicaHeard(began_s)) for each in asked
         }
@@ -55,17 +62,15 @@ class AskedReplicas:
                 self.heard[each.replica_id] = ReplicaHeard(since_s, time.monotonic(), epoch)
 
     async def _answer(self, replica: Replica) -> int | None:
-        """The epoch that it has read up to. Another replica may have got its address."""
-        body = bytearray()
-
-        def took(_: int, piece: bytes) -> None:
-            body.extend(piece[: MAX_ANSWER_BYTES - len(body)])
-
+        """Return the epoch that it has read; None on failure. Another replica may have received its
+        address.
+        """
         try:
             url = f"{replica.address}/v1/position"
-            status = await self._transport.ask(url, took, ANSWER_S)
-            position = msgspec.json.decode(body, type=Position)
-        except (*FAILURES, ValueError):
+            answer = await answer_of(self._transport, url, ANSWER_S, most_bytes=MAX_ANSWER_BYTES)
+            position = msgspec.json.decode(answer.body, type=Position)
+        except FAILURES:
             return None
-        is_right = status < BAD_REQUEST and position.instance == replica.replica_id
+        # Another process may listen at the old address.
+        is_right = answer.status < BAD_REQUEST and position.instance == replica.replica_id
         return position.epoch if is_right else None

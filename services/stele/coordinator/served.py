@@ -1,19 +1,20 @@
-"""Requests that need no transition: each step is taken as soon as nothing is missing for it.
+"""Requests that need no transition: each step is taken as soon as no condition is missing.
 
-They wait for what goes on anyway, so they hold up nobody, and say for what they wait.
+They wait for work that proceeds anyway, so they block no other request. Their waits name the
+missing condition.
 """
 
 from stele.coordinator.desk import Desk
 from stele.domain.acks import Blocker
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.topology.commands import ServeRequest
 from stele.domain.topology.operations.base import Missing
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.runtime.answers.coordinator import WaitKind
+from stele.domain.topology.waits import WaitKind
 
 
 def serve(desk: Desk) -> None:
-    """Take the next steps, in the order of asking."""
+    """Take the next steps, in the order of the requests."""
     image = desk.seen.image
     for request in image.requests.unfinished():
         served, ids = OPERATIONS[request.kind].served, (request.request_id,)
@@ -31,7 +32,10 @@ def serve(desk: Desk) -> None:
 
 
 def _eta_s(desk: Desk, request: Request, missing: Missing) -> float | None:
-    """By what has been done since it began; None when that says nothing yet, or when it is being undone."""
+    """Return the seconds until its end, by the progress since its start.
+
+    It is None without progress, and while the request is being cancelled.
+    """
     done = missing.of - missing.left
     if done <= 0 or not request.started_at_ms or request.cancelled:
         return None

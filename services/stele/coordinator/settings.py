@@ -34,7 +34,9 @@ class CoordinatorSettings(ServiceSettings, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=86_400,
-            description="A request waits this long for dead nodes before it is turned down; seconds.",
+            description=(
+                "Requests that silence may end (on_unresponsive) wait this long for dead nodes; seconds."
+            ),
         ),
     ] = _DEFAULT.dead_node_patience_s
     silence_s: Annotated[
@@ -42,7 +44,7 @@ class CoordinatorSettings(ServiceSettings, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=86_400,
-            description="Streaming or cleanup without progress for this long has failed; seconds.",
+            description="Work without progress for this long has failed where silence may end it; seconds.",
         ),
     ] = _DEFAULT.silence_s
     work_attempts: Annotated[

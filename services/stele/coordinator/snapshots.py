@@ -1,11 +1,13 @@
-"""Snapshots of tables beside the topology: each is deleted when its time is over. Nothing waits for this."""
+"""Table snapshots beside the topology: each is deleted when its time is over. No request waits for
+this.
+"""
 
 from stele.coordinator.desk import Desk
-from stele.domain.table_snapshots.commands import ExpireTableSnapshot
-from stele.domain.table_snapshots.decide import expired
+from stele.domain.table_snapshots.domain import expired
+from stele.domain.table_snapshots.model import ExpireTableSnapshot
 
 
 def look_after_snapshots(desk: Desk) -> None:
-    """Delete those whose time is over by this clock; the log looks at its own time once more."""
+    """Delete the snapshots whose time is over by this clock. The log checks its own time again."""
     for snapshot_id in expired(desk.seen.image, desk.seen.wall_ms):
         desk.submit(ExpireTableSnapshot(desk.seen.term, snapshot_id))

@@ -1,8 +1,11 @@
-"""Work that nodes do on order, streaming and cleanup: ordered until it is done, failed when it never is.
+"""Work that nodes do on order: streaming, cleanup and others.
 
-Orders and reports are keyed by node, kind and session, never by version: rounds of other transitions go on
-meanwhile.
+Orders are repeated until the work is done or has failed. Orders and reports are keyed by node, kind
+and session, never by version, because rounds of other transitions continue meanwhile
+(docs/design.md, rules 24 and 44).
 """
+
+from collections.abc import Set
 
 import msgspec
 
@@ -12,40 +15,55 @@ from stele.domain.acks import Blocker
 from stele.domain.messages import Order, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.reports import ReceivedReport
-from stele.runtime.answers.coordinator import SILENCE
+from stele.domain.ring.transition import TransitionRow
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.waits import SILENCE
 
 
 class WorkState(msgspec.Struct, frozen=True):
-    """How the work of some nodes stands: who is not done, and why it has failed."""
+    """The state of the work of some nodes: the unfinished nodes, and the reason of a failure."""
 
     unfinished: tuple[Blocker, ...]
     failure: str
     failed_nodes: tuple[str, ...] = ()
     patience: Patience | None = None
-    """With the one that has made no progress for longest."""
+    """The limit of the unfinished node whose last progress is oldest."""
 
 
 def order_work(
-    desk: Desk, kind: OrderKind, session: str, request_id: str, nodes: list[str], then: str
+    desk: Desk,
+    kind: OrderKind,
+    session: str,
+    request_id: str,
+    nodes: list[str],
+    then: str,
+    *,
+    silence_fails: bool = True,
 ) -> WorkState:
-    """Order the work of every node under a session, again where it failed or was not heard of.
+    """Order the work of every node under a session, again after a failure or without a report.
 
-    ``then`` is said to happen when one of them makes no progress for too long.
+    ``then`` states the result if one of them makes no progress for too long. With ``silence_fails``
+    false, missing progress alone is not a failure, nor is a stream that fails while too few of its
+    sources are up.
     """
     seen, unfinished, failures = desk.seen, list[Blocker](), dict[str, str]()
     for node_id in nodes:
         work = (node_id, kind, session)
         received = seen.reports.by_work.get(work)
+        # A success is final, whatever its term (rule 44).
         if received is not None and received.report.status is ReportStatus.SUCCESS:
             continue
         silent_s = seen.acks.silent_for_s(node_id, seen.now_s)
         unfinished.append(Blocker(node_id, _progress(kind, received), silent_s))
-        failure = failure_of(desk, work)
+        # Judged before the new order, which would change the number of tries.
+        failure = failure_of(desk, work, silence_fails=silence_fails)
         if failure:
             failures[node_id] = failure
-        _order(desk, work, request_id, received)
+        _order(desk, work, request_id, received, waits=not silence_fails)
     last = [_last_progress_s(desk, (b.node_id, kind, session)) for b in unfinished]
-    patience = Patience(min(last), desk.limits.silence_s, SILENCE, then) if last else None
+    patience = None
+    if last and silence_fails:
+        patience = Patience(min(last), desk.limits.silence_s, SILENCE, then)
     failure = next(iter(failures.values()), "")
     return WorkState(tuple(unfinished), failure, tuple(failures), patience)
 
@@ -55,32 +73,46 @@ def is_done(desk: Desk, work: WorkKey) -> bool:
     return received is not None and received.report.status is ReportStatus.SUCCESS
 
 
-def failure_of(desk: Desk, work: WorkKey) -> str:
-    """Why a piece of work has failed for good; empty while there is hope."""
+def failure_of(desk: Desk, work: WorkKey, *, silence_fails: bool = True) -> str:
+    """Return why a piece of work has failed; empty while it may succeed."""
     seen, limits = desk.seen, desk.limits
     node_id, kind, _ = work
     sent, received = desk.memory.orders.get(work), seen.reports.by_work.get(work)
     if sent is None:
         return ""
-    if sent.tries >= limits.attempts and received is not None and _has_failed(desk, sent, received):
+    if (
+        sent.tries >= limits.attempts
+        and received is not None
+        and _has_failed(desk, sent, received)
+        # Before the next acks it is unknown whether a source was down.
+        and (silence_fails or not _lacks_sources(desk, received, seen.now_s - received.at_s))
+    ):
         return f"{node_id} failed to {kind} {sent.tries} times: {received.report.error}"
-    if received is not None and received.begun_anew >= limits.attempts:
-        return f"{node_id} began to {kind} anew {received.begun_anew} times, and got no further"
-    if seen.now_s - _last_progress_s(desk, work) > limits.silence_s:
+    if received is not None and received.begun_anew - sent.excused >= limits.attempts:
+        times = received.begun_anew - sent.excused
+        return f"{node_id} restarted to {kind} {times} times without progress"
+    if silence_fails and seen.now_s - _last_progress_s(desk, work) > limits.silence_s:
         return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
     return ""
 
 
 def _last_progress_s(desk: Desk, work: WorkKey) -> float:
-    """When it made progress last, or was ordered first; now, when it never was."""
+    """Return the time of the last progress or of the first order; now if it was never ordered.
+
+    It is not before the last gap in reading, because reports of that time may still be unread.
+    """
     sent, received = desk.memory.orders.get(work), desk.seen.reports.by_work.get(work)
     if sent is None:
         return desk.seen.now_s
-    return sent.first_at_s if received is None else max(received.progress_at_s, sent.first_at_s)
+    progress_at_s = sent.first_at_s if received is None else received.progress_at_s
+    # An earlier report may belong to a former coordinator; this one grants the full time.
+    return desk.counted_since(max(progress_at_s, sent.first_at_s))
 
 
 def forget_in_time(desk: Desk, work: WorkKey) -> None:
-    """Work that failed and that nobody waits for is tried anew after a while: its orders are forgotten then."""
+    """Drop the orders of failed work after ``silence_s``, so that it is tried again. No wait
+    depends on it.
+    """
     sent = desk.memory.orders.get(work)
     if sent is not None and desk.seen.now_s - sent.at_s > desk.limits.silence_s:
         desk.remember(orders=desk.memory.orders.delete(work))
@@ -96,23 +128,63 @@ def _progress(kind: OrderKind, received: ReceivedReport | None) -> str:
 
 
 def _has_failed(desk: Desk, sent: SentOrder | None, received: ReceivedReport | None) -> bool:
-    """The newest order was answered by a failure. A failure of the order before says nothing of it."""
+    """Return whether the newest order has failed.
+
+    A failure of an earlier order does not count.
+    """
     if sent is None or received is None or received.report.status is not ReportStatus.FAILED:
         return False
     report = received.report
     return (report.term, report.index) >= (desk.seen.term, sent.index) or received.at_s > sent.at_s
 
 
-def _order(desk: Desk, work: WorkKey, request_id: str, received: ReceivedReport | None) -> None:
-    """The order, unless the node was heard at work, or the last order was sent, only just now."""
+def _lacks_sources(desk: Desk, received: ReceivedReport, silent_s: float) -> bool:
+    """Return whether a stream failed that has too few sources without the nodes that have been
+    silent for longer than ``silent_s``.
+
+    Excluded sources never return, so a stream that has too few without those has failed.
+    """
+    report, image = received.report, desk.seen.image
+    transition = image.topology.of_session(report.session)
+    if (report.kind, report.status) != (OrderKind.STREAM, ReportStatus.FAILED) or not transition:
+        return False
+    excluded = image.membership.excluded()
+    silent = {n for n in image.membership.taking_part() if desk.silent_for_s(n) > silent_s}
+
+    def lacks(row: TransitionRow, unavailable: Set[str]) -> bool:
+        sources_of = OPERATIONS[transition.kind].sources
+        found = sources_of(image, transition, row, report.node_id, unavailable)
+        return found is not None and len(found[0]) < found[1]
+
+    rows = [row for plan in transition.plans.values() for row in plan.rows]
+    late = any(lacks(row, silent | excluded) for row in rows if not silent.isdisjoint(row.old))
+    return late and not any(lacks(row, excluded) for row in rows)
+
+
+def _order(
+    desk: Desk, work: WorkKey, request_id: str, received: ReceivedReport | None, *, waits: bool
+) -> None:
+    """Send the order, unless the last order or the last report of running work is recent.
+
+    With ``waits``, tries to stream do not count while too few sources are up. A failure is followed
+    by an order only once its sources have been heard since, or are down.
+    """
     seen, memory = desk.seen, desk.memory
     sent = memory.orders.get(work)
     running = received is not None and received.report.status is ReportStatus.RUNNING
     last_s = float("-inf") if sent is None else sent.at_s
+    # A report of running work shows that the order arrived, so no repeat is due yet.
     if received is not None and running and sent is not None:
         last_s = max(last_s, received.at_s)
     if seen.now_s - last_s < desk.limits.resend_s:
         return
+    excused = 0 if sent is None else sent.excused
+    tries = 1 if sent is None else sent.tries + (1 if _has_failed(desk, sent, received) else 0)
+    if waits and sent is not None and received is not None:
+        if _lacks_sources(desk, received, desk.limits.down_after_s):
+            tries, excused = 0, received.begun_anew
+        elif _lacks_sources(desk, received, seen.now_s - received.at_s):
+            return
     topology = seen.image.topology
     node_id, kind, session = work
     order = Order(
@@ -120,13 +192,13 @@ def _order(desk: Desk, work: WorkKey, request_id: str, received: ReceivedReport 
         term=seen.term,
         index=memory.next_index,
         kind=kind,
+        # The node must apply the version and its fence before it works (rule 43).
         epoch=max(topology.since_epoch, topology.fence_epoch),
         session=session,
         request_id=request_id,
         log_id=seen.image.log_id,
     )
-    tries = 1 if sent is None else sent.tries + (1 if _has_failed(desk, sent, received) else 0)
     first_at_s = seen.now_s if sent is None else sent.first_at_s
-    newest = SentOrder(order.index, seen.now_s, first_at_s, tries)
+    newest = SentOrder(order.index, seen.now_s, first_at_s, tries, excused)
     desk.remember(next_index=order.index + 1, orders=memory.orders.set(work, newest))
     desk.orders.append(order)

@@ -1,5 +1,6 @@
 """The pure core: images, facts, commands, and the functions between them.
 
-``decide(image, envelope)`` says what would become true, ``evolve(image, epoch)`` makes it true.
-Nothing here does input or output, reads a clock, or draws a random number.
+``decide(image, envelope)`` returns the facts of a command, ``evolve(image, epoch)`` applies them.
+The core does no input or output, reads no clock, and draws no random numbers (docs/design.md, rule
+15).
 """

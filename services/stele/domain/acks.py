@@ -1,7 +1,7 @@
-"""Who has applied what: the table of acknowledgements, and the barriers that rest on it (design, I5).
+"""The table of acknowledgements, and the barriers computed from it.
 
-Both the coordinator and the session guard fold the same acks with these functions, so what gates a step
-and what people are shown cannot differ.
+The coordinator and the session-guard use the same functions. The gate of a step and the displayed
+barrier therefore never differ (docs/design.md, rule 25 and I5).
 """
 
 from collections.abc import Callable, Iterable, Set
@@ -11,48 +11,49 @@ import msgspec
 from immutables import Map
 
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.messages import Ack, Load
 from stele.domain.names import BarrierLevel
 from stele.domain.topology.barriers import level_in_force, missing_replicas
 
 OTHER_BOOT_AFTER_S: Final = 10.0
-"""Twenty heartbeats: two processes of one node do not both live through such a silence."""
+"""Twenty heartbeats. Two processes of one node never both live through such a silence."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The newest ack of a node and when it came, in seconds of the reader's own clock."""
+    """The newest ack of a node and its time of arrival, in seconds of the reader's own clock."""
 
     ack: Ack
     at_s: float
 
 
 class AckTable(msgspec.Struct, frozen=True):
-    """Newest ack by node. Late and doubled acks change nothing."""
+    """The newest ack of each node. Late and repeated acks change nothing."""
 
     by_node: Map[str, Seen] = Map()
 
     def with_ack(self, ack: Ack, now_s: float) -> "AckTable":
         known = self.by_node.get(ack.node_id)
+        # Acks may arrive late or twice. The table must never go back.
         if known is not None and not is_newer(ack, known.ack, now_s - known.at_s):
             return self
         return AckTable(self.by_node.set(ack.node_id, Seen(ack, now_s)))
 
     def silent_for_s(self, node_id: str, now_s: float) -> float:
-        """Seconds since the node was heard; infinite when it never was."""
+        """Return the seconds since the node's newest ack; infinite if there is none."""
         seen = self.by_node.get(node_id)
         return float("inf") if seen is None else now_s - seen.at_s
 
     def silent_for_longer(
         self, nodes: Iterable[str], limit_s: float, now_s: float
     ) -> dict[str, float]:
-        """Who of them was not heard for longer than the limit, and for how many seconds."""
+        """Return the nodes without an ack for longer than the limit, with the seconds."""
         silent_s = {node_id: self.silent_for_s(node_id, now_s) for node_id in nodes}
         return {node_id: for_s for node_id, for_s in silent_s.items() if for_s > limit_s}
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """A node that holds a barrier up, why, and how long it has been silent (seconds)."""
+    """A node that a barrier waits for, the reason, and the seconds since its newest ack."""
 
     node_id: str
     why: str
@@ -60,9 +61,9 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 class Barrier(msgspec.Struct, frozen=True):
-    """How a barrier stands: ``complete`` when all answered; ``satisfied`` when enough did, see below.
+    """The state of a barrier: ``complete`` when all have answered, ``satisfied`` when enough have.
 
-    ``missing`` are the replicas whose answers ``level`` asks for and lacks.
+    ``missing`` are the replicas whose answers ``level`` needs and lacks.
     """
 
     complete: bool
@@ -72,12 +73,12 @@ class Barrier(msgspec.Struct, frozen=True):
     missing: frozenset[str] = frozenset()
 
     def held_up_by(self) -> tuple[Blocker, ...]:
-        """The blockers that are missing."""
+        """Return the blockers that the level needs."""
         return tuple(blocker for blocker in self.blockers if blocker.node_id in self.missing)
 
 
 StateIdOf = Callable[[int], bytes | None]
-"""The state id that an epoch made, as the counter's own log has it; None when it is not known."""
+"""Function from an epoch to its state id in the counter's own log; None when it is unknown."""
 
 
 def unknown(epoch: int) -> bytes | None:
@@ -92,17 +93,21 @@ def barrier(
     now_s: float,
     state_id_of: StateIdOf = unknown,
 ) -> Barrier:
-    """Has every node that takes part applied ``epoch`` and drained what is older than ``version``?
+    """Return the barrier of ``epoch``, which also drains the versions below ``version``.
 
-    Drained means: no request of an older version on a range that changed, no work under a session that is
-    not open any more (seed 000, global token metadata barrier). Excluded nodes are not waited for, but until
-    all others know that they are: whoever knows it refuses what they may still send by an older version.
-    It is satisfied when, for every transition that entered its state by this version, in every range that it
-    touches, so many of the replicas before, of those after, and of both together have answered as the level in
-    force asks for. From QUORUM up that is what I5 asks for: no quorum can do without them. A dead node that has
-    nothing to do with these ranges holds nobody up. An ack of an epoch that has another state id in the
-    counter's own log counts for nothing.
+    A drained node has no request of an older version on a changed range. It has no work under a
+    session that is not open (ScyllaDB, topology-over-raft.md, "Topology guards"). Excluded nodes
+    are not counted. All others must first apply their exclusion, because they then refuse the
+    requests of excluded nodes.
+
+    The barrier is satisfied when the level in force is reached for each transition that entered its
+    state in this version. The level is checked in every range of the transition: for the replicas
+    before, after, and both together. From QUORUM up this is I5: no quorum can form without a node
+    that answered. A dead node outside of these ranges delays no barrier. An ack does not count
+    where its epoch has another state id in the counter's own log (docs/design.md, rules 13, 25, 26,
+    28).
     """
+    # The counted nodes refuse an excluded node only after they have applied its exclusion.
     epoch = max(epoch, image.membership.last_exclusion())
     sessions = image.topology.sessions()
     passed, blockers = set[str](), list[Blocker]()
@@ -119,18 +124,23 @@ def barrier(
 
 
 def missing_of(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
-    """The replicas whose answers are still asked for, when ``nodes`` have answered."""
+    """Return the replicas that the barrier still needs, when ``nodes`` have answered."""
+    # Transitions that entered their state in an earlier version passed their barrier then.
     entered = (t for t in image.topology.transitions.values() if t.entered_version == version)
     level = level_in_force(image)
     return frozenset[str]().union(*(missing_replicas(image, t, nodes, level) for t in entered))
 
 
 def _is_not_its_host(acks: AckTable, node: Node) -> str:
-    """Who acknowledges from another data directory does not have what the node had (I13)."""
+    """Return why the acks are not those of the node's own data directory, or an empty text (I13).
+
+    Another directory does not have the data that the node had.
+    """
     seen = acks.by_node.get(node.node_id)
+    # A node without an ack is reported by ``_blocked_by``.
     if seen is None or seen.ack.host_id == node.host_id:
         return ""
-    return f"is heard from another data directory, host {seen.ack.host_id or '(none)'}"
+    return f"runs with another data directory, host {seen.ack.host_id or '(none)'}"
 
 
 def _blocked_by(
@@ -143,8 +153,10 @@ def _blocked_by(
 ) -> str:
     seen = acks.by_node.get(node_id)
     if seen is None:
-        return "was never heard"
+        return "never sent a heartbeat"
     ack = seen.ack
+    # Equal epochs of two histories are different states, so the state id is compared before the
+    # epoch.
     known = state_id_of(ack.epoch)
     if known is not None and ack.state_id != known:
         return f"is at epoch {ack.epoch} of another history"
@@ -152,15 +164,17 @@ def _blocked_by(
         return f"has applied epoch {ack.epoch}, not {epoch}"
     if ack.oldest_version_in_use < version:
         return f"has requests of version {ack.oldest_version_in_use}, older than {version}"
+    # Work under an open session belongs to the present step and may continue.
     closed = [each for each in ack.sessions_in_use if each not in open_sessions]
     return f"still works under closed session {closed[0]}" if closed else ""
 
 
 def is_newer(said: Ack | Load, known: Ack | Load, silent_s: float) -> bool:
-    """Whether a node has said the one after the other, of which nothing was heard for ``silent_s``.
+    """Return True if ``said`` is newer than ``known``, two messages of one node.
 
-    Boots are ordered by their ids. When a clock was set back the later boot may have the lower id, so another
-    boot is believed too once the one that is known has been silent for long.
+    ``silent_s`` are the seconds since the newest message of the node. Boots are ordered by their
+    ids. After a clock was set back, the later boot may have the lower id. Another boot is therefore
+    accepted too once the known one has been silent for ``OTHER_BOOT_AFTER_S``.
     """
     if said.boot_id == known.boot_id:
         return said.sequence > known.sequence

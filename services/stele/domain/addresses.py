@@ -1,6 +1,6 @@
-"""Addresses of nodes: which of them a client can take, and which are one.
+"""Addresses of nodes: their validity for a client, and their normal form.
 
-By the text alone, so that every process decides alike: whether a host is there is for others to know.
+The checks use the text alone, so that every process decides alike. They do not contact the host.
 """
 
 from functools import lru_cache
@@ -9,25 +9,25 @@ from string import ascii_letters
 from typing import Final
 
 PORTS: Final = {"http": 80, "https": 443}
-"""The schemes, and the port of an address that says none."""
+"""The schemes, and the default port of each."""
 MAX_PORT: Final = 65535
 MAX_CHARS: Final = 2048
 MAX_HOST_CHARS: Final = 253
-"""A name in DNS is no longer."""
+"""Longest name in DNS."""
 MAX_LABEL_CHARS: Final = 63
 COMPARED: Final = 4096
-"""Normal forms that are kept: who is announced is compared with all members."""
+"""Size of the cache of normal forms. A new address is compared with those of all members."""
 _NOT_IN_URLS: Final = frozenset(' "<>\\^`{|}')
 _DIGITS_AND_DOTS: Final = frozenset("0123456789.")
 _OF_HOSTS: Final = frozenset(ascii_letters) | _DIGITS_AND_DOTS | {"-", "_"}
 
 
 class NoAddressError(ValueError):
-    """No client can take it as an address; the text says why, as the end of a sentence."""
+    """The address is unusable for clients. The text gives the reason, as the end of a sentence."""
 
 
 def why_no_address(address: str) -> str:
-    """Why no client can take it, as the end of a sentence; empty where one can."""
+    """Return why a client cannot use the address, as the end of a sentence; empty if it can."""
     try:
         normal_address(address)
     except NoAddressError as error:
@@ -36,7 +36,10 @@ def why_no_address(address: str) -> str:
 
 
 def is_same_address(one: str, other: str) -> bool:
-    """Whether both lead to one place, however they are spelled. What is no address is the same as itself."""
+    """Return True if both lead to the same place, in any spelling.
+
+    An invalid address equals only itself.
+    """
     if one == other:
         return True
     try:
@@ -47,8 +50,10 @@ def is_same_address(one: str, other: str) -> bool:
 
 @lru_cache(COMPARED)
 def normal_address(address: str) -> str:
-    """With scheme and host in lower case, the port said, no user, and no slash at the end. Raises
-    NoAddressError.
+    """Return the address in its normal form. Raises NoAddressError.
+
+    Scheme and host are in lower case, and the port is explicit. There is no user and no final
+    slash.
     """
     if len(address) > MAX_CHARS:
         raise NoAddressError(f"it has more than {MAX_CHARS} characters")
@@ -61,12 +66,13 @@ def normal_address(address: str) -> str:
     if "?" in rest or "#" in rest:
         raise NoAddressError("it ends with a query, and paths are put behind it")
     place, _, path = rest.partition("/")
+    # A user name does not lead to another place, so it is dropped.
     host, port = _host_and_port(place.rpartition("@")[2])
     return f"{scheme}://{host}:{port or PORTS[scheme]}/{path}".rstrip("/")
 
 
 def _host_and_port(place: str) -> tuple[str, int]:
-    """The port is 0 where none is said. Raises NoAddressError."""
+    """Return host and port; the port is 0 where none is given. Raises NoAddressError."""
     if place.startswith("["):
         inside, bracket, behind = place[1:].partition("]")
         if not bracket or (behind and not behind.startswith(":")):
@@ -74,12 +80,12 @@ def _host_and_port(place: str) -> tuple[str, int]:
         return f"[{_ipv6(inside)}]", _port(behind[1:])
     host, _, port = place.partition(":")
     if ":" in port:
-        raise NoAddressError("an IPv6 address stands in brackets: http://[::1]:7100")
+        raise NoAddressError("write an IPv6 address in brackets: http://[::1]:7100")
     return _name(host), _port(port)
 
 
 def _port(text: str) -> int:
-    """0 where it is empty. Raises NoAddressError."""
+    """Return the port, or 0 for an empty text. Raises NoAddressError."""
     if not text:
         return 0
     if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)):
@@ -93,11 +99,11 @@ def _ipv6(text: str) -> str:
     try:
         return str(IPv6Address(text))
     except ValueError:
-        raise NoAddressError("what stands in its brackets is no IPv6 address") from None
+        raise NoAddressError("the text in brackets is no IPv6 address") from None
 
 
 def _name(host: str) -> str:
-    """In lower case. Raises NoAddressError."""
+    """Return the host name in lower case. Raises NoAddressError."""
     if not host:
         raise NoAddressError("it names no host")
     if "[" in host or "]" in host:

@@ -1,4 +1,4 @@
-"""What all domains are made of: facts, commands, and how a command is refused."""
+"""Base classes of all domains: facts, commands, and the rejection of a command."""
 
 from typing import ClassVar
 
@@ -8,18 +8,20 @@ JsonValue = dict[str, object]
 
 
 class Fact(msgspec.Struct, frozen=True, tag=True):
-    """Base of all facts; the tag is the class name, in JSON as in the Avro schema."""
+    """Base of all facts. The tag is the class name, in JSON and in the Avro schema."""
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
-    """Base of all commands; the tag is their name in JSON and the record's name in Avro."""
+    """Base of all commands. The tag is the command's name in JSON and the record's name in Avro."""
 
     of_services: ClassVar[bool] = False
-    """A step of a protocol of Stele's own processes, right by what its sender knows: nobody else sends it."""
+    """True for a protocol step that only Stele's own processes send. They have checked its
+    preconditions.
+    """
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Why a command was not applied: a code, a sentence, what to do, and details for programs."""
+    """The reason for a rejected command: a code, a sentence, a hint, and details for programs."""
 
     code: str
     message: str

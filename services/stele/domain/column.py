@@ -1,11 +1,11 @@
-"""Many numbers of a fact: bytes in the log, a list in JSON.
+"""Many numbers of a fact: bytes in the log, a list in JSON (docs/decisions/025).
 
-The bytes are one that says how many bytes a number has, 1, 2, 4 or 8, and then the numbers, signed, the least
-significant byte first; no bytes are no numbers. So a million of them are neither written nor read one by one,
-and any language reads them with a loop or less.
+The first byte is the width of a number in bytes: 1, 2, 4 or 8. The numbers follow, signed, with the
+least significant byte first. No bytes mean no numbers. A million numbers are therefore neither
+written nor read one by one, and any language can read them with one loop.
 
-msgspec knows columns by these hooks: ``as_bytes`` where a record is written, ``as_list`` where JSON is, and
-``column_of`` where either is read.
+msgspec uses these hooks for columns: ``as_bytes`` writes records, ``as_list`` writes JSON, and
+``column_of`` reads both.
 """
 
 from bisect import bisect_left
@@ -19,24 +19,25 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.signedinteger]
 
 KINDS: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
-"""Of numbers, the narrowest first."""
+"""The kinds of numbers, the narrowest first."""
 _GREATEST: Final = tuple(int(np.iinfo(kind).max) for kind in KINDS)
 """The greatest number that each kind holds; ``~`` of it is the least."""
 _FEW: Final = 32
-"""So many numbers are compared and packed faster one by one than by numpy."""
+"""Up to this many numbers are compared and packed faster one by one than by numpy."""
 _STORED: Final = {kind.itemsize: kind.newbyteorder("<") for kind in KINDS}
-"""By the bytes of a number."""
+"""Stored form of a number, by its width in bytes."""
 _PACK: Final = tuple(
     [Struct(f"<b{count}{letter}").pack for count in range(_FEW + 1)] for letter in "bhiq"
 )
-"""What packs a width and so many numbers of each kind."""
+"""Functions that pack a width and up to ``_FEW`` numbers, for each kind."""
 
 
 def united(one: Ints, two: Ints) -> Ints:
-    """The numbers of either, ascending and each once.
+    """Return the numbers that are in either, ascending and each once.
 
-    As ``numpy.union1d``, which since numpy 2.3 takes a hash of each number: that is a hundred times slower
-    where both are ascending, as our columns are, and the sort has nothing but two runs to merge.
+    The result is that of ``numpy.union1d``. Since numpy 2.3 that function hashes each number. It is
+    then a hundred times slower for ascending columns such as ours, where the sort only merges two
+    runs.
     """
     both = np.concatenate((one, two))
     both.sort(kind="stable")
@@ -46,7 +47,7 @@ def united(one: Ints, two: Ints) -> Ints:
 
 
 class Column:
-    """Numbers of 64 bits that cannot be changed. ``raw`` are their bytes, which say whether two are equal.
+    """Immutable 64-bit numbers. ``raw`` are their bytes. Columns are equal when their bytes are.
 
     Raises ValueError for bytes that are no column.
     """
@@ -54,19 +55,20 @@ class Column:
     __slots__ = ("raw",)
 
     def __init__(self, raw: bytes = b"") -> None:
+        # Bytes that are no column must fail when their record is decoded (docs/decisions/025).
         if raw and (len(raw) == 1 or raw[0] not in _STORED or (len(raw) - 1) % raw[0]):
             raise ValueError(f"{len(raw)} bytes that begin with {raw[:1].hex()} are no column")
         self.raw = raw
 
     @classmethod
     def of(cls, numbers: Ints) -> Self:
-        """As narrow as the numbers are."""
+        """Return a column of these numbers, in the narrowest width that holds them."""
         found = cls.__new__(cls)
         found.raw = _packed(numbers)
         return found
 
     def numbers(self) -> Ints:
-        """A view, as narrow as they are stored; not to be written to."""
+        """Return a read-only view of the numbers, in their stored width."""
         if not self.raw:
             return np.empty(0, np.int8)
         return np.frombuffer(self.raw, _STORED[self.raw[0]], -1, 1)
@@ -92,7 +94,7 @@ class Column:
 
 
 def narrowest(numbers: Ints) -> np.dtype[np.signedinteger]:
-    """The narrowest kind of number that holds all of these."""
+    """Return the narrowest kind of number that holds all of these."""
     if numbers.itemsize == 1:
         return KINDS[0]
     if numbers.size > _FEW:
@@ -104,25 +106,26 @@ def narrowest(numbers: Ints) -> np.dtype[np.signedinteger]:
 
 
 def as_bytes(value: object) -> bytes:
-    """A hook for msgspec: what a record has in place of a column."""
+    """Return the bytes that a record has for a column; a hook for msgspec."""
     if isinstance(value, Column):
         return value.raw
     raise NotImplementedError(f"{type(value)} is in no record")
 
 
 def as_list(value: object) -> list[int]:
-    """A hook for msgspec: what JSON has in place of a column."""
+    """Return the list that JSON has for a column; a hook for msgspec."""
     if isinstance(value, Column):
         return value.tolist()
     raise NotImplementedError(f"{type(value)} is in no JSON")
 
 
 def column_of(kind: type, value: Any) -> Column:
-    """A hook for msgspec: the column that a record or JSON has. Raises ValueError."""
+    """Return the column of a record or JSON value; a hook for msgspec. Raises ValueError."""
     if kind is not Column:
         raise NotImplementedError(f"{kind} is in no record")
     if isinstance(value, bytes):
         return Column(value)
+    # ``isinstance`` would accept True and False.
     if isinstance(value, list) and all(type(number) is int for number in value):
         try:
             return Column.of(np.array(value, np.int64))
@@ -132,7 +135,7 @@ def column_of(kind: type, value: Any) -> Column:
 
 
 def schema_of_column(kind: type) -> dict[str, Any]:
-    """A hook for msgspec: a column in a JSON schema."""
+    """Return the JSON schema of a column; a hook for msgspec."""
     if kind is not Column:
         raise NotImplementedError(f"{kind} has no JSON schema")
     return {"type": "array", "items": {"type": "integer"}}

@@ -1,7 +1,8 @@
-"""Commands: what a caller may ask the metadata log to make true, and how it answers.
+"""Commands: the changes that a caller may request from the metadata log, and its answers.
 
-Every command comes in an ``Envelope`` with the caller's request id. One id has one outcome, applied or
-refused, so a caller that does not know what became of its command sends it again, unchanged.
+Every command comes in an ``Envelope`` with the caller's request id. One id has one outcome, applied
+or refused. A caller that does not know the outcome of its command therefore sends it again,
+unchanged.
 """
 
 from hashlib import blake2b
@@ -9,7 +10,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from stele.domain.archive.commands import (
+from stele.domain.archive.model import (
     AdmitDivergence,
     AgreeToTrim,
     AnnounceReader,
@@ -26,15 +27,16 @@ from stele.domain.archive.commands import (
     WithdrawSnapshot,
 )
 from stele.domain.base import Command, Rejection
-from stele.domain.cdc.commands import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
-from stele.domain.cluster.facts import FoundCluster, Noop
-from stele.domain.commits.facts import CommitsCommand, RestrictCommits
-from stele.domain.features.facts import FeaturesCommand, SetSetting
+from stele.domain.cdc.model import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
+from stele.domain.cluster.model import FoundCluster, Noop
+from stele.domain.commits.model import CommitsCommand, RestrictCommits
+from stele.domain.features.model import FeaturesCommand, SetSetting
 from stele.domain.hashing import as_before
-from stele.domain.membership.commands import AnnounceNode, MembershipCommand
-from stele.domain.overrides.commands import LoadState, OverridesCommand, RevertState
-from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
-from stele.domain.schema.facts import (
+from stele.domain.membership.model import AnnounceNode, MembershipCommand
+from stele.domain.overrides.model import LoadState, OverridesCommand, RevertState
+from stele.domain.requests.model import Cancel, RejectRequest, RequestsCommand
+from stele.domain.schema.model import (
+    AlterSchema,
     AlterTable,
     CreateKeyspace,
     CreateTable,
@@ -42,8 +44,8 @@ from stele.domain.schema.facts import (
     SwitchBalancingOff,
     SwitchBalancingOn,
 )
-from stele.domain.services.facts import AnnounceService, ForgetService, ServicesCommand
-from stele.domain.table_snapshots.commands import (
+from stele.domain.services.model import AnnounceService, ForgetService, ServicesCommand
+from stele.domain.table_snapshots.model import (
     DeleteTableSnapshot,
     ExpireTableSnapshot,
     TableSnapshotsCommand,
@@ -94,6 +96,7 @@ __all__ = [
     "Advance",
     "AdvanceFence",
     "AgreeToTrim",
+    "AlterSchema",
     "AlterTable",
     "AnnounceNode",
     "AnnounceReader",
@@ -174,6 +177,7 @@ AnyCommand = (
     | OperationCommand
     | RequestsCommand
     | SchemaCommand
+    | AlterSchema
     | TopologyCommand
     | FeaturesCommand
     | ServicesCommand
@@ -184,11 +188,11 @@ AnyCommand = (
 
 COMMANDS: Final[tuple[type[Command], ...]] = get_args(AnyCommand)
 MAX_TEXT_CHARS: Final = 4096
-"""Longest actor, reason or origin."""
+"""Longest actor, reason or origin, in characters."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command with the caller's id for it and, for the history, who asked and why."""
+    """A command with the caller's request id and, for the history, the sender and the reason."""
 
     request_id: str
     command: AnyCommand
@@ -196,13 +200,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: str = ""
     origin: str = ""
     log_id: str = ""
-    """The log that it is meant for, 32 hex digits; empty: any."""
+    """Id of the log that the command is meant for, 32 hex digits; empty for any log."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a command. ``epoch`` is the one that it became, or the one that refused it.
+    """The answer to a command. ``epoch`` is the epoch that applied it, or that refused it.
 
-    When it was not ``taken``, nothing was decided: ``rejection`` says why, ``epoch`` how far the log was read.
+    If it was not ``taken``, nothing was decided. ``rejection`` gives the reason, and ``epoch`` is
+    the newest epoch that the writer had read.
     """
 
     request_id: str
@@ -219,13 +224,18 @@ _CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def command_digest(command: AnyCommand) -> bytes:
-    """Equal commands have equal digests, in every process: BLAKE2b of the canonical JSON, 16 bytes."""
+    """Return BLAKE2b of the command's canonical JSON, 16 bytes.
+
+    Equal commands have equal digests.
+    """
+    # Later fields with their empty value are left out, so that older builds compute the same
+    # digest.
     encoded = as_before(_CANONICAL.encode(command))
     return blake2b(encoded, digest_size=COMMAND_DIGEST_BYTES).digest()
 
 
 def command_name(command: Command) -> str:
-    """The command's name as JSON and the log show it."""
+    """Return the command's name in JSON and in the log."""
     tag = command.__struct_config__.tag
     assert isinstance(tag, str)
     return tag

@@ -1,4 +1,4 @@
-"""What every decision is made from, what it may come to, and the refusals that several domains share."""
+"""The input of every decision, its result, and the rejections that several domains share."""
 
 import re
 import uuid
@@ -20,25 +20,29 @@ _NAMES: Final = uuid.UUID("7d1f4f0e-5b1c-4c63-9a3e-6f0a7c2b9e11")
 
 
 class WorkedOut:
-    """What decisions on one command have in common. One that needs parts is decided once more, on the same
-    state for a later epoch: what does not depend on the epoch is worked out once.
+    """Results that repeated decisions on one command share.
+
+    A command that needs parts is decided again, on the same state at a later epoch. Work that does
+    not depend on the epoch is done once.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], object] = {}
 
     def once(self, what: tuple[object, ...], work: Callable[[], T]) -> T:
-        """The result of ``work``, which ``what`` names among all of this command."""
+        """Return the result of ``work``, which ``what`` identifies within this command."""
         if what not in self._known:
             self._known[what] = work()
         return cast("T", self._known[what])
 
 
 class Context(NamedTuple):
-    """The image before, the command's envelope, the writer's clock (ms), how facts fold, the hash of what is
-    true in an image (``snapshot.content_hash``), and what was worked out already.
+    """The input of a decision.
 
-    The clock is for people, and for the times from which CDC generations hold.
+    It has the image before the command, the command's envelope, and the writer's clock in ms. It
+    also has the function that folds facts, the hash of an image's content
+    (``snapshot.content_hash``), and earlier results. The clock is for people, and for the times
+    from which CDC generations hold.
     """
 
     image: Image
@@ -50,27 +54,32 @@ class Context(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """The epoch that this command becomes if it is applied."""
+        """The epoch that applies this command if it is not rejected."""
         return self.image.epoch + 1
 
     @property
     def log_ms(self) -> int:
-        """The time of that epoch, in milliseconds since 1970: its state id's, which never goes back."""
+        """The time of that epoch, in milliseconds since 1970.
+
+        It is its state id's time and never goes back.
+        """
         return max(self.at_ms, state_time_ms(self.image.state_id))
 
     def unique(self, what: str) -> str:
-        """An id that no other epoch gives, nor another ``what`` of this epoch.
+        """Return an id that differs for every epoch and every ``what`` of an epoch.
 
-        A recovered log counts again over the epochs that were lost, of which nodes may have data left.
+        A recovered log counts the lost epochs again, and nodes may still have data of these epochs.
         """
         image = self.image
+        # A log that was never recovered keeps the form of its earlier ids.
         recovered = f"{image.log_id.hex()}/" if image.founding.incarnations else ""
         return str(uuid.uuid5(_NAMES, f"{image.cluster_id}/{recovered}{self.epoch}/{what}"))
 
 
 def bad_name(what: str, name: str, *, dots: bool = True) -> Rejection | None:
-    """None when ``name`` may name a node, dc, rack, feature or setting; without ``dots`` a keyspace or table,
-    whose names stand with a dot between them.
+    """Return None for a valid name of a node, dc, rack, feature or setting, or the rejection.
+
+    Without ``dots`` it is the name of a keyspace or table, because a dot separates these two.
     """
     if NAME.fullmatch(name) and (dots or "." not in name):
         return None
@@ -119,7 +128,7 @@ def unknown_tablet(table: str, count: int, tablet: int) -> Rejection:
 
 
 def nothing_left_of(node_id: str) -> Rejection:
-    """For what is asked about a node that is gone."""
+    """Return the rejection of a request about a node that has left."""
     return Rejection(
         "node_left",
         f"Node '{node_id}' has left the cluster.",

@@ -1,20 +1,20 @@
-"""``decide(image, envelope, at_ms)``: the facts that a command makes true, or why it is refused.
+"""``decide(image, envelope, at_ms)``: the facts of a command, or the reason for its rejection.
 
-One function for each command, found in the registry; nothing is written here, and the same input gives the same
-answer everywhere. ``at_ms`` is the writer's clock: it goes into fields that are shown to people, and CDC
-generations hold, and are forgotten, by it.
+The registry has one function for each command. They write nothing, and equal input gives equal
+answers everywhere. ``at_ms`` is the writer's clock. It is used in fields that people see, and for
+the times at which CDC generations hold and are forgotten.
 """
 
 from collections.abc import Set
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import FoundCluster
+from stele.domain.cluster.model import FoundCluster
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision, WorkedOut
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.registry import DECISIONS, KNOWN_FEATURES, required_features, used_features
+from stele.domain.registry import DECISIONS, KNOWN_FEATURES, features_of
 from stele.domain.snapshot import content_hash
 
 
@@ -25,10 +25,11 @@ def decide(
     worked_out: WorkedOut | None = None,
     supported: Set[str] | None = None,
 ) -> Decision:
-    """Facts for the epoch after ``image``, or a rejection with a code, a sentence and a hint.
+    """Return the facts for the epoch after ``image``, or a rejection.
 
-    ``worked_out`` is what came of an earlier decision on the same command and the same state but for its epoch.
-    ``supported`` are the features that the process supports which decides; None: those that this build knows.
+    ``worked_out`` has the results of an earlier decision on the same command and the same state at
+    another epoch. ``supported`` are the features of the deciding process; None means those of this
+    build.
     """
     refused = _check_envelope(image, envelope)
     if refused is not None:
@@ -39,6 +40,7 @@ def decide(
     )
     if isinstance(decision, Rejection):
         return decision
+    # The needed features follow from the facts, so they are checked after the decision.
     known = KNOWN_FEATURES if supported is None else supported
     return _check_features(image, decision, known) or decision
 
@@ -46,11 +48,13 @@ def decide(
 def _check_features(
     image: Image, facts: tuple[AnyFact, ...], supported: Set[str]
 ) -> Rejection | None:
-    """What needs a feature that is off would stop every reader that does not know it; the writer reads too."""
-    required = required_features(facts)
-    if not required:
-        return None
-    unknown = sorted({*required} - supported)
+    """Reject facts that need a disabled feature.
+
+    They would stop every reader without it, the writer too.
+    """
+    features = features_of(facts)
+    # This process reads the record too. It must not write a record that would stop itself.
+    unknown = sorted({*features.required} - supported)
     if unknown:
         return Rejection(
             "unknown_feature",
@@ -58,7 +62,7 @@ def _check_features(
             "Check the name, or upgrade every metadata-log first.",
             {"features": ",".join(unknown)},
         )
-    lacking = sorted({*used_features(facts)} - {*image.features.enabled})
+    lacking = sorted({*features.used} - {*image.features.enabled})
     if not lacking:
         return None
     return Rejection(

@@ -1,7 +1,8 @@
-"""Which epochs a question about the history means: who did what, to whom, and when. Pure.
+"""Search of the history: which epochs have a given actor, command, subject or time. Pure.
 
-An epoch decides one command, or it is a barrier; and it carries the refusals of others. Each of these has an
-actor, a command and a request id. Facts in parts count where they stand.
+An epoch decides one command, or it is a barrier. It also carries the refusals of other commands.
+Each of these has an actor, a command and a request id. Facts in parts count in the epoch of their
+part.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,19 +13,20 @@ import msgspec
 from stele.domain.base import Fact
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.requests.facts import CommandRefused
-from stele.domain.schema.facts import tablet_map
-from stele.domain.staging.image import with_those_inside
+from stele.domain.requests.model import CommandRefused
+from stele.domain.schema.model import tablet_map
+from stele.domain.staging import with_those_inside
 
 FOR_EVER_MS: Final = 1 << 62
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it must hold; what is empty asks nothing.
+    """A search. All conditions must hold; empty ones are ignored.
 
-    ``facts`` and ``about`` are any of these: names of facts, ids or names that a fact holds as a whole text.
-    ``request`` is that of the command, or stands in a fact. Each of the words of ``text`` is somewhere in the
-    epoch's texts, in large or small letters. ``refused`` are commands that were refused, and no others.
+    ``facts`` and ``about`` match any of their members: names of facts, and ids or names that a fact
+    holds as a whole text. ``request`` is the command's request id, or a text in a fact. Each word
+    of ``text`` must occur in the epoch's texts, in upper or lower case. ``refused`` selects only
+    refused commands.
     """
 
     actor: str = ""
@@ -38,7 +40,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int = FOR_EVER_MS
 
     def exact(self) -> list[frozenset[str]]:
-        """Texts that every such epoch holds as they are: one of each of these sets."""
+        """Return sets of texts. Every matching epoch holds one text of each set unchanged."""
         asked = (self.actor, self.command, self.request)
         return [*(frozenset({text}) for text in asked if text), *filter(None, (self.about,))]
 
@@ -50,9 +52,10 @@ class _Entry(NamedTuple):
 
 
 def fits(question: Question, epoch: Epoch) -> bool:
-    """Whether the epoch is one that the question means."""
+    """Return True if the epoch matches the search."""
     if not question.since_ms <= epoch.at_ms <= question.until_ms:
         return False
+    # Facts of parts are found in the epoch of the part, not in that of the commit.
     facts = (*with_those_inside(epoch.facts),)
     return (
         _has_fact(question, facts)
@@ -63,9 +66,10 @@ def fits(question: Question, epoch: Epoch) -> bool:
 
 
 def ids_of(image: Image, name: str) -> frozenset[str]:
-    """By which texts facts name a node, a keyspace with its tables, or a table; ``name`` may be an id as well.
+    """Return the texts that name a node, a keyspace with its tables, or a table in facts.
 
-    What is not in the image any more, such as a dropped table, is known by its id alone.
+    ``name`` may be an id as well. Dropped tables and other things outside the image are found by
+    their id alone.
     """
     schema, found = image.schema, {name}
     keyspace, table = schema.named(name), schema.table_named(name)
@@ -79,7 +83,7 @@ def ids_of(image: Image, name: str) -> frozenset[str]:
 
 
 def texts_of(value: object) -> Iterator[str]:
-    """All texts inside, keys of maps among them, names of fields and kinds of facts not."""
+    """Yield all texts inside, with keys of maps, without names of fields and kinds of facts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, msgspec.Struct):
@@ -104,6 +108,7 @@ def _has_entry(question: Question, epoch: Epoch, facts: tuple[Fact, ...]) -> boo
     entries = [_Entry(fact.actor, fact.command, fact.request_id) for fact in refusals]
     if not question.refused:
         if question.request and question.request in texts_of(facts):
+            # A request that a fact names matches like the command's own id.
             own = own._replace(request_id=question.request)
         entries.append(own)
     return any(_is_meant(question, entry) for entry in entries)
@@ -123,5 +128,8 @@ def _has_words(question: Question, epoch: Epoch, facts: tuple[Fact, ...]) -> boo
 
 
 def as_searched(text: str) -> bytes:
-    """Large and small letters from A to Z are the same; in bytes, so that a record is searched undecoded."""
+    """Return the text as bytes with A to Z in lower case.
+
+    Undecoded records are searched with it.
+    """
     return text.encode().lower()

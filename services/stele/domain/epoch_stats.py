@@ -1,7 +1,7 @@
-"""What a span of the log is made of: counts by command, by actor and by minute, sizes, the largest records.
+"""Statistics of a span of the log: counts by command, actor and minute, and record sizes.
 
-Spans that follow one another are merged, so that a long log is counted slice by slice. Pure, and without what
-folds a log, so that the command line merges too.
+Adjacent spans can be merged, so that a long log is counted slice by slice. The module is pure and
+needs no code that folds a log, so that the command line can merge too.
 """
 
 from collections import Counter
@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 LARGEST: Final = 10
-"""So many of the largest records are kept."""
+"""Number of the largest records that are kept."""
 MOST_NAMES: Final = 1000
-"""Commands, and actors, that are told apart; the epochs of any others are those of ``OTHERS``."""
+"""Commands, and actors, that are counted by name. All others are counted as ``OTHERS``."""
 OTHERS: Final = "(others)"
 MINUTE_MS: Final = 60_000
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Epochs, and the bytes of their records."""
+    """A number of epochs, and the bytes of their records."""
 
     epochs: int = 0
     size_bytes: int = 0
@@ -38,11 +38,11 @@ class Large(msgspec.Struct, frozen=True):
 
 
 class EpochStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the epochs from ``first`` to ``last``; of none when ``first`` is 0.
+    """Statistics of the epochs from ``first`` to ``last``; empty when ``first`` is 0.
 
-    ``minutes`` are numbered from 1970 on, by the writers' clocks. ``sizes`` has for each number of bits the
-    records whose size takes so many: of 4 those of 8 to 15 bytes. ``beside`` are records between these epochs,
-    and right before the first of them, that won nothing.
+    ``minutes`` are numbered from 1970 on, by the writers' clocks. ``sizes`` is a number of bits ->
+    records whose size has that many bits: 4 stands for 8 to 15 bytes. ``beside`` are records that
+    won nothing, between these epochs and directly before the first.
     """
 
     first: int = 0
@@ -61,7 +61,10 @@ class EpochStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(NamedTuple):
-    """A winner: ``beside`` are the records that won nothing between the winner before it and this one."""
+    """A winner.
+
+    ``beside`` is the number of losing records between the winner before it and this one.
+    """
 
     epoch: int
     offset: int
@@ -73,7 +76,7 @@ class Counted(NamedTuple):
 
 
 class Counting:
-    """Counts winners as they come, in their order."""
+    """Counts winners in the order of the log."""
 
     def __init__(self) -> None:
         self._ends = list[Counted]()
@@ -84,9 +87,11 @@ class Counting:
 
     def add(self, winner: Counted) -> None:
         epoch, offset, at_ms, size_bytes, command, actor, beside = winner
+        # Only the first and the last winner are kept.
         self._ends[1:] = [winner]
         self._beside += beside
         for name, counts in zip((command, actor), self._by, strict=True):
+            # A limit on names keeps the memory bounded: names come from callers.
             known = name in counts or len(counts) < MOST_NAMES
             count = counts.setdefault(name if known else OTHERS, [0, 0])
             count[0] += 1
@@ -122,7 +127,7 @@ class Counting:
 
 
 def merged(one: EpochStats, two: EpochStats) -> EpochStats:
-    """Of both; ``two`` follows ``one``."""
+    """Return the statistics of both spans; ``two`` follows ``one``."""
     if not one.first or not two.first:
         return two if not one.first else one
     return EpochStats(
@@ -147,5 +152,5 @@ def _added(one: dict[str, Count], two: dict[str, Count]) -> dict[str, Count]:
 
 
 def _largest(records: list[Large]) -> list[Large]:
-    """Of equal ones those that came first."""
+    """Return the largest records. If sizes are equal, the earlier ones stay."""
     return sorted(records, key=lambda record: (-record.size_bytes, record.epoch))[:LARGEST]

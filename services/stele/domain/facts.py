@@ -1,24 +1,28 @@
-"""Facts: what is now true. An epoch carries a list of them, and they hold all or none.
+"""Facts: statements that an epoch makes true.
 
-A fact is an entity's new row, or the rows of a placement that changed. It carries computed results, so
-that folding needs no decision: a snapshot of an image is the same facts, written from nothing.
+An epoch has a list of them, applied together or not at all.
+
+A fact is an entity's new row, or the rows of a placement that changed. It carries computed results,
+so that folding needs no decision (docs/design.md, rule 6). A snapshot of an image consists of the
+same facts, from the empty image on.
 """
 
 import msgspec
 
-from stele.domain.cluster.facts import ClusterFact
-from stele.domain.requests.facts import DecidedFact
-from stele.domain.services.facts import ServicesFact
-from stele.domain.staging.facts import StagedFact, StagingFact
+from stele.domain.cluster.model import ClusterFact
+from stele.domain.requests.model import DecidedFact
+from stele.domain.services.model import ServicesFact
+from stele.domain.staging import StagedFact, StagingFact
 
 AnyFact = ClusterFact | StagedFact | ServicesFact | DecidedFact | StagingFact
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of the log (design, section 1). Ids of states and logs are 16 bytes, ordered by time.
+    """One record of the log (docs/design.md, "The log"). Ids of states and logs are 16 bytes,
+    ordered by time.
 
-    The witness is the newest winner that the writer had read from the log. A barrier has no request id and no
-    digest: nobody asks for it again.
+    The witness is the newest winner that the writer had read from the log. A barrier has no request
+    id and no digest, because no caller repeats it.
     """
 
     prev_state_id: bytes

@@ -1,18 +1,18 @@
-"""Versions in use and the fence, per range (seed 000; design, I3 and I6).
+"""Versions in use and the fence, per range (docs/design.md, rules 31 to 34, I3 and I6).
 
-Each request that a node coordinates holds the topology version by which it chose its replicas, from before the
-choice until its last answer.
+A node that coordinates a request holds the topology version of its choice of replicas, from
+before the choice until the last answer.
 
-A row of a placement keeps the version that gave it its replicas, and the one before. A request whose row
-did not change since is promoted to the newest version, so a steady stream of rounds elsewhere neither waits
-for it nor kills it. A replica refuses a request of version v exactly when v is older than the newest change
-of the row that is fenced: before it does anything, and again before it answers, since a request that began
-early and ended late has failed.
+A row of a placement keeps the version that gave it its replicas, and the version before. If the row
+of a request did not change, the request is promoted to the newest version. Rounds elsewhere
+therefore neither wait for it nor reject it. A replica refuses a request of version v exactly when v
+is older than the newest change of the row that is fenced. It checks before the effect and again
+before the answer, because the fence may have moved in between.
 
-Two versions are needed. While a row's newest change is not fenced yet, requests of the version before it are
-served; those that are older than the change before that one are not, or a coordinator that slept through both
-would write to replicas that nobody reads any more. There is no third: a row changes again only once its change
-before is fenced.
+Two versions are necessary. While the newest change of a row is not fenced, requests of the version
+before it are served. Requests from before the previous change are refused: a coordinator that
+missed both changes would write to replicas that are read no more. A third version is not necessary,
+because a row changes again only when its previous change is fenced.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from stele.domain.image import Image
 
 
 class StaleVersion(msgspec.Struct, frozen=True):
-    """The caller routes by a version that is fenced out; it must read the log and try again."""
+    """The caller uses a version that is fenced out. It must read the log and try again."""
 
     version: int
     row_version: int
@@ -37,22 +37,22 @@ class StaleVersion(msgspec.Struct, frozen=True):
 
 
 def newest_fenced(version: int, version_before: int, fence_version: int) -> int:
-    """The newest of a row's two changes that is fenced; requests below it are stale."""
+    """Return the newest of a row's two changes that is fenced. Requests below it are stale."""
     return version if version <= fence_version else version_before
 
 
 def check_token(image: Image, data_id: str, token: int, version: int) -> StaleVersion | None:
-    """None when a request of ``version`` for a token of a keyspace's data may go on by what this image says.
+    """Return None when the image permits a request of ``version`` for a token of some data.
 
-    A keyspace that is gone was dropped, and fenced, after every version that routed by it. Data that was
-    truncated away is refused at once, its version fenced or not: so there is one moment for each range from
-    which on no quorum meets it any more.
+    A keyspace that does not exist was dropped, and fenced, after every version that used it.
+    Truncated data is refused at once, whether or not its version is fenced. Thus each range has one
+    moment after which no quorum accepts requests for that data.
     """
     fence_version = image.topology.fence_version
     keyspace = image.schema.of_data(data_id)
     if keyspace is None:
         return StaleVersion(version, fence_version, fence_version)
-    if version >= fence_version:  # nearly always; what is asked below is never above the fence
+    if version >= fence_version:  # nearly always true; no limit below is above the fence
         return None
     row = image.ring.placements[keyspace.placement].row_for(token)
     oldest = max(
@@ -64,11 +64,14 @@ def check_token(image: Image, data_id: str, token: int, version: int) -> StaleVe
 
 
 def check_client(image: Image, data_id: str, token: int, version: int) -> StaleVersion | None:
-    """The same for a request of a client, which is no member and acknowledges nothing.
+    """Return None when a request of a client is permitted.
 
-    A barrier that every member has answered needs no fence before the work begins, since nobody is left who
-    routes by an older version. A client may be: so it is held to the newest change of the range that this
-    image says, fenced or not. Whoever answered the barrier has applied that, and refuses from then on.
+    A client is no member and acknowledges nothing.
+
+    A barrier that every member has answered needs no fence before the work begins, because no
+    member uses an older version. A client may still use one. It is therefore held to the newest
+    change of the range in this image, fenced or not. All nodes that answered the barrier have
+    applied that change and refuse older requests of clients.
     """
     keyspace = image.schema.of_data(data_id)
     if keyspace is not None:
@@ -80,18 +83,22 @@ def check_client(image: Image, data_id: str, token: int, version: int) -> StaleV
 
 
 def takes_part(image: Image, coordinating: str) -> bool:
-    """Whether a replica may serve the node that coordinates a request.
+    """Return True if a replica may serve the node that coordinates a request.
 
-    Barriers that everybody has answered were answered by those who take part. A node that has left, or whose
-    join was undone, and does not know it yet, may still route by a row of long ago, whose change nobody has
-    fenced out: so it is refused by what the replica knows of it. So is one that is excluded, should it live.
+    Complete barriers contain only answers of current members. A node that has left, or whose join
+    was undone, may not have read that yet. It may then use an old row whose change is not fenced. A
+    replica refuses such a node by its own image. It also refuses an excluded node that is still
+    running.
     """
     node = image.node(coordinating)
     return node is not None and node.takes_part()
 
 
 class Hold:
-    """A request's claim on the version that it is routed by. ``version`` rises while its row stays the same."""
+    """A request's claim on the version that it uses.
+
+    ``version`` rises while its row stays the same.
+    """
 
     __slots__ = ("data_id", "token", "version")
 
@@ -102,8 +109,9 @@ class Hold:
 
 
 class VersionTracker:
-    """The versions that requests hold. ``on_drained`` is called when none below the current is held any
-    more.
+    """The versions that requests hold.
+
+    ``on_drained`` is called when no version below the current one is held any more.
     """
 
     def __init__(self, on_drained: Callable[[], None] = lambda: None) -> None:
@@ -113,7 +121,12 @@ class VersionTracker:
         self._on_drained = on_drained
 
     def hold(self, version: int, data_id: str, token: int) -> Hold:
-        """Before the choice of replicas is acted on. Release it after the last answer."""
+        """Return a hold.
+
+        Call it before acting on the choice of replicas; release it after the last answer.
+        """
+        # The image may have advanced since the request chose its replicas. An unchanged row is
+        # promoted at once, so that a barrier does not wait for it.
         hold = Hold(version, data_id, token)
         if version < self._current and self._image is not None and _unchanged(self._image, hold):
             hold.version = self._current
@@ -125,11 +138,12 @@ class VersionTracker:
         holders.remove(hold)
         if not holders:
             del self._holds[hold.version]
+            # A barrier waits only for holds below the current version.
             if hold.version < self._current:
                 self._on_drained()
 
     def follow(self, image: Image) -> None:
-        """Promote the requests whose rows are as they were to the image's version."""
+        """Promote the requests whose rows are unchanged to the image's version."""
         self._image = image
         current = self._current = image.topology.version
         for version in [held for held in self._holds if held < current]:
@@ -143,16 +157,17 @@ class VersionTracker:
                 self._on_drained()
 
     def oldest_in_use(self, current: int) -> int:
-        """The lowest version that is held, or ``current`` when there is none older."""
+        """Return the lowest version that is held, or ``current`` when there is none older."""
         return min(self._holds, default=current) if self._holds else current
 
     def in_use(self) -> dict[int, int]:
-        """Version -> number of requests that hold it."""
+        """Return version -> number of requests that hold it."""
         return {version: len(holds) for version, holds in sorted(self._holds.items())}
 
 
 def _unchanged(image: Image, hold: Hold) -> bool:
     keyspace = image.schema.of_data(hold.data_id)
+    # A keyspace that was dropped, or that has another placement since, counts as changed.
     if keyspace is None or hold.version < max(keyspace.dropped_version, keyspace.placed_version):
         return False
     row = image.ring.placements[keyspace.placement].row_for(hold.token)

@@ -1,4 +1,4 @@
-"""Hashes of states: sums of the hashes of rows, so that neither order nor history nor chunks count."""
+"""Hashes of states: sums of the rows' hashes. Order, history and chunks have no influence."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,14 +13,22 @@ LATER_FIELDS: Final[tuple[bytes, ...]] = (
     b',"step_epoch":0',
     b',"begin_frozen":false',
     b',"claims_host_id":""',
+    b',"reset":[]',
+    b',"enable_features":[]',
+    b',"retired":[]',
 )
-"""Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
-nothing (``,"name":0``): builds from before do not have them, and must come to the same hashes.
+"""Fields added after the form of records was fixed (``schemas/FORM``), as JSON with their empty
+value.
+
+Older builds do not have them and must compute the same hashes.
 """
 
 
 class _Column(Protocol):
-    """``column.Column``, of which this must not know: the command line hashes too, without numpy."""
+    """The interface of ``column.Column``.
+
+    This module must not import it: the command line hashes without numpy.
+    """
 
     def tolist(self) -> list[int]: ...
 
@@ -33,17 +41,21 @@ _SORTED_JSON: Final = msgspec.json.Encoder(enc_hook=_as_list, order="determinist
 
 
 def row_hash(row: bytes) -> int:
-    """The hash of one row's canonical bytes, a number below 2**128."""
+    """Return the hash of one row's canonical bytes, a number below 2**128."""
     return int.from_bytes(hashlib.blake2b(row, digest_size=HASH_BYTES).digest(), "big")
 
 
 def hash_of_facts(facts: Iterable[msgspec.Struct]) -> int:
-    """The sum modulo 2**128 of the hashes of the facts' canonical JSON."""
+    """Return the sum modulo 2**128 of the hashes of the facts' canonical JSON."""
+    # A sum does not depend on the order of the facts.
     return sum(row_hash(as_before(_SORTED_JSON.encode(fact))) for fact in facts) % MODULUS
 
 
 def as_before(encoded: bytes) -> bytes:
-    """Canonical JSON without the later fields that say nothing. In texts quotes are escaped, so none is hit."""
+    """Return canonical JSON without the later fields that are empty.
+
+    Quotes in texts are escaped and never match.
+    """
     for field in LATER_FIELDS:
         encoded = encoded.replace(field, b"")
     return encoded

@@ -1,29 +1,28 @@
-"""The image: everything the log says, at one epoch. Immutable; images share structure.
+"""The image: the state of the whole log at one epoch. Images are immutable and share structure.
 
-There is one image for each domain, and one that holds them together with its place in the log.
+Each domain has an image of its state. One more holds them together with the epoch and the state id.
 """
 
 from typing import Final
 
 import msgspec
 
-from stele.domain.archive.image import ArchiveImage
+from stele.domain.archive.model import ArchiveImage
 from stele.domain.cdc.image import CdcImage
-from stele.domain.cluster.facts import NO_LOG, ClusterImage
-from stele.domain.commits.facts import Commits
-from stele.domain.features.facts import FeaturesImage
-from stele.domain.membership.facts import Node
+from stele.domain.cluster.model import NO_LOG, ClusterImage
+from stele.domain.commits.model import Commits
+from stele.domain.features.model import FeaturesImage
 from stele.domain.membership.image import MembershipImage
-from stele.domain.overrides.facts import OverridesImage
-from stele.domain.repairs.image import RepairsImage
-from stele.domain.requests.facts import Request
-from stele.domain.requests.image import RequestsImage
+from stele.domain.membership.model import Node
+from stele.domain.overrides.model import OverridesImage
+from stele.domain.repairs import RepairsImage
 from stele.domain.requests.memory import RequestMemory
-from stele.domain.ring.image import RingImage
+from stele.domain.requests.model import Request, RequestsImage
+from stele.domain.ring.model import RingImage
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import SchemaImage
-from stele.domain.services.facts import ServicesImage
-from stele.domain.staging.image import StagingImage
+from stele.domain.schema.model import SchemaImage
+from stele.domain.services.model import ServicesImage
+from stele.domain.staging import StagingImage
 from stele.domain.table_snapshots.image import TableSnapshotsImage
 from stele.domain.topology.image import TopologyImage
 
@@ -54,7 +53,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     archive: ArchiveImage = ArchiveImage()
     staging: StagingImage = StagingImage()
     decided: RequestMemory | None = RequestMemory()
-    """Which requests were decided. None in a process that never decides and does not keep it."""
+    """The decided requests. None in a process that never decides a command and does not
+    keep them.
+    """
 
     @property
     def cluster(self) -> str:
@@ -67,12 +68,12 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_id(self) -> bytes:
-        """Which log it is, 16 bytes; ``NO_LOG`` before its founding."""
+        """Id of the log, 16 bytes; ``NO_LOG`` before its founding."""
         return self.founding.log_id
 
     @property
     def topic_id(self) -> str:
-        """What the brokers called the topic when the log was founded or recovered; empty: not known."""
+        """The brokers' id of the topic at the founding or recovery of the log; empty if unknown."""
         return self.founding.topic_id
 
     def node(self, node_id: str) -> Node | None:
@@ -82,16 +83,19 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
         return self.requests.requests.get(request_id)
 
     def placement_of(self, keyspace: str) -> Placement | None:
-        """The placement of a keyspace by its name; None when no such keyspace serves."""
+        """Return the placement of a keyspace by its name; None when no such keyspace serves."""
         known = self.schema.serving(keyspace)
         return None if known is None else self.ring.placements.get(known.placement)
 
 
 EMPTY: Final = Image()
 EMPTY_FOR_FOLLOWERS: Final = Image(decided=None)
-"""For a process that never decides a command: it does not remember who was told what."""
+"""The empty image of a process that never decides a command and keeps no decided requests."""
 
 
 def without_memory(image: Image) -> Image:
-    """The image as a follower has it. The memory of decided requests can grow on one version only."""
+    """Return the image as a follower has it.
+
+    The memory of decided requests can grow on one version only.
+    """
     return msgspec.structs.replace(image, decided=None)

@@ -1,7 +1,7 @@
-"""What coordinator, balancer and nodes say to each other through Kafka, beside the log (design, section 4).
+"""Messages that coordinator, balancer and nodes exchange beside the log.
 
-All of it may be lost, doubled or late: the log alone decides, and whatever is missing is said again.
-Each says which log it speaks of (``log_id``); receivers ignore what speaks of another.
+Each may be lost, repeated or late. Only the log decides, and senders repeat what is missing. Each
+carries ``log_id``, and receivers ignore messages of another log (docs/design.md, rules 13 and 46).
 """
 
 from collections.abc import Iterator
@@ -13,17 +13,18 @@ from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.ranges import RangeReplicas
 
 WorkKey = tuple[str, OrderKind, str]
-"""Node, kind and session: what makes two orders the same work. Never the version: rounds elsewhere go on
-meanwhile.
+"""Node, kind and session. Two orders with equal keys are the same work.
+
+The version is no part of the key, because rounds elsewhere change it while the work runs.
 """
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the coordinator of ``term`` wants a node to do, once it has read up to ``epoch``.
+    """Work that the coordinator of ``term`` orders from a node.
 
-    ``session`` is the transition's, or a node's own for cleaning up. A node refuses older terms and indices
-    that it has seen, and joins an order of the same work that is running already or answers again with its
-    result.
+    The node first reads the log up to ``epoch``. ``session`` is the transition's, or a node's own
+    for a cleanup. A node refuses older terms and indices that it has seen. It joins an order of the
+    same work that is running already, or answers again with its result.
     """
 
     node_id: str
@@ -40,7 +41,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamedFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source gave so far, and what of it was not streamed since this node has the same."""
+    """The progress of one source: bytes and keys sent, and bytes that both nodes had.
+
+    ``bytes_compared`` were not streamed because this node has the same data.
+    """
 
     node_id: str
     bytes_done: int = 0
@@ -49,9 +53,11 @@ class StreamedFrom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Result or progress of an order; bytes and keys count the order's own work. ``bytes_compared`` were not
-    streamed, since this node has the same. ``manifest`` is the hash of what it has written for a snapshot.
-    ``sources`` says of a stream from whom the bytes came, once the feature REPORT_SOURCES is enabled.
+    """Result or progress of an order; bytes and keys count the order's own work.
+
+    ``bytes_compared`` were not streamed because this node has the same data. ``manifest`` is the
+    hash of the files that it has written for a snapshot. ``sources`` is the progress of a stream by
+    source, once the feature REPORT_SOURCES is enabled.
     """
 
     node_id: str
@@ -76,14 +82,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
-    """Heartbeat of a node: what it has applied, and what it still uses.
+    """Heartbeat of a node: the epoch that it has applied, and what it still uses.
 
-    ``boot_id`` is new at each start of the process and sorts after those of earlier starts. ``sequence`` goes
-    on over all starts, and a number on the node's disk is ahead of it: by that an older copy of the directory
-    is known.
-    ``oldest_version_in_use`` is the lowest topology version that any of its requests still holds, or
-    its current version. ``sessions_in_use`` are the sessions under which work is still running.
-    ``host_id`` names the data directory that acknowledges; another one than the node's row has is ignored.
+    ``boot_id`` is new at each start of the process and sorts after those of earlier starts.
+    ``sequence`` continues over all starts, and a number on the node's disk is ahead of it. An older
+    copy of the directory is recognized by that. ``oldest_version_in_use`` is the lowest topology
+    version that any of its requests still holds, or its current version. ``sessions_in_use`` are
+    the sessions with running work. ``host_id`` names the data directory that acknowledges. An ack
+    with another host id than the node's row is ignored.
     """
 
     node_id: str
@@ -97,22 +103,22 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     log_id: bytes = b""
     state_id: bytes = b""
-    """Of ``epoch``: an ack of another history counts for nothing."""
+    """State id of ``epoch``. An ack of another history does not count."""
     host_id: str = ""
     prepared: tuple[str, ...] = ()
-    """Requests to split tables for which its storage is cut."""
+    """Requests to split tables for which the node has divided its storage."""
 
 
 UNKNOWN_RATE: Final = -1
-"""Of a tablet that has not been counted for long enough."""
+"""Rate of a tablet that has not been counted for long enough."""
 
 
 class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of the tablets that a node has of a table, these in ascending order, and how often it serves them.
+    """Bytes of the tablets that a node has of a table, in ascending order, and their rates.
 
-    ``tablet_count`` is of the table's whole map at the report's epoch. Rates are operations a second:
-    ``lower_half_per_s`` are the reads and writes in the lower half of each tablet's range, as a split makes it.
-    Who does not count leaves all rates out.
+    ``tablet_count`` is that of the table's whole map at the report's epoch. Rates are operations
+    per second. ``lower_half_per_s`` are the reads and writes in the lower half of each tablet's
+    range, as a split divides it. A node that does not count leaves all rates empty.
     """
 
     data_id: str
@@ -124,17 +130,21 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
     lower_half_per_s: tuple[int, ...] = ()
 
     def rates(self) -> Iterator[tuple[int, int, int]]:
-        """Reads, writes and those in the lower half, of each tablet; nothing where nobody counts."""
+        """Yield reads, writes and those in the lower half of each tablet.
+
+        Empty if the node does not count.
+        """
         return zip(self.reads_per_s, self.writes_per_s, self.lower_half_per_s, strict=True)
 
     def flaw(self) -> str:
-        """Why it says nothing; empty when it does."""
+        """Return why the sizes are invalid; empty when they are valid."""
         known, last = self.tablets, -1
         if self.tablet_count < 1:
             return f"{self.data_id} has {self.tablet_count} tablets"
         if len(known) != len(self.sizes_bytes):
             return f"{len(known)} tablets of {self.data_id} have {len(self.sizes_bytes)} sizes"
         for tablet in known:
+            # The ascending order also excludes a tablet that is listed twice.
             if not last < tablet < self.tablet_count:
                 return (
                     f"tablet {tablet} of {self.tablet_count} of {self.data_id} comes after {last}"
@@ -145,6 +155,7 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
         return self._flaw_of_rates()
 
     def _flaw_of_rates(self) -> str:
+        # Either all rates are missing, or each tablet has one of each kind.
         counted = {*map(len, (self.reads_per_s, self.writes_per_s, self.lower_half_per_s))}
         if counted not in ({0}, {len(self.tablets)}):
             return f"{len(self.tablets)} tablets of {self.data_id} have {sorted(counted)} rates"
@@ -157,10 +168,10 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's tablets hold, those that it serves reads of, and its disk.
+    """The load of a node: the tablets that it serves reads of, and its disk.
 
-    ``boot_id``, ``sequence`` and ``host_id`` are those of ``Ack``; ``epoch`` is the one by whose maps it was
-    measured.
+    ``boot_id``, ``sequence`` and ``host_id`` are those of ``Ack``. ``epoch`` is the epoch whose
+    tablet maps were used for the measurement.
     """
 
     node_id: str
@@ -175,14 +186,17 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     log_id: bytes = b""
 
     def flaw(self) -> str:
-        """Why it says nothing; empty when it does."""
+        """Return why the load is invalid; empty when it is valid."""
         if not 0 <= self.disk_free_bytes <= self.disk_total_bytes:
             return f"{self.disk_free_bytes} of {self.disk_total_bytes} bytes are free"
         return next(filter(None, (table.flaw() for table in self.tables)), "")
 
 
 class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A range in the topic ``placements``; ``epoch`` and ``state_id`` (hex) are the marker's behind it."""
+    """A range in the topic ``placements``.
+
+    ``epoch`` and ``state_id`` (hex) are those of the next marker.
+    """
 
     cluster: str
     placement: str
@@ -215,7 +229,10 @@ class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementsMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever has met it in the topic ``placements`` holds exactly this epoch's; ``state_id`` is hex."""
+    """The end of an epoch in the topic ``placements``; ``state_id`` is hex.
+
+    A reader that has reached it holds exactly the placements of this epoch.
+    """
 
     cluster: str
     epoch: int

@@ -1,16 +1,21 @@
-"""The closed sets of names that states, kinds and orders take; the words are the seeds' own."""
+"""The closed sets of names of states, kinds and orders.
+
+The names are those of ScyllaDB's topology-over-raft.md and of CEP-21, where these have one.
+"""
 
 from enum import StrEnum
 from typing import Final
 
 BALANCER: Final = "tablet-balancer"
-"""As an actor: the balancer's own requests."""
+"""Actor of the balancer's own requests."""
 COORDINATOR: Final = "coordinator"
-"""As an actor: all that the coordinator of a term asks the log for."""
+"""Actor of all commands that the coordinator of a term sends."""
 
 
 class NodeState(StrEnum):
-    """State of a node in the topology (seed 000, "Node state can be one of those")."""
+    """State of a node in the topology (ScyllaDB, topology-over-raft.md, "Topology state
+    machine").
+    """
 
     NONE = "none"
     BOOTSTRAPPING = "bootstrapping"
@@ -25,53 +30,65 @@ class NodeState(StrEnum):
 
 
 class TransitionState(StrEnum):
-    """Where one transition stands (seed 000, transition states of the topology)."""
+    """State of a transition.
+
+    Source: ScyllaDB, topology-over-raft.md, "Topology state machine" and "Tablet transitions".
+    """
 
     JOIN_GROUP0 = "join_group0"
     COMMIT_CDC_GENERATION = "commit_cdc_generation"
-    """A new CDC generation was written, and is committed once everybody can see it."""
+    """A new CDC generation was written. It is committed when every member can see it."""
     WRITE_BOTH_READ_OLD = "write_both_read_old"
     WRITE_BOTH_READ_NEW = "write_both_read_new"
     WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP = "write_both_read_old_fallback_cleanup"
-    """On the way back after the reads had moved: nobody reads from the new replica any more."""
+    """On the way back after the reads had moved: reads no longer use the new replica."""
     FINISHING = "finishing"
-    """The new replicas alone serve; the transition and its locks stay until that version's fence is known."""
+    """Only the new replicas serve. The transition and its locks stay until that version's fence is
+    known.
+    """
     LEFT_TOKEN_RING = "left_token_ring"  # noqa: S105 - a state, not a secret
     ROLLBACK_TO_NORMAL = "rollback_to_normal"
     REBUILDING = "rebuilding"
-    """A node streams again what it has; nobody's routing changes."""
+    """A node streams its own data again. Routing does not change."""
     DROP_KEYSPACE = "drop_keyspace"
     DROP_TABLE = "drop_table"
     TRUNCATE = "truncate"
     ALLOW_WRITE_BOTH_READ_OLD = "allow_write_both_read_old"
-    """First stage of a tablet's migration: replicas learn that it comes."""
+    """First stage of a tablet's migration: replicas learn of it."""
     STREAMING = "streaming"
     USE_NEW = "use_new"
     CLEANUP = "cleanup"
-    """The replica that was left deletes its data."""
+    """The replica that lost the tablet deletes its data."""
     END_MIGRATION = "end_migration"
-    """Late orders to clean up are cut off before the tablet can move again."""
+    """Late cleanup orders become ineffective before the tablet can move again."""
     CLEANUP_TARGET = "cleanup_target"
-    """On the way back: the replica that was to come deletes what it has got."""
+    """On the way back: the replica that was to come deletes the data that it has received."""
     REVERT_MIGRATION = "revert_migration"
     REPAIR = "repair"
-    """Each replica of a tablet gets what it lacks from the others; nobody's routing changes."""
+    """Each replica of a tablet receives the rows that it lacks from the others. Routing does not
+    change.
+    """
     END_REPAIR = "end_repair"
-    """Late orders to repair are cut off before the tablet can move."""
+    """Late repair orders become ineffective before the tablet can move."""
     SNAPSHOT = "snapshot"
-    """Every node writes its rows of a table into its backup folder; nothing of the table moves meanwhile."""
+    """Every node writes its rows of a table into its backup folder. No tablet of the table moves
+    meanwhile.
+    """
     END_SNAPSHOT = "end_snapshot"
-    """On the way back: whatever was written is deleted."""
+    """On the way back: the written files are deleted."""
     RESTORE = "restore"
-    """Each replica of a tablet reads the rows of a snapshot; nobody's routing changes."""
+    """Each replica of a tablet reads the rows of a snapshot. Routing does not change."""
     END_RESTORE = "end_restore"
-    """Late orders to restore are cut off before the tablet can move."""
+    """Late restore orders become ineffective before the tablet can move."""
     TABLET_RESIZE_FINALIZATION = "tablet_resize_finalization"
-    """Nothing of the table moves any more: its new tablet map comes next."""
+    """No tablet of the table moves any more. Its new tablet map comes next."""
 
 
 class RequestKind(StrEnum):
-    """Topology requests (seed 000). What each means stands in its file under ``topology/operations``."""
+    """Kinds of topology requests; ``topology/operations`` has a file for each.
+
+    Source: ScyllaDB, topology-over-raft.md, "Topology state machine".
+    """
 
     REPLACE = "replace"
     JOIN = "join"
@@ -112,18 +129,20 @@ class RequestStatus(StrEnum):
 
 
 class ReplicaState(StrEnum):
-    """What a catch-up replica is to the archive of the log."""
+    """State of a catch-up replica in the archive of the log."""
 
     CANDIDATE = "candidate"
     """It could become a member."""
     JOINING = "joining"
-    """It is to become one, and gets what the members have."""
+    """It is to become a member and receives the data of the members."""
     MEMBER = "member"
-    """It counts for the majority that must have what is deleted from the log (CEP-21, a member of the CMS)."""
+    """It counts for the majority that must have all data deleted from the log (a CMS member in
+    CEP-21).
+    """
 
 
 class OrderKind(StrEnum):
-    """What a coordinator may order a node to do."""
+    """Kinds of work that a coordinator may order from a node."""
 
     STREAM = "stream"
     CLEANUP = "cleanup"
@@ -133,7 +152,7 @@ class OrderKind(StrEnum):
 
 
 class ReportStatus(StrEnum):
-    """How an order stands at the node that carries it out."""
+    """State of an order at the node that carries it out."""
 
     RUNNING = "running"
     SUCCESS = "success"
@@ -141,28 +160,28 @@ class ReportStatus(StrEnum):
 
 
 class CommitMode(StrEnum):
-    """Whose commands the log takes."""
+    """The actors whose commands the log takes."""
 
     OPEN = "open"
     FROZEN = "frozen"
-    """Nobody's."""
+    """No actor."""
     SINGLE_USER = "single_user"
-    """Those of one actor."""
+    """One actor."""
 
 
 class OverrideKind(StrEnum):
-    """How a state took the place of another."""
+    """How a state replaced another."""
 
     FOUND = "found"
     """A cluster began with it."""
     REVERT = "revert"
-    """It was the log's own, at an older epoch."""
+    """It was the log's own state, at an older epoch."""
     LOAD = "load"
     """It came from a file."""
 
 
 class BarrierLevel(StrEnum):
-    """Whose answers a barrier asks for (seed 001), the highest level first."""
+    """Levels of a barrier, the highest first (docs/design.md, rule 26)."""
 
     ALL = "ALL"
     EACH_QUORUM = "EACH_QUORUM"
@@ -173,6 +192,10 @@ class BarrierLevel(StrEnum):
 
 
 PARTITIONER: Final = "Murmur3Partitioner"
+TABLET_MAP: Final = "tablets:"
+"""Prefix of the names of placements that are tablet maps."""
+MAX_SHARDS: Final = 4096
+"""Largest number of shards of a node."""
 
 STAYS: Final = frozenset({NodeState.NORMAL, NodeState.MOVING, NodeState.REBUILDING})
 """States of members that are neither coming nor going."""
@@ -188,6 +211,6 @@ TAKES_PART: Final = STAYS | {
 """States in which a node that is not excluded routes requests, and must acknowledge every step."""
 
 JOINING: Final = frozenset({NodeState.NONE, NodeState.BOOTSTRAPPING, NodeState.REPLACING})
-"""States of a node that asked to become a member and is none yet."""
+"""States of a node that asked to become a member and is not one yet."""
 
 UNFINISHED: Final = frozenset({RequestStatus.PENDING, RequestStatus.RUNNING})

@@ -1,4 +1,4 @@
-"""One hash for the placements of a cluster, whoever holds them: an image, a Delta table, a topic."""
+"""One hash for the placements of a cluster, from any copy: an image, a Delta table, a topic."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,11 @@ _JSON = msgspec.json.Encoder()
 
 
 def canonical_placements(placements: Rows) -> bytes:
-    """JSON that is equal for equal placements: names sorted, rows ascending, replicas in their order."""
+    """Return JSON that is equal for equal placements.
+
+    Names are sorted, rows ascend, and replicas keep their order.
+    """
+    # Rows of a table or a topic come in any order.
     ordered = [
         (name, sorted(placements[name], key=lambda row: row.start)) for name in sorted(placements)
     ]
@@ -22,5 +26,8 @@ def canonical_placements(placements: Rows) -> bytes:
 
 
 def placement_hash(placements: Rows) -> str:
-    """SHA-256 of the canonical JSON, as 64 hex digits: equal placements, equal hashes."""
+    """Return SHA-256 of the canonical JSON, as 64 hex digits.
+
+    Equal placements have equal hashes.
+    """
     return hashlib.sha256(canonical_placements(placements)).hexdigest()

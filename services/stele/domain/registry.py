@@ -1,7 +1,7 @@
-"""All domains, in the order in which a snapshot writes them. Adding a domain is its folder and a line here."""
+"""All domains, in the order of a snapshot. A new domain needs its folder and a line here."""
 
-from collections.abc import Collection, Iterable
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
 from stele.domain import commands
 from stele.domain.archive.domain import DOMAIN as ARCHIVE
@@ -10,19 +10,18 @@ from stele.domain.cdc.domain import DOMAIN as CDC
 from stele.domain.cluster.domain import DOMAIN as FOUNDING
 from stele.domain.commits.domain import DOMAIN as COMMITS
 from stele.domain.features.domain import DOMAIN as FEATURES
-from stele.domain.features.messages import OF_MESSAGES
+from stele.domain.features.model import OF_MESSAGES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
 from stele.domain.overrides.domain import DOMAIN as OVERRIDES
 from stele.domain.registry_entry import Domain
-from stele.domain.repairs.domain import DOMAIN as REPAIRS
-from stele.domain.requests.decided import DOMAIN as DECIDED
+from stele.domain.repairs import DOMAIN as REPAIRS
 from stele.domain.requests.domain import DOMAIN as REQUESTS
+from stele.domain.requests.memory import DOMAIN as DECIDED
 from stele.domain.ring.domain import DOMAIN as RING
 from stele.domain.schema.domain import DOMAIN as SCHEMA
 from stele.domain.services.domain import DOMAIN as SERVICES
-from stele.domain.staging.domain import DOMAIN as STAGING
-from stele.domain.staging.facts import Part
-from stele.domain.staging.image import with_those_inside
+from stele.domain.staging import DOMAIN as STAGING
+from stele.domain.staging import Part, with_those_inside
 from stele.domain.table_snapshots.domain import DOMAIN as TABLE_SNAPSHOTS
 from stele.domain.topology.domain import DOMAIN as TOPOLOGY
 
@@ -48,7 +47,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
 FACTS: Final[dict[type, tuple[str, Any]]] = {
     fact: (domain.name, apply) for domain in DOMAINS for fact, apply in domain.apply.items()
 }
-"""Fact -> the domain's name and how it folds the fact."""
+"""Fact -> the domain's name and the function that folds the fact."""
 
 FEATURES_OF_FACTS: Final[dict[type, str]] = {
     fact: feature for domain in DOMAINS for fact, feature in domain.features.items()
@@ -59,44 +58,50 @@ FEATURES_ENABLED_BY: Final[dict[type, Any]] = {
 }
 
 KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values()) | OF_MESSAGES
-"""Semantics, beyond the first, that this build can fold, and forms of messages that it can read."""
+"""Features beyond the first format that this build can fold, and message formats that
+it can read.
+"""
 
 
-def required_features(facts: Collection[Fact]) -> tuple[str, ...]:
-    """What a reader needs to go past these facts, sorted: derived, never set by hand.
+class FeaturesOfFacts(NamedTuple):
+    """The features of some facts, each sorted. They are derived, never set by hand."""
 
-    That is what they use, and what they enable: a reader that lacks it stops where it is enabled and names it,
-    not at some later record of a schema that it does not have.
+    used: tuple[str, ...] = ()
+    """Features that must be enabled before the facts are written.
+
+    A part includes those of its facts, so that no reader passes it which could not fold its commit.
     """
+    required: tuple[str, ...] = ()
+    """Features that a reader needs: those that the facts use, and those that they enable.
+
+    A reader that lacks one stops where it is enabled, and names it. Otherwise it would stop at a
+    later record whose schema it does not have.
+    """
+
+
+def features_of(facts: Collection[Fact]) -> FeaturesOfFacts:
+    """Return the features that these facts use and require."""
     kinds = {*map(type, facts)}
     if (
         FEATURES_OF_FACTS.keys().isdisjoint(kinds)
         and FEATURES_ENABLED_BY.keys().isdisjoint(kinds)
         and Part not in kinds
     ):
-        return ()  # nearly always
-    found = set[str]()
+        return FeaturesOfFacts()  # nearly always
+    used, enabled = set[str](), set[str]()
     for fact in with_those_inside(facts):
         kind = type(fact)
         if kind in FEATURES_OF_FACTS:
-            found.add(FEATURES_OF_FACTS[kind])
+            used.add(FEATURES_OF_FACTS[kind])
         if kind in FEATURES_ENABLED_BY:
-            found.update(FEATURES_ENABLED_BY[kind](fact))
-    return tuple(sorted(found))
-
-
-def used_features(facts: Iterable[Fact]) -> tuple[str, ...]:
-    """The features that must be enabled before these facts are written, sorted.
-
-    A part tells what its facts use, so that nobody goes past it who could not fold its commit.
-    """
-    kinds = map(type, with_those_inside(facts))
-    return tuple(sorted({FEATURES_OF_FACTS[kind] for kind in kinds if kind in FEATURES_OF_FACTS}))
+            enabled.update(FEATURES_ENABLED_BY[kind](fact))
+    return FeaturesOfFacts(tuple(sorted(used)), tuple(sorted(used | enabled)))
 
 
 DECISIONS: Final[dict[type, Any]] = {
     command: decide for domain in DOMAINS for command, decide in domain.decide.items()
 }
-"""Command -> how it is decided."""
+"""Command -> the function that decides it."""
 
+# Every command class has a decision. A forgotten one fails at import.
 assert {*DECISIONS} == {*commands.Command.__subclasses__()}

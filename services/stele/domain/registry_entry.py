@@ -1,4 +1,4 @@
-"""What a domain must bring: the one shape that evolve, decide, snapshot, view and diff loop over."""
+"""The entry of a domain in the registry: one shape for evolve, decide, snapshot, view and diff."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from stele.domain.hashing import hash_of_facts
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """By what rows of a section can be asked for: whether a row fits a value; its values, where few."""
+    """A filter for rows of a section: its description, its test, and its values if they are few."""
 
     what: str
     fits: Callable[[Any, str], bool]
@@ -20,14 +20,15 @@ class Filter(msgspec.Struct, frozen=True):
 class Domain(msgspec.Struct, frozen=True, kw_only=True):
     """One domain of the image.
 
-    ``name`` is its attribute of ``Image``. ``apply`` folds a fact of the domain into the domain's own image and
-    sees nothing else. ``to_facts`` writes the image back from nothing, in one fixed order: the snapshot.
-    ``view`` gives sections of the whole state as people see it: structs, sequences of them, or plain
-    values; whoever shows them encodes them. ``diff`` gives the same sections with what differs, as plain
-    values. ``delta`` does so for one epoch from its facts, where ``diff`` would look at too much.
-    ``filters`` says by what the rows of a section can be asked for: section -> name -> ``Filter``.
-    ``hash`` is a number below 2**128 that equal images share whatever their history: by default the sum of the
-    hashes of the facts that ``to_facts`` gives.
+    ``name`` is its attribute of ``Image``. ``apply`` folds a fact of the domain into the domain's
+    own image and has no other input. ``to_facts`` writes the image as facts from the empty one, in
+    one fixed order: the snapshot. ``view`` returns sections of the whole state as people see it:
+    structs, sequences of them, or plain values. The caller encodes them. ``diff`` returns the
+    differences in the same sections, as plain values. ``delta`` returns those of one epoch from its
+    facts, for domains where ``diff`` would compare too much. ``filters`` are the filters for the
+    rows of a section: section -> name -> ``Filter``. ``hash`` is a number below 2**128 that is
+    equal for equal images, after any history. By default it is the sum of the hashes of the facts
+    from ``to_facts``.
     """
 
     name: str
@@ -41,12 +42,14 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     filters: Mapping[str, Mapping[str, Filter]] = {}
     hash: Callable[[Any], int] | None = None
     features: Mapping[type, str] = {}
-    """Facts that a reader can only fold with a feature: nobody writes them before it is enabled."""
+    """Facts that a reader can fold only with a feature. They are not written before it
+    is enabled.
+    """
     enables: Mapping[type, Callable[[Any], Iterable[str]]] = {}
-    """Facts that enable features, and which ones such a fact names."""
+    """Facts that enable features, with the names of the features."""
     shared: bool = True
-    """Every process keeps it, so that it is part of the state's hash."""
+    """True if every process keeps the domain, which is then part of the state's hash."""
 
     def hash_of(self, image: Any) -> int:
-        """The hash of the domain's image, a number below 2**128."""
+        """Return the hash of the domain's image, a number below 2**128."""
         return hash_of_facts(self.to_facts(image)) if self.hash is None else self.hash(image)

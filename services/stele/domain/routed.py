@@ -1,11 +1,12 @@
-"""What a request carries so that a replica can judge it, and how it travels in HTTP headers."""
+"""The fields of a request that a replica checks, and their HTTP headers."""
 
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.image import Image
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 
 VERSION: Final = "x-stele-version"
 EPOCH: Final = "x-stele-epoch"
@@ -15,20 +16,32 @@ COORDINATING: Final = "x-stele-coordinating"
 SESSION: Final = "x-stele-session"
 LOG: Final = "x-stele-log"
 REPLICA: Final = "x-stele-replica"
+HOST: Final = "x-stele-host"
+ACCESS: Final = "x-stele-access"
+READ: Final = "read"
+"""Value of ``ACCESS`` for a request that reads and writes nothing."""
 
 
 class MalformedRequest(ValueError):
-    """It is not said by what the request was routed; the text names what is missing or wrong."""
+    """The request lacks a field that a replica needs, or has an invalid one.
+
+    The text names the field.
+    """
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
-    """``version`` and ``epoch`` are those of the sender's image when it chose ``replica``, at whose address
-    another node may be by now.
+    """The routing fields of a request.
 
-    ``coordinating`` is the node that sends it, whose acks tell which versions it has in use; empty: a client,
-    for which nobody waits (``domain.fencing.check_client``). ``session`` is that of the topology operation that
-    it works for, if it does. ``log_id`` has 32 hex digits; empty: not said. Raises MalformedRequest for what is
-    no token of a key: no span holds it, so a row of it would be streamed to nobody.
+    ``version`` and ``epoch`` are those of the sender's image when it chose ``replica``. Another
+    node may have the replica's address now. ``host_id`` is the id of the replica's data; empty if
+    unknown. ``coordinating`` is the sending node, whose acks contain the versions that it has in
+    use. It is empty for a client, for which no barrier waits (``domain.fencing.check_client``).
+    ``session`` is that of the topology operation that the request works for. ``log_id`` has 32 hex
+    digits, or is empty if unknown. A request that ``reads`` is served by the replicas that are
+    read, any other by those that are written.
+
+    Raises MalformedRequest for a number that is no token of a key. No range holds it, so its rows
+    would never be streamed.
     """
 
     version: int
@@ -39,6 +52,8 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     coordinating: str = ""
     session: str = ""
     log_id: str = ""
+    host_id: str = ""
+    reads: bool = False
 
     def __post_init__(self) -> None:
         if not MIN_TOKEN < self.token <= MAX_TOKEN:
@@ -57,12 +72,21 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
             COORDINATING: self.coordinating,
             SESSION: self.session,
             LOG: self.log_id,
+            HOST: self.host_id,
+            ACCESS: READ if self.reads else "",
         }
         return {name: value for name, value in found.items() if value}
 
 
+def headers_for(image: Image, node_id: str) -> dict[str, str]:
+    """Return the headers that name the receiving node of a call between nodes, and the log."""
+    node = image.node(node_id)
+    found = {REPLICA: node_id, HOST: node.host_id if node else "", LOG: image.log_id.hex()}
+    return {name: value for name, value in found.items() if value}
+
+
 def routed_of(headers: Mapping[str, str]) -> Routed:
-    """Raises MalformedRequest."""
+    """Return the routing fields in these headers. Raises MalformedRequest."""
     return Routed(
         version=_number(headers, VERSION),
         epoch=_number(headers, EPOCH),
@@ -72,6 +96,8 @@ def routed_of(headers: Mapping[str, str]) -> Routed:
         coordinating=headers.get(COORDINATING, ""),
         session=headers.get(SESSION, ""),
         log_id=headers.get(LOG, ""),
+        host_id=headers.get(HOST, ""),
+        reads=headers.get(ACCESS, "") == READ,
     )
 
 

@@ -1,9 +1,11 @@
-"""Sessions: no work of a topology operation has effects beyond the step that it was started in.
+"""Sessions: work of a topology operation has no effect after the step that started it.
 
-Life: a session opens when a transition of the image has its id, starts closing when none has it any more,
-and is closed when its last guard is released. Whoever works for an operation enters its session, and checks
-the guard before each effect. One rule carries everything (seed 000, topology guards): after a barrier that
-follows the removal of a session's id, no work under it runs anywhere, and none can start.
+A session opens when a transition of the image has its id. It starts closing when no transition has
+it, and is closed when its last guard is released. Work for an operation enters its session, and
+checks the guard before each effect. A barrier follows the removal of a session's id. After it, no
+work under the session runs anywhere, and none can start (docs/design.md, rules 41 and 42).
+
+Source: ScyllaDB, topology-over-raft.md, "Topology guards".
 """
 
 from collections import Counter
@@ -12,7 +14,7 @@ from stele.domain.topology.image import TopologyImage
 
 
 class SessionClosedError(Exception):
-    """Work asked to enter, or to go on under, a session that is not open."""
+    """Work tried to enter or continue under a session that is not open."""
 
 
 class SessionManager:
@@ -23,14 +25,17 @@ class SessionManager:
         self._guards: Counter[str] = Counter()
 
     def follow(self, topology: TopologyImage) -> None:
-        """Take over which sessions are open; those that were and are not any more start closing."""
+        """Take over the open sessions of the image.
+
+        Sessions that are no longer open start closing.
+        """
         self._open = topology.sessions()
 
     def is_open(self, session: str) -> bool:
         return session in self._open
 
     def enter(self, session: str) -> "SessionGuard":
-        """A guard that keeps the session from being closed. Raises SessionClosedError."""
+        """Return a guard that keeps the session from closing. Raises SessionClosedError."""
         if not self.is_open(session):
             raise SessionClosedError(f"session {session or '(none)'} is not open")
         self._guards[session] += 1
@@ -38,11 +43,12 @@ class SessionManager:
 
     def leave(self, session: str) -> None:
         self._guards[session] -= 1
+        # Only sessions in use have an entry, because ``in_use`` lists the entries.
         if self._guards[session] == 0:
             del self._guards[session]
 
     def in_use(self) -> tuple[str, ...]:
-        """Sessions that still have guards, open or closing."""
+        """Return the sessions that still have guards, open or closing."""
         return tuple(sorted(self._guards))
 
 
@@ -59,11 +65,12 @@ class SessionGuard:
         return not self._released and self._manager.is_open(self.session)
 
     def check(self) -> None:
-        """Raises SessionClosedError once the session is closing: call before each effect."""
+        """Raise SessionClosedError once the session is closing. Call it before each effect."""
         if not self.is_open:
             raise SessionClosedError(f"session {self.session} is closing")
 
     def release(self) -> None:
+        # Releasing twice must not release the guard of other work under the same session.
         if not self._released:
             self._released = True
             self._manager.leave(self.session)

@@ -1,7 +1,8 @@
-"""An image written back as facts, and read again: image -> facts -> image is the snapshot format.
+"""The snapshot format: an image as facts, and an image from facts.
 
-The list is canonical: equal images give equal lists. The state's hash is over the domains' hashes, which depend
-neither on history nor on how a domain keeps its rows (design, I8).
+The list of facts is canonical: equal images give equal lists. The state's hash covers the domains'
+hashes, which depend neither on history nor on how a domain keeps its rows (docs/design.md, rule 17
+and I8).
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from stele.domain.registry import DOMAINS
 
 
 def image_to_facts(image: Image) -> list[AnyFact]:
-    """All that is true in the image, from nothing, in one fixed order."""
+    """Return the facts that build the image from the empty one, in one fixed order."""
     facts: list[AnyFact] = []
     for domain in DOMAINS:
         facts.extend(domain.to_facts(getattr(image, domain.name)))  # type: ignore[arg-type]
@@ -26,43 +27,50 @@ def image_to_facts(image: Image) -> list[AnyFact]:
 
 
 def facts_to_image(facts: Iterable[AnyFact], epoch: int, state_id: bytes) -> Image:
-    """The image that these facts describe, at its place in the log."""
+    """Return the image that these facts describe, at its place in the log."""
+    # A snapshot with decided requests adds their memory by its own facts.
     return msgspec.structs.replace(
         apply_facts(EMPTY_FOR_FOLLOWERS, facts), epoch=epoch, state_id=state_id
     )
 
 
 def domain_hashes(image: Image, *, shared: bool = True) -> dict[str, int]:
-    """Each domain's hash, a number below 2**128: two states that differ are told apart by domain.
+    """Return each domain's hash, a number below 2**128.
 
-    With ``shared`` those that every process keeps, without it the others.
+    They show which domains of two states differ.
+
+    ``shared`` selects the domains that every process keeps, or the others.
     """
     chosen = (domain for domain in DOMAINS if domain.shared is shared)
     return {domain.name: domain.hash_of(getattr(image, domain.name)) for domain in chosen}
 
 
 def state_hash(image: Image) -> str:
-    """SHA-256 of epoch, state id and the domains' hashes, as 64 hex digits: equal states, equal hashes.
+    """Return SHA-256 of epoch, state id and the domains' hashes, as 64 hex digits.
 
-    A domain that holds nothing counts for nothing, so that a build that does not know it has the same hash.
+    Equal states have equal hashes.
+
+    An empty domain has no influence, so a build that does not have the domain computes the same
+    hash.
     """
     return _hash(image, domain_hashes(image))
 
 
 def content_hash(image: Image) -> str:
-    """The same of what is true, wherever in the log: without epoch, state id and what is known of overrides."""
+    """Return the hash of the content alone: without epoch, state id and the record of overrides."""
     hashes = {name: n for name, n in domain_hashes(image).items() if name != OVERRIDES.name}
     return _hash(msgspec.structs.replace(image, epoch=0, state_id=b""), hashes)
 
 
 def requests_hash(image: Image) -> str:
-    """The same of the decided requests, for those that decide."""
+    """Return the hash of the decided requests, which only deciding processes keep."""
     return _hash(image, domain_hashes(image, shared=False))
 
 
 def _hash(image: Image, hashes: dict[str, int]) -> str:
     digest = hashlib.sha256(f"{image.epoch}:{image.state_id.hex()}".encode())
     for name, number in hashes.items():
+        # An empty domain is skipped, so that builds with and without it compute the same hash.
         if not number:
             continue
         digest.update(name.encode() + number.to_bytes(HASH_BYTES, "big"))

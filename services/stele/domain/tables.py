@@ -1,4 +1,4 @@
-"""Rows of a domain as JSON, and what differs between two tables of them."""
+"""Rows of a domain as JSON, and the differences between two tables of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -13,23 +13,25 @@ _ABSENT: Final = object()
 
 
 def sorted_values(mapping: Mapping[str, V]) -> Iterable[V]:
-    """Values by sorted key: a map's own order is no part of any result."""
+    """Return the values by sorted key. A map's own order must not influence any result."""
     return (mapping[key] for key in sorted(mapping))
 
 
 def row_json(struct: msgspec.Struct) -> Json:
-    """The struct as plain JSON values, fields in their order, maps sorted."""
+    """Return the struct as plain JSON values, with fields in their order and maps sorted."""
     shown: Json = msgspec.to_builtins(struct, order="deterministic")
     return shown
 
 
 def plain_values(value: Json) -> Json:
-    """Structs, sequences and maps of them as plain JSON values, maps sorted."""
-    return {k: msgspec.to_builtins(v, order="deterministic") for k, v in value.items()}
+    """Return structs, sequences and maps of them as plain JSON values, with maps sorted."""
+    return {
+        k: msgspec.to_builtins(v, order="deterministic", enc_hook=dict) for k, v in value.items()
+    }
 
 
 def changed_fields(before: Json, after: Json) -> Json:
-    """Field -> {before, after} of those that differ; a field that is not there shows as None."""
+    """Return field -> {before, after} for the fields that differ. A missing field is None."""
     return {
         name: {"before": before.get(name), "after": after.get(name)}
         for name in sorted({*before, *after})
@@ -38,7 +40,11 @@ def changed_fields(before: Json, after: Json) -> Json:
 
 
 def changed_rows(key: str, before: Mapping[str, S], after: Mapping[str, S]) -> Json:
-    """{added: [row], removed: [row], changed: [{key: id, fields: {name: {before, after}}}]}."""
+    """Return the added, removed and changed rows.
+
+    The form is ``{added: [row], removed: [row], changed: [{key: id, fields: {name: {before,
+    after}}}]}``.
+    """
     added, removed, changed = compared(before, after)
     return {
         "added": [row_json(after[name]) for name in added],
@@ -53,7 +59,7 @@ def changed_rows(key: str, before: Mapping[str, S], after: Mapping[str, S]) -> J
 def compared(
     before: Mapping[str, V], after: Mapping[str, V]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Keys that were added, removed, changed; each sorted."""
+    """Return the keys that were added, removed and changed, each sorted."""
     added = sorted(key for key in after if key not in before)
     removed = sorted(key for key in before if key not in after)
     changed = sorted(key for key in after if key in before and before[key] != after[key])

@@ -1,7 +1,7 @@
-"""The image as people and HTTP clients see it: plain JSON values, state ids in hex, one fixed order.
+"""The image as people and HTTP clients see it: plain JSON values in one fixed order.
 
-``view`` shows all that is true at an epoch, ``diff`` what two images do not share; both are loops over the
-domains.
+State ids are in hex. ``view`` shows the whole state at an epoch, ``diff`` the differences of two
+images. Both are loops over the domains.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _OF_SECTION: Final = {name: domain for domain in DOMAINS for name in domain.view
 
 
 def view(image: Image) -> Json:
-    """All of the image. Equal images give equal views, in the order of their keys too."""
+    """Return the whole image. Equal images give equal views, also in the order of their keys."""
     shown: Json = {
         "epoch": image.epoch,
         "state_id": image.state_id.hex(),
@@ -33,7 +33,7 @@ def view(image: Image) -> Json:
 
 
 def sections(image: Image) -> Json:
-    """Every section of the view with its rows as they are, nothing encoded yet."""
+    """Return every section of the view with its rows, not encoded yet."""
     found: Json = {}
     for domain in DOMAINS:
         found.update(domain.view(getattr(image, domain.name)))
@@ -41,18 +41,21 @@ def sections(image: Image) -> Json:
 
 
 def section(image: Image, name: str) -> Any:
-    """One section of the view; its rows are a sequence."""
+    """Return one section of the view; its rows are a sequence."""
     domain = _OF_SECTION[name]
     return domain.view(getattr(image, domain.name))[name]
 
 
 def filters() -> dict[str, Mapping[str, Filter]]:
-    """By what the rows of each section can be asked for."""
+    """Return the filters for the rows of each section."""
     return {section: known for domain in DOMAINS for section, known in domain.filters.items()}
 
 
 def delta_view(before: Image, after: Image, epoch: Epoch) -> Json:
-    """What one epoch changed, parts that it commits included: the sections of ``diff`` that its facts touch."""
+    """Return the sections of ``diff`` for one epoch, limited to those that its facts touch.
+
+    The facts of parts that it commits are included.
+    """
     shown: Json = {}
     by_domain = defaultdict[str, list[Any]](list)
     for fact in Delta(before, epoch).facts():
@@ -61,13 +64,14 @@ def delta_view(before: Image, after: Image, epoch: Epoch) -> Json:
         facts = by_domain[domain.name]
         if facts:
             old, new = getattr(before, domain.name), getattr(after, domain.name)
+            # ``diff`` would compare the whole domain, where ``delta`` reads only the facts.
             changed = domain.delta(old, new, facts) if domain.delta else domain.diff(old, new)
             shown.update({section: what for section, what in changed.items() if any(what.values())})
     return shown
 
 
 def epoch_view(epoch: Epoch) -> Json:
-    """One epoch of the log: what became true, who asked for it and why."""
+    """Return one epoch of the log: its facts, the sender and the reason."""
     shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,), enc_hook=as_list)
     for name in ("prev_state_id", "state_id", "log_id", "witness_state_id", "command_digest"):
         shown[name] = shown[name].hex()
@@ -78,11 +82,14 @@ def epoch_view(epoch: Epoch) -> Json:
 
 
 def diff(before: Image, after: Image) -> Json:
-    """What was added, removed or changed between two images; every section is there, even when equal.
+    """Return the additions, removals and changes between two images.
 
-    Rows of entities: ``{added: [row], removed: [row], changed: [{key: id, fields: {name: {before,
-    after}}}]}``. Placements, by name, only those that differ: ``{added: [row], removed: [row]}`` in
-    ring order. Single rows: only the fields that differ.
+    Every section is present, even if equal.
+
+    - Rows of entities: ``{added: [row], removed: [row], changed: [{key: id, fields: {name: {before,
+      after}}}]}``.
+    - Placements, by name, only those that differ: ``{added: [row], removed: [row]}`` in ring order.
+    - Single rows: only the fields that differ.
     """
     shown: Json = {"from_epoch": before.epoch, "to_epoch": after.epoch}
     for domain in DOMAINS:

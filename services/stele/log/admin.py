@@ -1,7 +1,7 @@
-"""What an admin client of Kafka answers.
+"""Read the answers of a Kafka admin client without leaking the client.
 
-Where it is an error, the client's library keeps that in a cycle with the future, and `Future.result` would tie
-every frame to it that it passes through: also one that holds the client. Cycles are collected hardly ever
+The library keeps an error in a reference cycle with its future. `Future.result` would tie every
+frame that it passes to this cycle, including one that holds the client. Cycles are rarely collected
 (`runtime.memory`), and each client has four threads and as many connections.
 """
 
@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 def answer_of(asked: "Future[T]", timeout_s: float) -> T:
-    """Raises KafkaException, TimeoutError."""
+    """Return the answer. Raises KafkaException, and TimeoutError after ``timeout_s``."""
+    # ``exception`` does not raise, so no frame becomes part of the cycle. The new exception is free
+    # of it too.
     error = asked.exception(timeout_s)
     if error is not None:
         raise KafkaException(*error.args)

@@ -1,9 +1,9 @@
-"""A decision that is made apart from the event loop, and what waits for it (design, 2).
+"""Large commands: decided in a thread, while the commands that arrive meanwhile are held.
 
-A command that may touch every row of large placements takes seconds. It is decided on the state that everything
-in flight leads to, which stays the newest while nothing else is decided: what is asked meanwhile waits in its
-order. Should another writer's record win in between, that state never comes to be, and what was decided is
-thrown away.
+A command that may touch every row of large placements takes seconds. It is decided on the state
+after all records in flight. That state stays the newest because no other command is decided: those
+that arrive wait in their order. If the record of another writer wins meanwhile, the decision is
+discarded. See docs/design.md, rules 9 and 15.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     Advance,
+    AlterSchema,
     AnyCommand,
     CreateKeyspace,
     CreateTable,
@@ -22,12 +23,11 @@ from stele.domain.commands import (
     Rollback,
 )
 from stele.domain.image import Image
-from stele.log.flight import Command, Records, Reply, Waiting
+from stele.domain.schema.model import KeyspaceCreation, TableCreation, ViewCreation
+from stele.log.flight import Command, Pending, Records, Waiting
 
 Made = tuple[Records, list[Image]] | Rejection | Exception
-"""What a command becomes: its records and the image after each, why it is refused, or how it broke the core."""
-Apart = Callable[[Callable[[], Made], Callable[[Made], None]], None]
-"""Does the work somewhere else, and calls back with what came of it, in the event loop."""
+"""The result of a decision: records with the image after each, a rejection, or an exception."""
 
 WHOLE_PLACEMENTS: Final = (
     Advance,
@@ -36,41 +36,54 @@ WHOLE_PLACEMENTS: Final = (
     CreateTable,
     RevertState,
     LoadState,
+    KeyspaceCreation,
+    TableCreation,
+    ViewCreation,
 )
-"""Commands whose decision may look at every row there is, or make that many."""
+"""Commands and changes whose decision may read or create many rows of the placements."""
 LARGE_ROWS: Final = 5_000
-"""About 20 ms of a processor where all of them are looked at."""
+"""Rows from which a command is large: reading all of them takes about 20 ms of a processor."""
+LARGE_CHANGES: Final = 50
+"""Changes from which a batch of schema changes is large: each may create a table."""
 LARGE_BYTES: Final = 64 * 1024
-"""Of a state that a command brings along."""
+"""Size of a state inside a command from which the command is large."""
 
 
 class Deciding(msgspec.Struct):
-    """The command, and what was asked while it is decided: commands in their order, and readers."""
+    """A command under decision, with the commands (in order) and reads that arrived meanwhile.
+
+    ``decide`` reads immutable images only, so any thread may call it.
+    """
 
     command: Command
+    decide: Callable[[], Made]
     held: list[Waiting] = []
-    readers: list[Reply] = []
+    readers: list[Pending] = []
 
     def __len__(self) -> int:
         return 1 + len(self.held) + len(self.readers)
 
 
-def at_once(work: Callable[[], Made], tell: Callable[[Made], None]) -> None:
-    """Apart from nothing: for whoever has no event loop to keep free."""
-    tell(work())
-
-
 def is_large(image: Image, command: AnyCommand) -> bool:
-    """Whether its decision on ``image`` may hold up an event loop."""
-    if not isinstance(command, WHOLE_PLACEMENTS):
-        return False
-    if isinstance(command, RevertState | LoadState) and len(command.content) >= LARGE_BYTES:
+    """Return whether the decision on ``image`` may block an event loop for too long."""
+    changes = command.changes if isinstance(command, AlterSchema) else (command,)
+    if len(changes) >= LARGE_CHANGES:
         return True
-    rows = sum(map(len, image.ring.placements.values()))
-    if isinstance(command, CreateKeyspace):
-        rows += sum(len(node.tokens) for node in image.membership.nodes.values())
-    elif isinstance(command, CreateTable):
-        keyspace = image.schema.named(command.name.partition(".")[0])
+    rows = [_rows(image, change) for change in changes if isinstance(change, WHOLE_PLACEMENTS)]
+    return bool(rows) and sum(rows) >= LARGE_ROWS
+
+
+def _rows(image: Image, change: object) -> int:
+    """Return the number of rows that the decision on a command or change may read or create."""
+    rows = image.ring.rows
+    if isinstance(change, RevertState | LoadState) and len(change.content) >= LARGE_BYTES:
+        return LARGE_ROWS
+    if isinstance(change, CreateKeyspace | KeyspaceCreation):
+        return rows + sum(len(node.tokens) for node in image.membership.nodes.values())
+    if isinstance(change, CreateTable | TableCreation | ViewCreation):
+        keyspace = image.schema.named(change.name.partition(".")[0])
         tablets = 0 if keyspace is None else keyspace.initial_tablets
-        rows += max(tablets, command.options.min_tablet_count)
-    return rows >= LARGE_ROWS
+        # Only the first new table of a process counts the tablets of all others.
+        others = 0 if image.ring.has_tablet_counts else rows
+        return others + max(tablets, change.options.min_tablet_count)
+    return rows

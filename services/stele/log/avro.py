@@ -1,11 +1,13 @@
-"""Reading Avro's binary encoding: a schema becomes a function once, and the function reads records.
+"""Read Avro's binary encoding: compile a schema into a function once, which then reads records.
 
-fastavro walks the schema again for every field of every record and reads each from a file; that was half of
-the time of a replay. Only what our schemas use is here, and tests hold it against fastavro.
+fastavro walks the schema for every field of every record and reads each one from a file. That was
+half of the time of a replay. This module supports only the types of Stele's schemas, and tests
+compare it with fastavro (docs/decisions/012-records-are-read-by-compiled-readers.md).
 
-A reader takes bytes and a place in them, and gives a value and the place behind it. It may read past the end
-without noticing: who calls it must see that the last place is the end. Records and maps become dicts, arrays
-lists. A record in a union of records says which it is under ``type``, as msgspec's tagged structs do.
+A reader takes bytes and a position, and returns a value and the position behind it. It may read
+past the end without an error, so the caller must check that the last position is the end. Records
+and maps become dicts, arrays become lists. A record in a union of records has its name under
+``type``, as in msgspec's tagged structs.
 """
 
 from collections.abc import Callable
@@ -16,28 +18,31 @@ import numpy as np
 from stele.log.schemas import Schema, records_of
 
 Reader = Callable[[bytes, int], tuple[Any, int]]
-"""Raises IndexError or ValueError where the bytes end or break."""
+"""A function from bytes and position to value and position. Raises IndexError or ValueError for
+truncated or broken bytes."""
 
 _LONGEST: Final = 10
-"""Bytes of a number of 64 bits."""
+"""Most bytes of a 64-bit number."""
 _LAST_SHIFT: Final = 63
-"""The tenth byte of a number has its last bit alone."""
+"""Shift of the tenth byte of a number, which holds only the last bit."""
 _NOT_SHORT: Final = 0x81
-"""Bits of a size's first byte: more bytes follow, or it is below zero."""
+"""Bits of a size's first byte that mean: more bytes follow, or the size is negative."""
 _MANY: Final = 128
-"""So many numbers in a row are read faster by numpy."""
+"""Length from which numpy reads a list of numbers faster."""
 _UNSIGNED: Final = np.uint64
 
 
 def reader_of(writer: Schema, newest: Schema) -> Reader:
-    """Reads what was written by ``writer`` as if it had been written by ``newest``.
+    """Return a reader of records of schema ``writer`` that returns them in the form of ``newest``.
 
-    Both are records. Fields that only ``newest`` has get their defaults, those that it lacks are left out.
+    Both are record schemas. Fields that only ``newest`` has get their defaults. Fields that it
+    lacks are omitted.
     """
     return _Compiler(newest).record(writer, {})
 
 
 def read_long(value: bytes, at: int) -> tuple[int, int]:
+    """Read a zigzag-encoded number of at most 64 bits."""
     byte = value[at]
     number, shift = byte & 0x7F, 7
     while byte & 0x80:
@@ -85,7 +90,7 @@ _PLAIN: Final[dict[str, Reader]] = {
 
 
 class _Compiler:
-    """Keeps the named types of a writer's schema as it comes across them."""
+    """Compiles one writer's schema, and remembers its named types for later references."""
 
     def __init__(self, newest: Schema) -> None:
         self._newest = dict(records_of(newest))
@@ -109,7 +114,7 @@ class _Compiler:
         raise ValueError(f"no reader for {schema}")
 
     def record(self, schema: Schema, first: dict[str, Any]) -> Reader:
-        """``first`` is what each record holds before its fields are read."""
+        """Return the reader of a record. ``first`` holds entries to add to the fields."""
         name = schema["name"]
         self._named[name] = schema
         fields = [(field["name"], self.reader(field["type"])) for field in schema["fields"]]
@@ -173,7 +178,7 @@ def _union(branches: list[Reader]) -> Reader:
 
 
 def _array(item: Reader) -> Reader:
-    """Blocks of items, each after their count, and a count of 0 at the end."""
+    """Return the reader of an array: blocks of items after their count, and a final count of 0."""
 
     def read_array(value: bytes, at: int) -> tuple[list[Any], int]:
         found: list[Any] = []
@@ -195,7 +200,7 @@ def _array(item: Reader) -> Reader:
 
 
 def _map(item: Reader) -> Reader:
-    """An array of keys with their values."""
+    """Return the reader of a map, which is encoded as an array of keys with values."""
 
     def read_entry(value: bytes, at: int) -> tuple[tuple[str, Any], int]:
         key, at = read_string(value, at)
@@ -220,9 +225,10 @@ def _fixed(size: int) -> Reader:
 
 
 def _read_longs(value: bytes, at: int, count: int) -> tuple[list[int], int]:
-    """``count`` numbers behind each other, all at once."""
+    """Read ``count`` consecutive numbers at once, with numpy."""
     size = min(len(value) - at, count * _LONGEST)
     raw = np.frombuffer(value, np.uint8, size, at)
+    # The last byte of each number has its high bit clear.
     ends = np.flatnonzero(raw < 0x80)[:count] + 1
     sizes = np.diff(ends, prepend=0)
     if len(ends) < count:
@@ -240,7 +246,10 @@ def _read_longs(value: bytes, at: int, count: int) -> tuple[list[int], int]:
 
 
 def default_of(field: Schema) -> Any:
-    """As Avro has it: bytes are written as text, and a union's default is of its first branch."""
+    """Return a field's default by Avro's rules.
+
+    Bytes are written as text in a schema. The default of a union belongs to its first branch.
+    """
     kind, default = field["type"], field["default"]
     kind = kind[0] if isinstance(kind, list) else kind
     is_bytes = isinstance(default, str) and kind != "string"

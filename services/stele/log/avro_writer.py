@@ -1,11 +1,12 @@
-"""Writing Avro's binary encoding: a schema becomes a function once, and the function writes records.
+"""Write Avro's binary encoding: compile a schema into a function once, which then writes records.
 
-fastavro copies the names of all types for every record that it writes, and then walks the schema; that was most
-of the time of encoding an epoch. Only what our schemas use is here, and tests hold it against fastavro, byte
-for byte. Long lists of plain values are given to fastavro, which writes them faster than Python can.
+fastavro copies the names of all types for every record, and then walks the schema. That was most of
+the time to encode an epoch. This module supports only the types of Stele's schemas, and tests
+compare its bytes with fastavro's. It passes long lists of plain values to fastavro, which writes
+them faster than Python.
 
-A value is as fastavro takes it: records and maps are dicts, and in a union of several records one is a pair of
-its name and its fields. A field that is not given has its default.
+Values have the form that fastavro accepts. Records and maps are dicts. A record in a union of
+several records is a pair of its name and its fields. A missing field gets its default.
 """
 
 from collections.abc import Callable
@@ -18,22 +19,24 @@ from stele.log.avro import default_of
 from stele.log.schemas import Schema
 
 Writer = Callable[[bytearray, Any], None]
-"""Appends a value. Raises TypeError, ValueError, KeyError or AttributeError for what the schema cannot say."""
+"""Appends a value to a buffer. Raises TypeError, ValueError, KeyError or AttributeError for a value
+that the schema cannot express."""
 
 _LONGEST_BITS: Final = 64
 _SHORT: Final = 64
-"""Sizes below this are one byte."""
+"""Sizes below this are encoded in one byte."""
 _MANY: Final = 32
-"""So many plain values in a row are written faster by fastavro."""
+"""Length from which fastavro writes a list of plain values faster."""
 _NO_DEFAULT: Final = object()
 
 
 def writer_of(schema: Schema) -> Writer:
-    """Writes records of ``schema``, as fastavro parses it."""
+    """Return a writer of records of ``schema``, which fastavro has parsed."""
     return _Compiler().writer(schema)
 
 
 def write_long(out: bytearray, value: int) -> None:
+    """Append a number of at most 64 bits in zigzag encoding."""
     number = value << 1 if value >= 0 else ~(value << 1)
     if number >> _LONGEST_BITS:
         raise ValueError(f"{value} has more than 64 bits")
@@ -82,7 +85,7 @@ _PLAIN: Final[dict[str, Writer]] = {
 
 
 class _Compiler:
-    """Keeps the named types of a schema as it comes across them."""
+    """Compiles one schema, and remembers its named types for later references."""
 
     def __init__(self) -> None:
         self._named: dict[str, Writer] = {}
@@ -128,8 +131,10 @@ class _Compiler:
 
 
 def _record(fields: list[tuple[str, Writer, Any]]) -> Writer:
-    """Most fields are short strings, small numbers and empty lists: those are written here, since a call takes
-    as long.
+    """Return the writer of a record.
+
+    Most fields are short strings or small numbers. They are written inline, because a call would
+    take as long again.
     """
     plan = [
         (name, write is write_string, write is write_long, write, default)
@@ -181,7 +186,7 @@ def _named_union(branches: dict[str, tuple[int, Writer]]) -> Writer:
 
 
 def _array(write: Writer, items: Schema) -> Writer:
-    """One block of items after their count, and a count of 0 at the end."""
+    """Return the writer of an array: one block of items after their count, and a count of 0."""
     is_plain = isinstance(items, str) and items in _PLAIN
     plain = parse_schema({"type": "array", "items": items}) if is_plain else None
 
@@ -207,7 +212,7 @@ def _array(write: Writer, items: Schema) -> Writer:
 
 
 def _map(write: Writer) -> Writer:
-    """An array of keys with their values."""
+    """Return the writer of a map, which is encoded as an array of keys with values."""
 
     def write_map(out: bytearray, value: dict[str, Any]) -> None:
         if value:

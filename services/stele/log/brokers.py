@@ -1,7 +1,8 @@
-"""The brokers, and how a client gets through to them: the one place that knows the settings of clients for it.
+"""The brokers with TLS and login: the only place that maps them to the settings of clients.
 
-librdkafka's names for the clients of this process, Java's for Spark's source. The live flow makes Faust's of
-the same parts (``runtime.live_flow``); the settings of a process make the value (``runtime.kafka_security``).
+Clients of this process use librdkafka's names, Spark's source uses Java's. The live flow makes
+Faust's settings from the same parts (``runtime.live_flow``). The settings of a process make the
+value (``runtime.kafka_security``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 Settings = dict[str, Any]
-"""Of one of librdkafka's clients."""
+"""Settings of a librdkafka client."""
 
 RECONNECT_MS: Final = 1000
-"""The longest pause before a broker that was not reached, or refused, is tried again."""
+"""Longest pause in milliseconds before another attempt to reach a broker that failed or refused."""
 
 _LOGIN_MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -25,7 +26,7 @@ _LOGIN_MODULES: Final = {
 
 
 class Secret:
-    """A text that is shown and encoded nowhere by accident."""
+    """A text that representations and encoders do not show by accident."""
 
     __slots__ = ("_text",)
 
@@ -36,22 +37,26 @@ class Secret:
         return "Secret(...)"
 
     def reveal(self) -> str:
+        """Return the text."""
         return self._text
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM; names of hosts are always checked."""
+    """Files in PEM for TLS. Host names are always checked."""
 
     ca_file: str = ""
-    """Whose certificates the brokers' must descend from; empty: whom this machine trusts."""
+    """Certificate authorities of the brokers; empty: those that this machine trusts."""
     certificate_file: str = ""
-    """Of this process, with those between it and its authority; empty: it shows none."""
+    """This process's certificate with its intermediate certificates; empty: none is sent."""
     key_file: str = ""
-    """Of that certificate, in PKCS #8, without a password."""
+    """Key of that certificate, in PKCS #8, without a password."""
 
     def context(self) -> ssl.SSLContext:
-        """For a client in Python. Raises OSError, of which ssl.SSLError is one, for what is in the files."""
+        """Return the context for a client in Python.
+
+        Raises OSError for missing or invalid files; ssl.SSLError is a subclass of it.
+        """
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.certificate_file:
             context.load_cert_chain(self.certificate_file, self.key_file)
@@ -60,7 +65,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """By SASL."""
+    """Credentials for SASL."""
 
     mechanism: str
     """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
@@ -70,7 +75,10 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """``servers`` are host:port, separated by commas. Without ``tls`` all can be read on its way."""
+    """Addresses of the brokers with TLS and login.
+
+    ``servers`` are host:port, separated by commas. Without ``tls`` the traffic is not encrypted.
+    """
 
     servers: str
     tls: Tls | None = None
@@ -78,12 +86,12 @@ class Brokers:
 
     @property
     def protocol(self) -> str:
-        """As Kafka names it: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Kafka's name of the protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         transport = "PLAINTEXT" if self.tls is None else "SSL"
         return transport if self.login is None else f"SASL_{transport}"
 
     def client(self) -> Settings:
-        """Settings of a client of librdkafka's."""
+        """Return the settings of a librdkafka client."""
         settings: Settings = {
             "bootstrap.servers": self.servers,
             "reconnect.backoff.max.ms": RECONNECT_MS,
@@ -104,8 +112,10 @@ class Brokers:
         return settings
 
     def java(self) -> dict[str, str]:
-        """Settings of a client in Java. They have what is in the files: executors of Spark's on other machines
-        have no such files. Raises OSError.
+        """Return the settings of a client in Java. Raises OSError.
+
+        They contain the content of the files, because Spark's executors on other machines lack
+        them.
         """
         settings = {"bootstrap.servers": self.servers}
         if self.tls is not None or self.login is not None:

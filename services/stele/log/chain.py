@@ -1,11 +1,12 @@
-"""Which record wins: the one implementation of the rule, over raw bytes, without decoding.
+"""Judge which record wins: the only implementation of docs/design.md, rule 1, on raw bytes.
 
-The first 90 bytes of every record are frozen for ever, so any build judges any record, also one whose
-schema it does not know:
+The first 90 bytes of every record never change, so any build judges any record, even one whose
+schema it does not have (rule 14):
 
     header 10, prev_state_id 16, state_id 16, log_id 16, witness_state_id 16, epoch 8, witness_epoch 8
 
-Numbers are big-endian. Nothing here needs Kafka or a clock; (offset, the first 90 bytes) is enough.
+Numbers are big-endian. The verdict depends on the offset and the first 90 bytes only, not on Kafka
+or a clock.
 """
 
 from collections import deque
@@ -22,7 +23,7 @@ MAGIC: Final = b"\xc3\x01"
 FROZEN_BYTES: Final = 90
 STATE_BYTES: Final = 16
 KEPT_STATES: Final = 65_536
-"""State ids of so many last epochs are kept to compare witnesses with: 1 MiB."""
+"""Number of the newest state ids kept to compare witnesses with. They take 1 MiB."""
 DIGEST_BYTES: Final = 16
 
 PREV_STATE_ID: Final = slice(10, 26)
@@ -42,20 +43,20 @@ _unpack: Final = FROZEN.unpack_from
 
 
 class Verdict(StrEnum):
-    """What a record is to a reader. All but the first two are suspicions (design, section 1, rule 11)."""
+    """Verdict on a record. All but the first two raise suspicion (docs/design.md, rule 11)."""
 
     WINNER = "winner"
     LOSER = "loser"
     STRAY = "stray"
-    """Of another log: skipped once the anchor is known to be intact, unless it is of one that this log was
-    recovered as (``incarnations``).
+    """A record of another log. It is skipped once the anchor is known to be intact, unless this log
+    was recovered as that log (``incarnations``).
     """
     HOLE = "hole"
-    """Offsets before it were not read."""
+    """A record behind a gap: offsets before it were not read."""
     LOST_WINNERS = "lost_winners"
-    """Its writer had read a winner of this log that is not in this history."""
+    """A record whose writer had read a winner of this log that this history lacks."""
     NO_BEGINNING = "no_beginning"
-    """A later epoch stands where a log should begin: what was before it is not here."""
+    """A later epoch where a log should begin: the epochs before it are missing."""
 
 
 _WINNER: Final = Verdict.WINNER
@@ -67,17 +68,18 @@ STOPS: Final = (Verdict.HOLE, Verdict.LOST_WINNERS, Verdict.NO_BEGINNING)
 
 
 RECENT: Final = 16
-"""So many places are remembered: as many records as one writer has on their way, and more."""
+"""Number of anchors kept of each kind: more than one writer has records in flight."""
 
 
 class Anchor(NamedTuple):
-    """A record that was read, mostly the last winner: where it stands, and a digest of its bytes."""
+    """Offset and digest of a record that was read, usually of the last winner."""
 
     offset: int
     digest: bytes
 
 
 def digest_of(value: bytes) -> bytes:
+    """Return the BLAKE2b digest of a record, 16 bytes."""
     return blake2b(value, digest_size=DIGEST_BYTES).digest()
 
 
@@ -86,11 +88,11 @@ def anchor_of(offset: int, value: bytes) -> Anchor:
 
 
 class Places:
-    """Of the last records of a kind."""
+    """Anchors of the last ``RECENT`` records of one kind. Digests are computed on demand."""
 
     def __init__(self, known: Sequence[Anchor] = ()) -> None:
         self.new: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
-        """Offsets and values whose digest nobody has asked for yet; to be appended to."""
+        """Offsets and values without a digest yet. The owner appends to it."""
         self._known: deque[Anchor] = deque(known, RECENT)
 
     def clear(self) -> None:
@@ -98,14 +100,14 @@ class Places:
         self._known.clear()
 
     def all(self) -> tuple[Anchor, ...]:
-        """Oldest first, as many as are known."""
+        """Return the anchors, oldest first, as many as are known."""
         self._known.extend(anchor_of(offset, value) for offset, value in self.new)
         self.new.clear()
         return tuple(self._known)
 
 
 class Chain:
-    """The chain of winners up to ``epoch``. ``offer`` every record in the order of the offsets."""
+    """The chain of winners up to ``epoch``. ``offer`` it every record, in order of offsets."""
 
     def __init__(
         self,
@@ -122,6 +124,7 @@ class Chain:
         self.next_offset = next_offset
         self.losers = 0
         self.strays = 0
+        # A ring buffer of state ids: epoch E is at (E - _first_kept) % KEPT_STATES.
         self._first_kept = epoch
         self._kept = bytearray(state_id)
         self._won = Places(() if anchor is None else (*before, anchor))
@@ -129,24 +132,26 @@ class Chain:
 
     @property
     def recent(self) -> tuple[Anchor, ...]:
-        """The last winners of this log, oldest first, as many as are known."""
+        """Anchors of the last winners of this log, oldest first, as many as are known."""
         return self._won.all()
 
     @property
     def passed(self) -> tuple[Anchor, ...]:
-        """The last losers and strays, likewise. A topic that lost one has another record there, which was not
-        read, and which may have won.
+        """Anchors of the last losers and strays, oldest first.
+
+        If the topic lost one, another record may have its offset, which was not read and may have
+        won.
         """
         return self._passed.all()
 
     @property
     def anchor(self) -> Anchor | None:
-        """The last winner; None while none was met."""
+        """The anchor of the last winner; None before the first one."""
         recent = self.recent
         return recent[-1] if recent else None
 
     def state_id_of(self, epoch: int) -> bytes | None:
-        """The state id that ``epoch`` made; None when it is not kept, or has not come yet."""
+        """Return the state id of ``epoch``; None when it is no longer kept or not yet read."""
         oldest = max(self._first_kept, self.epoch - KEPT_STATES + 1)
         if not oldest <= epoch <= self.epoch:
             return None
@@ -154,13 +159,18 @@ class Chain:
         return bytes(self._kept[place : place + STATE_BYTES])
 
     def judge(self, offset: int, value: bytes) -> Verdict:
-        """What the record would be; changes nothing. Raises CorruptRecordError."""
+        """Return the verdict on the record at ``offset``, without a change of the chain.
+
+        Raises CorruptRecordError.
+        """
         if len(value) < FROZEN_BYTES or value[:2] != MAGIC:
             raise _no_record(offset, value)
         if offset != self.next_offset:
             return Verdict.HOLE
         if self.epoch == 0:
             return self._judge_founding(offset, value)
+        # The order of the checks matters: the witness and prev_state_id of another log mean nothing
+        # here, and a record that proves lost winners must not pass as a winner or a loser.
         previous, _, log_id, witness_state_id, epoch, witness = _unpack(value)
         if log_id != self.log_id:
             return Verdict.STRAY
@@ -173,7 +183,7 @@ class Chain:
         return _WINNER
 
     def offer(self, offset: int, value: bytes) -> Verdict:
-        """Judge, and go past what is a winner, a loser or a stray. Raises CorruptRecordError."""
+        """Judge a record, and move past a winner, a loser or a stray. Raises CorruptRecordError."""
         verdict = self.judge(offset, value)
         if verdict is Verdict.WINNER:
             self.win(offset, value)
@@ -182,9 +192,9 @@ class Chain:
         return verdict
 
     def win(self, offset: int, value: bytes) -> None:
-        """Go on past the record, which was judged a winner."""
+        """Move past a record that was judged a winner."""
         log_id = value[LOG_ID]
-        if log_id != self.log_id:  # where the log before it stood is nothing to this one
+        if log_id != self.log_id:  # offsets of the earlier log do not apply to this one
             self.log_id = log_id
             self._won.clear()
             self._passed.clear()
@@ -196,7 +206,7 @@ class Chain:
         self._kept[place : place + STATE_BYTES] = state_id
 
     def skip(self, offset: int, value: bytes, verdict: Verdict) -> None:
-        """Go on past a loser or a stray."""
+        """Move past a loser or a stray."""
         self.next_offset = offset + 1
         self._passed.new.append((offset, value))
         if verdict is Verdict.STRAY:
@@ -205,11 +215,11 @@ class Chain:
             self.losers += 1
 
     def jump(self, offset: int) -> None:
-        """Go on at ``offset``: the log was asked again and holds nothing before it."""
+        """Continue at ``offset``: the log was read again and holds no records before it."""
         self.next_offset = offset
 
     def _holds(self, witness: int, state_id: bytes) -> bool:
-        """A witness that is older than what is kept proves nothing."""
+        """Return False if this history lacks the witness. One older than the kept ids passes."""
         if witness < self._first_kept or witness <= self.epoch - KEPT_STATES:
             return True
         place = (witness - self._first_kept) % KEPT_STATES * STATE_BYTES

@@ -1,5 +1,12 @@
-"""Records to bytes and back: Avro single-object encoding, ``C3 01`` + CRC-64-AVRO fingerprint + body."""
+"""Choose the oldest schema that can express a record, so that rolling upgrades work.
 
+A new build has facts and fields that older builds lack. While a record does not use them, older
+builds can read it. ``decide`` rejects facts whose feature is disabled (docs/design.md, rule 14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 from functools import cache
 from io import BytesIO
 from struct import Struct
@@ -9,38 +16,119 @@ import msgspec
 from fastavro import parse_schema, schemaless_writer
 
 from stele.domain.column import as_bytes, column_of
-from stele.domain.commands import Envelope, Outcome, command_name
+from stele.domain.commands import AlterSchema, Envelope, Outcome, command_name
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.messages import (
-    Ack,
-    Load,
-    Order,
-    PlacementRow,
-    PlacementsMarker,
-    Report,
-)
-from stele.domain.staging.facts import Part
+from stele.domain.messages import Ack, Load, Order, PlacementRow, PlacementsMarker, Report
+from stele.domain.staging import Part
 from stele.log.avro import Reader, read_null, reader_of
 from stele.log.avro_writer import Writer, writer_of
-from stele.log.chain import FROZEN, FROZEN_BYTES, FROZEN_FIELDS, STATE_BYTES
-from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
-from stele.log.sufficient import oldest_sufficient
+from stele.log.chain import FROZEN, FROZEN_BYTES, FROZEN_FIELDS, MAGIC, STATE_BYTES
+from stele.log.schemas import HEADER_BYTES, Schema, load_schemas, records_of
+
+Fields = dict[str, dict[str, Schema]]
+"""Fields by record name and field name."""
+
+
+@cache
+def releases(name: str) -> tuple[tuple[bytes, Fields], ...]:
+    """Return header and fields of all releases of a schema, the oldest first."""
+    schemas = load_schemas()
+    return tuple(
+        (header, _fields(schemas.by_header[header][1])) for header in schemas.releases[name]
+    )
+
+
+def oldest_sufficient(name: str, record: dict[str, Any]) -> bytes:
+    """Return the header of the oldest release that keeps all of a record in fastavro's form.
+
+    The value of a union of records is a pair of the record's name and its fields. ``facts`` are a
+    list of these pairs. The newest release always suffices.
+    """
+    *older, (newest, fields) = releases(name)
+    for header, known in older:
+        if _suffices(name, record, known, fields):
+            return header
+    return newest
+
+
+def _suffices(name: str, record: dict[str, Any], known: Fields, newest: Fields) -> bool:
+    return _holds(f"stele.{name}", record, known, newest)
+
+
+def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> bool:
+    """Return whether all fields that the older release lacks have their defaults, also inside."""
+    if name not in known:
+        return False
+    for field, schema in newest[name].items():
+        if field not in value:
+            continue
+        if field not in known[name]:
+            given = value[field]
+            plain = list(given) if isinstance(given, tuple) else given  # Avro's defaults are lists
+            if plain != schema.get("default"):
+                return False
+        elif not _holds_inside(schema["type"], value[field], known, newest):
+            return False
+    return True
+
+
+def _holds_inside(schema: Schema, value: Any, known: Fields, newest: Fields) -> bool:
+    if isinstance(schema, str):
+        return schema not in newest or _holds(schema, value, known, newest)
+    if isinstance(schema, list) and isinstance(value, tuple):
+        named, body = value
+        return _holds(named, body, known, newest)
+    if isinstance(schema, list):
+        return value is None or all(
+            _holds_inside(branch, value, known, newest)
+            for branch in schema
+            if branch != "null" and isinstance(value, dict)
+        )
+    match schema["type"]:
+        case "record":
+            held = [_holds(schema["name"], value, known, newest)]
+        case "array" if isinstance(schema["items"], list):
+            held = [_holds(each, body, known, newest) for each, body in value]
+        case "array":
+            held = [_holds_inside(schema["items"], each, known, newest) for each in value]
+        case "map":
+            values = value.values()
+            held = [_holds_inside(schema["values"], each, known, newest) for each in values]
+        case _:
+            held = []
+    return all(held)
+
+
+def _fields(schema: Schema) -> Fields:
+    return {
+        record: {field["name"]: field for field in fields} for record, fields in records_of(schema)
+    }
+
+
+# Encode and decode records in Avro's single-object encoding.
+#
+# A record is ``C3 01``, the CRC-64-AVRO fingerprint of its schema, and the body (Apache Avro
+# Specification, "Single-object encoding"). See docs/design.md, rule 14.
+
 
 T = TypeVar("T", bound=msgspec.Struct)
 Named = tuple[str, dict[str, Any]]
-"""A record of a union, with its name."""
+"""Name and fields of a record in a union."""
 
 _BYTES: Final = (bytes,)
 _FROZEN_AFTER_HEADER: Final = Struct(FROZEN.format.replace("10x", ""))
 _ID_SIZES: Final = [STATE_BYTES] * 4
 assert HEADER_BYTES + _FROZEN_AFTER_HEADER.size == FROZEN_BYTES
 _FEW_FACTS: Final = 3
-"""What has more is written by fastavro: it is slow to begin, and fast from field to field."""
+"""Epochs with more facts are written by fastavro, which starts slowly but is fast per field."""
 _TAIL_FIELDS: Final = tuple(n for n in Epoch.__struct_fields__ if n not in FROZEN_FIELDS)
 
 
 class DecodeError(ValueError):
-    """The bytes are not a whole record of a known schema. ``unknown_schema`` tells which of the two."""
+    """The bytes are not a whole record of a known schema.
+
+    ``unknown_schema`` is True if the schema is unknown, and False if the bytes are broken.
+    """
 
     def __init__(self, message: str, *, unknown_schema: bool = False) -> None:
         self.unknown_schema = unknown_schema
@@ -48,8 +136,9 @@ class DecodeError(ValueError):
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
-    """By the oldest schema that can say it. The frozen part is laid down by hand: it is the same in every
-    schema, and that is faster.
+    """Encode an epoch with the oldest schema that can express it.
+
+    The frozen part is written directly: it is the same in every schema, and this is faster.
     """
     record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
     facts = _builtins(epoch.facts)
@@ -68,7 +157,7 @@ def encode_epoch(epoch: Epoch) -> bytes:
 
 
 def decode_epoch(value: bytes) -> Epoch:
-    """Raises DecodeError."""
+    """Decode an epoch. Raises DecodeError."""
     if len(value) < FROZEN_BYTES:
         raise DecodeError(f"{len(value)} bytes are no epoch")
     record = _read("Epoch", value, FROZEN_BYTES)
@@ -77,7 +166,7 @@ def decode_epoch(value: bytes) -> Epoch:
 
 
 def fact_size(fact: AnyFact) -> int:
-    """Bytes of a fact in a record, or a few more."""
+    """Return the bytes of a fact in a record, or a few more."""
     out = bytearray()
     _facts_writer()(out, [_named(_builtins(fact))])
     return len(out)
@@ -86,12 +175,15 @@ def fact_size(fact: AnyFact) -> int:
 def encode_envelope(envelope: Envelope) -> bytes:
     record = _builtins(envelope)
     name = f"stele.{command_name(envelope.command)}"
+    if isinstance(envelope.command, AlterSchema):
+        changes = record["command"]["changes"]
+        record["command"]["changes"] = [(f"stele.schema.{c['type']}", c) for c in changes]
     record["command"] = (name, record["command"])
     return _write("Envelope", record)
 
 
 def decode_envelope(value: bytes) -> Envelope:
-    """Raises DecodeError."""
+    """Decode a command's envelope. Raises DecodeError."""
     return _convert(_read("Envelope", value), Envelope)
 
 
@@ -100,7 +192,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(value: bytes) -> Outcome:
-    """Raises DecodeError."""
+    """Decode an outcome. Raises DecodeError."""
     return _convert(_read("Outcome", value), Outcome)
 
 
@@ -109,7 +201,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def decode_order(value: bytes) -> Order:
-    """Raises DecodeError."""
+    """Decode an order. Raises DecodeError."""
     return _convert(_read("Order", value), Order)
 
 
@@ -118,7 +210,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(value: bytes) -> Report:
-    """Raises DecodeError."""
+    """Decode a report. Raises DecodeError."""
     return _convert(_read("Report", value), Report)
 
 
@@ -127,7 +219,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def decode_ack(value: bytes) -> Ack:
-    """Raises DecodeError."""
+    """Decode an ack. Raises DecodeError."""
     return _convert(_read("Ack", value), Ack)
 
 
@@ -136,7 +228,7 @@ def encode_load(load: Load) -> bytes:
 
 
 def decode_load(value: bytes) -> Load:
-    """Raises DecodeError, also for numbers that cannot be."""
+    """Decode a load. Raises DecodeError, also for impossible numbers."""
     load = _convert(_read("Load", value), Load)
     flaw = load.flaw()
     if flaw:
@@ -149,7 +241,7 @@ def encode_placement_row(row: PlacementRow) -> bytes:
 
 
 def decode_placement_row(value: bytes) -> PlacementRow:
-    """Raises DecodeError."""
+    """Decode a row of a placement. Raises DecodeError."""
     return _convert(_read("PlacementRow", value), PlacementRow)
 
 
@@ -158,24 +250,24 @@ def encode_placements_marker(marker: PlacementsMarker) -> bytes:
 
 
 def decode_placements_marker(value: bytes) -> PlacementsMarker:
-    """Raises DecodeError."""
+    """Decode a marker of placements. Raises DecodeError."""
     return _convert(_read("PlacementsMarker", value), PlacementsMarker)
 
 
 def _builtins(value: object) -> Any:
-    """Structs as fastavro takes them."""
+    """Return a struct in the form that fastavro accepts."""
     return msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=as_bytes)
 
 
 def _named(fact: dict[str, Any]) -> Named:
-    """A fact as fastavro takes it; a part's facts are a union too."""
+    """Return a fact in the form that fastavro accepts. The facts of a part are a union too."""
     if fact["type"] == Part.__name__:
         fact["facts"] = [_named(staged) for staged in fact["facts"]]
     return f"stele.{fact['type']}", fact
 
 
 def _write(name: str, record: dict[str, Any]) -> bytes:
-    """By the oldest schema that can say it: a process that is not upgraded yet may have to read it."""
+    """Encode a record with the oldest schema that can express it, for readers not yet upgraded."""
     header = oldest_sufficient(name, record)
     out = bytearray(header)
     _writers()[header](out, record)
@@ -192,6 +284,7 @@ def _read(name: str, value: bytes, begin: int = HEADER_BYTES) -> dict[str, Any]:
         record, end = read(value, begin)
     except (IndexError, ValueError) as error:
         raise DecodeError(f"the bytes end or break inside the record: {error!r}") from error
+    # The readers do not check for the end of the bytes, so the last position must be the end.
     if end > len(value):
         raise DecodeError(f"the bytes end {end - len(value)} before the record does")
     if end < len(value):
@@ -213,7 +306,7 @@ def _unknown_schema(name: str, header: bytes) -> DecodeError:
 
 @cache
 def _facts_writer() -> Writer:
-    """Writes an epoch's facts alone."""
+    """Return the writer of the facts of an epoch."""
     schema = load_schemas().newest["Epoch"]
     (facts,) = [field["type"] for field in schema["fields"] if field["name"] == "facts"]
     return writer_of(parse_schema(facts, _write_hint=False))
@@ -221,7 +314,7 @@ def _facts_writer() -> Writer:
 
 @cache
 def _tails() -> dict[bytes, Schema]:
-    """By header, the schemas of Epoch without the fields of the frozen part."""
+    """Return, by header, the schemas of Epoch without the fields of the frozen part."""
     return {
         header: parse_schema(
             {**schema, "fields": schema["fields"][len(FROZEN_FIELDS) :]}, _write_hint=False
@@ -233,17 +326,105 @@ def _tails() -> dict[bytes, Schema]:
 
 @cache
 def _writers() -> dict[bytes, Writer]:
-    """By header, what writes the record; an epoch's is for what follows its frozen part."""
+    """Return the writers by header. An epoch's writer begins behind the frozen part."""
     bodies = {header: schema for header, (_, schema) in load_schemas().by_header.items()}
     return {header: writer_of(schema) for header, schema in (bodies | _tails()).items()}
 
 
 @cache
 def _readers() -> dict[bytes, tuple[str, Reader]]:
-    """By header, the name of the record and what reads it; an epoch's is for what follows its frozen part."""
+    """Return record name and reader by header. An epoch's reader begins behind the frozen part."""
     schemas = load_schemas()
     bodies = {header: schema for header, (_, schema) in schemas.by_header.items()} | _tails()
     return {
         header: (name, reader_of(bodies[header], bodies[schemas.headers[name]]))
         for header, (name, _) in schemas.by_header.items()
     }
+
+
+# Confluent's framing of Avro: a byte 0, the 4-byte id of a schema in a registry, then the body.
+#
+# The configuration maps ids to schemas (docs/decisions/053-commands-in-confluents-framing.md, and
+# 057 for the topic placements). The body is the same in both encodings. Another header turns a
+# framed record into one in single-object encoding.
+
+
+FRAME: Final = b"\x00"
+FRAME_BYTES: Final = 5
+SchemaIds = Mapping[int, bytes]
+"""Headers of schemas by their ids in the registry."""
+
+
+def schema_ids(text: str, *names: str) -> SchemaIds:
+    """Parse ``id=fingerprint,...`` with fingerprints as in the file names of ``schemas/history``.
+
+    Raises ValueError for a fingerprint that no schema of ``names`` has.
+    """
+    known = load_schemas().by_header
+    found = dict[int, bytes]()
+    for each in filter(None, text.split(",")):
+        number, _, fingerprint = each.partition("=")
+        header = MAGIC + bytes.fromhex(fingerprint)
+        if known.get(header, ("",))[0] not in names:
+            fingerprints = ", ".join(
+                h[len(MAGIC) :].hex() for h, (n, _) in known.items() if n in names
+            )
+            name = " or ".join(names)
+            raise ValueError(f"{fingerprint} is no schema of {name}; those are {fingerprints}")
+        found[int(number)] = header
+    return found
+
+
+def unframed(value: bytes, ids: SchemaIds) -> bytes:
+    """Return a framed record in single-object encoding, and any other unchanged.
+
+    Raises DecodeError.
+    """
+    if value[:1] != FRAME:
+        return value
+    if len(value) < FRAME_BYTES:
+        raise DecodeError(f"{len(value)} bytes that begin with 00 are no framed record")
+    number = int.from_bytes(value[1:FRAME_BYTES], "big")
+    header = ids.get(number)
+    if header is None:
+        text = (
+            f"schema {number} of a registry is not known here: name it in STELE_COMMAND_SCHEMA_IDS"
+        )
+        raise DecodeError(text, unknown_schema=True)
+    assert len(header) == HEADER_BYTES
+    return header + value[FRAME_BYTES:]
+
+
+class Framing:
+    """Converts the values of a topic: framed with ids, or single-object encoding without ids.
+
+    With ids, every schema of ``names`` that a writer may choose must have one. Raises ValueError
+    that names those without an id.
+    """
+
+    def __init__(self, text: str = "", *names: str) -> None:
+        self._headers = schema_ids(text, *names)
+        self._frames = {
+            header: FRAME + number.to_bytes(FRAME_BYTES - len(FRAME), "big")
+            for number, header in self._headers.items()
+        }
+        wanted = {h: n for n in names for h in load_schemas().releases[n]} if text else {}
+        lacking = [
+            f"{n} {h[len(MAGIC) :].hex()}" for h, n in wanted.items() if h not in self._frames
+        ]
+        if lacking:
+            raise ValueError(
+                f"no id is known of {', '.join(lacking)}; register the schema, and name its id"
+            )
+
+    def framed(self, value: bytes) -> bytes:
+        """Return a record in single-object encoding in the topic's form."""
+        if not self._frames:
+            return value
+        return self._frames[value[:HEADER_BYTES]] + value[HEADER_BYTES:]
+
+    def plain(self, value: bytes) -> bytes:
+        """Return the record in single-object encoding. Raises DecodeError for the other form."""
+        if bool(self._frames) != (value[:1] == FRAME):
+            raise DecodeError("the record is not in the form that its topic is to have")
+        return unframed(value, self._headers)

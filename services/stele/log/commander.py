@@ -1,10 +1,14 @@
-"""Asking the metadata log through Kafka: a command on ``commands``, its answer on ``outcomes``.
+"""Send commands to the metadata-log through Kafka.
 
-A command is sent again, unchanged, until its answer comes: a request id has one outcome, however often it
-is sent. Whoever runs out of time knows nothing, and may ask again under the same id.
+The topic ``commands`` carries commands, and ``outcomes`` their outcomes. A command is sent again,
+unchanged, until its outcome arrives. A request id has one outcome, however often it is sent
+(docs/design.md, rule 4). A time-out leaves the outcome unknown (rule 3). The caller may send the
+command again under the same id.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,17 +21,19 @@ from stele.log.codec import DecodeError, decode_outcome, encode_envelope
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 
 RESEND_S: Final = 2.0
-"""A whole commit takes milliseconds; a metadata log that is taken over by another, seconds."""
+"""Interval of repetition. A commit takes milliseconds, a takeover of the metadata-log seconds."""
 
 
 BUSY_WAIT_S: Final = 0.1
 BUSY_WAIT_MAX_S: Final = 2.0
-"""Between two tries while the metadata log is busy; the pause doubles."""
+"""Limits of the pause between two attempts while the metadata log is busy. It doubles each time."""
 
 
 class NotTakenError(Exception):
-    """The command was not decided; the text says why and what to do. Where the log is frozen it may be taken
-    later, under the same id; else it never will be under this one.
+    """The command was not decided. The text gives the reason and what to do.
+
+    If the log is frozen, the command may be taken later under the same id. For any other reason it
+    never will be under this id.
     """
 
     def __init__(self, request_id: str, rejection: Rejection) -> None:
@@ -37,11 +43,11 @@ class NotTakenError(Exception):
 
 
 class _BusyError(Exception):
-    """Nothing was decided; another try may be."""
+    """The metadata log was busy and decided nothing; another attempt may succeed."""
 
 
 class OutcomeUnknownError(TimeoutError):
-    """No answer in time: the command may have been applied, may be still, or may never be."""
+    """No answer in time: the command may have been applied, may be applied later, or never."""
 
     def __init__(self, request_id: str, timeout_s: float) -> None:
         self.request_id = request_id
@@ -52,25 +58,30 @@ class OutcomeUnknownError(TimeoutError):
 
 
 class Commander:
-    """Commands of one process. ``async with Commander(...)``, or ``start`` and ``close``."""
+    """Sends the commands of one process. Use ``async with``, or ``start`` and ``close``."""
 
-    def __init__(self, brokers: Brokers, cluster: str, resend_s: float = RESEND_S) -> None:
-        self.unreadable = 0
-        """Outcomes that could not be decoded."""
+    def __init__(
+        self,
+        brokers: Brokers,
+        cluster: str,
+        resend_s: float = RESEND_S,
+        on_unreadable: Callable[[DecodeError], None] = lambda error: None,
+    ) -> None:
+        """``on_unreadable`` receives the error of each outcome that cannot be decoded."""
         self.foreign = 0
-        """Outcomes of another log than the command was meant for; they are no answers."""
+        """Count of ignored outcomes of another log than the one that the command named."""
         self.horizon_ms = -1
-        """What the next id must be newer than, as the newest refusal of an id tells; -1: it tells nothing."""
+        """Time in ms that the next id must exceed, by the newest refusal of an id; -1: none."""
         self._resend_s = resend_s
         self._commands = FlowWriter(brokers, flow_topic(cluster, "commands"))
         self._outcomes = FlowReader(
-            brokers, flow_topic(cluster, "outcomes"), self._on_outcome, self._on_unreadable
+            brokers, flow_topic(cluster, "outcomes"), self._on_outcome, on_unreadable
         )
         self._waiting: dict[str, list[asyncio.Future[Outcome]]] = {}
         self._log_ids: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Returns once answers to what is sent from now on will be seen."""
+        """Return when the outcomes of all later commands will be received."""
         await self._outcomes.start()
 
     async def close(self) -> None:
@@ -80,13 +91,11 @@ class Commander:
             future.cancel()
 
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome:
-        """The command's outcome, applied or rejected.
+        """Send a command and return its outcome, applied or rejected.
 
-        Raises OutcomeUnknownError, a TimeoutError; NotTakenError when nothing was or will be decided.
-
-        Callers that ask with the same request id at the same time share the answer.
+        Raises OutcomeUnknownError, a TimeoutError, after ``timeout_s``. Raises NotTakenError when
+        the command was not decided. Concurrent callers with the same request id share the answer.
         """
-        value = encode_envelope(envelope)
         tries = stamina.retry_context(
             on=_BusyError,
             attempts=None,
@@ -98,33 +107,40 @@ class Commander:
             async with asyncio.timeout(timeout_s):
                 async for attempt in tries:
                     with attempt:
-                        return self._taken(await self._answer(envelope, value))
+                        return self._taken(await self._answer(envelope))
         except TimeoutError:
             raise OutcomeUnknownError(envelope.request_id, timeout_s) from None
         raise AssertionError("stamina either returns or raises")
 
-    async def _answer(self, envelope: Envelope, value: bytes) -> Outcome:
+    async def _answer(self, envelope: Envelope) -> Outcome:
+        outcome = self.send(envelope)
+        try:
+            while not (await asyncio.wait((outcome,), timeout=self._resend_s))[0]:
+                self._commands.send(envelope.request_id, encode_envelope(envelope))
+            return outcome.result()
+        finally:
+            self._forget(envelope.request_id, outcome)
+
+    def send(self, envelope: Envelope) -> asyncio.Future[Outcome]:
+        """Send a command once, and return a future of its outcome, whether it is taken or not.
+
+        The caller repeats the command if it matters, and cancels the future to stop waiting.
+        """
         request_id = envelope.request_id
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        # Register before sending: the outcome may arrive at once.
         self._waiting.setdefault(request_id, []).append(future)
         self._log_ids[request_id] = envelope.log_id
-        try:
-            while not future.done():
-                self._commands.send(request_id, value)
-                await asyncio.wait((future,), timeout=self._resend_s)
-            return future.result()
-        finally:
-            self._forget(request_id, future)
-
-    def send(self, envelope: Envelope) -> None:
-        """Send once and wait for nothing; the sender says again what matters."""
-        self._commands.send(envelope.request_id, encode_envelope(envelope))
+        future.add_done_callback(partial(self._forget, request_id))
+        self._commands.send(request_id, encode_envelope(envelope))
+        return future
 
     def _on_outcome(self, value: bytes) -> None:
         if not self._waiting:
             return
         outcome = decode_outcome(value)
         wanted = self._log_ids.get(outcome.request_id, "")
+        # An outcome of an earlier or copied log is no answer (docs/design.md, rule 13).
         if outcome.taken and wanted not in ("", outcome.log_id.hex()):
             self.foreign += 1
             return
@@ -136,12 +152,10 @@ class Commander:
         waiting = self._waiting.get(request_id, [])
         if future in waiting:
             waiting.remove(future)
+        # Other callers with the same request id may still wait.
         if not waiting:
             self._waiting.pop(request_id, None)
             self._log_ids.pop(request_id, None)
-
-    def _on_unreadable(self, error: DecodeError) -> None:
-        self.unreadable += 1
 
     def _taken(self, outcome: Outcome) -> Outcome:
         why = outcome.rejection
@@ -160,6 +174,6 @@ class Commander:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         await self.close()

@@ -1,10 +1,10 @@
-"""Why a reader of the log must stop. None of these is ever skipped: a skipped epoch is a wrong image."""
+"""Errors at which a reader of the log must stop. Skipping an epoch would make a wrong image."""
 
-from stele.domain.cluster.facts import LogRecovered
+from stele.domain.cluster.model import LogRecovered
 
 
 class LogError(Exception):
-    """A reader met a record that it must not go past."""
+    """A reader met a record that it must not skip. ``offset`` is the record's offset."""
 
     def __init__(self, offset: int, message: str) -> None:
         self.offset = offset
@@ -12,7 +12,7 @@ class LogError(Exception):
 
 
 class CorruptRecordError(LogError):
-    """The bytes are no record of this log. Restore the topic, or recover from a snapshot."""
+    """The bytes are not a record of this log. Restore the topic, or recover from a snapshot."""
 
 
 class UnknownSchemaError(LogError):
@@ -20,11 +20,11 @@ class UnknownSchemaError(LogError):
 
 
 class UnknownFeatureError(LogError):
-    """The record needs semantics that this build does not know. Upgrade this process."""
+    """The record needs semantics that this build does not support. Upgrade this process."""
 
 
 class OffsetGoneError(LogError):
-    """The topic does not hold this offset any more: begin with a snapshot."""
+    """The topic no longer holds this offset: begin with a snapshot."""
 
 
 class TruncatedError(OffsetGoneError):
@@ -32,7 +32,7 @@ class TruncatedError(OffsetGoneError):
 
 
 class MissedRecordsError(LogError):
-    """Records before this offset were not offered. A reader that can must read them again."""
+    """Records before this offset were not offered. The reader must read them again if it can."""
 
 
 class LostWinnersError(LogError):
@@ -40,13 +40,13 @@ class LostWinnersError(LogError):
 
 
 class AnchorLostError(LogError):
-    """The last winner that was read is not in the topic any more: it is another history by now."""
+    """The topic no longer holds the last winner that was read: its history is another one."""
 
 
 class OtherHistoryError(LogError):
-    """An epoch that was in the log for certain has another state id in the one that is read now.
+    """An epoch that was certainly in the log has another state id in the log that is read now.
 
-    ``epoch`` is its number where it is known; 0: not known.
+    ``epoch`` is its number; 0 if it is not known.
     """
 
     def __init__(self, offset: int, message: str, epoch: int = 0) -> None:
@@ -55,17 +55,17 @@ class OtherHistoryError(LogError):
 
 
 class NoBeginningError(LogError):
-    """A reader that knows nothing met a later epoch first: begin with a snapshot."""
+    """A reader without a snapshot met a later epoch first: begin with a snapshot."""
 
 
 class LaterLogError(LogError):
-    """The log is not recovered into a topic in which a later one goes on."""
+    """The topic holds records of a later log, so the log is not recovered into it."""
 
 
 class RecoveredError(LogError):
-    """The log that was read goes on as another one from here: begin with a snapshot of that.
+    """The log continues as another log from here: begin with a snapshot of that log.
 
-    ``recovered`` says which, and after which epoch.
+    ``recovered`` holds the other log's id and the last epoch before it.
     """
 
     def __init__(self, offset: int, recovered: LogRecovered, message: str) -> None:

@@ -1,40 +1,46 @@
-"""What a commit pipeline has on its way: records, the commands in them, and who waits for which."""
+"""Records in flight of a commit pipeline, with their commands and waiting callers."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.cluster.model import ClusterCreated
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.commits.restricted import restricted
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import time_ms
+from stele.domain.requests.model import CommandRefused
 from stele.domain.requests.not_taken import expired
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
-"""The topic takes 8 MiB with the batch's own header."""
+"""Largest record, in bytes. The topic takes 8 MiB including the header of the batch."""
 
-Reply = Callable[[Outcome], None]
+Pending = asyncio.Future[Outcome]
+"""The outcome of a command or read. A caller that gives up cancels it."""
 Records = list[tuple[bytes, Epoch]]
-"""Encoded and not, each chained to the one before it."""
+"""Pairs of encoded bytes and epoch, each chained to the record before it."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A caller: its command, how to answer it, and why it is not taken unless it was decided before."""
+    """A caller with its command.
+
+    ``digest`` is that of the command as its caller sent it. ``problem`` is the reason to refuse the
+    command unless it was decided before.
+    """
 
     envelope: Envelope
     digest: bytes
-    reply: Reply
+    pending: Pending
     problem: Rejection | None = None
 
 
 class Command(msgspec.Struct):
-    """A command on its way, all who wait for it, and its refusal if it is refused."""
+    """A command in flight, all callers that wait for it, and its refusal if it is refused."""
 
     request_id: str
     digest: bytes
@@ -43,39 +49,50 @@ class Command(msgspec.Struct):
 
 
 class InFlight(msgspec.Struct):
-    """A record on its way: the image if it wins, and who waits for it.
+    """A record in flight, the image if it wins, and the callers that wait for it.
 
-    A barrier carries refusals, which rest on the state before it: they are answered when it wins, and decided
-    again when it loses. ``readers`` wait for it too, and ``not_taken`` for it to be certain that they are not.
-    Nobody waits for a part: its command waits for the record that commits it.
+    A barrier carries refusals, which rest on the state before it. They are answered when it wins,
+    and decided again when it loses. ``readers`` are barrier reads. ``not_taken`` are commands whose
+    reason is certain once the barrier has won. A part has no callers, because its command waits for
+    the record that commits the parts.
     """
 
     value: bytes
     image: Image
     commands: list[Command] = []
-    readers: list[Reply] = []
+    readers: list[Pending] = []
     not_taken: list[Waiting] = []
 
 
 class Barrier(msgspec.Struct):
-    """A barrier that is not encoded yet. ``image`` is what it leads to, but for what it refuses."""
+    """A barrier that is not encoded yet.
+
+    ``image`` is the image after it, without the effect of its refusals on the memory.
+    """
 
     image: Image
     at_ms: int
     size_bytes: int = 0
     commands: list[Command] = []
-    readers: list[Reply] = []
+    readers: list[Pending] = []
     not_taken: list[Waiting] = []
 
 
+def settle(pending: Pending, outcome: Outcome) -> None:
+    """Give a caller its outcome, unless the caller has given up."""
+    if not pending.done():
+        pending.set_result(outcome)
+
+
 def images_after(image: Image, records: Records) -> Iterator[Image]:
-    """The image after each of the records, should they win."""
+    """Yield the image after each of the records, as if all of them win."""
     for _, epoch in records:
         image = evolve(image, epoch)
         yield image
 
 
 def outcome_of(request_id: str, image: Image, rejection: Rejection | None) -> Outcome:
+    """Return the outcome of a request that was decided at the epoch of ``image``."""
     return Outcome(
         request_id=request_id,
         applied=rejection is None,
@@ -87,7 +104,7 @@ def outcome_of(request_id: str, image: Image, rejection: Rejection | None) -> Ou
 
 
 def why_not_taken(image: Image, envelope: Envelope) -> Rejection | None:
-    """Why a command that was not decided yet is not taken in this state; None when it can be decided."""
+    """Return why an undecided command is not taken in this state; None when it can be decided."""
     decided = image.decided
     if decided is not None and time_ms(envelope.request_id) <= decided.horizon_ms:
         return expired(decided.horizon_ms)
@@ -95,19 +112,21 @@ def why_not_taken(image: Image, envelope: Envelope) -> Rejection | None:
 
 
 def log_id_of_founding(facts: tuple[AnyFact, ...]) -> bytes:
+    """Return the log id that the facts of a founding record create."""
     fact, *_ = facts
     assert isinstance(fact, ClusterCreated)
     return bytes.fromhex(fact.log_id)
 
 
 def size_of_refusal(fact: CommandRefused) -> int:
-    """About what a refusal takes in a record, in bytes; a character may take four."""
+    """Return an upper estimate of the bytes of a refusal in a record, at four bytes a character."""
     texts = (fact.message, fact.hint, fact.actor, fact.reason, fact.origin)
     details = (text for item in fact.details.items() for text in item)
     return 200 + 4 * sum(map(len, (*texts, *details)))
 
 
 def internal(error: Exception) -> Rejection:
+    """Return the rejection for a command that raised ``error`` in the core."""
     return Rejection(
         "internal",
         "The command breaks the metadata log's own rules, so nothing was changed.",
@@ -117,6 +136,7 @@ def internal(error: Exception) -> Rejection:
 
 
 def too_large(size_bytes: int) -> Rejection:
+    """Return the rejection for a change with a fact that needs a record of ``size_bytes``."""
     return Rejection(
         "record_too_large",
         f"A single fact of the change needs a record of {size_bytes} bytes; the log takes {MAX_RECORD_BYTES}.",

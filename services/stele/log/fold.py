@@ -1,10 +1,15 @@
-"""Reading the log: the image that follows from the winners. Which record wins is ``chain``'s to say."""
+"""Fold the log: compute the image from the winners. ``chain`` decides which record wins."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import Final, NamedTuple
 
+from stele.domain.cluster.model import LogRecovered
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.recovery.record import recovery_of
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.chain import FROZEN, STOPS, Anchor, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch
@@ -14,23 +19,109 @@ from stele.log.errors import (
     LostWinnersError,
     MissedRecordsError,
     NoBeginningError,
+    RecoveredError,
     UnknownFeatureError,
     UnknownSchemaError,
 )
-from stele.log.incarnations import check_stray, crossing
 from stele.log.schemas import HEADER_BYTES, load_schemas
+
+# Interpret records of a later log (docs/decisions/027-recovery.md and docs/design.md, rule 13).
+#
+# Log ids are ordered by time, so a log recovered from this one has a greater id. The first 90 bytes
+# of its first record show only another log, which readers skip. The facts inside show that the
+# reader's own log ended there.
+
+
+FOUNDING_EPOCH: Final = 1
+
+
+def check_stray(chain: Chain, offset: int, value: bytes) -> None:
+    """Return if a record that was judged a stray may be skipped.
+
+    Raises RecoveredError when the reader's log continues as another log from here or from an
+    earlier record. Raises UnknownSchemaError when this build cannot read the record.
+    """
+    fact = recovered_from(chain.log_id, offset, value)
+    if fact is not None:
+        raise RecoveredError(offset, fact, _what_it_means(chain, fact))
+
+
+def crossing(chain: Chain, offset: int, value: bytes) -> Epoch | None:
+    """Return the epoch that continues the chain under another log id; None for other strays.
+
+    Raises as ``check_stray`` does for a recovery from any other state.
+    """
+    fact = recovered_from(chain.log_id, offset, value)
+    if fact is None:
+        return None
+    here = chain.log_id.hex(), chain.epoch, chain.state_id.hex()
+    if (fact.from_log_id, fact.last_epoch, fact.state_id) != here:
+        raise RecoveredError(offset, fact, _what_it_means(chain, fact))
+    return decode_epoch(value)
+
+
+def recovered_from(log_id: bytes, offset: int, value: bytes) -> LogRecovered | None:
+    """Return the fact that this log or a later one was recovered; None for any other record.
+
+    Raises UnknownSchemaError for a record of a later log that this build cannot read, because it
+    may be a recovery.
+    """
+    _, _, other, _, epoch, _ = FROZEN.unpack_from(value)
+    if other <= log_id or epoch <= FOUNDING_EPOCH:
+        return None  # a record of an older log, or a founding that lost the race
+    try:
+        fact = recovery_of(decode_epoch(value))
+    except DecodeError as error:
+        if not error.unknown_schema:
+            return None
+        text = f"it is of log {other.hex()}, a later one, and unreadable: {error}. Upgrade this process."
+        raise UnknownSchemaError(offset, text) from error
+    # A recovery of a log older than this one came too late, and is skipped as any stray.
+    return fact if fact is not None and fact.from_log_id >= log_id.hex() else None
+
+
+def goes_on_later(log_id: bytes, value: bytes) -> bool:
+    """Return whether a record shows that a later log is written here.
+
+    A founding, or a recovery that came too late, does not show it.
+    """
+    _, _, other, _, epoch, _ = FROZEN.unpack_from(value)
+    if other <= log_id or epoch <= FOUNDING_EPOCH:
+        return False
+    try:
+        return recovery_of(decode_epoch(value)) is None
+    except DecodeError:
+        return True
+
+
+def _what_it_means(chain: Chain, fact: LogRecovered) -> str:
+    own = chain.epoch
+    if fact.from_log_id != chain.log_id.hex():
+        lost = ""
+    elif own > fact.last_epoch:
+        lost = (
+            f" Epochs {fact.last_epoch + 1} to {own}, which this process had read, are not in it."
+        )
+    elif own == fact.last_epoch and chain.state_id.hex() != fact.state_id:
+        lost = f" Its epoch {own} is another one than this process had read."
+    else:
+        lost = ""
+    return (
+        f"log {fact.from_log_id} was recovered here, and continues after epoch {fact.last_epoch} as log"
+        f" {fact.log_id}.{lost} Readers of that start from a snapshot: restart this process."
+    )
 
 
 class Fold:
     """The image after all records that were offered, in the order of the log.
 
-    Losers are skipped by every reader alike, whatever schema they were written with; records of another
-    log are skipped and counted. Offsets have holes only where the log was asked again: ``chain.jump``.
+    Every reader skips losers, whatever their schema. Records of another log are skipped and
+    counted. Offsets may have a gap only where the log was read again: ``chain.jump``.
 
-    A log that was recovered ends there. With ``across_recoveries`` the fold goes on as the log that it became,
-    if that goes on from the very state that the fold is at: for those who replay the past.
+    A fold stops at the recovery of its log. With ``across_recoveries``, for replays of the past, it
+    continues as the recovered log if that log continues from the state of the fold.
 
-    ``supported`` are the features that the reading process supports: a winner that needs others stops it.
+    ``supported`` are the features of the reading process. A winner that needs others stops it.
     """
 
     def __init__(
@@ -57,7 +148,10 @@ class Fold:
         return self.chain.losers
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
-        """The winner's epoch, or None for a loser or a stray. Raises LogError where a reader must stop."""
+        """Apply a record; return the winner's epoch, or None for a loser or a stray.
+
+        Raises LogError where a reader must stop.
+        """
         verdict = self.chain.judge(offset, value)
         if verdict is Verdict.WINNER:
             return self._win(offset, value, decode_winner(offset, value, self.supported))
@@ -73,22 +167,24 @@ class Fold:
         return None
 
     def adopt(self, offset: int, value: bytes, image: Image) -> None:
-        """Take the image that the writer of this winner has computed already."""
+        """Advance to a winner whose image its writer has already computed."""
         assert image.epoch == self.image.epoch + 1
         self.chain.win(offset, value)
         self.image = image
 
     def _win(self, offset: int, value: bytes, epoch: Epoch) -> Epoch:
+        # ``evolve`` first: if it raises, the chain still names the last epoch that was applied.
         self.image = evolve(self.image, epoch)
         self.chain.win(offset, value)
         return epoch
 
 
 def decode_winner(offset: int, value: bytes, supported: Set[str] = KNOWN_FEATURES) -> Epoch:
-    """Raises LogError for a winner that a process which supports these features cannot read."""
+    """Decode a winner. Raises LogError if a process with these features cannot read it."""
     try:
         epoch = decode_epoch(value)
     except DecodeError as error:
+        # A known schema means broken bytes; an unknown one means that this build is too old.
         if value[:HEADER_BYTES] in load_schemas().by_header:
             raise CorruptRecordError(offset, str(error)) from error
         text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
@@ -101,7 +197,7 @@ def decode_winner(offset: int, value: bytes, supported: Set[str] = KNOWN_FEATURE
 
 
 def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> LogError:
-    """The error for a suspicious record that a reader cannot go past."""
+    """Return the error for a suspicious record that a reader cannot skip."""
     if verdict is Verdict.HOLE:
         text = f"offset {chain.next_offset} should follow. Read the records in between again."
         return MissedRecordsError(offset, text)
@@ -117,3 +213,22 @@ def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> Log
         f"its writer had read an epoch {witness} of log {chain.log_id.hex()} that is not in this history,"
         f" which is at epoch {chain.epoch}: winners were lost. Restore the topic from a copy that has them.",
     )
+
+
+# The point where a reader of the log begins: its first record, or behind a snapshot.
+
+
+class Start(NamedTuple):
+    """An image with the position in the log that belongs to it."""
+
+    image: Image
+    next_offset: int = 0
+    """Offset of the first record that is not in the image."""
+    anchor: Anchor | None = None
+    """The winner that the image ends with; None at the beginning."""
+    before: tuple[Anchor, ...] = ()
+    """Winners of this log before the anchor, oldest first, as far as they are known."""
+
+
+BEGINNING: Final = Start(EMPTY)
+BEGINNING_FOR_FOLLOWERS: Final = Start(EMPTY_FOR_FOLLOWERS)

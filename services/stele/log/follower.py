@@ -1,4 +1,4 @@
-"""Following the log: a process's own image, always at some epoch, and those who wait for the next one."""
+"""Follow the log: keep a process's image, and wake the tasks that wait for an epoch."""
 
 import asyncio
 from collections.abc import Callable, Set
@@ -9,17 +9,16 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.errors import OtherHistoryError
-from stele.log.fold import Fold
+from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Fold, Start
 from stele.log.port import HasRoom, Log, always
 from stele.log.reader import LogReader, OnStray
-from stele.log.start import BEGINNING_FOR_FOLLOWERS, Start
 
 
 class Floor(NamedTuple):
-    """An epoch that was in the log for certain: a process is not up to date below it.
+    """An epoch that was certainly in the log. A process below it is not up to date.
 
-    ``who`` says of whom that is known: what a process acknowledged before it was restarted, if not otherwise.
-    ``log_id`` is that of its log as 32 hex digits, where it is known.
+    ``who`` names the source of this evidence; by default it is this process's earlier
+    acknowledgement. ``log_id`` is the epoch's log id as 32 hex digits, or empty.
     """
 
     epoch: int
@@ -28,11 +27,11 @@ class Floor(NamedTuple):
     log_id: str = ""
 
     def is_older(self, log_id: bytes) -> bool:
-        """Whether this log is one from which the floor's was recovered, as ids of logs are ordered by time."""
+        """Return whether ``log_id`` is an earlier incarnation; log ids are ordered by time."""
         return log_id.hex() < self.log_id
 
     def below(self, log_id: bytes, epoch: int) -> str:
-        """Why ``epoch`` is not the log's end; empty when it may be."""
+        """Return why ``epoch`` cannot be the log's end; empty when it may be."""
         if self.is_older(log_id):
             return (
                 f"The log was read to epoch {epoch} of log {log_id.hex()}; {self.who} epoch {self.epoch} of log"
@@ -46,8 +45,9 @@ class Floor(NamedTuple):
         )
 
     def check(self, offset: int, log_id: bytes, epoch: int, state_id: bytes) -> None:
-        """Raises OtherHistoryError when the epoch of this number is another one. An older log may have others,
-        without which it was recovered.
+        """Raise OtherHistoryError when the floor's epoch has another state id here.
+
+        An older log may have other epochs, without which it was recovered.
         """
         if self.epoch == epoch and self.state_id != state_id and not self.is_older(log_id):
             raise OtherHistoryError(
@@ -66,10 +66,10 @@ WAIT_S: Final = 30.0
 
 
 class LogFollower:
-    """Keeps ``image`` as new as the log that arrives; calls listeners once for each epoch, in order.
+    """Keeps ``image`` up to date with the log; calls listeners once for each epoch, in order.
 
-    A record that cannot be read, as one that needs a feature which is not ``supported``, stops it for good:
-    ``failure`` then says why, and health turns bad.
+    A record that it cannot read, such as one that needs an unsupported feature, stops it
+    permanently. ``failure`` then holds the error, and the process becomes unhealthy.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LogFollower:
         self.fold = Fold(*start, supported=supported)
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
-        """Set once there is a failure."""
+        """Set when ``failure`` is set."""
         self._floor = floor
         self._on_winner = on_winner
         self._reader = LogReader(
@@ -100,42 +100,45 @@ class LogFollower:
 
     @property
     def log_id(self) -> bytes:
-        """The log that is followed; ``NO_LOG`` until its founding was read."""
+        """Id of the log that is followed; ``NO_LOG`` until its founding was read."""
         return self.fold.chain.log_id
 
     @property
     def trouble(self) -> str:
-        """Why it is not certain that the image still goes with the log; empty when it is."""
+        """Why the image may not match the log; empty when it does."""
         return self._reader.trouble or self._below_floor()
 
     @property
     def in_doubt(self) -> bool:
-        """Nothing may be acknowledged now; see ``LogReader``."""
+        """True while nothing may be acknowledged; see ``LogReader``."""
         return self._reader.in_doubt
 
     @property
     def is_at_end(self) -> bool:
-        """All that the last look at the broker showed was read, whatever the floor says."""
+        """True when everything up to the end at the last look was read, whatever the floor is."""
         end = self._reader.end
         return end is not None and self.fold.next_offset >= end and not self._reader.in_doubt
 
     def state_id_of(self, epoch: int) -> bytes | None:
-        """The state id of one of the last epochs; None when it is not known here."""
+        """Return the state id of one of the last epochs; None when it is not kept."""
         return self.fold.chain.state_id_of(epoch)
 
     def listen(self, listener: Listener) -> None:
-        """Have ``listener(image, delta)`` called in the event loop after each epoch from now on."""
+        """Call ``listener(image, delta)`` in the event loop after each epoch from now on."""
         self._listeners.append(listener)
 
     def start(self) -> None:
         self._reader.start()
 
     def stop(self) -> None:
-        """Read no further; the log itself is closed by who made it."""
+        """Stop reading. The creator of the log closes it."""
         self._reader.stop()
 
     async def wait_for_epoch(self, epoch: int, timeout_s: float = WAIT_S) -> Image:
-        """The image at ``epoch`` or later. Raises TimeoutError, or the reader's failure."""
+        """Wait for ``epoch``; return the image at it or later.
+
+        Raises TimeoutError, or the reader's failure.
+        """
         try:
             return await self._wait(lambda: self.image.epoch >= epoch, timeout_s)
         except TimeoutError:
@@ -143,9 +146,10 @@ class LogFollower:
             raise TimeoutError(text) from None
 
     async def wait_for_end(self, timeout_s: float = WAIT_S) -> Image:
-        """The image once everything that was in the log at the call is applied (level ``barrier``).
+        """Wait until everything that was in the log at the call is applied (level ``barrier``).
 
-        The end is told together with the anchor, and is no end while it lies below the floor.
+        The end comes from a look that also found the anchor. An end below the floor does not count,
+        so the wait continues. Raises TimeoutError, or the reader's failure.
         """
         if self.failure is not None:
             raise self.failure
@@ -171,13 +175,14 @@ class LogFollower:
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
-        finally:  # where no record comes, nothing else would remove it
+        finally:  # if no record arrives, the waiter is removed only here
             del self._waiters[future]
 
     def _take(self, offset: int, value: bytes) -> None:
         before = self.fold.image
         epoch = self.fold.offer(offset, value)
         if epoch is not None:
+            # Check the floor before any listener acts on the epoch of another history.
             if self._floor is not None:
                 self._floor.check(offset, epoch.log_id, epoch.epoch, epoch.state_id)
             self._on_winner(offset, value, epoch)
@@ -191,7 +196,7 @@ class LogFollower:
                 future.set_result(self.image)
 
     def fail(self, error: Exception) -> None:
-        """Nothing is read from now on, and this is why."""
+        """Stop reading with ``error``, and pass it to all tasks that wait."""
         self._reader.stop()
         self.failure = error
         self.failed.set()

@@ -1,9 +1,9 @@
-"""The past of the log: which offset holds which epoch, the image at any epoch, epochs N to M.
+"""The past of the log: the offset of any epoch, the image at any epoch, epochs N to M.
 
-Memory is bounded however long the log grows. The newest records are kept as bytes. Of the others there are
-marks (epoch, offset, state id): to find an epoch, the log is read from the mark before it, and the winners
-are told from the losers by their state ids alone. Some marks also keep the image, from which any other is
-folded. When there are too many marks or images, every second one is dropped.
+Memory is bounded however long the log grows. The newest records are kept as bytes. For older ones
+there are marks (epoch, offset, state id). To find an epoch, the log is read from the mark before
+it, and the state ids alone separate winners from losers. Some epochs also keep their image, from
+which later images are folded. When there are too many marks or images, every second one is dropped.
 """
 
 import asyncio
@@ -19,43 +19,48 @@ from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image, without_memory
 from stele.log.chain import LOG_ID, PREV_STATE_ID, STATE_ID, STOPS, Chain, Verdict
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError
-from stele.log.fold import Fold, stopped_by
-from stele.log.incarnations import crossing
+from stele.log.fold import Fold, Start, crossing, stopped_by
 from stele.log.port import LogPast, Record
-from stele.log.start import Start
 
 T = TypeVar("T")
 
 FOLDED_AT_ONCE: Final = 100
-"""Epochs folded before other work gets its turn, 2 ms."""
+"""Epochs folded before other tasks run: about 2 ms."""
 JUDGED_AT_ONCE: Final = 1000
-"""Records of which winners are told from others, so too."""
+"""Records judged before other tasks run."""
 LARGE_BYTES: Final = 64 * 1024
-"""Epochs of so many bytes together take a millisecond or two to be decoded and told."""
+"""Total size from which epochs are decoded in a thread: decoding takes one or two milliseconds."""
 REMEMBERED_IMAGES: Final = 4
-"""Images of the past that were asked for lately: the next question is often nearby."""
+"""Past images kept after a request: the next request often concerns a nearby epoch."""
 
 
 class Bounds(NamedTuple):
-    """How much a history keeps in memory, and how much it reads at once."""
+    """Limits of what a history keeps in memory, and of what it reads at once."""
 
     mark_every: int = 1000
-    """Epochs between two marks at first: a second's work to read, at the slowest."""
+    """Epochs between two marks at first. Reading so many takes at most about a second."""
     marks: int = 4096
+    """Most marks."""
     images: int = 32
-    """Images share structure; what they decided is left out, since each would keep its own 64 MiB."""
+    """Most images. They share structure, and omit the memory of decided requests: each would keep
+    64 MiB."""
     recent_records: int = 10_000
+    """Most records kept as bytes."""
     recent_bytes: int = 64 * 1024 * 1024
+    """Most bytes of the kept records together."""
     read_records: int = 2000
-    """Read at first. Whoever goes on gets twice as many each time while they are small, since each reading
-    takes tens of milliseconds besides."""
+    """Records of the first read. Each further read takes twice as many while they are small,
+    because a read costs tens of milliseconds besides."""
     read_most: int = 8000
+    """Most records of one read."""
     small_bytes: int = 2 * 1024 * 1024
+    """Winners of a read up to this size in total are small, so that the next read may be larger."""
 
 
 class EpochNotFoundError(LookupError):
-    """The log does not hold this epoch: not yet, or not any more. ``stores`` may have those that were deleted
-    from the archive, if any were.
+    """The log does not hold this epoch: it is in the future, or no longer kept.
+
+    ``stores`` are the blob stores that may hold epochs deleted from the archive.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class Winner(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The log just after ``epoch``: the offset to read on from, and the ids to go by."""
+    """The position just after ``epoch``: the next offset, and the ids of state and log."""
 
     epoch: int
     next_offset: int
@@ -95,14 +100,17 @@ class Mark(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """An image and the offset to fold on from."""
+    """An image, and the offset of the first record that is not in it."""
 
     image: Image
     next_offset: int
 
 
 async def told(winners: Sequence[Winner], tell: Callable[[list[Epoch]], T]) -> T:
-    """What is told of these epochs, decoded; of large ones in a thread, since commits would wait for that."""
+    """Return ``tell`` of the decoded epochs.
+
+    Large ones are decoded in a thread so that commits are not delayed.
+    """
 
     def work() -> T:
         return tell([winner.decode() for winner in winners])
@@ -113,20 +121,20 @@ async def told(winners: Sequence[Winner], tell: Callable[[list[Epoch]], T]) -> T
 
 
 class Older(Protocol):
-    """An archive, for what the topic does not hold any more and what is before this reader's beginning."""
+    """An archive of epochs that the topic no longer holds or that precede this reader's start."""
 
     async def winners(self, first: int, last: int) -> list[Winner]:
-        """Epochs from ``first`` on, at least one and at most up to ``last``.
+        """Return epochs from ``first`` up to ``last`` at most, at least one.
 
         Raises EpochNotFoundError, TimeoutError.
         """
 
     async def start(self, epoch: int) -> Start:
-        """The newest image not after ``epoch`` that is at hand. Raises TimeoutError."""
+        """Return the newest available image not after ``epoch``. Raises TimeoutError."""
 
 
 class History:
-    """The past of one reader of the log, which tells each epoch as it applies it with ``add``."""
+    """The past of one reader of the log, which calls ``add`` with each epoch that it applies."""
 
     def __init__(
         self,
@@ -152,19 +160,19 @@ class History:
 
     @property
     def oldest(self) -> int:
-        """The first epoch whose image can be had."""
+        """The first epoch whose image is available."""
         if self._older is None:
             return self._oldest
         return self._newest.archive.trimmed_epoch
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Where epochs are that were deleted from the archive, if there are such."""
+        """The blob stores that hold epochs deleted from the archive; empty if there are none."""
         trimmed = self._newest.archive.trimmed
         return () if trimmed is None else trimmed.stores
 
     def missing(self, epoch: int, oldest: int) -> EpochNotFoundError:
-        """There is no such epoch: they begin with ``oldest``."""
+        """Return the error for a missing epoch, where epochs begin with ``oldest``."""
         deleted = self._older is not None and self._newest.archive.trimmed is not None
         return EpochNotFoundError(epoch, oldest, self.newest, self.stores if deleted else None)
 
@@ -173,7 +181,7 @@ class History:
         return self._newest.epoch
 
     def add(self, offset: int, value: bytes, image: Image) -> None:
-        """Take note of a winner and of the image that it made."""
+        """Record a winner and the image after it."""
         assert image.epoch == self._newest.epoch + 1
         self._newest = image
         self._recent.append(Winner(image.epoch, offset, value))
@@ -182,6 +190,7 @@ class History:
         if image.epoch - self._marks[-1].epoch >= self._mark_every:
             self._marks.append(_mark(image, offset + 1))
             if len(self._marks) > self._bounds.marks:
+                # The first mark stays: without it the oldest epochs could not be found.
                 del self._marks[1::2]
                 self._mark_every *= 2
         if image.epoch - self._images[-1].image.epoch >= self._image_every:
@@ -191,17 +200,17 @@ class History:
                 self._image_every *= 2
 
     async def epochs(self, first: int, limit: int) -> list[Epoch]:
-        """At most ``limit`` epochs from ``first`` on; none when ``first`` is after the newest.
+        """Return at most ``limit`` epochs from ``first`` on; none if ``first`` is after the newest.
 
-        Raises EpochNotFoundError when they are older than what this process knows, OffsetGoneError
+        Raises EpochNotFoundError when they are older than this process can read, OffsetGoneError
         when the topic was truncated, TimeoutError when the broker is too slow.
         """
         return await told([winner async for winner in self.winners(first, limit)], list)
 
     async def winners(self, first: int, limit: int) -> AsyncGenerator[Winner, None]:
-        """At most ``limit`` winners from ``first`` on, none of them decoded; raises as ``epochs`` does.
+        """Yield at most ``limit`` winners from ``first`` on, not decoded.
 
-        No more of them are in memory than are read at once.
+        Raises as ``epochs`` does. Only one read of them is in memory at a time.
         """
         if limit <= 0 or first > self.newest:
             return
@@ -213,19 +222,19 @@ class History:
                 yield winner
 
     async def epoch(self, epoch: int) -> Epoch:
-        """Raises as ``winner`` does."""
+        """Return one epoch, decoded. Raises as ``winner`` does."""
         (found,) = await told([await self.winner(epoch)], list)
         return found
 
     async def winner(self, epoch: int) -> Winner:
-        """Raises as ``epochs`` does, and EpochNotFoundError when it has not happened yet."""
+        """Return one winner. Raises as ``epochs`` does; EpochNotFoundError for a future epoch."""
         found = [winner async for winner in self.winners(epoch, 1)]
         if not found:
             raise self.missing(epoch, self.oldest + 1)
         return found[0]
 
     async def image_at(self, epoch: int) -> Image:
-        """The image at ``epoch``, exactly, but for its decided requests.
+        """Return the image at ``epoch``. Past images lack the memory of decided requests.
 
         Raises EpochNotFoundError, OffsetGoneError.
         """
@@ -233,10 +242,12 @@ class History:
             return self._newest
         if not self.oldest <= epoch <= self.newest:
             raise self.missing(epoch, self.oldest)
+        # One fold at a time: a request for a nearby epoch then begins at the image of this one.
         async with self._folding:
             start = await self._checkpoint_before(epoch)
             fold = Fold(start.image, start.next_offset, across_recoveries=True)
             async for winner in self._winners(_mark(*start), epoch):
+                # Only winners are folded here, so the offsets between them are not a gap.
                 fold.chain.jump(winner.offset)
                 fold.offer(winner.offset, winner.value)
                 if winner.epoch % FOLDED_AT_ONCE == 0:
@@ -246,12 +257,12 @@ class History:
         return fold.image
 
     def newest_winners(self, count: int) -> list[Winner]:
-        """The last ones that are in memory, at most so many."""
+        """Return at most ``count`` of the newest winners that are in memory."""
         skipped = max(0, len(self._recent) - count)
         return [*islice(self._recent, skipped, None)]
 
     def recent(self, epoch: int) -> Epoch | None:
-        """The epoch if its record is in memory."""
+        """Return the epoch if its record is in memory, else None."""
         found = self._from_recent(epoch, 1)
         return found[0].decode() if found else None
 
@@ -261,21 +272,25 @@ class History:
             self._recent_bytes -= len(self._recent.popleft().value)
 
     def _from_recent(self, first: int, limit: int) -> list[Winner] | None:
-        """None when the first of them is not in memory any more."""
+        """Return winners from memory; None when the first one is no longer there."""
         if not self._recent or first < self._recent[0].epoch:
             return None
+        # Epochs have no gaps, so the index follows from the number.
         begin = first - self._recent[0].epoch
         return list(islice(self._recent, begin, begin + limit))
 
     def _mark_before(self, epoch: int) -> Mark:
-        """What is in memory, or before all marks and so in the archive, needs no more than the epoch."""
+        """Return the nearest mark before ``epoch``.
+
+        An epoch in memory, or one before all marks and thus in the archive, needs only its number.
+        """
         if self._from_recent(epoch, 1) is not None:
             return Mark(epoch - 1, 0, ZERO_STATE, NO_LOG)
         at = bisect_right(self._marks, epoch - 1, key=attrgetter("epoch")) - 1
         return self._marks[at] if at >= 0 else Mark(epoch - 1, 0, ZERO_STATE, NO_LOG)
 
     async def _winners(self, mark: Mark, last: int) -> AsyncIterator[Winner]:
-        """Winners after the mark up to epoch ``last``, from memory where they are still there."""
+        """Yield the winners after the mark up to epoch ``last``, from memory where possible."""
         bounds, read = self._bounds, self._bounds.read_records
         while mark.epoch < last:
             before = mark
@@ -290,7 +305,10 @@ class History:
                 yield winner
 
     async def _page(self, mark: Mark, last: int, read: int) -> tuple[list[Winner], Mark]:
-        """Some winners after the mark, from the topic or the archive, and where to go on; maybe none."""
+        """Return some winners after the mark, or none, and the mark behind the records read.
+
+        They come from the topic, or from the archive where the topic lacks them.
+        """
         if self._older is not None and mark.epoch < self._oldest:
             return await self._archived(self._older, mark, min(last, self._oldest))
         try:
@@ -311,21 +329,26 @@ class History:
         return found, mark
 
     async def _archived(self, older: Older, mark: Mark, last: int) -> tuple[list[Winner], Mark]:
+        # The chain of state ids must lead to this reader's own start: an archive of another history
+        # must not be served as this one's past.
         found = await older.winners(mark.epoch + 1, last)
         stray = first_stray(found, mark.state_id, {self._oldest: self._began})
         if stray is not None:
             raise TimeoutError(
-                f"What the archive gives as epoch {stray.epoch} is of another history: look whether a"
-                " catch-up replica says that it has trouble."
+                f"Epoch {stray.epoch} of the archive is of another history: check the health of the"
+                " catch-up replicas."
             )
         return found, _behind(found[-1])
 
     def _won(self, mark: Mark, records: list[Record]) -> tuple[list[Winner], Mark]:
-        """Raises LogError where a writer had read what is not there."""
+        """Return the winners among ``records`` and the mark behind them.
+
+        Raises LogError where the writer of a record had read a winner that is missing here.
+        """
         chain = Chain(mark.log_id, mark.epoch, mark.state_id, mark.next_offset)
         found = list[Winner]()
         for offset, value in records:
-            chain.jump(offset)  # the reader of the log has looked into the holes
+            chain.jump(offset)  # the reader of the log has already checked the gaps
             verdict = chain.judge(offset, value)
             if verdict in STOPS:
                 raise stopped_by(chain, verdict, offset, value)
@@ -351,7 +374,10 @@ class History:
 def first_stray(
     winners: Sequence[Winner], state_id: bytes, known: Mapping[int, bytes]
 ) -> Winner | None:
-    """Which of them does not follow from the one before, the first from ``state_id``, or is not ``known``."""
+    """Return the first winner that does not follow from the one before it, or None.
+
+    The first one must follow from ``state_id``. ``known`` are state ids by epoch that must match.
+    """
     for winner in winners:
         follows = state_id in (ZERO_STATE, winner.value[PREV_STATE_ID])
         state_id = winner.value[STATE_ID]

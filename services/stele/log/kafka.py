@@ -1,9 +1,14 @@
-"""The log on Kafka: one topic of one partition. confluent-kafka in threads, callbacks in the event loop.
+"""The log on Kafka: one topic of one partition.
 
-Every setting that matters is written here; why is in docs/performance.md and docs/services/log.md.
+Clients run in threads, callbacks in the event loop. All settings that matter are in this module.
+docs/internals/performance.md and docs/reference/log.md give the reasons; see also docs/design.md, rule 8.
 """
 
+from __future__ import annotations
+
 import asyncio
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -24,11 +29,11 @@ from confluent_kafka.admin import AdminClient
 
 from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
+from stele.log.clocks import LONGEST_PAUSE_S, Pulse
+from stele.log.deliveries import DELIVERIES, Refusals, refusal
 from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
-from stele.log.hand_over import HandOver
 from stele.log.loops import call_in
-from stele.log.notices import DEBUG, Notices
 from stele.log.port import (
     ROOM_POLL_S,
     Ends,
@@ -40,18 +45,86 @@ from stele.log.port import (
     always,
     ignore,
 )
-from stele.log.pulse import LONGEST_PAUSE_S, Moment, Pulse
-from stele.log.refusals import Refusals, refusal
+
+# Passes fetched records from the reading thread to the event loop, a few batches at a time.
+
+
+MAX_IN_HAND: Final = 4
+"""Batches that may wait for the event loop before the reading thread blocks."""
+
+
+class HandOver:
+    """Bounded queue of one follower between its reading thread and the event loop ``loop``."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_records: OnRecords, stop: threading.Event
+    ) -> None:
+        self._loop = loop
+        self._on_records = on_records
+        self._stop = stop
+        self._in_hand = threading.Semaphore(MAX_IN_HAND)
+
+    def fetched(self, batch: list[Record]) -> None:
+        """Have the event loop call ``on_records``.
+
+        Blocks in the reading thread while the queue is full. After ``stop`` the batch is dropped.
+        """
+        # With a time-out, to notice ``stop`` while the event loop takes nothing.
+        while not self._in_hand.acquire(timeout=0.2):
+            if self._stop.is_set():
+                return
+        call_in(self._loop, self._run, batch)
+
+    def _run(self, batch: list[Record]) -> None:
+        try:
+            self._on_records(batch)
+        finally:
+            self._in_hand.release()
+
+
+# Detect from librdkafka's log lines that another topic has taken the topic's name.
+#
+# A consumer fetches by the topic's id. When that id is gone, the client finds the new topic of the
+# name. It continues there at its old offset, without an error. Only a log line reports the change.
+# The client delivers this line before any record of the new topic.
+
+
+DEBUG: Final = "metadata"
+"""The debug context of that line. It logs some lines per metadata request, and none per record."""
+_CHANGED: Final = re.compile(r"Topic \S+ changed id from (\S+) to (\S+)")
+_NO_ID: Final = "A" * 22
+"""Sixteen zero bytes in base64: the client had no id yet, or the broker has no topic ids."""
+
+_log: Final = logging.getLogger("librdkafka")
+
+
+class Notices:
+    """The ``logger`` of one client.
+
+    Lines above debug level go to the process's log, as warnings at most: a client recovers by
+    itself, and reports permanent errors to ``error_cb`` too.
+    """
+
+    def __init__(self, on_another_topic: Callable[[str], None]) -> None:
+        self._on_another_topic = on_another_topic
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Take one line, and report a changed topic id."""
+        if level > logging.DEBUG:
+            _log.log(min(level, logging.WARNING), text, *values)
+            return
+        changed = _CHANGED.search(text % values)
+        if changed is not None and changed[1] != _NO_ID:
+            self._on_another_topic(f"the topic is another one, {changed[2]} and not {changed[1]}")
+
 
 READ_BATCH: Final = 2000
 FOLLOW_BATCH: Final = 500
-"""Most records handed to the event loop at once: the process answers nobody while it takes them."""
-MOST_REPORTED: Final = 4
-"""More records of one turn than this are not worth a report each: they are fetched together."""
+"""Most records passed to the event loop at once: it runs no other task while it takes them."""
 TIMEOUT_S: Final = 10.0
 FLUSH_TIMEOUT_S: Final = 5.0
 LAST_POLL_S: Final = 1.0
-"""Wait for what the log's end promises; control records at the end would never come."""
+"""Wait for further records before the end. Control records at the end are never delivered."""
 
 _PRODUCER: Final[dict[str, Any]] = {
     "acks": "all",
@@ -61,6 +134,9 @@ _PRODUCER: Final[dict[str, Any]] = {
     "message.max.bytes": 8_388_608,
     "delivery.timeout.ms": 30_000,
     "queue.buffering.max.messages": 200_000,
+    # The reader resolves every record (docs/decisions/078-records-resolved-by-reading-alone.md), so
+    # a report of success would only cost time.
+    "delivery.report.only.error": True,
 }
 _CONSUMER: Final[dict[str, Any]] = {
     "enable.auto.commit": False,
@@ -72,17 +148,18 @@ _CONSUMER: Final[dict[str, Any]] = {
     "fetch.error.backoff.ms": 50,
     "fetch.message.max.bytes": 8_388_608,
     "queued.min.messages": 20_000,
-    # A full queue is looked at again after this; the default of 1 s halved the speed of a replay.
+    # Pause before the client fetches again after a full queue. The default of 1 s halved the speed
+    # of a replay.
     "fetch.queue.backoff.ms": 50,
     "enable.partition.eof": False,
     "reconnect.backoff.ms": 50,
 }
 LOOK_TIMEOUT_S: Final = 3.0
-"""For each of a look's questions. One that fails is asked anew, by new clients."""
+"""Limit of each request of a look. A look that fails is repeated with new clients."""
 UNREACHABLE_EVERY_S: Final = 10.0
-"""A broker that stays away, or refuses this process, is tried again all the time, and each failure is told. It
-is a reason to look at the log once, and now and then; a new doubt before the last one is settled would never
-let it be."""
+"""Shortest time between two suspicions for an unreachable or refusing broker. The client retries
+all the time and reports each failure. Without this limit a new suspicion would come before the last
+one is answered, and the suspicion would never end."""
 _UNREACHABLE: Final = frozenset(
     {
         KafkaError._TRANSPORT,  # noqa: SLF001 - librdkafka's own names
@@ -96,7 +173,7 @@ _LOOKER: Final[dict[str, Any]] = {
     "fetch.message.max.bytes": 65_536,
     "queued.min.messages": 1,
 }
-"""One record is wanted, not what follows it."""
+"""Settings for the read of a single record, without the records behind it."""
 
 
 class TopicMissingError(KafkaException):
@@ -111,9 +188,9 @@ class TopicMissingError(KafkaException):
 
 
 class KafkaLog:
-    """One process's access to a topic of one partition; see the port for the contract.
+    """One process's access to a topic of one partition; ``port`` states the contract.
 
-    Make it inside the event loop that ``follow``'s callbacks are to run in.
+    Create it inside the event loop that runs the callbacks of ``follow``.
     """
 
     def __init__(self, brokers: Brokers, topic: str) -> None:
@@ -124,12 +201,13 @@ class KafkaLog:
         self._threads: list[threading.Thread] = []
         self._producer: Producer | None = None
         self._to_send: list[dict[str, Any]] = []
-        self._hand_over: HandOver | None = None
-        # A thread each: a caller that has gone away leaves its question running, and no two may be.
+        # One thread: the call of a cancelled caller continues to run, and a client must not run two
+        # calls at a time.
         self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
         self._refusals = Refusals()
         self._prober = Prober(brokers, self._stop, self._refusals)
-        # What reads the past asks for itself: a look, which a barrier waits for, must not stand behind it.
+        # Reads of the past have their own thread and prober: barriers wait for looks, and a look
+        # must not queue behind a long read.
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
         self._reading_prober = Prober(brokers, self._stop, self._refusals)
         self._reader: Consumer | None = None
@@ -145,7 +223,7 @@ class KafkaLog:
         return await self._loop.run_in_executor(self._asking, self._prober.end, self._topic)
 
     async def ends(self) -> Ends:
-        """Where the topic begins and ends. Raises TimeoutError."""
+        """Return first offset and end of the topic. Raises TimeoutError."""
         return await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
 
     async def look(self, offset: int | None) -> Look:
@@ -161,14 +239,15 @@ class KafkaLog:
         on_doubt: OnDoubt = ignore,
         has_room: HasRoom = always,
     ) -> None:
-        hand_over = HandOver(self._loop, offset, on_records, has_room, self._stop)
-        self._hand_over = hand_over
+        hand_over = HandOver(self._loop, on_records, self._stop)
         self._start_thread(self._follow, offset, hand_over, on_error, on_doubt, has_room)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         return await self._loop.run_in_executor(self._reading, self._read, offset, limit)
 
     async def close(self) -> None:
+        # The order matters: send before the producer's thread stops, and close the consumers only
+        # after the threads that use them have ended.
         self._send()
         self._stop.set()
         for thread in self._threads:
@@ -180,24 +259,28 @@ class KafkaLog:
         await asyncio.to_thread(self._close_consumers)
 
     def _send(self) -> None:
-        """Hand over what one turn of the loop appended: one batch costs the broker's thread one wake-up.
+        """Pass the records of one turn of the event loop to the producer, as one batch.
 
-        What the producer does not take, because too much is on its way, is lost; the contract allows it.
+        A batch wakes the broker's thread once. Records that do not fit into the producer's queue
+        are lost, as the contract of ``append`` allows.
         """
         batch, self._to_send = self._to_send, []
         if not batch:
             return
         producer = self._producer or self._start_producer()
-        if self._hand_over is not None and len(batch) <= MOST_REPORTED:
-            sent = Moment.now()
-            for each in batch:
-                each["callback"] = partial(
-                    _reported, self._refusals, self._hand_over, each["value"], sent
-                )
+        # The reader detects lost records. The first record still has a callback: a broker that
+        # refuses this process refuses the whole batch, and only a delivery report gives the reason.
+        batch[0]["callback"] = self._on_undelivered
         if producer.produce_batch(self._topic, batch, partition=0) < len(batch):
             refused = next(m["_error"] for m in batch if "_error" in m)
             if is_fatal(refused):
-                self._producer = None  # librdkafka wants a new one after such an error
+                self._producer = None  # librdkafka needs a new producer after such an error
+
+    def _on_undelivered(self, error: KafkaError | None, _: Message) -> None:
+        """Called for failures only (``delivery.report.only.error``)."""
+        if error is not None:
+            DELIVERIES.fail(self._topic, error)
+            self._refusals(error)
 
     def _start_thread(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name=f"log-{self._topic}", daemon=True)
@@ -213,7 +296,7 @@ class KafkaLog:
         while not self._stop.is_set() and producer is self._producer:
             try:
                 producer.poll(0.1)
-            except KafkaException as error:  # its end: what is appended makes another one
+            except KafkaException as error:  # a fatal error: the next append creates a producer
                 self._refusals.why(error)
                 return
 
@@ -236,8 +319,9 @@ class KafkaLog:
                 consumer.close()
 
     def _look(self, offset: int | None) -> Look:
-        """Raises TimeoutError, KafkaException. Clients that failed may hold on to a leader that is dead; that
-        the topic is not there is no failure of theirs.
+        """Look once, and drop the clients if that fails: they may keep asking a dead leader.
+
+        A missing topic is not a failure of the clients. Raises TimeoutError, KafkaException.
         """
         try:
             return self._look_once(offset)
@@ -258,12 +342,21 @@ class KafkaLog:
         if offset is None or offset >= end:
             return Look(topic_id, end, None)
         value = self._read_one(offset)
-        begin = 0 if value is not None else self._prober.ends(self._topic).begin
+        if value is not None:
+            return Look(topic_id, end, value, 0)
+        begin = self._prober.ends(self._topic).begin
+        if begin <= offset:
+            # The consumer may have delivered the error of the offset that was read before. A record
+            # that only seems to be gone would stop the reader, so ask once more.
+            value = self._read_one(offset)
         return Look(topic_id, end, value, begin)
 
     def _ask_topic_id(self) -> str:
-        """Of the controller's metadata, never of what a client remembers. Raises TopicMissingError."""
-        if self._admin is None:  # one with nothing to deliver has length 0, and is false
+        """Ask the brokers' metadata, not a client's cache, for the topic id.
+
+        Raises TopicMissingError, TimeoutError, KafkaException.
+        """
+        if self._admin is None:  # not its truth value: an idle client has length 0 and is false
             self._admin = AdminClient(self._client | {"error_cb": self._refusals})
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
@@ -277,10 +370,11 @@ class KafkaLog:
             raise
 
     def _read_one(self, offset: int) -> bytes | None:
-        """The record at the offset, from the leader of now; None when it is not there."""
+        """Return the record at the offset from the current leader; None when there is none."""
         if self._looker is None:
             self._looker = self._consumer(**_LOOKER)
         looker = self._looker
+        # Refresh the metadata: a cached leader may have been replaced, and its log may be older.
         looker.list_topics(self._topic, timeout=LOOK_TIMEOUT_S)
         looker.assign([TopicPartition(self._topic, 0, offset)])
         try:
@@ -299,7 +393,10 @@ class KafkaLog:
             looker.unassign()
 
     def _read(self, offset: int, limit: int) -> list[Record]:
-        """Raises OffsetGoneError, TimeoutError, KafkaException; the last two cost the client, as in a look."""
+        """Read once, and drop the client after a TimeoutError or KafkaException, as a look does.
+
+        Raises OffsetGoneError, TimeoutError, KafkaException.
+        """
         try:
             return self._read_once(offset, limit)
         except (KafkaException, TimeoutError):
@@ -319,7 +416,7 @@ class KafkaLog:
         if self._reader is None:
             self._reader = self._consumer(**{"fetch.wait.max.ms": 10})
         consumer, found = self._reader, list[Record]()
-        consumer.list_topics(self._topic, timeout=LOOK_TIMEOUT_S)  # who leads now
+        consumer.list_topics(self._topic, timeout=LOOK_TIMEOUT_S)  # refreshes the leader
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not found or found[-1].offset + 1 < end:
@@ -361,6 +458,8 @@ class KafkaLog:
             while not self._stop.is_set():
                 first = consumer.poll(0.2)
                 messages = [] if first is None else [first, *consumer.consume(FOLLOW_BATCH, 0)]
+                # Report the pause before the records: calls into the loop keep their order, so the
+                # reader holds back everything that arrived after the pause.
                 pause_s = pulse.beat()
                 if pause_s > LONGEST_PAUSE_S:
                     call_in(
@@ -370,36 +469,18 @@ class KafkaLog:
                     records = _records(messages, on_trouble)
                     if records:
                         hand_over.fetched(records)
+                    # Block this thread: the client's queue fills, and it stops fetching.
                     while not has_room() and not self._stop.wait(ROOM_POLL_S):
                         pass
-                    pulse.beat()  # waiting for whoever takes them is no pause
-        except Exception as error:  # whatever ends reading must be told
-            hand_over.end()
+                    pulse.beat()  # the wait for room is not a pause of the process
+        except Exception as error:  # any error that ends reading must reach the reader
             call_in(self._loop, on_error, error)
         finally:
             consumer.close()
 
 
-def _reported(
-    refusals: Refusals,
-    hand_over: HandOver,
-    value: bytes,
-    sent: Moment,
-    error: KafkaError | None,
-    message: Message,
-) -> None:
-    """A record that its producer gives up is no news here, unless it was refused: what became of it is read in
-    the log.
-    """
-    offset = message.offset()
-    if error is not None:
-        refusals(error)
-    elif offset is not None and offset >= 0:
-        hand_over.reported(offset, value, sent)
-
-
 def is_fatal(error: KafkaError) -> bool:
-    """Librdkafka wants a new client after such an error."""
+    """Return whether librdkafka needs a new client after this error."""
     return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's name
 
 
@@ -408,7 +489,7 @@ def _raise(error: KafkaError) -> None:
 
 
 def is_gone(error: KafkaError) -> bool:
-    """There is no record at the offset."""
+    """Return whether the error means that there is no record at the offset."""
     return error.code() in (
         KafkaError.OFFSET_OUT_OF_RANGE,
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
@@ -416,7 +497,10 @@ def is_gone(error: KafkaError) -> bool:
 
 
 def _records(batch: list[Message], on_trouble: Callable[[KafkaError], None]) -> list[Record]:
-    """Raises OffsetGoneError, and KafkaException for other errors that end the client."""
+    """Return the records of a batch, and pass errors that the client survives to ``on_trouble``.
+
+    Raises OffsetGoneError, and KafkaException for errors that end the client.
+    """
     found = list[Record]()
     for message in batch:
         error = message.error()

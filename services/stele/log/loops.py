@@ -1,4 +1,4 @@
-"""From threads, where clients of Kafka and disks wait, back into the event loop."""
+"""Pass calls and results from threads, where Kafka clients and disks block, to the event loop."""
 
 import asyncio
 import contextlib
@@ -12,18 +12,22 @@ T = TypeVar("T")
 def call_in(
     loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object
 ) -> None:
-    """Have the loop call it in a turn of its own. Once it has closed nobody is there to be told."""
+    """Call ``callback`` in the loop, from any thread. Does nothing once the loop has closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)
 
 
 def beside(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run it in a thread that the end of the process does not wait for: calls to brokers have no cancel."""
+    """Run ``work`` in a daemon thread; return a future with its result.
+
+    The end of the process does not wait for the thread, because calls to brokers cannot be
+    cancelled.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def finish(found: T) -> None:
-        if not done.done():
+        if not done.done():  # the caller may have cancelled it
             done.set_result(found)
 
     def fail(error: Exception) -> None:

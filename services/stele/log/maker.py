@@ -1,23 +1,17 @@
-"""Epochs' records: what a command becomes, decided on a state and encoded, no input or output."""
+"""Make the records of a command: decide it on a state and encode the result. Pure."""
 
 from collections.abc import Callable, Set
 from typing import Final
 
 import msgspec
 
-from stele.domain.commands import (
-    AnyCommand,
-    Envelope,
-    FoundCluster,
-    Rejection,
-    command_name,
-)
+from stele.domain.commands import Envelope, FoundCluster, Rejection, command_name
 from stele.domain.context import Decision as Decided
 from stele.domain.context import WorkedOut
 from stele.domain.decide import decide
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image
-from stele.domain.registry import required_features
+from stele.domain.registry import features_of
 from stele.log.apart import Made
 from stele.log.codec import encode_epoch
 from stele.log.flight import (
@@ -30,40 +24,43 @@ from stele.log.flight import (
 from stele.log.parts import PART_BYTES, in_parts
 
 NO_DIGEST: Final = bytes(16)
-"""Of a barrier, which is nobody's command."""
+"""The command digest of a barrier, which has no caller."""
 FEW_FACTS: Final = 16
-"""Of more a record is only made once it is known that they fit, each by itself."""
+"""Up to this many facts are encoded at once to see whether they fit into one record."""
 
 replace = msgspec.structs.replace
 
-Fill = Callable[[AnyCommand], AnyCommand]
-"""Completes a command with what its caller cannot know; the caller's own words stay what is digested."""
-
 
 class Ids(msgspec.Struct, frozen=True):
-    """Where a writer gets what it may not invent: state ids, its clock."""
+    """Sources of nondeterministic values for a writer: state ids and its clock."""
 
     next_state_id: Callable[[bytes], bytes]
+    """Return a new state id that is greater than the given one."""
     now_ms: Callable[[], int]
-
-
-def as_it_is(command: AnyCommand) -> AnyCommand:
-    return command
+    """The writer's clock, in milliseconds since 1970."""
 
 
 class RecordMaker:
-    """Of one writer, which neither reads nor decides what needs more than the ``supported`` features."""
+    """Makes the records of one writer, with the ``supported`` features only."""
 
-    def __init__(self, ids: Ids, supported: Set[str], fill: Fill = as_it_is) -> None:
+    def __init__(self, ids: Ids, supported: Set[str]) -> None:
         self._ids = ids
         self._supported = supported
-        self._fill = fill
 
     def made(
         self, envelope: Envelope, digest: bytes, tip: Image, begin: Image, read: Image
     ) -> Made:
-        """Decided on ``tip``, with images from ``begin`` on; changes nothing, and may run in a thread."""
+        """Decide a command on ``tip``; return its records and the image after each, from ``begin``.
+
+        ``read`` is the applied image, which the records name as their witness. A founding gets a new
+        log id, which is ordered by time as state ids are. Returns a rejection when the command is
+        refused, and the exception when it fails. Changes nothing, so it may run in a thread.
+        """
         try:
+            command = envelope.command
+            if isinstance(command, FoundCluster) and not command.log_id:
+                log_id = self._ids.next_state_id(NO_LOG).hex()
+                envelope = replace(envelope, command=replace(command, log_id=log_id))
             records = self._records(envelope, digest, tip, read)
             if isinstance(records, Rejection):
                 return records
@@ -74,7 +71,7 @@ class RecordMaker:
     def _records(
         self, envelope: Envelope, digest: bytes, tip: Image, read: Image
     ) -> Records | Rejection:
-        """What a command becomes: one record, or parts and the record that commits them."""
+        """Return the records of a command: one, or parts and the record that commits them."""
         at_ms, decided_on, worked_out = self._ids.now_ms(), tip, WorkedOut()
 
         def decide_after(epochs: int) -> Decided:
@@ -88,6 +85,8 @@ class RecordMaker:
             record = self.encode(tip, read, envelope, digest, tuple(facts), at_ms)
             if len(record[0]) <= PART_BYTES:
                 return [record]
+        # The command is decided again for each number of parts: facts name the epoch that makes
+        # them true, and ``worked_out`` keeps the costly results of the first decision.
         staging_id = self._ids.next_state_id(tip.state_id).hex()
         split = in_parts(facts, staging_id, decide_after, PART_BYTES)
         if isinstance(split, Rejection):
@@ -97,6 +96,7 @@ class RecordMaker:
         for part in parts:
             value, epoch = self.encode(tip, read, nobodys, NO_DIGEST, (part,), at_ms)
             records.append((value, epoch))
+            # Each part takes an epoch, so the next record must follow it.
             tip = replace(tip, epoch=epoch.epoch, state_id=epoch.state_id)
         records.append(self.encode(tip, read, envelope, digest, commit, at_ms))
         largest = max(len(value) for value, _ in records)
@@ -112,8 +112,11 @@ class RecordMaker:
         at_ms: int,
         state_id: bytes = b"",
     ) -> tuple[bytes, Epoch]:
-        """``read`` is what this writer has seen win, ``at_ms`` the time that was decided by, so that any reader
-        can decide again and compare.
+        """Encode the epoch after ``tip``; return its bytes and the epoch.
+
+        ``read`` is the last image that this writer has read, named as the witness. ``at_ms`` is the
+        time of the decision in milliseconds, so that any reader can decide again and compare.
+        ``state_id`` is a new id if empty.
         """
         epoch = Epoch(
             prev_state_id=tip.state_id,
@@ -130,13 +133,6 @@ class RecordMaker:
             reason=envelope.reason,
             origin=envelope.origin,
             at_ms=at_ms,
-            required_features=required_features(facts),
+            required_features=features_of(facts).required,
         )
         return encode_epoch(epoch), epoch
-
-    def filled(self, envelope: Envelope) -> Envelope:
-        """A command gets what ``fill`` knows, a founding the log's id too, time-ordered as state ids are."""
-        command = self._fill(envelope.command)
-        if isinstance(command, FoundCluster) and not command.log_id:
-            command = replace(command, log_id=self._ids.next_state_id(NO_LOG).hex())
-        return replace(envelope, command=command)

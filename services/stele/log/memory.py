@@ -1,4 +1,4 @@
-"""The log in memory, for unit tests and the simulator: the port's contract without a broker."""
+"""A log in memory for unit tests: the port's contract without a broker."""
 
 import asyncio
 import uuid
@@ -8,7 +8,7 @@ from stele.log.port import ROOM_POLL_S, HasRoom, Look, OnDoubt, OnRecords, Recor
 
 
 class MemoryPartition:
-    """What a broker holds: the records, and who follows them. Shared by any number of logs."""
+    """The records of a partition and its followers. Any number of logs share it."""
 
     def __init__(self) -> None:
         self.topic_id = uuid.uuid4().hex
@@ -21,17 +21,17 @@ class MemoryPartition:
         return record
 
     def recreate(self) -> None:
-        """A fault: the topic is deleted and made anew. Who follows it stays where he is."""
+        """Inject a fault: delete the topic and create it again. Followers keep their offsets."""
         self.topic_id = uuid.uuid4().hex
         self.records.clear()
 
     def truncate(self, end: int) -> None:
-        """A fault: the records from ``end`` on are lost."""
+        """Inject a fault: lose the records from ``end`` on."""
         del self.records[end:]
 
 
 class MemoryLog:
-    """One process's access to a partition. Records are delivered in later turns of the event loop."""
+    """One process's access to a partition. It delivers records in later turns of the event loop."""
 
     def __init__(self, partition: MemoryPartition) -> None:
         self._partition = partition
@@ -63,7 +63,7 @@ class MemoryLog:
         position, waiting = offset, list[Record]()
 
         def give(records: list[Record]) -> None:
-            """A consumer sees nothing before the offset where it stands."""
+            """Deliver records at or behind the consumer's position, and drop earlier ones."""
             nonlocal position
             fresh = [record for record in records if record.offset >= position]
             if not fresh:

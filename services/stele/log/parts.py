@@ -1,4 +1,4 @@
-"""Decisions that are too large for one record: parts, and the record that commits them (design, 1, rule 7)."""
+"""Split decisions too large for one record into parts and a commit (docs/design.md, rule 7)."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, cast
@@ -6,24 +6,27 @@ from typing import Final, cast
 from stele.domain.base import Rejection
 from stele.domain.context import Decision
 from stele.domain.facts import AnyFact
-from stele.domain.staging.facts import Part, PartsCommitted, StagedFact
+from stele.domain.staging import Part, PartsCommitted, StagedFact
 from stele.log.codec import fact_size
 
 PART_BYTES: Final = 4 * 1024 * 1024
-"""Of the facts of a record: half of what a record may have, so that a fact more does no harm."""
+"""Target size of the facts in one record, in bytes. It is half of the limit of a record, so one
+fact more still fits."""
 
 Facts = tuple[AnyFact, ...]
 DecideAfter = Callable[[int], Decision]
-"""Decides as it will be decided after so many more epochs."""
+"""Return the decision as it is after the given number of further epochs."""
 
 
 def in_parts(
     facts: Facts, staging_id: str, decide_after: DecideAfter, part_bytes: int
 ) -> tuple[list[Part], Facts] | Rejection:
-    """The parts of a large decision, and what the record that commits them holds.
+    """Split a decision into parts and the facts of the record that commits them.
 
-    Facts name the epoch that makes them true, which comes after the parts: so the command is decided again for
-    that epoch. Should it then need a part more, once more; a part less, and an empty one is sent.
+    Facts name the epoch that makes them true, which follows the parts. Therefore the command is
+    decided again for that epoch. If it then needs one more part, it is decided once more. If it
+    needs fewer, empty parts are sent. Returns a rejection when a later decision refuses the
+    command.
     """
     sizes = _Sizes()
     groups, parts = list(_groups(facts, part_bytes, sizes)), 0
@@ -45,20 +48,24 @@ def in_parts(
 
 
 class _Sizes:
-    """Bytes of facts. Most of those of the second decision are the very ones of the first."""
+    """Cache of the sizes of facts, in bytes.
+
+    Most facts of the second decision are the same objects as those of the first.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[AnyFact, int]] = {}
 
     def of(self, fact: AnyFact) -> int:
         known = self._known.get(id(fact))
+        # The fact is kept beside its size: a freed object could pass its id on to another fact.
         if known is None:
             known = self._known[id(fact)] = fact, fact_size(fact)
         return known[1]
 
 
 def _groups(facts: Facts, part_bytes: int, sizes: _Sizes) -> Iterator[Facts]:
-    """The facts in their order, each group at most so large unless it is a single fact."""
+    """Yield the facts in order, in groups of at most ``part_bytes`` unless it is a single fact."""
     group, size = list[AnyFact](), 0
     for fact in facts:
         more = sizes.of(fact)

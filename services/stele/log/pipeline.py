@@ -1,22 +1,31 @@
 """Writing the log: compare-and-swap by log order, many commits in flight, no input or output.
 
-The writer decides each command on the image as it will be once all its records in flight have won, and
-chains their state ids. A record answers its callers when the writer's own reader meets it. When a
-foreign record wins an epoch, the whole chain has lost: prev_state_ids never come back, so those records
-are losers wherever they land, and their commands are decided again under the same request ids.
+The writer decides each command on the tip: the image after all its records in flight have won. It
+chains the state ids of these records. Callers are answered when the writer's own reader reads the
+record. When a foreign record wins an epoch, the whole chain loses. A prev_state_id never returns,
+so these records lose wherever they land. Their commands are decided again under the same request
+ids.
 
-A request id is looked up first: on its way here, then among all that was decided. What was decided is
-answered from its epoch's own record, so whoever asks again is told exactly what the first was told. Refusals
-are records too: the barrier that they wait for carries them. What is not taken, since the log is frozen or the
-id too old, waits for a barrier only while that is not certain yet, and leaves no trace: a frozen log does not
-grow by what it does not take. What is too large for a record goes in parts, which nobody waits for, chained in
-flight with the record that commits them. What takes long to decide is decided apart, and what is asked
-meanwhile waits for that (``apart``). What lost is decided again, and what waits for another writer's turn is
-decided (``turns``), with the next ``flush``: once for all the records that are read together.
+Each request id is looked up first, in flight and then among all decisions. A decided command is
+answered from the record of its epoch, so a repeated command returns the first outcome. Refusals are
+recorded in the barrier that they wait for.
+
+A command that is not taken (log frozen, id too old) appends nothing, so a frozen log does not grow.
+It waits for a barrier only while the reason is not yet certain. A decision too large for one record
+goes in parts, chained in flight with the record that commits them. No caller waits for a part.
+
+The pipeline calls nobody. It returns a future for each command, and collects in ``Ready`` what its
+owner must do next: append records, read past decisions, run a large decision.
+
+Commands that arrive during a large decision wait for it (``apart``). Lost commands, and commands
+held for another writer's turn (``turns``), are decided with the next ``flush``, once for all records
+that are read together. See docs/design.md, rules 1 to 4, 7 and 9.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -31,143 +40,208 @@ from stele.domain.commands import (
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
-from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
+from stele.domain.requests.memory import Decision, decisions_of, refusal, rejection_of
 from stele.domain.requests.not_taken import BAD_ID, check_id, deleted, reused, unreadable
-from stele.log.apart import Apart, Deciding, Made, at_once, is_large
+from stele.log.apart import Deciding, Made, is_large
 from stele.log.codec import decode_epoch
 from stele.log.flight import (
     Barrier,
     Command,
     InFlight,
-    Reply,
+    Pending,
     Waiting,
     images_after,
     internal,
     outcome_of,
+    settle,
     size_of_refusal,
     why_not_taken,
 )
 from stele.log.fold import Fold
-from stele.log.maker import NO_DIGEST, Fill, Ids, RecordMaker, as_it_is
+from stele.log.maker import NO_DIGEST, Ids, RecordMaker
 from stele.log.turns import Turns
 
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
-"""Of the refusals that share a barrier: a caller of one does not wait for megabytes of others."""
+"""Limit of the refusals that share a barrier. It bounds the wait of a caller for other refusals."""
 
 replace = msgspec.structs.replace
 
-OnBug = Callable[[Envelope, Exception], None]
 Decisions = Mapping[str, Decision]
-Recall = Callable[[int, Callable[[Decisions | None], None]], None]
-"""Called with an epoch of the past; calls back, at once or later, with what it decided, or None when that
-cannot be read now."""
+"""The decisions of one epoch by request id."""
+
+
+class Ready(msgspec.Struct):
+    """What the owner of a pipeline must do next."""
+
+    records: list[bytes] = []
+    """Append them to the log, in this order. Appends may be lost, repeated or late."""
+    recalls: list[int] = []
+    """Read the decisions of these past epochs, and pass each to ``recalled``."""
+    deciding: Deciding | None = None
+    """Call its ``decide`` in a thread, and pass the result to ``decided``."""
+    bugs: list[tuple[Envelope, Exception]] = []
+    """Report these commands, which raised in the core. They are refused as ``internal``."""
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.recalls or self.deciding is not None or self.bugs)
 
 
 class CommitPipeline:
-    """One writer of one log. Feed it commands and records; take ``appends`` out and append them.
+    """One writer of one log: takes commands and records, makes records and answers callers.
 
-    ``append`` is called with each record in order. It may lose, double or delay them: that is what the
-    protocol is for. ``recall`` reads the past. A command that breaks the core is refused as ``internal`` and
-    told to ``on_bug``, so that it cannot take the commands of others down; without ``on_bug`` it raises.
-    ``apart`` makes decisions that take long.
+    After each call its owner takes ``take_ready`` and does what it says. The futures of ``submit``
+    and ``read_barrier`` belong to ``loop``.
     """
 
-    def __init__(
-        self,
-        fold: Fold,
-        append: Callable[[bytes], None],
-        ids: Ids,
-        recall: Recall,
-        on_bug: OnBug | None = None,
-        fill: Fill = as_it_is,
-        apart: Apart = at_once,
-    ) -> None:
+    def __init__(self, fold: Fold, ids: Ids, loop: asyncio.AbstractEventLoop) -> None:
         self.fold = fold
         self.redecided = 0
-        """Records that lost to a foreign one, so that their commands were decided again."""
+        """Count of records that lost to a foreign record; their commands were decided again."""
         self.bytes_in_flight = 0
-        self.recalling = 0
-        """Callers who wait for what the past says of their request id."""
-        self._on_bug = on_bug
-        self._append = append
         self._ids = ids
-        self._recall = recall
-        self._maker = RecordMaker(ids, fold.supported, fill)
-        self._apart = apart
+        self._loop = loop
+        self._maker = RecordMaker(ids, fold.supported)
+        self._ready = Ready()
+        self._recalling: dict[int, list[tuple[Waiting, frozenset[int]]]] = {}
+        """Commands that wait for a past epoch which may hold their request id, by that epoch, each
+        with the epochs that do not hold it.
+        """
         self._newest: tuple[int, bytes] = (0, b"")
-        """The last winner, which ``recall`` may not know yet."""
+        """Epoch and bytes of the last winner, which the owner may not be able to read yet."""
         self._in_flight: deque[InFlight] = deque()
         self._by_request: dict[str, Command] = {}
         self._open: Barrier | None = None
         self._deciding: Deciding | None = None
         self.turns = Turns()
         self._held: list[Waiting] = []
-        """Commands that lost, and behind them, in their order, those that have come since."""
-        self._held_readers: list[Reply] = []
+        """Commands that lost, followed by those that arrived later, in order of arrival."""
+        self._held_readers: list[Pending] = []
 
     @property
     def horizon_ms(self) -> int:
-        """An id that is not known, of this time or before, may have been decided; -1: there is none."""
+        """Horizon in milliseconds since 1970: an unknown id up to it may have been decided.
+
+        -1 while there is no horizon.
+        """
         decided = self.fold.image.decided
         return -1 if decided is None else decided.horizon_ms
 
     @property
     def held(self) -> int:
-        """What waits for a decision that is made apart, that one too, or to be decided with the next flush."""
+        """Count of commands and reads that wait for a slow decision or for the next ``flush``.
+
+        The command under decision counts too.
+        """
         deciding = 0 if self._deciding is None else len(self._deciding)
         return deciding + len(self._held) + len(self._held_readers)
 
     @property
+    def recalling(self) -> int:
+        """Count of commands that wait for a past epoch which may hold their request id."""
+        return sum(map(len, self._recalling.values()))
+
+    @property
     def in_flight(self) -> int:
-        """Records that were appended, or are about to be, and not met yet."""
-        return len(self._in_flight) + (self._open is not None)
+        """Count of records that are made but not yet read back, without the open barrier."""
+        return len(self._in_flight)
 
     @property
     def tip(self) -> Image:
-        """The image once everything in flight has won."""
+        """The image after everything in flight has won, including the open barrier."""
         if self._open is not None:
             return self._open.image
         return self._appended_tip()
 
-    def submit(self, envelope: Envelope, reply: Reply, problem: Rejection | None = None) -> None:
-        """Decide and append; ``reply`` is called once, when the outcome is certain. With a ``problem`` what was
-        not decided before is refused for that, and so is an id from the future.
+    def take_ready(self) -> Ready:
+        """Return what the owner must do now, and forget it."""
+        ready = self._ready
+        if ready:
+            self._ready = Ready()
+        return ready
+
+    def submit(
+        self, envelope: Envelope, problem: Rejection | None = None, digest: bytes = b""
+    ) -> Pending:
+        """Decide a command and make its record; the future ends when the outcome is certain.
+
+        With a ``problem``, an undecided command is not taken for that reason. The same holds for a
+        request id from the future. ``digest`` is that of the caller's command, if the command was
+        completed since.
         """
+        pending: Pending = self._loop.create_future()
         newest = self.tip.state_id
         of_id = check_id(envelope.request_id, newest, self._ids.now_ms(), self.horizon_ms)
         if of_id is not None and of_id.code == BAD_ID:
-            reply(self._not_taken(envelope, of_id))
-            return
-        digest = command_digest(envelope.command)
-        self._submit(Waiting(envelope, digest, reply, problem or of_id))
-
-    def read_barrier(self, reply: Reply) -> None:
-        """Answer when everything that was committed before this call is applied here.
-
-        Callers that come before the next ``flush`` share one NOOP.
-        """
-        if self._deciding is not None:
-            self._deciding.readers.append(reply)
-        elif self._is_holding():
-            self._held_readers.append(reply)
+            settle(pending, self._not_taken(envelope, of_id))
         else:
-            self._barrier().readers.append(reply)
+            digest = digest or command_digest(envelope.command)
+            self._submit(Waiting(envelope, digest, pending, problem or of_id))
+        return pending
+
+    def read_barrier(self) -> Pending:
+        """Return a future that ends when everything committed before this call is applied here.
+
+        Callers that arrive before the next ``flush`` share one NOOP.
+        """
+        pending: Pending = self._loop.create_future()
+        self._read_barrier(pending)
+        return pending
+
+    def recalled(self, epoch: int, decisions: Decisions | None) -> None:
+        """Continue with the commands that wait for the decisions of a past epoch.
+
+        None says that the epoch cannot be read now.
+        """
+        for waiting, unrelated in self._recalling.pop(epoch):
+            if decisions is None:
+                settle(waiting.pending, self._not_taken(waiting.envelope, unreadable(epoch)))
+                continue
+            found = decisions.get(waiting.envelope.request_id)
+            if found is None:
+                # Two ids may share the 40 bits of hash that the memory keeps.
+                self._submit(waiting, unrelated | {epoch})
+            else:
+                self._answer(waiting, found.digest, found.outcome)
+
+    def decided(self, deciding: Deciding, made: Made) -> None:
+        """Take the result of a large decision, and continue with the commands that waited for it.
+
+        The result is void if a foreign record has won meanwhile: the command is decided again.
+        """
+        if self._deciding is not deciding:
+            return
+        self._deciding = None
+        del self._by_request[deciding.command.request_id]
+        self._decided(deciding.command, made)
+        self._resume(deciding.held, deciding.readers)
+
+    def stop(self, error: Exception) -> None:
+        """Raise ``error`` in all callers, because no outcome will follow."""
+        self._hold_all()
+        recalling = [waiting for each in self._recalling.values() for waiting, _ in each]
+        pending = [waiting.pending for waiting in (*self._held, *recalling)]
+        for each in (*pending, *self._held_readers):
+            if not each.done():
+                each.set_exception(error)
+        self._held, self._held_readers, self._recalling = [], [], {}
 
     def flush(self) -> None:
-        """Decide what was held, and append the barrier with all who wait for it.
+        """Decide the held commands, and append the open barrier with everything that waits for it.
 
-        To be called after records too. A later reader needs a barrier of its own.
+        Call it after commands and after records. A read that arrives later needs its own barrier.
         """
         if self._is_holding() and not self.turns.gives_way:
             asked, self._held = self._held, []
             readers, self._held_readers = self._held_readers, []
-            self._go_on(asked, readers)
+            self._resume(asked, readers)
         if self._open is None:
             return
         opened, self._open = self._open, None
         facts = tuple(c.refused for c in opened.commands if c.refused is not None)
         noop = Envelope(request_id="", command=Noop())
         tip = self._appended_tip()
+        # The record keeps the state id that the barrier got when it was opened: records that were
+        # decided behind it already name that id as their prev_state_id.
         value, epoch = self._maker.encode(
             tip, self.fold.image, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
         )
@@ -175,12 +249,14 @@ class CommitPipeline:
         self._launch(InFlight(value, image, opened.commands, opened.readers, opened.not_taken))
 
     def on_record(self, offset: int, value: bytes) -> Epoch | None:
-        """Meet the next record of the log and answer whom it concerns.
+        """Apply the next record of the log, and answer the callers of a record of this writer.
 
-        Returns the epoch of a foreign winner. None for a loser, and for a winner of this writer, whose
-        image is known already; ``fold.image.epoch`` tells the two apart.
+        Return the epoch of a foreign winner. Return None for a loser, and for a winner of this
+        writer, because its image is already known. ``fold.image.epoch`` distinguishes these two.
         """
         head = self._in_flight[0] if self._in_flight else None
+        # Only the head can win, because every other record in flight follows the one before it. Its
+        # image was computed when it was decided, so it is adopted and not folded again.
         if head is not None and value == head.value:
             self.turns.won(value)
             self._won(offset)
@@ -192,26 +268,33 @@ class CommitPipeline:
             self.turns.another_won()
             self._newest = (epoch.epoch, value)
             if self._in_flight or self._open is not None or self._deciding is not None:
-                self._start_again()
+                self.redecided += len(self._in_flight)
+                self._hold_all()
         return epoch
 
     def resolve(self) -> None:
-        """Force the outcome of what is in flight: whoever wins this epoch, the head or this NOOP, ends it.
+        """Force an outcome of the records in flight by a NOOP on the last winner (rule 3).
 
-        Only a founding record can win the first epoch, so that one is sent again.
+        Either the head or this NOOP wins the next epoch, which decides the head. Only a founding
+        record can win the first epoch, so before that the founding record is sent again.
         """
         if self.fold.image.log_id == NO_LOG:
             if self._in_flight:
-                self._append(self._in_flight[0].value)
+                self._ready.records.append(self._in_flight[0].value)
             return
         noop = Envelope(request_id="", command=Noop())
         image = self.fold.image
         value, _ = self._maker.encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
         self.turns.appended(value)
-        self._append(value)
+        self._ready.records.append(value)
 
     def _submit(self, waiting: Waiting, unrelated: frozenset[int] = frozenset()) -> None:
-        """``unrelated`` are epochs of the past that turned out not to have decided this id."""
+        """Answer, hold or decide a command.
+
+        ``unrelated`` are past epochs that did not decide its id. The order matters: an id is looked
+        up in flight and in the past before anything can refuse it. Otherwise a repeated command
+        could get another outcome than the first.
+        """
         request_id = waiting.envelope.request_id
         on_its_way = self._by_request.get(request_id)
         if on_its_way is not None:
@@ -224,7 +307,7 @@ class CommitPipeline:
                 self._ask_the_past(waiting, unrelated, epoch)
                 return
         if waiting.problem is not None:
-            waiting.reply(self._not_taken(waiting.envelope, waiting.problem))
+            settle(waiting.pending, self._not_taken(waiting.envelope, waiting.problem))
             return
         if self._deciding is not None:
             self._deciding.held.append(waiting)
@@ -236,44 +319,44 @@ class CommitPipeline:
         if why_not_taken(tip, waiting.envelope) is None:
             self._decide(waiting, tip)
             return
+        # The tip may still lose. A reason that holds in the applied image is certain; any other
+        # must wait until the records in flight have won.
         certain = why_not_taken(self.fold.image, waiting.envelope)
         if certain is None:
             self._barrier().not_taken.append(waiting)
         else:
-            waiting.reply(self._not_taken(waiting.envelope, certain))
+            settle(waiting.pending, self._not_taken(waiting.envelope, certain))
+
+    def _read_barrier(self, pending: Pending) -> None:
+        if self._deciding is not None:
+            self._deciding.readers.append(pending)
+        elif self._is_holding():
+            self._held_readers.append(pending)
+        else:
+            self._barrier().readers.append(pending)
 
     def _ask_the_past(self, waiting: Waiting, unrelated: frozenset[int], epoch: int) -> None:
         if epoch <= self.fold.image.archive.trimmed_epoch:
-            waiting.reply(self._not_taken(waiting.envelope, deleted(epoch)))
+            settle(waiting.pending, self._not_taken(waiting.envelope, deleted(epoch)))
             return
-        self.recalling += 1
-
-        def answered(decisions: Decisions | None) -> None:
-            self.recalling -= 1
-            if decisions is None:
-                waiting.reply(self._not_taken(waiting.envelope, unreadable(epoch)))
-                return
-            found = decisions.get(waiting.envelope.request_id)
-            if found is None:
-                self._submit(waiting, unrelated | {epoch})
-            else:
-                self._answer(waiting, found.digest, found.outcome)
-
         newest, value = self._newest
+        if epoch not in self._recalling and epoch != newest:
+            self._ready.recalls.append(epoch)
+        self._recalling.setdefault(epoch, []).append((waiting, unrelated))
         if epoch == newest:
-            answered(decisions_of(decode_epoch(value)))
-        else:
-            self._recall(epoch, answered)
+            self.recalled(epoch, decisions_of(decode_epoch(value)))
 
     def _decide(self, waiting: Waiting, tip: Image) -> None:
-        envelope = self._maker.filled(waiting.envelope)
+        envelope = waiting.envelope
         command = Command(envelope.request_id, waiting.digest, [waiting])
         if is_large(tip, envelope.command):
             self.flush()
             if not self._is_forgotten(waiting):
                 self._decide_apart(command, envelope)
             return
-        # Behind a barrier the images are made anew.
+        # With an open barrier the images are only known after the flush, because its refusals
+        # change the memory of decided requests. That memory can grow on one version only, so the
+        # images that are discarded must not carry it.
         begin = tip if self._open is None else without_memory(tip)
         made = self._maker.made(envelope, waiting.digest, tip, begin, self.fold.image)
         if self._open is not None and isinstance(made, tuple):
@@ -284,8 +367,10 @@ class CommitPipeline:
         self._decided(command, made)
 
     def _is_forgotten(self, waiting: Waiting) -> bool:
-        """Whether an id is too old behind the barrier that was just appended, for the refusals which that
-        decides; then it waits until the barrier has won.
+        """Return whether the barrier that was just appended keeps this command from being taken.
+
+        Its refusals may have raised the horizon above the command's id. The command then waits
+        until the barrier has won.
         """
         if why_not_taken(self._appended_tip(), waiting.envelope) is None:
             return False
@@ -293,26 +378,19 @@ class CommitPipeline:
         return True
 
     def _decide_apart(self, command: Command, envelope: Envelope) -> None:
-        """Whatever is asked until it is decided waits, so that the state stays the newest."""
+        """Leave the decision of a large command to the owner.
+
+        All commands and reads that arrive meanwhile wait, so the state that it is decided on stays
+        the newest.
+        """
         tip, read = self._appended_tip(), self.fold.image
-        deciding = self._deciding = Deciding(command)
+        decide = partial(self._maker.made, envelope, command.digest, tip, tip, read)
+        self._deciding = self._ready.deciding = Deciding(command, decide)
         self._by_request[command.request_id] = command
-
-        def decided(made: Made) -> None:
-            if self._deciding is not deciding:
-                return  # a foreign record has won meanwhile, so it is decided again
-            self._deciding = None
-            del self._by_request[command.request_id]
-            self._decided(command, made)
-            self._go_on(deciding.held, deciding.readers)
-
-        self._apart(lambda: self._maker.made(envelope, command.digest, tip, tip, read), decided)
 
     def _decided(self, command: Command, made: Made) -> None:
         if isinstance(made, Exception):
-            if self._on_bug is None:
-                raise made
-            self._on_bug(command.callers[0].envelope, made)
+            self._ready.bugs.append((command.callers[0].envelope, made))
             made = internal(made)
         if isinstance(made, Rejection):
             self._refuse(command, made)
@@ -323,13 +401,13 @@ class CommitPipeline:
             self._launch(flight)
 
     def _refuse(self, command: Command, rejection: Rejection) -> None:
-        """A refusal too must rest on the newest state, so it waits behind a barrier, which records it.
+        """Record a refusal in the open barrier, which proves that it rests on the newest state.
 
-        A log that is not founded takes no barrier: there is nothing to decide on, and nothing was decided.
+        A log that is not founded takes no barrier. There the command is answered as not taken.
         """
         if self.tip.log_id == NO_LOG:
             for waiting in command.callers:
-                waiting.reply(self._not_taken(waiting.envelope, rejection))
+                settle(waiting.pending, self._not_taken(waiting.envelope, rejection))
             return
         barrier = self._barrier()
         fact = refusal(command.callers[0].envelope, command.digest, rejection)
@@ -357,7 +435,7 @@ class CommitPipeline:
         for command in flight.commands:
             self._by_request[command.request_id] = command
         self.turns.appended(flight.value)
-        self._append(flight.value)
+        self._ready.records.append(flight.value)
 
     def _won(self, offset: int) -> None:
         flight = self._in_flight.popleft()
@@ -365,10 +443,11 @@ class CommitPipeline:
         for command in flight.commands:
             del self._by_request[command.request_id]
         image = flight.image
+        # Adopt first: callers, and commands that were waiting, must see the image that won.
         self.fold.adopt(offset, flight.value, image)
         self._newest = (image.epoch, flight.value)
-        for reply in flight.readers:
-            reply(outcome_of("", image, None))
+        for pending in flight.readers:
+            settle(pending, outcome_of("", image, None))
         for command in flight.commands:
             fact = command.refused
             rejection = None if fact is None else rejection_of(fact)
@@ -379,26 +458,24 @@ class CommitPipeline:
             self._submit(waiting)
 
     def _answer(self, waiting: Waiting, digest: bytes, outcome: Outcome) -> None:
-        if waiting.digest == digest:
-            waiting.reply(outcome)
-        else:
-            waiting.reply(self._not_taken(waiting.envelope, reused(outcome.epoch)))
+        if waiting.digest != digest:
+            outcome = self._not_taken(waiting.envelope, reused(outcome.epoch))
+        settle(waiting.pending, outcome)
 
     def _not_taken(self, envelope: Envelope, rejection: Rejection) -> Outcome:
         outcome = outcome_of(envelope.request_id, self.fold.image, rejection)
         return replace(outcome, taken=False)
 
-    def _start_again(self) -> None:
-        """The commands of a lost chain are decided again, in their order, with the next flush."""
+    def _hold_all(self) -> None:
+        """Move the commands of a lost chain to the held ones, in order, for the next ``flush``."""
         lost, opened, deciding = self._in_flight, self._open, self._deciding
         self._in_flight, self._open, self._deciding = deque(), None, None
         self._by_request = {}
         self.bytes_in_flight = 0
-        self.redecided += len(lost)
         flights: list[InFlight | Barrier] = [*lost]
         if opened is not None:
             flights.append(opened)
-        asked, readers = list[Waiting](), list[Reply]()
+        asked, readers = list[Waiting](), list[Pending]()
         for flight in flights:
             for command in flight.commands:
                 asked += command.callers
@@ -407,14 +484,18 @@ class CommitPipeline:
         if deciding is not None:
             asked += (*deciding.command.callers, *deciding.held)
             readers += deciding.readers
+        # In front: commands that are already held arrived later than those of the lost chain.
         self._held[:0], self._held_readers[:0] = asked, readers
 
     def _is_holding(self) -> bool:
-        """Nothing is decided before the next flush."""
+        """Return whether new commands must be held until the next ``flush``.
+
+        While older commands are held, newer ones queue behind them to keep their order.
+        """
         return bool(self.turns.gives_way or self._held or self._held_readers)
 
-    def _go_on(self, asked: list[Waiting], readers: list[Reply]) -> None:
+    def _resume(self, asked: list[Waiting], readers: list[Pending]) -> None:
         for waiting in asked:
             self._submit(waiting)
-        for reply in readers:
-            self.read_barrier(reply)
+        for pending in readers:
+            self._read_barrier(pending)

@@ -1,36 +1,37 @@
-"""The log's port: one ordered partition of records, with holes in its offsets. Two adapters keep it.
+"""The port of a log: one ordered partition of records, with gaps in its offsets.
 
-The contract, which one suite holds against every adapter:
-``append`` never waits and promises nothing: the record may be lost, doubled or late, but records of one
-appender that arrive do so in their order. ``read`` gives every record from an offset on, in the order that
-all readers see. ``end_offset`` is at least the offset after every record that was durable before the call.
+Two adapters exist. One test suite checks this contract on every adapter. ``append`` never waits and
+guarantees no delivery. A record may be lost, duplicated or late, but the records of one appender
+that arrive keep their order. ``read`` returns every record from an offset on, in the order that all
+readers see. ``end_offset`` is at least the offset after every record that was durable before the
+call.
 """
 
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 ROOM_POLL_S: Final = 0.01
-"""How often adapters ask whether there is room again."""
+"""Interval at which adapters ask ``has_room`` while it is False."""
 
 
 class Record(NamedTuple):
-    """A record where it stands in the log."""
+    """A record with its offset in the log."""
 
     offset: int
     value: bytes
 
 
 class Look(NamedTuple):
-    """What the topic holds now, asked of the leader that it has now."""
+    """The state of the topic, as its current leader reports it."""
 
     topic_id: str
-    """What the brokers call the topic; a topic that is made anew has another. Empty: they have no ids."""
+    """The topic's id; a topic that is created again has another. Empty if brokers have no ids."""
     end: int
     """The offset after the last durable record."""
     value: bytes | None
-    """The record at the offset that was asked for; None when there is none."""
+    """The record at the requested offset; None when there is none."""
     begin: int = 0
-    """The first offset that the topic still holds; told when there is no such record."""
+    """The first offset that the topic still holds. It is set only when ``value`` is None."""
 
 
 OnRecords = Callable[[list[Record]], None]
@@ -39,41 +40,47 @@ HasRoom = Callable[[], bool]
 
 
 def ignore(reason: str) -> None:
-    """For readers that have no anchor to look at."""
+    """Ignore a suspicion, for readers without an anchor."""
 
 
 def always() -> bool:
-    """For readers that are done with records when they have been given them."""
+    """Return True, for readers that process records as they receive them."""
     return True
 
 
 class Ends(NamedTuple):
-    """Where a topic begins and ends."""
+    """First offset and end of a topic."""
 
     begin: int
-    """Offset of the oldest record that is still there."""
+    """Offset of the oldest record that the topic still holds."""
     end: int
-    """Offset after the newest record that no change of leader can take back."""
+    """Offset after the newest record that no change of leader can remove."""
 
 
 class LogPast(Protocol):
-    """What a log still holds."""
+    """Read access to the records that a log still holds."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        """At most ``limit`` records from ``offset`` on, up to the end at the time of the call."""
+        """Return at most ``limit`` records from ``offset``, up to the end at this time."""
 
 
 class Log(LogPast, Protocol):
     """One cluster's log, or any other topic of one partition."""
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
-        """Send a record off, or drop it when too many are on their way. Waits for nothing."""
+        """Send a record, or drop it when too many are in flight. Does not wait."""
 
     async def end_offset(self) -> int:
-        """The offset after the last durable record. Raises TimeoutError after the adapter's limit."""
+        """Return the offset after the last durable record.
+
+        Raises TimeoutError after the adapter's limit.
+        """
 
     async def look(self, offset: int | None) -> Look:
-        """The topic afresh, and the record at ``offset``. Raises TimeoutError, KafkaException."""
+        """Ask the brokers for the topic and the record at ``offset``.
+
+        Raises TimeoutError, KafkaException.
+        """
 
     def follow(
         self,
@@ -83,21 +90,21 @@ class Log(LogPast, Protocol):
         on_doubt: OnDoubt = ignore,
         has_room: HasRoom = always,
     ) -> None:
-        """Call ``on_records`` in the event loop with all records from ``offset`` on, as they come.
+        """Call ``on_records`` in the event loop with all records from ``offset``, as they arrive.
 
-        ``on_doubt`` is called, before any later records, when records may have been missed: an error of
-        the consumer, a connection that was made anew, a pause of the reading thread.
-        While ``has_room``, which any thread may ask, is false, nothing more is read ahead, and a few batches
-        at most are still handed over.
-        ``on_error`` is called once when following is over for good, such as an offset that is gone.
+        ``on_doubt`` is called when records may have been missed, before any later records. Causes
+        are an error of the consumer, a new connection, and a pause of the reading thread. While
+        ``has_room`` is False, nothing more is read ahead, and a few batches at most are delivered.
+        Any thread may call ``has_room``. ``on_error`` is called once when following has ended, for
+        example because the offset is gone.
         """
 
     async def close(self) -> None:
-        """Stop following and send what is buffered, within a time limit."""
+        """Stop following, and send the buffered records, within a time limit."""
 
 
 class EpochsLog(Log, Protocol):
-    """A log that tells where it begins, since it may be truncated."""
+    """A log that reports its first offset, because it may be truncated."""
 
     async def ends(self) -> Ends:
-        """Raises TimeoutError."""
+        """Return first offset and end. Raises TimeoutError."""

@@ -1,8 +1,9 @@
-"""How every process reads its log (design, section 1, rule 11).
+"""The reader of the log that every process uses (docs/design.md, rule 11).
 
-Records go to ``take`` one by one. When something is suspicious they are held back, so that nothing is
-applied and nothing acknowledged, until a look at the broker shows that the last winner is still where it
-was read. One look answers all suspicions up to its beginning, and at most one is under way.
+Records go to ``take`` one by one. While a suspicion is open, the reader holds records back: nothing
+is applied and nothing is acknowledged. A look at the broker ends the suspicion when the last winner
+is still where it was read. One look answers all suspicions raised before it began, and at most one
+look runs at a time.
 """
 
 import asyncio
@@ -15,40 +16,43 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.log.chain import PLAIN, STOPS, Anchor, Verdict, digest_of
+from stele.log.clocks import LONGEST_PAUSE_S, Lasting, Pulse
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
-from stele.log.fold import Fold, stopped_by
-from stele.log.incarnations import check_stray
-from stele.log.lasting import Lasting
+from stele.log.fold import Fold, check_stray, stopped_by
 from stele.log.port import HasRoom, Log, Look, Record, always
-from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
 LOOK_EVERY_S: Final = 2.0
+"""Interval of looks while nothing is suspicious."""
 LONGEST_WITHOUT_LOOK_S: Final = 8.0
+"""Time without a look after which the reader suspects that it missed records."""
 TICK_S: Final = 0.25
+"""Interval of the checks of the clocks and of the age of the last look."""
 RETRY_S: Final = 0.5
+"""Pause before a look that failed is repeated."""
 SHORT_LOG_S: Final = 8.0
-"""An end before the last winner may be told by a leader that was replaced; if it stays, winners are gone."""
+"""A replaced leader may report an end before the last winner. Later, the winner counts as lost."""
 QUIET_S: Final = 1.0
-"""A doubt that ends within this is no trouble to speak of."""
+"""A suspicion that ends within this time is not reported as trouble."""
 NEAR: Final = 64
-"""Places with no more records between them are read at once."""
+"""Two offsets at most this far apart are compared with one read."""
 MAX_STRAY_NAME_CHARS: Final = 200
 MOST_HELD: Final = 5000
-"""Records that are held back: then nothing more is read until the doubt is settled."""
+"""Limit of held records. At the limit nothing more is read until the suspicion ends."""
 DRAINED_AT_ONCE: Final = 500
-"""Records that were held back, and are taken before anything else in the process gets its turn."""
+"""Held records that are taken before other tasks of the event loop run."""
 
 Take = Callable[[int, bytes], None]
 OnStray = Callable[[int, str], None]
 
 
 class LogReader:
-    """Reads ``log`` into ``fold``, whose chain ``take`` must move. Make it inside the event loop.
+    """Reads ``log`` into ``fold``. Create it inside the event loop.
 
-    ``after`` is called when records were taken or a doubt has ended, ``fail`` once, when reading is over
-    for good; ``on_stray`` for each record of another log, with the name of its writer. Nothing more is read
-    while ``has_room`` says so.
+    ``take`` receives each record and must advance the chain of ``fold``. ``after`` is called when
+    records were taken or a suspicion has ended. ``fail`` is called once, when reading has ended
+    with an error. ``on_stray`` is called for each record of another log, with the name of its
+    writer. Reading pauses while ``has_room`` returns False.
     """
 
     def __init__(
@@ -62,11 +66,11 @@ class LogReader:
         has_room: HasRoom = always,
     ) -> None:
         self.doubt = ""
-        """Why it is not certain that this is the log that was read before; empty when it is."""
+        """The reason of the open suspicion; empty when there is none."""
         self.topic_id = ""
-        """What the brokers call the topic; empty before the first look, and where topics have no ids."""
+        """The topic's id. Empty before the first look, and with brokers that have no topic ids."""
         self.end: int | None = None
-        """The log's end at the last look."""
+        """The log's end at the last look; None before the first look."""
         self._log = log
         self._fold = fold
         self._take = take
@@ -77,6 +81,8 @@ class LogReader:
         self._loop = asyncio.get_running_loop()
         self._over = False
         self._held: deque[Record] = deque()
+        # Held records at the front that the last look covers. Others may not be skipped or end
+        # reading before a look that began after their arrival.
         self._verified = 0
         self._pulse = Pulse()
         self._doubted_s = 0.0
@@ -85,9 +91,9 @@ class LogReader:
         self._looked_s = time.monotonic()
         self._short = Lasting()
         self._cut = Lasting()
-        """Losers behind the last winner are not there, as it is told."""
+        """Duration for which records behind the last winner have been absent from the topic."""
         self._begin = 0
-        """The topic holds nothing before it, as it was told last."""
+        """The topic's first offset, as last reported."""
         self._looking = asyncio.Lock()
         self._next_look: asyncio.Task[Look] | None = None
         self._tasks = set[asyncio.Task[None]]()
@@ -96,29 +102,30 @@ class LogReader:
         self._certain.set()
 
     def start(self) -> None:
+        """Begin to follow the log behind the fold, with a look first if it begins at a snapshot."""
         self._log.follow(
             self._fold.next_offset, self._on_records, self._on_error, self.suspect, self._has_room
         )
         self._pulse.beat()
-        if (
-            len(self._fold.chain.recent) > 1
-        ):  # what stands before a snapshot was read by nobody here
+        # This process has not read the winners before a snapshot, so they are compared first.
+        if len(self._fold.chain.recent) > 1:
             self.suspect("it begins with a snapshot")
         self._tick()
 
     def stop(self) -> None:
+        """Take no more records, and cancel the reader's tasks."""
         self._over = True
         for task in self._tasks:
             task.cancel()
 
     @property
     def in_doubt(self) -> bool:
-        """Nothing may be acknowledged: there is a doubt, or records are held back by one."""
+        """True while nothing may be acknowledged: a suspicion is open, or records are held."""
         return bool(self.doubt or self._held)
 
     @property
     def trouble(self) -> str:
-        """A doubt that has lasted, in words for people; else empty."""
+        """Text for people on a suspicion that is older than ``QUIET_S``; empty otherwise."""
         if not self.in_doubt or time.monotonic() - self._since_s < QUIET_S:
             return ""
         if not self.doubt:
@@ -127,9 +134,11 @@ class LogReader:
         return f"It is not certain that the log is still the one that was read ({self.doubt}){why}"
 
     def suspect(self, reason: str) -> None:
-        """Hold everything back until a look that begins from now on has found the anchor."""
+        """Hold all records back until a look that begins after this call has found the anchor."""
         if self._over:
             return
+        # A look that is already under way does not answer this suspicion: ``_settle`` compares
+        # this time with the begin of the look.
         self._doubted_s = time.monotonic()
         if not self.doubt:
             self.doubt, self._unanswered = reason, ""
@@ -141,22 +150,25 @@ class LogReader:
             self._spawn(self._settle())
 
     def look_at_clocks(self) -> None:
-        """Call it before anything is acknowledged: a process that was stopped must look first."""
+        """Raise a suspicion if the process was paused. Call it before every acknowledgement."""
         pause_s = self._pulse.beat()
         if pause_s > LONGEST_PAUSE_S:
             self.suspect(f"this process was away for {pause_s:.1f} s")
 
     async def certain(self) -> None:
-        """Return when there is no doubt, or when reading is over."""
+        """Return when no suspicion is open, or when reading has ended."""
         await self._certain.wait()
 
     async def look(self) -> Look:
-        """What the broker holds at some moment after the call, with the anchor found intact.
+        """Look at the broker after this call, and check that the anchor is intact.
 
-        Callers share a look that has not begun. Raises TimeoutError, KafkaException, AnchorLostError,
-        TruncatedError when the topic was truncated behind the anchor, and OffsetGoneError when it is another
-        one and nothing was read of the one before.
+        Callers share a look that has not begun. Raises TimeoutError, KafkaException and
+        AnchorLostError. Raises TruncatedError when the topic was truncated behind the anchor.
+        Raises OffsetGoneError when the topic is another one and nothing was read of the earlier
+        one.
         """
+        # A look that has begun is not shared: it may have asked before the caller's event. The
+        # shield keeps the cancellation of one caller from ending the look of the others.
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_next(), name="look")
             self._next_look.add_done_callback(_retrieve)
@@ -170,6 +182,7 @@ class LogReader:
     def _on_records(self, records: list[Record]) -> None:
         if self._over:
             return
+        # Check the clocks before the records: they may have waited while the process was paused.
         self.look_at_clocks()
         if self.in_doubt:
             self._held.extend(records)
@@ -189,7 +202,7 @@ class LogReader:
         self._after()
 
     async def _drain(self) -> None:
-        """Take what was held back, up to a suspicion that came after the last look."""
+        """Take the held records, up to a new suspicion."""
         while self._held and not self._over and not self.doubt:
             self._drain_some()
             self._after()
@@ -202,6 +215,8 @@ class LogReader:
                 return
             offset, value = self._held[0]
             verdict = chain.judge(offset, value)
+            # A gap must be filled first. Other suspicious records need a look that began after
+            # they arrived; after that look the verdict is final.
             if verdict not in PLAIN and (verdict is Verdict.HOLE or self._verified <= 0):
                 self.suspect(_text(verdict, offset))
                 return
@@ -218,9 +233,11 @@ class LogReader:
                 self._take(offset, value)
 
     async def _fill_hole(self) -> None:
-        """Read again what is missing before the first record that is held back, and that record too: a leader
-        that does not give what was delivered has an old end, and cannot say that nothing stands before it.
-        Raises TimeoutError then, AnchorLostError when another record stands there.
+        """Read the records missing before the first held record, and that record, once more.
+
+        A leader that does not return the delivered record has an old end. Its answer does not prove
+        that the gap is empty. Raises TimeoutError then, and AnchorLostError when another record has
+        the offset.
         """
         chain = self._fold.chain
         while self._held and self._held[0].offset < chain.next_offset:
@@ -238,14 +255,17 @@ class LogReader:
                 chain.anchor, f"another record stands at offset {end} than was delivered"
             )
         found = [record for record in read if begin <= record.offset < end]
+        # The log was read again, so the offsets that are still missing hold no records.
         chain.jump(found[0].offset if found else end)
         self._held.extendleft(reversed(found))
         self._verified += len(found)
 
     def _on_error(self, error: Exception) -> None:
-        """Reading is over. An offset that is not there may be before the topic's beginning or behind its end: a
-        look at the anchor tells what became of the log. Where that is intact no winner was lost, and the error
-        says no more than that this reader must begin anew.
+        """Handle the end of reading.
+
+        A missing offset may be before the topic's beginning or behind its end. A look at the anchor
+        shows which. If the anchor is intact, no winner was lost, and this reader only has to start
+        again from a snapshot.
         """
         if not isinstance(error, OffsetGoneError):
             self._fail(error)
@@ -275,7 +295,7 @@ class LogReader:
                 try:
                     await self.look()
                     if self._doubted_s > began_s:
-                        continue
+                        continue  # a suspicion that is newer than the look needs another look
                     await self._compare_recent()
                     self._verified = held
                     await self._fill_hole()
@@ -284,6 +304,8 @@ class LogReader:
                     await asyncio.sleep(RETRY_S)
                     continue
                 if self._doubted_s <= began_s:
+                    # Records that arrive during the drain are held behind the others, so that the
+                    # order of the log is kept.
                     self.doubt = ""
                     await self._drain()
                     self._after()
@@ -297,6 +319,7 @@ class LogReader:
 
     async def _look_next(self) -> Look:
         async with self._looking:
+            # From here on the look has begun: callers that arrive now get the next one.
             self._next_look = None
             anchor, began_s = self._fold.chain.anchor, time.monotonic()
             look = await self._log.look(None if anchor is None else anchor.offset)
@@ -312,7 +335,7 @@ class LogReader:
         for known in (self._fold.image.topic_id, self.topic_id):
             if known and look.topic_id and look.topic_id != known:
                 text = f"the topic is another one, {look.topic_id} and not {known}"
-                if self._fold.chain.epoch == 0:  # nothing is held that could be lost
+                if self._fold.chain.epoch == 0:  # this reader holds no epoch that could be lost
                     raise OffsetGoneError(self._fold.chain.next_offset, f"{text}. Begin anew.")
                 raise self._lost(anchor, text)
         self.topic_id = look.topic_id
@@ -325,23 +348,26 @@ class LogReader:
             self._wait_for_leader(anchor, look)
         if look.value is None and look.begin > anchor.offset:
             raise TruncatedError(
-                anchor.offset, f"the topic begins at {look.begin} by now. Begin with a snapshot."
+                anchor.offset, f"the topic now begins at {look.begin}. Begin with a snapshot."
             )
-        raise self._lost(anchor, "another record stands there" if look.value else "it is gone")
+        raise self._lost(anchor, "another record is there" if look.value else "it is gone")
 
     async def _compare_recent(self) -> None:
-        """What was read last is where it was read. Where the topic lost its end, a record that was on its way
-        may land once more, at the very place where it stood: then the last winner is there alone. Where it lost
-        no more than losers, other records stand in their places, and who had read these reads none of them.
-        What is before the topic's beginning was kept elsewhere, and is not asked for. What is not given may be
-        hidden by an old leader.
+        """Check that the newest winners and skipped records are where they were read.
+
+        The anchor alone is not enough. When the topic loses its end, a record in flight may be
+        appended again at its old offset. Then only the last winner is there. When the topic loses
+        losers only, other records take their offsets, and this reader never reads those. Records
+        before the topic's beginning are in the archive and are not compared. An old leader may hide
+        records that it does not return.
+
         Raises AnchorLostError, OffsetGoneError, KafkaException, TimeoutError.
         """
         chain = self._fold.chain
         winners = [each for each in chain.recent if each.offset >= self._begin]
         begin = winners[0].offset if winners else self._begin
         passed = [each for each in chain.passed if each.offset >= begin]
-        if len(winners) < 2 and not passed:  # the last one was compared
+        if len(winners) < 2 and not passed:  # the look has compared the last winner
             return
         there = dict[int, bytes]()
         for first, last in _runs([each.offset for each in (*winners, *passed)]):
@@ -349,7 +375,7 @@ class LogReader:
                 read = await self._log.read(first, last - first + 1)
             except OffsetGoneError:
                 self._begin = max(self._begin, (await self._log.look(first)).begin)
-                raise TimeoutError(f"the topic begins at {self._begin} by now") from None
+                raise TimeoutError(f"the topic now begins at {self._begin}") from None
             there |= {record.offset: record.value for record in read}
 
         def is_another(each: Anchor) -> bool:
@@ -370,8 +396,10 @@ class LogReader:
         self._cut.over()
 
     def _wait_for_records(self, absent: int, newest: int) -> None:
-        """Raises TimeoutError while an old leader may hide what stands at offset ``absent``: up to the newest
-        winner, which is there, without limit.
+        """Raise TimeoutError while an old leader may hide the record at offset ``absent``.
+
+        Up to the newest winner, which is known to exist, this holds without limit. Behind it,
+        absent records count as lost after ``SHORT_LOG_S``.
         """
         if absent <= newest or self._cut.seen(time.monotonic()) < SHORT_LOG_S:
             text = f"offset {absent} was read, and is not read again"
@@ -380,7 +408,7 @@ class LogReader:
             raise TimeoutError(text)
 
     def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
-        """Raises TimeoutError while the end that was told may be an old one."""
+        """Raise TimeoutError while the reported end may come from an old leader."""
         if self._short.seen(time.monotonic()) < SHORT_LOG_S:
             text = f"the log ends at {look.end}, before the last winner at {anchor.offset}"
             if not self.doubt:
@@ -392,9 +420,9 @@ class LogReader:
         offset = chain.next_offset if anchor is None else anchor.offset
         return AnchorLostError(
             offset,
-            f"the last winner that was read, epoch {chain.epoch} of log {chain.log_id.hex()}, is not there any"
-            f" more: {why}. Nothing is acknowledged any more. Restore the topic from a copy that has it, or run"
-            " `stele recover`.",
+            f"the last winner that was read, epoch {chain.epoch} of log {chain.log_id.hex()}, is"
+            f" missing: {why}. Commands are no longer acknowledged. Restore the topic from a copy that has it,"
+            " or run `stele recover`.",
         )
 
     def _tick(self) -> None:
@@ -409,7 +437,8 @@ class LogReader:
         self._loop.call_later(TICK_S, self._tick)
 
     async def _look_in_passing(self) -> None:
-        """Steady state: records go on meanwhile."""
+        """Look at the broker while no suspicion is open; records are applied meanwhile."""
+        # A look without an answer raises no suspicion yet: ``_tick`` does after a longer time.
         with contextlib.suppress(KafkaException, TimeoutError):
             try:
                 await self.look()
@@ -431,7 +460,7 @@ class LogReader:
 
 
 def _runs(offsets: list[int]) -> list[tuple[int, int]]:
-    """First and last of those that are near to one another."""
+    """Return first and last offset of each group whose neighbours are within ``NEAR``."""
     runs = list[tuple[int, int]]()
     for offset in sorted(offsets):
         if runs and offset - runs[-1][1] <= NEAR:
@@ -442,7 +471,7 @@ def _runs(offsets: list[int]) -> list[tuple[int, int]]:
 
 
 def _retrieve(look: "asyncio.Task[Look]") -> None:
-    """Those who waited may have run out of time; then nobody else asks how it ended."""
+    """Retrieve the error of a look whose callers have all timed out, so asyncio does not log it."""
     if not look.cancelled():
         look.exception()
 
@@ -458,7 +487,7 @@ def _text(verdict: Verdict, offset: int) -> str:
 
 
 def _writer_of(value: bytes) -> str:
-    """Who wrote a stray, as far as it can be decoded."""
+    """Return actor and origin of a stray, as far as it can be decoded."""
     try:
         epoch = decode_epoch(value)
     except DecodeError as error:

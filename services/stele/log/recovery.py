@@ -1,10 +1,15 @@
-"""For whoever recovers a log: what winners tell, whether it was done already, and where readers begin.
+"""Functions for the recovery of a log (docs/decisions/027-recovery.md).
 
-The steps, which are the caller's: choose a history (``domain.recovery.histories``) and have its image; look
-through the topic for a recovery that is there (``first_recovery``) and take that one, if there is one; else
-append the record (``domain.recovery.record``) and look again, from the offset where the topic ended before. The
-first one in the log counts, whoever wrote it. From it and the image comes the ``Start`` of all readers
-(``start_after``), which goes into the snapshot that they begin with. No running reader crosses a recovery.
+The caller performs these steps:
+
+1. Choose a history (``domain.recovery.histories``) and load its image.
+2. Search the topic for an existing recovery (``first_recovery``), and use it if there is one.
+3. Otherwise append the record (``domain.recovery.record``). Search again, from the offset at which
+   the topic ended before. The first recovery in the log counts, whichever process wrote it.
+4. Derive the ``Start`` of all readers from it and the image (``start_after``). Write it into the
+   snapshot that readers start from.
+
+No running reader crosses a recovery.
 """
 
 from collections.abc import Iterable
@@ -12,17 +17,15 @@ from collections.abc import Iterable
 from stele.domain.image import Image
 from stele.log.chain import FROZEN, LOG_ID
 from stele.log.errors import CorruptRecordError, LaterLogError
-from stele.log.fold import Fold
-from stele.log.incarnations import goes_on_later, recovered_from
+from stele.log.fold import Fold, Start, goes_on_later, recovered_from
 from stele.log.port import Record
-from stele.log.start import Start
 
 
 def first_recovery(records: Iterable[Record], log_id: bytes) -> Record | None:
-    """The first record by which log ``log_id``, or one that came from it, goes on as another; None: not yet.
+    """Return the first record that recovers log ``log_id`` or a later log; None if there is none.
 
-    Raises UnknownSchemaError for a record of a later log that this build cannot read, LaterLogError for one
-    before which no recovery is found.
+    Raises UnknownSchemaError for a record of a later log that this build cannot read. Raises
+    LaterLogError for a record of a later log without a recovery before it.
     """
     for record in records:
         if recovered_from(log_id, *record) is not None:
@@ -41,10 +44,10 @@ def _later_log(log_id: bytes, later: bytes) -> str:
 
 
 def start_after(image: Image, recovery: Record) -> Start:
-    """Where readers of the recovered log begin: at its first epoch, made from the image of the last one before.
+    """Return the start of readers of the recovered log: the image after its first epoch.
 
-    Raises RecoveredError when the record goes on from another epoch than the image's, or from another log, and
-    ValueError when it is no recovery.
+    ``image`` is that of the last epoch before. Raises RecoveredError when the record continues
+    another epoch or another log than the image's, and ValueError when it is not a recovery.
     """
     fold = Fold(image, recovery.offset, across_recoveries=True)
     epoch = fold.offer(*recovery)
@@ -54,9 +57,9 @@ def start_after(image: Image, recovery: Record) -> Start:
 
 
 def states_of(winners: Iterable[Record]) -> dict[int, bytes]:
-    """State ids by epoch, as winners that follow each other tell them, the epoch before the first included.
+    """Return state ids by epoch from consecutive winners, including the epoch before the first.
 
-    Raises CorruptRecordError where one does not follow the one before it.
+    Raises CorruptRecordError when a winner does not follow the one before it.
     """
     states: dict[int, bytes] = {}
     newest = 0

@@ -1,7 +1,8 @@
-"""Avro schemas by name and by fingerprint. Writers use the newest; readers know all that ever were.
+"""Avro schemas by name and by fingerprint. Readers support every schema that was ever released.
 
-``schemas/*.avsc`` hold the newest of each; ``schemas/history/`` keeps older ones for ever, since records
-that were written with them stay in the log.
+``schemas/*.avsc`` hold the newest schema of each record. ``schemas/history/`` keeps all released
+ones permanently, because records that were written with them stay in the log (docs/design.md, rule
+14).
 """
 
 import os
@@ -18,11 +19,11 @@ from fastavro.schema import fingerprint, load_schema, to_parsing_canonical_form
 from stele.log.chain import MAGIC
 
 HEADER_BYTES: Final = 10
-"""``chain.MAGIC`` and eight bytes of fingerprint: Avro's single-object encoding."""
+"""Size of ``chain.MAGIC`` and the eight bytes of fingerprint: Avro's single-object encoding."""
 ORDER_FILE: Final = "order.txt"
-"""In the history: its files, the oldest release first."""
+"""File in the history that lists its files, the oldest release first."""
 INSTALLED: Final = Path("share", "stele", "schemas")
-"""Where a wheel puts them, in the folder of the environment."""
+"""Folder of the schemas that a wheel installs, relative to the environment."""
 
 _UNNAMED: Final = {
     *("null", "boolean", "int", "long", "float", "double", "bytes", "string"),
@@ -44,7 +45,10 @@ class SchemaSet(msgspec.Struct, frozen=True):
 
 
 def schema_folder() -> Path:
-    """``STELE_SCHEMAS``, else ``schemas`` of the source tree, else the folder that came with the package."""
+    """Return the folder of the schemas.
+
+    That is ``STELE_SCHEMAS``, else ``schemas`` of the source tree, else the installed folder.
+    """
     given = os.environ.get("STELE_SCHEMAS")
     if given:
         return Path(given)
@@ -53,14 +57,14 @@ def schema_folder() -> Path:
 
 
 def header_of(schema: Schema) -> bytes:
-    """The ten bytes before every record of this schema: magic and CRC-64-AVRO, little endian."""
+    """Return the ten bytes before each record of a schema: magic and CRC-64-AVRO, little endian."""
     canonical = to_parsing_canonical_form(schema)
     return MAGIC + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
 
 @cache
 def load_schemas(folder: Path | None = None) -> SchemaSet:
-    """All schemas of a folder and its ``history``. Raises FileNotFoundError with what to do."""
+    """Load all schemas of a folder and its ``history``. Raises FileNotFoundError with a hint."""
     folder = folder or schema_folder()
     files = sorted(folder.glob("*.avsc"))
     if not files:
@@ -74,7 +78,7 @@ def load_schemas(folder: Path | None = None) -> SchemaSet:
 
 
 def _releases(folder: Path, headers: dict[str, bytes]) -> dict[str, tuple[bytes, ...]]:
-    """The order of the history, which its file ``order.txt`` keeps: a line for each file, the oldest first."""
+    """Return the headers of all releases by record name, oldest first, from ``order.txt``."""
     order = folder / "history" / ORDER_FILE
     files = order.read_text().split() if order.exists() else []
     return {
@@ -96,12 +100,12 @@ def _name(schema: Schema) -> str:
 
 
 def history_file(folder: Path, name: str, header: bytes) -> Path:
-    """Where a schema is kept for ever once it has been released."""
+    """Return the file that keeps a schema permanently after its release."""
     return folder / "history" / f"{name.lower()}-{header[2:].hex()}.avsc"
 
 
 def _release(folder: Path) -> int:
-    """Keep the newest schemas for ever; a file that is there stays as it is."""
+    """Copy the newest schemas into the history and never replace a file; return an exit code."""
     (folder / "history").mkdir(exist_ok=True)
     for path in sorted(folder.glob("*.avsc")):
         schema = load_schema(path)
@@ -114,7 +118,10 @@ def _release(folder: Path) -> int:
 
 
 def _check(folder: Path) -> int:
-    """Every newest schema must stand in the history as it is, and read all that stand there."""
+    """Check that the history holds every newest schema, which must read all records of older ones.
+
+    Prints each flaw; returns an exit code.
+    """
     schemas = load_schemas(folder)
     order = folder / "history" / ORDER_FILE
     flaws = [
@@ -148,7 +155,7 @@ def _flaws_of_history(kept: Path, schema: Schema) -> list[str]:
 
 
 def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
-    """Fields that a record of an older schema has no value for, or one of another type."""
+    """Return a flaw for each field without a value in older records, or with another type there."""
     new = dict(records_of(schema))
     flaws = []
     for path in sorted((folder / "history").glob(f"{name.lower()}-*.avsc")):
@@ -168,7 +175,7 @@ def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
 
 
 def _kind(schema: Schema) -> str:
-    """Outermost: a primitive, ``array``, ``map``, ``union``, or ``named`` for all that has a name."""
+    """Return the outermost kind: a primitive, ``array``, ``map``, ``union``, or ``named``."""
     if isinstance(schema, list):
         return "union"
     kind = str(schema["type"] if isinstance(schema, dict) else schema)
@@ -176,7 +183,7 @@ def _kind(schema: Schema) -> str:
 
 
 def records_of(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:
-    """Name and fields of every record in a schema."""
+    """Yield name and fields of every record in a schema."""
     if isinstance(schema, list):
         for branch in schema:
             yield from records_of(branch)
@@ -191,7 +198,7 @@ def records_of(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:
 
 
 def _meaning(schema: Schema) -> Schema:
-    """A schema without its documentation, its defaults and what fastavro adds for itself."""
+    """Return a schema without documentation, defaults and the entries that fastavro adds."""
     if isinstance(schema, dict):
         return {
             key: _meaning(value)

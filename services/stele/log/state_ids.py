@@ -1,19 +1,24 @@
-"""State ids: 16 bytes like a UUID version 7, each greater than the one before (seed 003)."""
+"""State ids: 16 bytes like a UUID version 7, each greater than the one before.
+
+See docs/design.md, rule 1.
+
+Source: ScyllaDB, raft-in-scylla.md, "Using Group 0 to perform schema changes".
+"""
 
 from typing import Final
 
 STATE_ID_BYTES: Final = 16
 ENTROPY_BITS: Final = 74
-"""What is left of 128 behind the time, the version and the variant."""
+"""Random bits: 128 less those of the time, the version and the variant."""
 _VERSION_7: Final = 0x7 << 76
 _VARIANT: Final = 0b10 << 62
 
 
 def next_state_id(previous: bytes, now_ms: int, entropy: int) -> bytes:
-    """A state id of ``now_ms`` (milliseconds since 1970) that is greater than ``previous``.
+    """Return a state id of ``now_ms`` (milliseconds since 1970) that is greater than ``previous``.
 
-    ``entropy`` is ENTROPY_BITS random bits. A clock that stands behind the log does not matter: the id is then
-    the previous one plus a small random step, which two writers will not both choose.
+    ``entropy`` is ENTROPY_BITS random bits. The clock may be behind the log. The id is then the
+    previous one plus a small random step, which two writers are unlikely to choose both.
     """
     low = entropy & ((1 << 62) - 1)
     mid = (entropy >> 62) & 0xFFF

@@ -1,9 +1,10 @@
-"""Turns among writers of one log: who has been winning lets others win who have been losing.
+"""Turns of the writers of one log: a writer that wins pauses so that a losing writer can win.
 
-Safety needs none of this. But a writer that always has records in flight wins all epochs: what others append
-follows a state that this one's next record, which is in the log by then, has left behind. So whoever wins and
-meets a loser of somebody else appends nothing for a moment: then the other's record is the only one that
-follows the newest state.
+Safety does not depend on it. A writer that always has records in flight wins all epochs. A record
+of another writer follows a state that the next record in the log has already replaced. Therefore a
+writer that wins and reads the loser of another writer appends nothing for a short time. The other
+writer's next record is then the only one that follows the newest state. See docs/design.md, rule 9,
+and docs/decisions/068-writers-take-turns.md.
 """
 
 from typing import Final
@@ -11,35 +12,37 @@ from typing import Final
 from stele.log.chain import STATE_ID
 
 MOST_OWN: Final = 65_536
-"""Records of this writer that were appended and not met yet; those that never come are forgotten by and by."""
+"""Own records to remember until they are read. The oldest is dropped: lost records never come."""
 
 
 class Turns:
-    """One writer's. It is told of all that the writer appends and meets."""
+    """The turns of one writer. Call it for every record that the writer appends or reads."""
 
     def __init__(self) -> None:
         self.may_give_way = False
-        """Whoever sets it has to end it too where nobody else wins, by ``go_on``."""
+        """True while this writer may pause. The owner must call ``go_on`` if no other one wins."""
         self.gives_way = False
-        """Nothing is to be appended now."""
+        """True while the writer is paused: it must append nothing."""
         self._own: dict[bytes, None] = {}
         self._won_last = False
 
     def appended(self, value: bytes) -> None:
+        """Remember a record that this writer appends."""
         self._own[value[STATE_ID]] = None
         if len(self._own) > MOST_OWN:
             del self._own[next(iter(self._own))]
 
     def won(self, value: bytes) -> None:
-        """A record of this writer has won."""
+        """Note that a record of this writer has won."""
         self._own.pop(value[STATE_ID], None)
         self._won_last = True
 
     def another_won(self) -> None:
+        """Note that a record of another writer has won, which ends the pause."""
         self._won_last = self.gives_way = False
 
     def met_loser(self, value: bytes) -> None:
-        """Of this writer or of another."""
+        """Note a loser, and begin a pause if it is another writer's and this writer won last."""
         state_id = value[STATE_ID]
         if state_id in self._own:
             del self._own[state_id]
@@ -47,5 +50,5 @@ class Turns:
             self.gives_way = True
 
     def go_on(self) -> None:
-        """Nobody else has won meanwhile."""
+        """End the pause although no other writer has won."""
         self.gives_way = False

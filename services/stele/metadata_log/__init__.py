@@ -1,1 +1,3 @@
-"""metadata-log: takes commands over HTTP and from Kafka, decides, appends, answers; serves the past."""
+"""metadata-log: receives commands over HTTP and Kafka, decides, appends, answers, and serves the
+past.
+"""

@@ -5,33 +5,32 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from stele.domain.commits.restricted import restricted_text
+from stele.log.deliveries import refused_lately
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
-from stele.log.refusals import refused_lately
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
-from stele.metadata_log.topic_settings import TopicSettings, settings_of
+from stele.metadata_log.topic_settings import TopicSettings, differences_of
 from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import recent_records
 from stele.runtime.announce import announced
-from stele.runtime.brokers import wait_for_topics
 from stele.runtime.callers import callers_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health, build_app, serve
+from stele.runtime.kafka import wait_for_topics
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, run_service, started
 
 NAME = "metadata-log"
 
 
 @asynccontextmanager
 async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
-    """The writer on its way to the end of the log; then the commands topic is read too."""
+    """Run a writer that reads to the end of the log and then also consumes the commands topic."""
     await wait_for_topics(settings)
     topic, brokers = flow_topic(settings.cluster, "epochs"), settings.brokers
     epochs, past = KafkaLog(brokers, topic), KafkaLog(brokers, topic)
@@ -40,7 +39,10 @@ async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, 
         yield both
 
 
-def health_of(writer: Writer, commands: CommandsTopic, topic_trouble: str = "") -> Health:
+def health_of(writer: Writer, commands: CommandsTopic, *notices: str) -> Health:
+    """Return the health: the reason why the writer is unhealthy, or else the ``notices`` for
+    operators.
+    """
     reason = f"The log cannot be read any further: {writer.failure}" if writer.failure else ""
     reason = reason or commands.failure
     if not reason and not writer.ready:
@@ -51,29 +53,28 @@ def health_of(writer: Writer, commands: CommandsTopic, topic_trouble: str = "") 
         epoch=writer.image.epoch,
         state_id=writer.image.state_id.hex(),
         lag_epochs=writer.lag_records,
-        reason=reason or topic_trouble or restricted_text(writer.image.commits),
+        reason=reason or " ".join(filter(None, (restricted_text(writer.image.commits), *notices))),
     )
 
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, MetadataLogSettings)
     callers = callers_of(settings)
-    name = flow_topic(settings.cluster, "epochs")
-    topic = TopicSettings(name, settings_of(settings.brokers, name))
+    topics = TopicSettings(flow_topic(settings.cluster, "epochs"), differences_of(settings))
     async with (
         running(settings) as (writer, commands),
         announced(NAME, settings, lambda: writer.image, lambda: writer.ready),
-        topic.looked_at(),
+        topics.looked_at(),
     ):
         position = position_route(NAME, settings.instance_id, writer)
-        api = Api(writer, settings, lambda: topic.trouble or refused_lately(), callers)
+        api = Api(writer, settings, lambda: topics.trouble or refused_lately(), callers)
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],
             lambda: health_of(
-                writer, commands, topic.trouble or (callers.trouble() if callers else "")
+                writer, commands, topics.notice, callers.trouble() if callers else ""
             ),
-            direct=api.direct(),
+            plain=api.plain(),
         )
         await serve(app, settings, NAME, stop)
 

@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stele.domain.commands import AnyCommand, Envelope, Outcome, Rejection, command_name
+from stele.domain.commands import (
+    AnyCommand,
+    Envelope,
+    Outcome,
+    Rejection,
+    command_name,
+)
 from stele.runtime.request_ids import new_request_id
 
 if TYPE_CHECKING:

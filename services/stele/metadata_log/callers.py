@@ -1,20 +1,12 @@
-"""Who waits for a result: each is told once, in the turn in which it is known, or that its time is over."""
+"""Callers that wait for the reader: for an offset, or in vain."""
 
 import asyncio
-import time
-from collections.abc import Callable
-from math import inf
-
-from stele.domain.commands import Outcome
-from stele.log.flight import Reply
-
-Result = Outcome | Exception
-Tell = Callable[[Result], None]
 
 
 class ReaderStoppedError(Exception):
-    """The log cannot be read any further, so nothing can be decided. The text says why; ``failure`` is what the
-    reader met.
+    """The log cannot be read any further, so no command can be decided.
+
+    The text is the reason. ``failure`` is the reader's error.
     """
 
     def __init__(self, failure: Exception) -> None:
@@ -22,78 +14,36 @@ class ReaderStoppedError(Exception):
         self.failure = failure
 
 
-class Callers:
-    """Lives in one event loop."""
+class OffsetWaiters:
+    """The callers of one event loop that wait for the reader to reach an offset."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: dict[Tell, float] = {}
-        """Until when, by the monotonic clock."""
-        self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
-
-    def ask(self, ask: Callable[[Reply], None], tell: Tell, timeout_s: float) -> None:
-        """``tell`` is told what is replied to ``ask``. Raises what ``ask`` raises: then nothing is told."""
-        waiting = self._waiting
-
-        def reply(outcome: Outcome) -> None:
-            if waiting.pop(tell, None) is not None:
-                tell(outcome)
-
-        assert tell not in waiting, "one for each call"
-        waiting[tell] = time.monotonic() + timeout_s
-        try:
-            ask(reply)
-        except BaseException:
-            waiting.pop(tell, None)
-            raise
-
-    async def outcome(self, ask: Callable[[Reply], None]) -> Outcome:
-        """What is replied to ``ask``; whoever awaits it sets the limit."""
-        future: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def tell(result: Result) -> None:
-            if future.done():
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.ask(ask, tell, inf)
-        try:
-            return await future
-        finally:
-            self._waiting.pop(tell, None)
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def reached(self, offset: int, now: int) -> None:
-        """Return when all before ``offset`` was read; ``now`` is how far it is at the call."""
+        """Return when all records before ``offset`` were read.
+
+        ``now`` is the reader's offset at the call. Raises the error of ``stop``.
+        """
         if now < offset:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._at_offset.append((offset, future))
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((offset, future))
             await future
 
     def read_to(self, now: int) -> None:
-        """All before this offset was read."""
-        if not self._at_offset:
+        """Release the callers that wait for this offset or an earlier one: all records before it
+        were read.
+        """
+        if not self._waiting:
             return
-        for offset, future in self._at_offset:
+        for offset, future in self._waiting:
             if offset <= now and not future.done():
                 future.set_result(None)
-        self._at_offset = [(o, f) for o, f in self._at_offset if not f.done()]
-
-    def look_at_clock(self) -> None:
-        """Tell those whose time is over."""
-        self._tell(TimeoutError(), time.monotonic())
+        self._waiting = [(o, f) for o, f in self._waiting if not f.done()]
 
     def stop(self, error: Exception) -> None:
-        """There will be no results."""
-        self._tell(error, inf)
-        for _, future in self._at_offset:
+        """Raise ``error`` in all callers, because nothing more will be read."""
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
-        self._at_offset = []
-
-    def _tell(self, error: Exception, until_s: float) -> None:
-        for tell in [tell for tell, end_s in self._waiting.items() if end_s <= until_s]:
-            del self._waiting[tell]
-            tell(error)

@@ -1,15 +1,15 @@
 """Commands that come through Kafka: ``commands`` in, ``outcomes`` out, each keyed by request id.
 
-A consumer group hands the topic to one instance. An offset is committed only once the outcomes of all
-commands before it are on the broker, so a command may be read twice but never lost; that it has one outcome
-is the request id's work. Nothing in the topic stops the reading: what is no command is answered or counted.
+A consumer group assigns the topic to one instance. An offset is committed only once the outcomes of
+all commands before it are on the broker. A command may thus be read twice but is never lost. The
+request id ensures that it has one outcome. Malformed records are answered or counted, and never
+stop the reading.
 """
 
 import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -18,11 +18,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import Envelope, Outcome, Rejection
-from stele.log.codec import DecodeError, decode_envelope, encode_outcome
+from stele.log.codec import (
+    DecodeError,
+    SchemaIds,
+    decode_envelope,
+    encode_outcome,
+    schema_ids,
+    unframed,
+)
+from stele.log.deliveries import DELIVERIES, Refusals
+from stele.log.flight import Pending
 from stele.log.flows import flow_topic
-from stele.log.framing import SchemaIds, schema_ids, unframed
 from stele.log.loops import call_in
-from stele.log.refusals import Refusals
 from stele.metadata_log import metrics
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.settings import MetadataLogSettings
@@ -34,7 +41,7 @@ from stele.runtime.settings import ConfigurationError
 log: BoundLogger = get_logger(__name__)
 
 MAX_OUTSTANDING: Final = 2000
-"""Commands that were read and not answered yet; the rest waits in the topic."""
+"""Limit of commands that were read and not answered yet. The rest stays in the topic."""
 BATCH: Final = 500
 COMMIT_EVERY_S: Final = 0.5
 RETRY_BUSY_S: Final = 0.02
@@ -55,7 +62,10 @@ class Received(NamedTuple):
 
 
 class Progress:
-    """How far one partition is answered without a hole. Used by the consumer's thread alone."""
+    """Tracks up to which offset one partition is answered without a gap.
+
+    Used by the consumer's thread alone.
+    """
 
     def __init__(self) -> None:
         self._taken: deque[int] = deque()
@@ -73,7 +83,7 @@ class Progress:
 
     def done(self, offset: int) -> None:
         if not self._taken or offset < self._taken[0]:
-            return  # answered for a consumer that is gone
+            return  # an answer for a closed consumer
         self._done.add(offset)
         while self._taken and self._taken[0] in self._done:
             first = self._taken.popleft()
@@ -82,7 +92,7 @@ class Progress:
 
 
 class CommandsTopic:
-    """Feeds the writer from the topic. Make and start it in the writer's event loop."""
+    """Feeds the writer from the topic. Create and start it in the writer's event loop."""
 
     def __init__(self, settings: MetadataLogSettings, writer: Writer) -> None:
         self._writer = writer
@@ -93,7 +103,10 @@ class CommandsTopic:
         self._progress: dict[int, Progress] = {}
         self._to_send: list[dict[str, Any]] = []
         self._to_submit: deque[Received] = deque()
-        """What was read and not given to the writer yet, in its order; the event loop's own."""
+        """Records that were read but not submitted to the writer, in order.
+
+        Only the event loop uses it.
+        """
         self._settings = settings
         self._schema_ids = _schema_ids(settings)
         self._membership = Membership(self._stop)
@@ -103,7 +116,7 @@ class CommandsTopic:
 
     @property
     def failure(self) -> str:
-        """Why commands are not read; empty while they are, here or by another instance."""
+        """Reason why commands are not read. Empty while this or another instance reads them."""
         return self._membership.failure
 
     def start(self) -> None:
@@ -121,7 +134,10 @@ class CommandsTopic:
         self._producer.flush(FLUSH_TIMEOUT_S)
 
     def _read(self) -> None:
-        """The life of one consumer. Raises KafkaException; what it had not answered is read again."""
+        """Run one consumer until it ends.
+
+        Raises KafkaException. Commands without an outcome are read again.
+        """
         self._progress.clear()
         consumer = Consumer(
             _consumer_settings(self._settings) | {"error_cb": self._membership.refused}
@@ -134,6 +150,7 @@ class CommandsTopic:
                 if time.monotonic() - committed_s >= COMMIT_EVERY_S:
                     self._commit(consumer, asynchronous=True)
                     committed_s = time.monotonic()
+            # Flush first: only offsets whose outcomes are on the broker are committed.
             self._producer.flush(FLUSH_TIMEOUT_S)
             self._commit(consumer, asynchronous=False)
         finally:
@@ -157,7 +174,10 @@ class CommandsTopic:
         call_in(self._loop, self._submit, batch)
 
     def _received(self, consumer: Consumer, message: Message) -> Received | None:
-        """Raises KafkaException for what ends the consumer."""
+        """Return the record, or None for a passing error.
+
+        Raises KafkaException for an error that ends the consumer.
+        """
         error = message.error()
         if error is not None:
             self._membership.look_at(consumer, error)
@@ -186,6 +206,7 @@ class CommandsTopic:
             log.warning("offsets of commands were not committed", why=str(error))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # Commit before the next owner starts, or it reads commands that are answered already.
         self._commit(consumer, asynchronous=False)
         self._lost(consumer, partitions)
 
@@ -202,8 +223,12 @@ class CommandsTopic:
         error: KafkaError | None,
         _: Message,
     ) -> None:
-        """Called by ``poll`` of the producer, which only this thread calls."""
+        """Handle a delivery report.
+
+        Only ``poll`` of the producer calls it, and only this thread calls ``poll``.
+        """
         if error is not None:
+            DELIVERIES.fail(self._outcomes, error)
             self._refusals(error)
             log.warning(
                 "an outcome was not delivered; sending again", request_id=key, why=str(error)
@@ -217,7 +242,10 @@ class CommandsTopic:
     # -- the event loop --
 
     def _submit(self, batch: list[Received]) -> None:
-        """Commands keep their order: while the writer is busy, later ones wait behind earlier ones."""
+        """Submit commands in order.
+
+        While the writer is busy, later ones queue behind earlier ones.
+        """
         waits = bool(self._to_submit)
         self._to_submit.extend(batch)
         if not waits:
@@ -231,7 +259,7 @@ class CommandsTopic:
                 self._loop.call_later(RETRY_BUSY_S, self._submit_all)
                 return
             except ReaderStoppedError:
-                return  # the topic keeps them for an instance that can read the log
+                return  # they stay in the topic for an instance that can read the log
             self._to_submit.popleft()
 
     def _submit_one(self, received: Received) -> None:
@@ -240,20 +268,32 @@ class CommandsTopic:
         except DecodeError as error:
             self._refuse(received, error)
             return
-        reply: Callable[[Outcome], None] = partial(self._reply, received.partition, received.offset)
-        self._writer.submit(envelope, reply)
+        pending = self._writer.submit(envelope)
+        pending.add_done_callback(partial(self._reply, received.partition, received.offset))
 
-    def _reply(self, partition: int, offset: int, outcome: Outcome) -> None:
+    def _reply(self, partition: int, offset: int, pending: Pending) -> None:
+        if pending.cancelled():
+            return
+        error = pending.exception()
+        if error is not None:
+            # The command stays in the topic, for an instance that can read the log.
+            if not isinstance(error, ReaderStoppedError):
+                log.error("a command has no outcome", offset=offset, exc_info=error)
+            return
+        outcome = pending.result()
         if (
             len(outcome.request_id) > MAX_KEY_CHARS
-        ):  # no id of ours, and what repeats it may not fit
+        ):  # not an id of ours, and echoing it may exceed limits
             outcome = msgspec.structs.replace(
                 outcome, request_id=outcome.request_id[:MAX_KEY_CHARS]
             )
         self._send(partition, offset, outcome.request_id, encode_outcome(outcome))
 
     def _refuse(self, received: Received, error: DecodeError) -> None:
-        """What is no command is answered when its key says to whom, and never blocks the topic."""
+        """Answer a record that is no command, if its key can be a request id.
+
+        It never blocks the topic.
+        """
         request_id = _text(received.key)
         metrics.malformed_commands.labels("yes" if request_id else "no").inc()
         log.warning(
@@ -289,7 +329,7 @@ class CommandsTopic:
         self._to_send.append({"value": value, "key": key.encode(), "callback": on_delivery})
 
     def _produce(self) -> None:
-        """Hand over the outcomes of one turn of the loop as one batch; what is not taken waits."""
+        """Hand over the outcomes of one turn of the loop as one batch. The rest is retried."""
         batch, self._to_send = self._to_send, []
         if self._producer.produce_batch(self._outcomes, batch) < len(batch):
             left = [message for message in batch if message.pop("_error", None) is not None]
@@ -302,7 +342,7 @@ class CommandsTopic:
 
 
 def _schema_ids(settings: MetadataLogSettings) -> SchemaIds:
-    """Raises ConfigurationError."""
+    """Parse the schema ids of the settings. Raises ConfigurationError."""
     try:
         return schema_ids(settings.command_schema_ids, Envelope.__name__)
     except ValueError as error:
@@ -310,7 +350,7 @@ def _schema_ids(settings: MetadataLogSettings) -> SchemaIds:
 
 
 def _text(key: bytes | None) -> str:
-    """The key as a request id; empty when it cannot be one."""
+    """Return the key as a request id; empty when it cannot be one."""
     text = (key or b"").decode(errors="replace")
     return text if len(text) <= MAX_KEY_CHARS else ""
 
@@ -339,7 +379,8 @@ def _producer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
         "acks": "all",
         "enable.idempotence": True,
         "linger.ms": 0,
-        # What is answered while a batch is on its way makes up the next one: a fifth more under load.
+        # Outcomes that arrive while a batch is in flight form the next batch: a fifth more under
+        # load.
         "max.in.flight": 1,
         "delivery.timeout.ms": int(settings.kafka_timeout_s * 1000),
         "partitioner": "murmur2_random",

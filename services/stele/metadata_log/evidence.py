@@ -1,7 +1,7 @@
-"""Whether an empty log had a cluster before: then it is not founded anew (docs/decisions/006).
+"""Evidence that an empty log belonged to a cluster, which prevents founding (docs/decisions/006).
 
-Cheap and sound, not complete: what is found proves an older cluster; finding nothing proves nothing. What
-catch-up replicas hold is asked for in ``founding``.
+The check is cheap and sound, but not complete. Evidence proves an older cluster; its absence proves
+none. ``founding`` asks the catch-up replicas.
 """
 
 import asyncio
@@ -17,14 +17,17 @@ from stele.runtime.logs import get_logger
 log: BoundLogger = get_logger(__name__)
 
 GUARD_KEY: Final = "stele:{{{cluster}}}:guard"
-"""Written by the session guard, for clusters alone; see its ``check.guard_key``."""
+"""Key that the session-guard writes only for a founded cluster; see ``check.guard_key``."""
 REDIS_TIMEOUT_S: Final = 2.0
 TELLING_FLOWS: Final = ("orders", "placements")
-"""Topics that are written for a founded cluster alone. Commands and outcomes come before, and acks may."""
+"""Topics that are written only for a founded cluster.
+
+Commands, outcomes and perhaps acks come earlier.
+"""
 
 
 async def older_cluster(settings: MetadataLogSettings) -> str:
-    """What tells of an older cluster of this name, in words; empty when nothing does.
+    """Return evidence of an older cluster of this name, as text; empty when there is none.
 
     Raises TimeoutError when the brokers do not answer.
     """
@@ -32,15 +35,17 @@ async def older_cluster(settings: MetadataLogSettings) -> str:
 
 
 async def _in_redis(settings: MetadataLogSettings) -> str:
-    """A Redis that is away is no reason to wait: its keys expire, and the topics are asked too."""
-    # A fifth of what a start costs, and most starts find a log that is not empty.
-    from redis.asyncio import Redis  # noqa: PLC0415
+    """Look for the guard's key.
+
+    An unavailable Redis does not block: keys expire, and the topics are checked too.
+    """
+    # Importing it takes a fifth of a start, and most starts find a log that is not empty.
     from redis.exceptions import RedisError  # noqa: PLC0415
 
+    from stele.runtime.redis import connect_redis  # noqa: PLC0415
+
     key = GUARD_KEY.format(cluster=settings.cluster)
-    redis = Redis.from_url(
-        settings.redis_url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
-    )
+    redis = connect_redis(settings, REDIS_TIMEOUT_S)
     try:
         known = await redis.hget(key, "cluster_id")
     except (RedisError, OSError) as error:

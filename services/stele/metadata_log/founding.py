@@ -1,4 +1,7 @@
-"""Founding: who asks for it, and what it is refused for. An empty topic alone is no new cluster."""
+"""Founding: its command, and the reasons to refuse it.
+
+An empty topic alone does not mean a new cluster.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -11,12 +14,12 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.catch_up import CatchUp
 
 WHAT_TO_DO: Final = (
-    "`stele recover` goes on from what a catch-up replica holds; or look for the right topic, or restore it."
-    " For a new cluster take another name, or delete what is left of the old one."
+    "`stele recover` continues from a catch-up replica; or look for the right topic, or restore it."
+    " For a new cluster use another name, or delete the rest of the old one."
 )
 
 OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
-"""What tells of an older cluster, in words; see ``evidence``."""
+"""Returns evidence of an older cluster as text; see ``evidence``."""
 
 
 async def nothing_older(_: MetadataLogSettings) -> str:
@@ -24,8 +27,10 @@ async def nothing_older(_: MetadataLogSettings) -> str:
 
 
 async def older_in_replicas(catch_up: CatchUp, cluster: str) -> str:
-    """What a replica holds of this cluster, in words. It may have come since this process was started, as the
-    folder of a backup. One that does not answer is no reason to wait; neither is one of another cluster.
+    """Return evidence that a replica holds epochs of this cluster, as text.
+
+    It may have appeared since this process started, as a restored folder. Replicas that do not
+    answer, and those of another cluster, do not block founding.
     """
     held = [
         (answer.log_id, answer.epoch, answer.replica_id, url)
@@ -39,7 +44,10 @@ async def older_in_replicas(catch_up: CatchUp, cluster: str) -> str:
 
 
 def founding(settings: MetadataLogSettings) -> Envelope:
-    """All instances use one request id: whichever is first, the cluster is made once."""
+    """Return the founding command.
+
+    All instances use one request id, so the cluster is created once.
+    """
     return Envelope(
         request_id=named(f"found-{settings.cluster}"),
         command=FoundCluster(),
@@ -67,7 +75,7 @@ def refused_for(envelope: Envelope, older: str) -> Outcome:
 
 
 def meant_for_another(envelope: Envelope, image: Image) -> Rejection | None:
-    """Why a command that names a log is not taken in this one; None when it is meant for it."""
+    """Return a rejection when the command names another log, else None."""
     if envelope.log_id in ("", image.log_id.hex()):
         return None
     return Rejection(

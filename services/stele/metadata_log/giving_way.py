@@ -1,4 +1,4 @@
-"""For how long a writer lets others win (``log.turns``), and how often, where nobody takes the turn."""
+"""Backoff between writers: how long and how often a writer lets others win (``log.turns``)."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,14 +8,17 @@ from stele.log.turns import Turns
 
 FIRST_WINDOW_S: Final = 0.1
 LONGEST_WINDOW_S: Final = 1.0
-"""The other one has to read all that has won, and to append; how long that takes it nobody knows."""
+"""Longest turn for another writer.
+
+It must read all that has won, and append, which may take long.
+"""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 10.0
-"""After a turn that nobody took: the loser may have been the last record of a writer that is dead."""
+"""Longest pause after an unused turn: the loser may have been the last record of a dead writer."""
 
 
 class GivingWay:
-    """Ends the turns of others. ``go_on`` has what waits appended. Lives in the event loop."""
+    """Ends the turns of other writers. ``go_on`` appends what waits. Lives in the event loop."""
 
     def __init__(
         self, turns: Turns, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]
@@ -28,11 +31,14 @@ class GivingWay:
         turns.may_give_way = True
 
     def look(self, in_flight: int) -> None:
-        """After each change. The time of others begins once nothing of this writer is in flight."""
+        """Update the timer after each change.
+
+        Another writer's turn starts once this writer has no record in flight.
+        """
         if self._turns.gives_way and self._timer is None and not in_flight:
             self._timer = self._loop.call_later(self._window_s, self._in_vain)
         elif self._timer is not None and not self._turns.gives_way and self._turns.may_give_way:
-            self.close()  # the turn was taken
+            self.close()  # another writer used the turn
             self._pause_s = FIRST_PAUSE_S
 
     def close(self) -> None:

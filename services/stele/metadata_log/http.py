@@ -1,4 +1,4 @@
-"""The HTTP side of metadata-log: commands in, state, epochs and differences out."""
+"""The HTTP API of metadata-log: commands in, state, epochs and differences out."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,18 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.domain.commands import Envelope, Outcome
+from stele.domain.commands import Outcome
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests import not_taken
 from stele.domain.snapshot import state_hash
-from stele.domain.staging.image import of_names
+from stele.domain.staging import of_names
 from stele.domain.view import diff
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError, told
 from stele.log.kafka import TopicMissingError
 from stele.metadata_log.api import CommandRequest, outcome_answer
-from stele.metadata_log.callers import ReaderStoppedError, Result, Tell
+from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import Pages
 from stele.metadata_log.questions import (
@@ -36,25 +36,25 @@ from stele.metadata_log.questions import (
     resumed_after,
 )
 from stele.metadata_log.reads import Reads
+from stele.metadata_log.schema_request import SchemaRequest
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.state import dump_of, state_parts
 from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, Writer
-from stele.runtime.anew import is_lasting
 from stele.runtime.answers.errors import LASTING, ErrorBody
-from stele.runtime.callers import Callers
+from stele.runtime.callers import Caller, Callers
 from stele.runtime.http import (
     Answer,
-    Direct,
     ErrorCode,
     HttpError,
     JsonResponse,
-    Respond,
+    PlainHandler,
     json_answer,
     parse_json,
 )
 from stele.runtime.http_encoding import etag_of, not_modified, respond, respond_in_pieces
+from stele.runtime.starting import is_lasting
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
@@ -72,14 +72,16 @@ NOT_TAKEN: Final = {
     not_taken.FROZEN: 423,
     not_taken.SINGLE_USER: 423,
 }
-"""HTTP status of a command that was not taken."""
+"""HTTP status by the code of a command that was not taken."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The handlers, and what they share. ``topic_trouble`` says what is wrong with the log's topic; without
-    ``callers`` whoever asks is believed.
+    """The request handlers and their shared state.
+
+    ``topic_trouble`` returns what is wrong with the log's topic. Without ``callers`` no request is
+    authenticated.
     """
 
     def __init__(
@@ -99,11 +101,10 @@ class Api:
         self._searching = Searching(writer)
         self._encoding = asyncio.Lock()
         self._comparing = asyncio.Lock()
-        self._patient = set[asyncio.Task[None]]()
         self._hash: tuple[bytes, str] = (b"", "")
 
     def routes(self) -> list[Route]:
-        """All routes of the service but those that every service has."""
+        """Return the routes of this service, without those that every service has."""
         handlers: dict[str, Handler] = {
             **self._pages.handlers(),
             "/v1/state": self.get_state,
@@ -122,44 +123,32 @@ class Api:
             Route("/openapi.json", self.get_openapi, methods=["GET"]),
         ]
 
-    def direct(self) -> dict[str, Direct]:
-        """The path that takes commands."""
-        return {"/v1/commands": self.post_command}
+    def plain(self) -> dict[str, PlainHandler]:
+        """Return the handlers that run before Starlette: the path that takes commands."""
+        return {"/v1/commands": self.post_command, "/v1/schema": self.post_schema}
 
-    def post_command(self, body: bytes, authorization: str, respond: Respond) -> None:
-        """Nothing of the body is looked at on behalf of somebody unknown."""
+    async def post_command(self, body: bytes, authorization: str) -> Answer:
+        """Decide a command and answer with its outcome.
+
+        The token is checked before the body is parsed.
+        """
         caller = None if self._callers is None else self._callers.who(authorization)
-        envelope = parse_json(body, CommandRequest).envelope(self._writer.horizon_ms, caller)
-        request_id = envelope.request_id
+        return await self._commit(parse_json(body, CommandRequest), caller)
 
-        def tell(result: Result) -> None:
-            respond(lambda: self._answer(request_id, result))
+    async def post_schema(self, body: bytes, authorization: str) -> Answer:
+        """Decide a batch of schema changes, as the command ``alter_schema``."""
+        caller = None if self._callers is None else self._callers.who(authorization)
+        # Parsing CQL of a thousand tables takes a second, in which commands must not wait.
+        request = await asyncio.to_thread(parse_json(body, SchemaRequest).command_request)
+        return await self._commit(request, caller)
 
-        if self._writer.is_certain():
-            self._begin(envelope, tell)
-        else:
-            task = asyncio.create_task(self._begin_patiently(envelope, tell), name="patient")
-            self._patient.add(task)
-            task.add_done_callback(self._patient.discard)
-
-    def _begin(self, envelope: Envelope, tell: Tell) -> None:
-        try:
-            self._writer.begin(envelope, tell, self._timeout_s)
-        except (ReaderStoppedError, BusyError) as error:
-            tell(error)
-
-    async def _begin_patiently(self, envelope: Envelope, tell: Tell) -> None:
+    async def _commit(self, request: CommandRequest, caller: Caller | None) -> Answer:
+        envelope = request.envelope(self._writer.horizon_ms, caller)
+        details = {"request_id": envelope.request_id}
         try:
             if not self._writer.ready:
                 await self._writer.wait_ready(self._timeout_s)
-            tell(await self._writer.commit(envelope, self._timeout_s))
-        except Exception as error:
-            tell(error)
-
-    def _answer(self, request_id: str, result: Result) -> Answer:
-        try:
-            if isinstance(result, Exception):
-                raise result
+            outcome = await self._writer.commit(envelope, self._timeout_s)
         except TimeoutError as error:
             raise HttpError(
                 504,
@@ -167,18 +156,20 @@ class Api:
                 f"No outcome within {self._timeout_s:g} s; whether the command is applied is unknown."
                 + (f" {trouble}" if (trouble := self._topic_trouble()) else ""),
                 hint="Ask again with the same request_id: it takes effect at most once.",
-                details={"request_id": request_id},
+                details=details,
             ) from error
         except ReaderStoppedError as error:
-            raise _stopped(error, {"request_id": request_id}) from error
+            raise _stopped(error, details) from error
         except BusyError as error:
             return json_answer(_busy(error), 503, RETRY_LATER)
-        if not result.taken:
-            return _not_taken(result)
-        return json_answer(outcome_answer(result), 200 if result.applied else 409)
+        if not outcome.taken:
+            return _not_taken(outcome)
+        return json_answer(outcome_answer(outcome), 200 if outcome.applied else 409)
 
     async def get_state(self, request: Request) -> Response:
-        """All of the state, encoded piece by piece: it may have hundreds of thousands of rows."""
+        """Return the whole state, encoded in pieces, because it may have hundreds of thousands
+        of rows.
+        """
         image = await self._reads.image(request)
         etag = etag_of(image.state_id)
         unchanged = not_modified(request, etag)
@@ -188,7 +179,7 @@ class Api:
         return respond_in_pieces(request, parts, self._encoding, etag)
 
     async def get_dump(self, request: Request) -> Response:
-        """All of the state as the archive has it in a snapshot, for another log to begin with."""
+        """Return the whole state in the archive's snapshot format, to start another log from."""
         image = await self._reads.image(request)
         async with self._comparing:
             body = await asyncio.to_thread(dump_of, image)
@@ -197,7 +188,7 @@ class Api:
     async def get_epochs(self, request: Request) -> Response:
         if "text/event-stream" in request.headers.get("accept", ""):
             return await self._streams.epochs(request)
-        # Malformed they are refused here too.
+        # Malformed parameters are refused here too.
         resumed_after(request)
         id_of(request, "state_id")
         first = number(request, "from", 1)
@@ -226,8 +217,8 @@ class Api:
         return JsonResponse(openapi())
 
     def _guarded(self, path: str, handler: Handler) -> Handler:
-        """The service's own errors as HTTP errors, one for a parameter that the document does not have, and one
-        for who read another log.
+        """Wrap a handler: reject unknown parameters and other logs, and map the service's errors
+        to HTTP errors.
         """
         known = query_parameters().get(path, frozenset())
 
@@ -272,7 +263,12 @@ class Api:
         return guarded
 
     def _missing(self, error: TopicMissingError) -> HttpError:
-        """Who has read nothing of the log yet may be there before its topic is, which every service makes."""
+        """Return the error for a missing topic.
+
+        Before the first record is read, the topic may not exist yet.
+
+        Every service creates it at its start.
+        """
         was_read = self._writer.image.epoch > 0
         hint = "Bring Kafka's data back, or see what can be had: `stele recover --dry-run`."
         return HttpError(
@@ -284,7 +280,10 @@ class Api:
         )
 
     async def _hash_of(self, image: Image) -> str:
-        """Beside the loop, one at a time, and once for each state that is asked for in a row."""
+        """Return the state hash.
+
+        It is computed in a thread, one at a time, and reused for the same state.
+        """
         async with self._comparing:
             if self._hash[0] != image.state_id:
                 self._hash = (image.state_id, await asyncio.to_thread(state_hash, image))
@@ -292,7 +291,7 @@ class Api:
 
 
 def _page(names: frozenset[str], epochs: list[Epoch]) -> bytes:
-    """With facts of these names alone, where any are named."""
+    """Encode epochs, with facts of these names only, if any are given."""
     if names:
         epochs = [
             msgspec.structs.replace(each, facts=tuple(of_names(each.facts, names)))
@@ -302,15 +301,17 @@ def _page(names: frozenset[str], epochs: list[Epoch]) -> bytes:
 
 
 def _check_log(asked: bytes, log_id: bytes) -> None:
-    """Whoever goes on from a state of another log would get what does not fit it; or, of an epoch that is not
-    there yet, nothing. Raises HttpError.
+    """Raise HttpError when the client's state is of another log.
+
+    Later epochs would not fit that state, and an epoch that does not exist yet would return
+    nothing.
     """
     if asked and asked != log_id:
         raise HttpError(
             410,
             "other_history",
             f"This log is {log_id.hex()}, and not {asked.hex()}.",
-            hint="Read the state again, and go on from its epoch.",
+            hint="Read the state again, and continue from its epoch.",
             details={"log_id": log_id.hex()},
         )
 
@@ -328,7 +329,7 @@ def _not_found(error: EpochNotFoundError) -> HttpError:
 
 
 def _not_taken(outcome: Outcome) -> Answer:
-    """The command was not decided; the error says why and what to do."""
+    """Answer for a command that was not decided. The error states why and what to do."""
     why = outcome.rejection
     assert why is not None
     body = ErrorBody(
@@ -339,7 +340,10 @@ def _not_taken(outcome: Outcome) -> Answer:
 
 
 def _busy(error: BusyError) -> ErrorBody:
-    """For a 503: nothing was done, so the caller may try again with any request id."""
+    """Return the body of a 503.
+
+    The command was not taken, so any request id may be used for a retry.
+    """
     return ErrorBody("busy", f"The service is busy: {error}.", "Try again in a moment.", {})
 
 

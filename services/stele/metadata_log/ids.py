@@ -1,4 +1,4 @@
-"""Ids of what a metadata-log appends."""
+"""Ids and times of the records that a metadata-log appends."""
 
 import random
 import time
@@ -8,7 +8,10 @@ from stele.log.state_ids import ENTROPY_BITS, next_state_id
 
 
 def make_ids() -> Ids:
-    """Ids from chance and the clock. State ids are no secrets, so one seed of real chance will do."""
+    """Return ids made of randomness and the clock.
+
+    State ids are not secret, so one true random seed suffices.
+    """
     chance = random.Random(random.SystemRandom().getrandbits(256))
 
     def now_ms() -> int:

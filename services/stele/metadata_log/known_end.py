@@ -1,4 +1,4 @@
-"""A log that ends before what others have of it, or is another history than theirs."""
+"""Detects a log that ends before the end that others hold, or whose history differs from theirs."""
 
 import asyncio
 import time
@@ -8,10 +8,10 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.domain.image import NO_LOG
+from stele.log.clocks import Lasting
 from stele.log.errors import LostWinnersError
 from stele.log.fold import Fold
 from stele.log.follower import Floor
-from stele.log.lasting import Lasting
 from stele.log.reader import SHORT_LOG_S, LogReader
 
 TICK_S: Final = 0.25
@@ -19,7 +19,7 @@ RECOVER: Final = "`stele recover` brings back what is left."
 
 
 class KnownEnd:
-    """Holds what is read against ``floor``, of which others have told."""
+    """Compares what is read with ``floor``, the newest epoch that others reported."""
 
     def __init__(self, reader: LogReader, fold: Fold, floor: Floor | None) -> None:
         self._reader = reader
@@ -29,20 +29,22 @@ class KnownEnd:
 
     @property
     def log_id(self) -> bytes:
-        """The log that was read; of one who has read nothing yet, the one that it should have found."""
+        """Id of the log that was read. Before anything is read, the id that the floor expects."""
         if self._fold.image.log_id == NO_LOG and self._floor is not None:
             return bytes.fromhex(self._floor.log_id)
         return self._fold.image.log_id
 
     def check_read(self, offset: int) -> None:
-        """The newest epoch that was read. Raises OtherHistoryError."""
+        """Compare the newest epoch that was read with the floor. Raises OtherHistoryError."""
         image, floor = self._fold.image, self._floor
         if floor is not None and image.epoch == floor.epoch:
             floor.check(offset, image.log_id, image.epoch, image.state_id)
 
     def check_end(self) -> None:
-        """At an end that the brokers showed. One before the floor may be shown by a leader that was replaced;
-        when it stays so, winners are lost. Raises LostWinnersError then, and TimeoutError in between.
+        """Check the log after reading to an end that the brokers reported.
+
+        An end before the floor may come from a deposed leader. If it persists, winners are lost:
+        LostWinnersError. Until then TimeoutError is raised.
         """
         image = self._fold.image
         short = "" if self._floor is None else self._floor.below(image.log_id, image.epoch)
@@ -55,8 +57,10 @@ class KnownEnd:
     async def compare(
         self, ask: Callable[[], Awaitable[Floor | None]], is_over: Callable[[], bool]
     ) -> None:
-        """With what others say by now, once the log was read. While nobody tells where it ends it is not known
-        to be shorter. Raises LogError where it is, or is another history.
+        """Compare with a floor that others report now, after the log was read.
+
+        While no broker reports the end, the log is not known to be shorter. Raises LogError when it
+        is shorter, or has another history.
         """
         floor = await ask()
         self._floor = floor or self._floor
@@ -75,7 +79,7 @@ class KnownEnd:
             await asyncio.sleep(TICK_S)
 
     async def _is_at_end(self) -> bool:
-        """All that the brokers show now was read. Raises LogError."""
+        """Return whether all records that the brokers report now were read. Raises LogError."""
         try:
             end = (await self._reader.look()).end
         except (KafkaException, TimeoutError):

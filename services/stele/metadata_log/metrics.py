@@ -46,6 +46,12 @@ redecided = Gauge(
 )
 losers = Gauge("stele_log_losers", "Records in the log that lost their epoch.", registry=REGISTRY)
 strays = Gauge("stele_log_strays", "Records of other logs that were skipped.", registry=REGISTRY)
+topic_differences = Gauge(
+    "stele_log_topic_differences",
+    "Settings of a topic that differ from Stele's requirements, by harm: loss, durability or other.",
+    ["topic", "harm"],
+    registry=REGISTRY,
+)
 epoch = Gauge("stele_log_epoch", "The last epoch applied here.", registry=REGISTRY)
 lag = Gauge(
     "stele_log_lag_records",

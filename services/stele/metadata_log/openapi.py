@@ -7,10 +7,11 @@ import msgspec
 
 from stele.domain.column import schema_of_column
 from stele.domain.registry_entry import Filter
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.view import filters
 from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import LEVELS, MAX_NUMBER, MAX_PAGE_ROWS, PAGE_ROWS
+from stele.metadata_log.schema_request import SchemaRequest
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.history import (
@@ -23,6 +24,7 @@ from stele.runtime.answers.history import (
 from stele.runtime.answers.position import Position
 from stele.runtime.answers.stats import StatsAnswer
 from stele.runtime.http import Health
+from stele.words.command_schemas import describe_commands
 
 Json = dict[str, Any]
 Schemas = dict[type, Json]
@@ -81,9 +83,13 @@ _RESUME: Final = {
     "schema": _shape("Last-Event-ID", "integer", MAX_NUMBER),
 }
 _AFTER: Final = _parameter(
-    "state_id", "string", "Of the epoch before a stream: refused where the log has another one."
+    "state_id",
+    "string",
+    "State id of the epoch before a stream: rejected when the log has another one.",
 )
-_LOG: Final = _parameter("log_id", "string", "Of the state that was read: refused by another log.")
+_LOG: Final = _parameter(
+    "log_id", "string", "Log id of the state that was read: rejected by another log."
+)
 
 
 def _path(name: str, kind: str = "string") -> Json:
@@ -113,6 +119,11 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
     ),
     "/v1/keyspaces": ("Keyspaces in pages", answers.KeyspacesPage, _PAGED),
     "/v1/tables": ("Tables in pages", answers.TablesPage, _PAGED),
+    "/v1/schema": (
+        "All tables with their columns, types, functions and aggregates",
+        answers.SchemaAnswer,
+        _AT,
+    ),
     "/v1/catch_up": (
         "Catch-up replicas, readers of the log, and how far it is truncated",
         answers.CatchUpAnswer,
@@ -166,8 +177,8 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
         "Epochs that were searched for, the newest first: a slice of the history at each call",
         SearchAnswer,
         (
-            _parameter("actor", "string", "Who asked, of what was decided or refused."),
-            _parameter("command", "string", "What was asked for, such as create_keyspace."),
+            _parameter("actor", "string", "The actor of the decision."),
+            _parameter("command", "string", "The command, such as create_keyspace."),
             _parameter("request", "string", "The request's id, or one that a fact names."),
             _parameter("facts", "string", "Names of facts with commas: one of them is there."),
             _parameter("about", "string", "A node, keyspace, keyspace.table or id in a fact."),
@@ -181,7 +192,7 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
         ),
     ),
     "/v1/epochs/stats": (
-        "What epochs are made of, the oldest first: a slice of the history at each call",
+        "The content of epochs, oldest first: one slice of the history per call",
         StatsAnswer,
         (
             _parameter("from", "integer", "First epoch; the oldest by default: next_from."),
@@ -190,7 +201,7 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
     ),
     "/v1/epochs/{epoch}": ("One epoch", EpochAnswer, (_path("epoch", "integer"), _LOG)),
     "/v1/diff": (
-        "What differs between two epochs",
+        "The difference between two epochs",
         DiffAnswer,
         (
             _parameter("from", "integer", "Epoch before.", required=True),
@@ -207,6 +218,7 @@ _FILE: Final[Json] = {
 }
 _TYPES: Final[tuple[type, ...]] = (
     CommandRequest,
+    SchemaRequest,
     OutcomeAnswer,
     ErrorBody,
     Health,
@@ -220,6 +232,7 @@ def openapi() -> Json:
     shapes, components = msgspec.json.schema_components(
         _TYPES, ref_template="#/components/schemas/{name}", schema_hook=schema_of_column
     )
+    describe_commands(components)
     schema: Schemas = dict(zip(_TYPES, shapes, strict=True))
     error = _answer("Why not, and what to do.", schema[ErrorBody])
     reads = {
@@ -234,8 +247,18 @@ def openapi() -> Json:
             "description": "The metadata of one cluster as an ordered log of epochs.",
         },
         "paths": {
-            "/v1/commands": {"post": _post_command(schema, error)},
+            "/v1/commands": {
+                "post": _post_command(
+                    schema, error, "Submit a command and wait for its outcome", CommandRequest
+                )
+            },
             **reads,
+            "/v1/schema": {
+                **reads["/v1/schema"],
+                "post": _post_command(
+                    schema, error, "Change the schema in one epoch", SchemaRequest
+                ),
+            },
             "/v1/epochs": {"get": _get_epochs(schema, error)},
             "/v1/changes": {"get": _get_changes(schema, error)},
             "/v1/dump": {"get": _get("All of the state as a file", _FILE, error, (*_AT, _LOG))},
@@ -266,13 +289,13 @@ def query_parameters() -> dict[str, frozenset[str]]:
     }
 
 
-def _post_command(schema: Schemas, error: Json) -> Json:
+def _post_command(schema: Schemas, error: Json, summary: str, body: type) -> Json:
     return {
-        "summary": "Submit a command and wait for its outcome",
+        "summary": summary,
         "security": [{}, {_BEARER: []}],
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": schema[CommandRequest]}},
+            "content": {"application/json": {"schema": schema[body]}},
         },
         "responses": {
             "200": _answer("Applied", schema[OutcomeAnswer]),
@@ -314,7 +337,7 @@ def _get_changes(schema: Schemas, error: Json) -> Json:
     events = {"text/event-stream": {"schema": schema[ChangesAnswer]}}
     answer = {"description": "One event an epoch, its number as id", "content": events}
     return _get(
-        "What each epoch changed, as a stream", answer, error, (_FROM, _RESUME, _AFTER, _LOG)
+        "The changes of each epoch, as a stream", answer, error, (_FROM, _RESUME, _AFTER, _LOG)
     )
 
 

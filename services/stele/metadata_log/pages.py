@@ -1,29 +1,28 @@
-"""The state in pages: each section of the view, placements by range, the topology, a transition's plan.
+"""The state in pages: each section of the view, placements by range, the topology, a
+transition's plan.
 
-A page is cut by rows and by bytes, so that no answer is large, and all pages of a question are of the epoch
-of its first page: the cursor carries it.
+A page is cut by rows and by bytes, so that no answer is large. All pages of a query show the epoch
+of its first page, which the cursor carries.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stele.domain.archive.limits import ARCHIVE_REPLICATION
-from stele.domain.archive.members import wanted_members
-from stele.domain.archive.retention import trimming
-from stele.domain.archive.truncation import agreed_snapshots, truncatable
-from stele.domain.archive.view import archive_summary
-from stele.domain.cdc.image import Generation
+from stele.domain.archive.model import ARCHIVE_REPLICATION, archive_summary
+from stele.domain.archive.retention import agreed_snapshots, trimming, truncatable, wanted_members
+from stele.domain.cdc.image import Generation, count_of, end_at, place_of, stream_at
 from stele.domain.cdc.image import summary_of as generation_summary
-from stele.domain.cdc.streams import count_of, end_at, place_of, stream_at
 from stele.domain.image import Image
-from stele.domain.repairs.times import Ms
+from stele.domain.repairs import Ms
 from stele.domain.requests.ids import state_time_ms
-from stele.domain.ring.placement import Placement
+from stele.domain.ring.placement import Placement, ends_of, rows_of
 from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.schema.model import Table
 from stele.domain.topology.domain import summary_of, versions_of
 from stele.domain.topology.facts import Transition
 from stele.domain.view import filters, section
@@ -47,11 +46,12 @@ from stele.runtime.answers.metadata_log import (
     TabletRepairTime,
     TopologyAnswer,
 )
+from stele.runtime.answers.schema import schema_answer
 from stele.runtime.http import HttpError
 from stele.runtime.http_encoding import etag_of, not_modified, respond
 
 PAGE_BYTES: Final = 512 * 1024
-"""A page ends after so much: 3 ms to encode."""
+"""A page ends after this size, which takes 3 ms to encode."""
 SECTIONS: Final = ("nodes", "services", "requests", "keyspaces", "tables", "table_snapshots")
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
@@ -64,7 +64,7 @@ class Pages:
         self._reads = reads
 
     def handlers(self) -> dict[str, Any]:
-        """Path -> handler."""
+        """Return the handlers by path."""
         return {
             **{f"/v1/{name}": self._section(name) for name in SECTIONS},
             "/v1/requests/{request_id}": self.get_request,
@@ -72,6 +72,7 @@ class Pages:
             "/v1/repairs": self.get_repairs,
             "/v1/topology": self.get_topology,
             "/v1/transitions/{transition_id}": self.get_transition,
+            "/v1/schema": self.get_schema,
             "/v1/settings": self.get_settings,
             "/v1/catch_up": self.get_catch_up,
             "/v1/cdc/generations": self._section("cdc_generations"),
@@ -93,7 +94,9 @@ class Pages:
                 return [r for r in found if all(known[k].fits(r, v) for k, v in asked.items())]
 
             head = _HEADS.get(name, _no_head)
-            return await self._page(request, lambda image: (name, head(image), rows(image)))
+            return await self._page(
+                request, lambda image: (name, partial(head, image), rows(image))
+            )
 
         get_section.__name__ = f"get_{name}"
         return get_section
@@ -110,6 +113,10 @@ class Pages:
             transition=None if transition is None else summary_of(transition),
         )
         return await self._whole(request, image, answer)
+
+    async def get_schema(self, request: Request) -> Response:
+        image = await self._reads.image(request)
+        return await self._whole(request, image, schema_answer(image))
 
     async def get_topology(self, request: Request) -> Response:
         image = await self._reads.image(request)
@@ -148,7 +155,7 @@ class Pages:
             head = {
                 "placement": name,
                 "keyspaces": [k.name for k in image.schema.using(name)],
-                "ranges": len(placement.rows),
+                "ranges": len(placement),
             }
             return "rows", head, _rows(placement, asked)
 
@@ -209,7 +216,11 @@ class Pages:
         return not_modified(request, etag) or await respond(request, _JSON.encode(answer), etag)
 
     async def _page(self, request: Request, ask: Any) -> Response:
-        """``ask`` gives the name of the rows, what stands before them, and the rows of an image."""
+        """Answer with one page.
+
+        ``ask`` maps an image to the name of the rows, the fields before them, and the rows. The
+        fields may be a function of the rows on the page.
+        """
         cursor, limit = cursor_of(request), limit_of(request)
         image = await self._reads.image_of(request, cursor)
         etag = etag_of(image.state_id)
@@ -220,6 +231,8 @@ class Pages:
         offset = 0 if cursor is None else cursor.offset
         page = list(_cut(rows[offset : offset + limit]))
         following = offset + len(page)
+        if callable(head):
+            head = head(rows[offset:following])
         if following < len(rows):
             self._reads.keep(image)
             after = cursor_text(image.epoch, image.state_id, following, request)
@@ -236,26 +249,52 @@ class Pages:
         return await respond(request, body, etag)
 
 
-def _no_head(image: Image) -> dict[str, object]:
+def _no_head(image: Image, rows: Sequence[Any]) -> dict[str, object]:
     return {}
 
 
-def _requests_head(image: Image) -> dict[str, object]:
-    """Since when all requests are here."""
+def _requests_head(image: Image, rows: Sequence[Any]) -> dict[str, object]:
+    """Return the epoch and time since which all requests are present."""
     newest = image.requests.forgotten
     epoch, ms = (0, 0) if newest is None else (newest.finished_epoch, newest.ended_ms)
     return {"since_epoch": epoch, "since_ms": ms}
 
 
-def _keyspaces_head(image: Image) -> dict[str, object]:
+def _keyspaces_head(image: Image, rows: Sequence[Any]) -> dict[str, object]:
     return {"balancing": image.schema.balancing}
 
 
-_HEADS: Final = {"requests": _requests_head, "keyspaces": _keyspaces_head}
+def _tables_head(image: Image, rows: Sequence[Table]) -> dict[str, object]:
+    """Return the number of tablets by table id, so that a list of tables needs no more requests."""
+    placements = image.ring.placements
+    return {"tablets": {t.table_id: len(placements[t.placement]) for t in rows if t.placement}}
+
+
+_HEADS: Final[dict[str, Any]] = {
+    "requests": _requests_head,
+    "keyspaces": _keyspaces_head,
+    "tables": _tables_head,
+}
+
+
+class PlacementRows(Sequence[RangeReplicas]):
+    """The rows of a placement, decoded on access, because a large table has a million."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def __len__(self) -> int:
+        return len(self._placement)
+
+    def __getitem__(self, at: Any) -> Any:
+        rows = self._placement.table.all()
+        ends = ends_of(rows.keys)
+        start, stop, _ = at.indices(len(rows))
+        return [*rows_of(rows.cut(start, stop), ends[start:stop], self._placement.nodes)]
 
 
 class PlannedRows(Sequence[PlannedRow]):
-    """The rows of a transition's plans, made as they are asked for."""
+    """The rows of a transition's plans, created on access."""
 
     def __init__(self, transition: Transition) -> None:
         self._rows = [
@@ -270,7 +309,7 @@ class PlannedRows(Sequence[PlannedRow]):
 
 
 class RepairTimes(Sequence[TabletRepairTime]):
-    """When the tablets of a table were repaired last, by number, made as they are asked for."""
+    """The last repair time of each tablet of a table, by number, created on access."""
 
     def __init__(self, times: Ms) -> None:
         self._times = times
@@ -284,7 +323,7 @@ class RepairTimes(Sequence[TabletRepairTime]):
 
 
 class CdcStreams(Sequence[CdcStream]):
-    """The streams of a generation, made as they are asked for."""
+    """The streams of a generation, created on access."""
 
     def __init__(self, streams: bytes) -> None:
         self._streams = streams
@@ -299,7 +338,7 @@ class CdcStreams(Sequence[CdcStream]):
 
 
 def _generation(image: Image, generation_id: str) -> Generation:
-    """The generation that is asked for, or the newest that is committed."""
+    """Return the generation with this id, or without an id the newest committed one."""
     cdc = image.cdc
     found = cdc.generations.get(generation_id) if generation_id else cdc.newest()
     if found is None:
@@ -308,7 +347,7 @@ def _generation(image: Image, generation_id: str) -> Generation:
 
 
 def _cut(rows: Iterable[Any]) -> Iterator[bytes]:
-    """Rows as JSON until the page is full; at least one."""
+    """Encode rows as JSON until the page is full, but at least one."""
     size_bytes = 0
     for row in rows:
         if size_bytes > PAGE_BYTES:
@@ -322,7 +361,7 @@ def _cut(rows: Iterable[Any]) -> Iterator[bytes]:
 
 
 def _placement(image: Image, asked: dict[str, str]) -> tuple[str, Placement]:
-    """The placement that is asked for, by its own name or by a keyspace's."""
+    """Return the requested placement, by its own name or by a keyspace's."""
     name = asked.get("placement", "")
     if "keyspace" in asked:
         name = _placement_name(image, asked["keyspace"])
@@ -335,7 +374,9 @@ def _placement(image: Image, asked: dict[str, str]) -> tuple[str, Placement]:
 
 
 def _placement_name(image: Image, name: str) -> str:
-    """Of a keyspace without tablets or of a table, also while it is being dropped."""
+    """Return the placement of a table, or of a keyspace without tablets, even while it is being
+    dropped.
+    """
     table, keyspace = image.schema.table_named(name), image.schema.named(name)
     if table is not None:
         return image.schema.data_of(table).placement
@@ -352,7 +393,7 @@ def _rows(placement: Placement, asked: dict[str, str]) -> Sequence[RangeReplicas
     if "range" in asked:
         start, _, end = asked["range"].partition(":")
         return placement.overlapping(Range(token("range", start), token("range", end)))
-    return placement.rows
+    return PlacementRows(placement)
 
 
 def _place(image: Image) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""What a caller asks of the state: which epoch, how new, which page. Parsing only, and its errors."""
+"""Parameters of state queries: epoch, read level and page.
+
+This module parses them and raises the errors.
+"""
 
 import base64
 import re
@@ -16,7 +19,7 @@ LEVELS: Final = ("local", "barrier", "linearizable")
 PAGE_ROWS: Final = 1000
 MAX_PAGE_ROWS: Final = 10_000
 MAX_NUMBER: Final = 10**18 - 1
-"""18 digits."""
+"""The largest number of 18 digits."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _FACT_NAMES: Final = frozenset(fact.__name__ for fact in FACTS)
@@ -24,7 +27,7 @@ _PAGING: Final = ("cursor", "limit", "epoch", "level")
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where the next page begins: in which state, after how many rows, of which question."""
+    """Start of the next page: the state, the number of rows before it, and the query."""
 
     epoch: int
     state_id: str
@@ -37,7 +40,10 @@ def level_of(request: Request) -> str:
 
 
 def one_of(name: str, value: str, values: Sequence[str]) -> str:
-    """The value. Raises HttpError when it is none of ``values``; without these, every value is taken."""
+    """Return the value.
+
+    Raises HttpError when it is not in ``values``; if these are empty, any value is accepted.
+    """
     if values and value not in values:
         raise invalid(f"{name} is '{value[:40]}'", f"Use one of {', '.join(values)}.")
     return value
@@ -51,7 +57,7 @@ def limit_of(request: Request, default: int = PAGE_ROWS, most: int = MAX_PAGE_RO
 
 
 def cursor_of(request: Request) -> Cursor | None:
-    """The cursor that came with the question. Raises HttpError when it belongs to another one."""
+    """Return the cursor of the request. Raises HttpError when it belongs to another query."""
     text = request.query_params.get("cursor", "")
     if not text:
         return None
@@ -73,18 +79,18 @@ def cursor_text(epoch: int, state_id: bytes, offset: int, request: Request) -> s
 
 
 def question_of(request: Request) -> int:
-    """The same number for all pages of one question."""
+    """Return the same number for all pages of one query."""
     asked = sorted((k, v) for k, v in request.query_params.items() if k not in _PAGING)
     return zlib.crc32(f"{request.url.path} {asked}".encode())
 
 
 def filters_of(request: Request) -> dict[str, str]:
-    """What is asked beside the page: parameters that the path has, as ``known_alone`` has seen to."""
+    """Return the parameters beside those of paging. ``known_alone`` has checked them before."""
     return {k: v for k, v in request.query_params.items() if k not in _PAGING}
 
 
 def known_alone(request: Request, known: Iterable[str]) -> None:
-    """Raises HttpError for a parameter that is none of the ``known``."""
+    """Raise HttpError for a parameter that is not ``known``."""
     for name in request.query_params:
         if name not in known:
             told = ", ".join(sorted(known))
@@ -93,7 +99,10 @@ def known_alone(request: Request, known: Iterable[str]) -> None:
 
 
 def fact_names(request: Request) -> frozenset[str]:
-    """Names of the facts that are asked for; none: all of them. Raises HttpError for one that is not known."""
+    """Return the names of the requested facts; empty means all.
+
+    Raises HttpError for an unknown one.
+    """
     names = frozenset(filter(None, request.query_params.get("facts", "").split(",")))
     unknown = sorted(names - _FACT_NAMES)
     if unknown:
@@ -109,20 +118,20 @@ def number(request: Request, name: str, default: int) -> int:
 
 
 def parse(name: str, text: str) -> int:
-    """A number from 0 to ``MAX_NUMBER``: epochs are 64-bit."""
+    """Parse a number from 0 to ``MAX_NUMBER``. Epochs have 64 bits."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_NUMBER))):
         raise invalid(f"{name} is '{text[:40]}'", f"Send a whole number, 0 to {MAX_NUMBER}.")
     return int(text)
 
 
 def resumed_after(request: Request) -> int | None:
-    """The epoch after which a stream is resumed; None when the header is not there."""
+    """Return the epoch after which a stream resumes; None without the header."""
     told = request.headers.get("last-event-id", "")
     return parse("Last-Event-ID", told) if told else None
 
 
 def id_of(request: Request, name: str) -> bytes:
-    """The ``state_id`` or ``log_id`` that was sent along; empty when there is none."""
+    """Return the ``state_id`` or ``log_id`` of the request; empty when there is none."""
     text = request.query_params.get(name, "")
     if text and not _ID.fullmatch(text):
         raise invalid(f"{name} is '{text[:40]}'", "Send 32 hex digits, as answers have it.")
@@ -130,7 +139,7 @@ def id_of(request: Request, name: str) -> bytes:
 
 
 def token(name: str, text: str) -> int:
-    """A signed 64-bit token."""
+    """Parse a signed 64-bit token."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
         raise invalid(f"{name} is '{text[:60]}'", "Send signed 64-bit tokens.")

@@ -1,4 +1,4 @@
-"""Which image a question is about: by level, epoch or cursor."""
+"""Chooses the image of a query: by level, epoch or cursor."""
 
 from collections import OrderedDict
 from typing import Final
@@ -11,11 +11,11 @@ from stele.metadata_log.writer import Writer
 from stele.runtime.http import HttpError
 
 KEPT_IMAGES: Final = 16
-"""States whose pages are being read; images share their structure, so each is cheap."""
+"""States kept while their pages are read. Images share their structure, so each is cheap."""
 
 
 class Reads:
-    """Finds images; keeps those of which pages were given out lately."""
+    """Finds images, and keeps those whose pages were served recently."""
 
     def __init__(self, writer: Writer, timeout_s: float) -> None:
         self._writer = writer
@@ -23,13 +23,16 @@ class Reads:
         self._kept: OrderedDict[int, Image] = OrderedDict()
 
     async def image(self, request: Request) -> Image:
-        """By ``level`` and ``epoch``. Raises what the writer and its history raise."""
+        """Return the image for ``level`` and ``epoch``.
+
+        Raises the errors of the writer and its history.
+        """
         image = await self._at_level(level_of(request))
         epoch = number(request, "epoch", -1)
         return image if epoch < 0 else await self.image_at(epoch)
 
     async def image_of(self, request: Request, cursor: Cursor | None) -> Image:
-        """The image of the cursor, which is of the state that its first page was of."""
+        """Return the image of the cursor: the state of its first page."""
         if cursor is None:
             return await self.image(request)
         image = await self.image_at(cursor.epoch)
@@ -47,7 +50,7 @@ class Reads:
         return await self._writer.history.image_at(epoch) if kept is None else kept
 
     def keep(self, image: Image) -> None:
-        """The next page will ask for it."""
+        """Keep an image, because the next page will need it."""
         self._kept[image.epoch] = image
         self._kept.move_to_end(image.epoch)
         if len(self._kept) > KEPT_IMAGES:

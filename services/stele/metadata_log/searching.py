@@ -1,6 +1,6 @@
-"""Questions about the whole history: /v1/epochs/search and /v1/epochs/stats, a slice of it at each call.
+"""Queries on the whole history: /v1/epochs/search and /v1/epochs/stats, one slice per call.
 
-One at a time looks, so that the history is not what this process is busy with.
+Only one query runs at a time, so that they do not take over the process.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from stele.runtime.http_encoding import respond
 DEFAULT_FOUND: Final = 20
 MAX_FOUND: Final = 1000
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""An answer with several epochs ends after so much; the client asks on from there."""
+"""Size limit of an answer with several epochs. The client continues from its end."""
 SEARCHED_BY: Final = (
     *("actor", "command", "request", "facts", "about", "text", "refused"),
     *("since_ms", "until_ms", "before", "limit"),
@@ -32,14 +32,14 @@ COUNTED_BY: Final = ("from", "to")
 
 
 class Searching:
-    """The handlers."""
+    """The handlers of searches and statistics."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._turn = asyncio.Lock()
 
     def handlers(self) -> dict[str, Any]:
-        """Path -> handler."""
+        """Return the handlers by path."""
         return {"/v1/epochs/search": self.search, "/v1/epochs/stats": self.stats}
 
     async def search(self, request: Request) -> Response:
@@ -78,7 +78,7 @@ class Searching:
 
 
 def _deleted(history: History) -> dict[str, object]:
-    """Where the archive begins, and where epochs are that were deleted from it."""
+    """Return where the archive begins, and the stores that hold deleted epochs."""
     return {"begins": history.oldest, "stores": history.stores}
 
 
@@ -100,7 +100,7 @@ def _question_of(request: Request, image: Image) -> Question:
 
 
 def as_json(epochs: list[Epoch]) -> list[bytes]:
-    """Each epoch as JSON, cut off at ``MAX_ANSWER_BYTES`` but never empty when there is something."""
+    """Encode each epoch as JSON, up to ``MAX_ANSWER_BYTES``, but at least one if there is one."""
     shown, size_bytes = list[bytes](), 0
     for epoch in epochs:
         part = msgspec.json.encode(epoch_view(epoch))

@@ -50,6 +50,13 @@ class MetadataLogSettings(ServiceSettings, frozen=True, kw_only=True):
             " trials. no: wait for `stele found`."
         ),
     ] = "no"
+    found_features: Annotated[
+        Literal["all", "none"],
+        Meta(
+            description="Features that a new cluster has from its founding on. all: those of this build. none:"
+            " enable them later, where nodes or services are to join that do not support them."
+        ),
+    ] = "all"
     commands_session_timeout_s: Annotated[
         float,
         Meta(

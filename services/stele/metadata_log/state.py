@@ -1,4 +1,6 @@
-"""The whole state: as JSON in small parts, so that even the largest is never encoded at once; or as a file."""
+"""The whole state: as JSON in small parts, so that no large value is encoded at once, or as a
+file.
+"""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +19,19 @@ from stele.log.chain import Anchor
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 _LARGE: Final = (Transition, TransitionPlan)
-"""Rows that hold as many rows as the ring: they are taken apart too."""
+"""Rows that contain as many rows as the ring. They are encoded in parts too."""
 
 
 def state_parts(image: Image, hash_: str) -> Iterator[bytes]:
-    """The parts joined are the JSON of ``domain.view.view``."""
+    """Yield the parts of the JSON of ``domain.view.view``."""
     head = {"epoch": image.epoch, "state_id": image.state_id.hex(), "hash": hash_}
     yield from _parts({**head, **sections(image)})
 
 
 def dump_of(image: Image) -> bytes:
-    """A file as the archive's snapshots are, without the memory of decided requests. It has no place in the
-    topic: nobody reads on from it.
+    """Return a file in the archive's snapshot format, without the memory of decided requests.
+
+    It has no offset in the topic, so no reader continues from it.
     """
     known = without_memory(image)
     file = io.BytesIO()

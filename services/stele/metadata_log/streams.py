@@ -1,4 +1,4 @@
-"""Epochs as server-sent events: whole (/v1/epochs) or as what each changed (/v1/changes)."""
+"""Epochs as server-sent events: whole (/v1/epochs) or as the changes of each (/v1/changes)."""
 
 import asyncio
 from collections import OrderedDict
@@ -32,8 +32,10 @@ _JSON: Final = msgspec.json.Encoder(order="deterministic")
 
 
 class Streams:
-    """Streams begin at ``from``, or after ``Last-Event-ID``, or with the next epoch. Who gives the ``state_id``
-    of the epoch before is refused in another history: the log was recovered without what he was told.
+    """Streams begin at ``from``, after ``Last-Event-ID``, or with the next epoch.
+
+    A client that sends the ``state_id`` of the epoch before is rejected if the history differs. The
+    log was then recovered without the state that the client has.
     """
 
     def __init__(self, writer: Writer, timeout_s: float) -> None:
@@ -42,12 +44,12 @@ class Streams:
         self._encoded: OrderedDict[int, bytes] = OrderedDict()
 
     async def epochs(self, request: Request) -> Response:
-        """Each epoch with all of its facts."""
+        """Stream each epoch with all of its facts."""
         first, after = await self._begin(request)
         return self._answer(self._events(first, after, request, epoch_event, self._encoded))
 
     async def changes(self, request: Request) -> Response:
-        """Each epoch with the sections of the diff that it touches."""
+        """Stream each epoch with the sections of the diff that it touches."""
         first, after = await self._begin(request)
         before = await self._writer.history.image_at(min(first - 1, self._writer.image.epoch))
         changes = _Changes(before, self._writer)
@@ -56,10 +58,13 @@ class Streams:
         return self._answer(self._events(first, after, request, changes.event))
 
     async def _begin(self, request: Request) -> tuple[int, bytes]:
-        """The first epoch, and the state id to compare once the epoch before it is here; empty: none. Raises
-        ReaderStoppedError: a stream that would end at once is asked of another instance.
+        """Return the first epoch, and the state id to compare when the epoch before it arrives;
+        empty: none.
+
+        Raises ReaderStoppedError, because another instance must serve a stream that would end at
+        once here.
         """
-        self._writer.raise_failure()  # who has read what is lost knows no better
+        self._writer.raise_failure()  # a reader of lost epochs could not notice it
         first, after = self._first(request), id_of(request, "state_id")
         if not after or first - 1 > self._writer.image.epoch:
             return first, after
@@ -89,7 +94,10 @@ class Streams:
         return first
 
     def _is_after_all(self, epoch: int) -> bool:
-        """That are told. Once a record was refused the image has its epoch, and the history has not."""
+        """Return whether the history ends before this epoch.
+
+        After a record was refused, the image has its epoch but the history does not.
+        """
         return epoch > self._writer.history.newest
 
     def _answer(self, events: AsyncIterator[bytes]) -> Response:
@@ -103,15 +111,18 @@ class Streams:
         event: Callable[[Epoch], ServerSentEvent],
         encoded: OrderedDict[int, bytes] | None = None,
     ) -> AsyncIterator[bytes]:
-        """Epochs from ``epoch`` on for ever, each once and in order; a slow reader holds no memory.
+        """Yield epochs from ``epoch`` on, forever, each once and in order.
 
-        It ends where ``after`` turns out not to be the state before; asked again, it is refused. Streams of one
-        kind share what is ``encoded``: a thousand followers want the newest epoch at once.
+        A slow reader holds no memory. The stream ends when ``after`` turns out not to be the state
+        before; the next request is then rejected. Streams of one kind share the cache ``encoded``,
+        because a thousand followers need the newest epoch at once.
         """
         stopping: asyncio.Event = request.app.state.stopping
         stopped = asyncio.create_task(stopping.wait())
         try:
             while not stopping.is_set():
+                # Take the event before reading. An epoch that arrives meanwhile sets this one, so
+                # none is missed.
                 moved = self._writer.moved
                 if after and self._writer.image.epoch >= epoch - 1:
                     if await self._state_id_of(epoch - 1) != after:
@@ -152,7 +163,7 @@ def _remember(encoded: OrderedDict[int, bytes], epoch: int, content: bytes) -> N
 
 
 class _Changes:
-    """Folds beside the stream, so that each epoch is compared with the image before it."""
+    """Folds epochs beside the stream, so that each epoch is compared with the image before it."""
 
     def __init__(self, image: Image, writer: Writer) -> None:
         self._image = without_memory(image)

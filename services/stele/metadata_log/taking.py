@@ -1,4 +1,4 @@
-"""A writer that takes commands from the topic too, once it has read the log."""
+"""A writer that also consumes the commands topic once it has read the log."""
 
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
@@ -10,8 +10,8 @@ from stele.metadata_log.founding import OlderCluster
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import writing
-from stele.runtime.anew import end_in_order
 from stele.runtime.catch_up import CatchUp
+from stele.runtime.starting import end_in_order
 
 
 @asynccontextmanager
@@ -24,7 +24,10 @@ async def taking_commands(
     supported: Set[str] = KNOWN_FEATURES,
     past: Log | None = None,
 ) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
-    """The writer on its way to the end of the log; then the commands topic is read too. See ``writing``."""
+    """Run a writer that reads to the end of the log and then also consumes the topic.
+
+    See ``writing``.
+    """
     commands: CommandsTopic | None = None
 
     def on_read(writer: Writer) -> None:

@@ -1,36 +1,44 @@
 """The shell around the commit pipeline: one log, one reader, one event loop.
 
-Commands of one turn of the loop are appended at once and share barriers. A record that does not come back
-is forced to an outcome. When the reader must stop, nobody is left waiting and nothing is written any more.
+Commands of one turn of the loop are appended at once and share barriers. A record that does not
+come back is forced to an outcome. When the reader must stop, all callers fail and nothing more is
+written.
 """
 
 import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Coroutine, Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-import msgspec
 from confluent_kafka import KafkaException
+from msgspec.structs import replace
 from structlog.stdlib import BoundLogger
 
-from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Outcome, RevertState
+from stele.domain.commands import (
+    Envelope,
+    FoundCluster,
+    Outcome,
+    Rejection,
+    RevertState,
+    command_digest,
+)
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.apart import Made
+from stele.log.apart import Deciding, Made
 from stele.log.errors import LogError, LostWinnersError
-from stele.log.flight import Reply, outcome_of
-from stele.log.fold import Fold
+from stele.log.flight import Pending, outcome_of
+from stele.log.fold import BEGINNING, Fold, Start
 from stele.log.follower import Floor
 from stele.log.history import History, Older
-from stele.log.pipeline import CommitPipeline, Decisions
+from stele.log.pipeline import CommitPipeline
 from stele.log.port import Log
 from stele.log.reader import LogReader
-from stele.log.start import BEGINNING, Start
 from stele.metadata_log import metrics
-from stele.metadata_log.callers import Callers, ReaderStoppedError, Tell
+from stele.metadata_log.callers import OffsetWaiters, ReaderStoppedError
 from stele.metadata_log.founding import (
     WHAT_TO_DO,
     OlderCluster,
@@ -43,12 +51,14 @@ from stele.metadata_log.giving_way import GivingWay
 from stele.metadata_log.ids import make_ids
 from stele.metadata_log.known_end import TICK_S, KnownEnd
 from stele.metadata_log.past import Past
-from stele.metadata_log.reverts import Reverts
+from stele.metadata_log.reverts import content_at
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 
 log: BoundLogger = get_logger(__name__)
+
+T = TypeVar("T")
 
 FOUND_TIMEOUT_S: Final = 60.0
 RETRY_START_S: Final = 1.0
@@ -56,15 +66,15 @@ READ_ON_S: Final = 10.0
 
 
 class BusyError(Exception):
-    """Too much is in flight; nothing was done with the command."""
+    """The command was not taken: too much is in flight, or the log is being read or checked."""
 
 
 class Writer:
-    """Decides commands and appends them; keeps the image and its history. Lives in one event loop.
+    """Decides commands, appends records, and keeps the image and its history.
 
-    It neither reads nor decides what needs more than the features that are ``supported``. The history is read
-    from ``past``, an access to the log of its own, where there is one: a doubt about the log is settled by
-    reading too, and would wait behind all who read the past.
+    Lives in one event loop. It neither reads nor decides what needs features beyond ``supported``.
+    The history is read from ``past``, a separate access to the log, if given. Resolving a suspicion
+    reads the log too, and would queue behind all readers of the past.
     """
 
     def __init__(
@@ -82,13 +92,17 @@ class Writer:
         self.failed = asyncio.Event()
         """Set once there is a failure."""
         self.has_read = False
-        """The log, to the end that it had at the start. Who fails before that is ready, and has not."""
+        """The log was read to its end at the start.
+
+        A writer that fails before that is ready, but has not read it.
+        """
         self._logs = [kafka_log] if past is None else [past, kafka_log]
         self.history = History(self._logs[0], start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
         """Set, and replaced by a fresh one, whenever epochs were applied."""
         self._log = kafka_log
         self._settings = settings
+        self._supported = supported
         self._fold = Fold(*start, supported=supported)
         self._reader = LogReader(
             kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
@@ -96,25 +110,18 @@ class Writer:
         self._known_end = KnownEnd(self._reader, self._fold, floor)
         self._older_cluster = older_cluster
         self._past = Past(self.history)
-        self._reverts = Reverts(self.history)
-        self._pipeline = CommitPipeline(
-            self._fold,
-            self._append,
-            make_ids(),
-            self._recall,
-            self._on_bug,
-            self._fill,
-            self._in_thread,
-        )
         self._loop = asyncio.get_running_loop()
+        self._pipeline = CommitPipeline(self._fold, make_ids(), self._loop)
         self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)
-        self._callers = Callers(self._loop)
+        self._offsets = OffsetWaiters()
         self._flush_is_due = False
         self._progress_s = time.monotonic()
-        """When an epoch was won last, or the first of what is in flight was appended."""
+        """Time of the last win, or of the append of the first record in flight, in monotonic
+        seconds.
+        """
         self._redecided = 0
         self._ready = asyncio.Event()
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = set[asyncio.Task[Any]]()
         self._deciding = ThreadPoolExecutor(1, "decisions")
         self._large: asyncio.Future[Made] | None = None
         """The newest decision that is made in a thread."""
@@ -126,18 +133,19 @@ class Writer:
 
     @property
     def horizon_ms(self) -> int:
-        """What the id of a new command must be newer than; -1: anything."""
+        """The id of a new command must be newer than this time; -1: any id is accepted."""
         return self._pipeline.horizon_ms
 
     @property
     def log_id(self) -> bytes:
-        """The log that is written; of one who has read nothing yet, the one that it should have found."""
+        """Id of the log that is written. Before anything is read, the id that the floor expects."""
         return self._known_end.log_id
 
     @property
     def ready(self) -> bool:
-        """The log was read to the end that it had at the start, or will not be: there is a failure then. There
-        need not be a cluster in it.
+        """The log was read to the end that it had at the start, or reading has failed.
+
+        The log need not contain a cluster.
         """
         return self._ready.is_set()
 
@@ -148,18 +156,18 @@ class Writer:
 
     @property
     def strays(self) -> int:
-        """Records of other logs, so too."""
+        """Records of other logs, of all that this process has read from the topic."""
         return self._fold.chain.strays
 
     @property
     def lag_records(self) -> int | None:
-        """To the end of the log as it was seen last; None before the first look."""
+        """Records up to the end of the log as last seen; None before the first look."""
         end = self._reader.end
         return None if end is None else max(0, end - self._fold.next_offset)
 
     @property
     def trouble(self) -> str:
-        """Why nothing is acknowledged at present, in words; empty when commands are taken."""
+        """Reason why no command is accepted at present; empty while commands are accepted."""
         if self._reader.trouble or not self.ready or self.image.cluster:
             return self._reader.trouble
         none = f"There is no cluster in the log of '{self._settings.cluster}'."
@@ -168,7 +176,7 @@ class Writer:
         return f"{none} Run `stele found` once; if there was a cluster, look whether the right topic is there."
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Raises BusyError: nothing was done."""
+        """Wait until the log is read. Raises BusyError on timeout; nothing was done."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
@@ -176,12 +184,12 @@ class Writer:
             raise BusyError(f"reading the log, at epoch {self.image.epoch}") from None
 
     async def start(self) -> None:
-        """Read the log to its end, and found the cluster when there is none and the setting says so.
+        """Read the log to its end. Found the cluster if there is none and the setting permits it.
 
-        Returns too when the log cannot be read: ``failure`` then says why.
+        Also returns when the log cannot be read; ``failure`` is the reason.
         """
         self._reader.start()
-        self._tasks = {asyncio.create_task(self._watch(), name="log-watch")}
+        self._spawn(self._watch(), "log-watch")
         with contextlib.suppress(ReaderStoppedError):
             while not self._ready.is_set():
                 try:
@@ -200,7 +208,7 @@ class Writer:
             log.info("the log is read", epoch=self.image.epoch, cluster_id=self.image.cluster_id)
 
     async def compare(self, ask: Callable[[], Awaitable[Floor | None]]) -> None:
-        """Stop when the log that is written here is not the one of which others have a floor, or is shorter."""
+        """Stop this writer if others have a floor of another log, or of a longer one."""
         await self._ready.wait()
         try:
             await self._known_end.compare(ask, lambda: self.failure is not None)
@@ -221,59 +229,37 @@ class Writer:
         for each in self._logs:
             await each.close()
 
-    def submit(self, envelope: Envelope, reply: Reply) -> None:
-        """``reply`` is called once with the outcome, unless the reader stops before.
+    def submit(self, envelope: Envelope) -> Pending:
+        """Decide a command; the future ends with its outcome.
 
-        Raises BusyError, ReaderStoppedError: then nothing was done.
+        Raises BusyError or ReaderStoppedError; nothing was done then. The future raises
+        ReaderStoppedError when the reader stops before; the outcome is unknown then.
         """
         self._reader.look_at_clocks()
-        self._decide(envelope, reply)
-
-    def _decide(self, envelope: Envelope, reply: Reply) -> None:
         self._check()
-        began_s = time.perf_counter()
-
-        def answer(outcome: Outcome) -> None:
-            metrics.commit_seconds.observe(time.perf_counter() - began_s)
-            if outcome.rejection is not None:
-                metrics.rejections.labels(outcome.rejection.code).inc()
-            reply(outcome)
-
-        if isinstance(envelope.command, FoundCluster) and not self.image.cluster:
-            task = self._loop.create_task(self._found(envelope, answer), name="found")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        if isinstance(envelope.command, RevertState):
-            task = self._loop.create_task(self._revert(envelope, answer), name="revert")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        self._submit(envelope, answer)
-
-    def is_certain(self) -> bool:
-        """Whether ``begin`` can be called: the log is read, and no doubt about it has come up."""
-        self._reader.look_at_clocks()
-        return self.ready and not self._reader.in_doubt
-
-    def begin(self, envelope: Envelope, tell: Tell, timeout_s: float) -> None:
-        """``tell`` is called once, in the very turn in which the result is known: the outcome,
-        ReaderStoppedError when there will be none, or TimeoutError a moment after the time is over: then the
-        outcome is unknown.
-
-        Raises BusyError, ReaderStoppedError: then nothing was done, and nothing is told.
-        """
-        self._callers.ask(lambda reply: self._decide(envelope, reply), tell, timeout_s)
+        if isinstance(envelope.command, FoundCluster | RevertState):
+            # It continues when the caller gives up: reading may take longer than a caller waits.
+            pending = asyncio.shield(self._spawn(self._completed(envelope), "complete"))
+        else:
+            pending = self._submit(envelope)
+        pending.add_done_callback(partial(_observe, time.perf_counter()))
+        return pending
 
     async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
-        """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
+        """Return the outcome of a command.
+
+        Raises what ``submit`` and its future raise. Raises TimeoutError after ``timeout_s``; the
+        outcome is unknown then.
+        """
         await self._certain(timeout_s)
         async with asyncio.timeout(timeout_s):
-            return await self._callers.outcome(lambda reply: self._decide(envelope, reply))
+            return await self.submit(envelope)
 
     async def linearizable(self, timeout_s: float) -> Image:
-        """The image, no older than any commit before the call: a NOOP is appended and read back. A log that was
-        not read to its end, or whose end may be lost, gets none.
+        """Return an image that contains every commit before the call.
+
+        A NOOP is appended and read back. This is the level ``linearizable`` (docs/design.md, rule
+        10). Raises BusyError while the log is not read to its end, or its end may be lost.
         """
         await self._certain(timeout_s)
         self._check()
@@ -281,12 +267,15 @@ class Writer:
             raise BusyError(f"reading the log, at epoch {self.image.epoch}")
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
+        read = self._pipeline.read_barrier()
+        self._go_on()
         async with asyncio.timeout(timeout_s):
-            await self._callers.outcome(self._read_barrier)
+            await read
         return self.image
 
     async def barrier(self, timeout_s: float) -> Image:
-        """The image with all that the log held at the call, as its leader tells the end.
+        """Return an image with all that the log held at the call, up to the end that its leader
+        reports.
 
         Raises TimeoutError, KafkaException, ReaderStoppedError.
         """
@@ -297,71 +286,79 @@ class Writer:
             except LogError as error:
                 raise ReaderStoppedError(error) from error
             await self._wait_for_offset(end)
+            # The topic may be another one, or winners may be lost. Wait until all suspicions end.
             await self._reader.certain()
         self.raise_failure()
         return self.image
 
-    def _submit(self, envelope: Envelope, reply: Reply) -> None:
+    def _submit(self, envelope: Envelope, digest: bytes = b"") -> Pending:
         foreign = meant_for_another(envelope, self.image)
         if foreign is not None:
             foreign_messages.labels("commands").inc()
-        self._pipeline.submit(envelope, reply, foreign)
-        self._flush_soon()
+        pending = self._pipeline.submit(envelope, foreign, digest)
+        self._go_on()
+        return pending
 
-    async def _found(self, envelope: Envelope, reply: Reply) -> None:
-        """Found the cluster, unless something tells of an older one."""
+    async def _completed(self, envelope: Envelope) -> Outcome:
+        """Decide a command whose caller lacks values that this process reads first."""
+        asked = envelope.command
+        if isinstance(asked, RevertState):
+            content = await content_at(self.history, asked.to_epoch)
+            if isinstance(content, Rejection):
+                outcome = outcome_of(envelope.request_id, self.image, content)
+                return replace(outcome, taken=False)
+            # Content that the caller sent is not trusted.
+            completed: RevertState | FoundCluster = replace(asked, content=content)
+        else:
+            assert isinstance(asked, FoundCluster)
+            older = await self._older() if not self.image.cluster else ""
+            if older:
+                return refused_for(envelope, older)
+            completed = self._founding(asked)
+        self.raise_failure()
+        digest = command_digest(asked)
+        return await self._submit(replace(envelope, command=completed), digest)
+
+    async def _older(self) -> str:
+        """Return evidence of an older cluster, which forbids to found one."""
         try:
             older = await self._older_cluster(self._settings)
         except TimeoutError as error:
             older = f"it is not known, because the brokers do not answer ({error})"
         if older:
-            await self._read_on()
-        if older and not self.image.cluster:
-            self._refused_founding = f"It is not founded, because of an older cluster: {older}."
-            log.error("not founded", why=older)
-            reply(refused_for(envelope, older))
-        elif self.failure is None:
-            self._submit(envelope, reply)
+            # Another instance may have founded the cluster just now, which leaves the same
+            # evidence.
+            with contextlib.suppress(TimeoutError, KafkaException, ReaderStoppedError):
+                await self.barrier(READ_ON_S)
+        if not older or self.image.cluster:
+            return ""
+        self._refused_founding = f"It is not founded, because of an older cluster: {older}."
+        log.error("not founded", why=older)
+        return older
 
-    async def _revert(self, envelope: Envelope, reply: Reply) -> None:
-        """The state to go back to is read from the past first; one that is not there is refused."""
-        assert isinstance(envelope.command, RevertState)
-        unreadable = await self._reverts.read(envelope.command.to_epoch)
-        if unreadable is not None:
-            outcome = outcome_of(envelope.request_id, self.image, unreadable)
-            reply(msgspec.structs.replace(outcome, taken=False))
-        elif self.failure is None:
-            self._submit(envelope, reply)
-
-    async def _read_on(self) -> None:
-        """What tells of an older cluster may be of one that another instance founded just now."""
-        with contextlib.suppress(TimeoutError, KafkaException, ReaderStoppedError):
-            await self.barrier(READ_ON_S)
-
-    def _fill(self, command: AnyCommand) -> AnyCommand:
-        if isinstance(command, RevertState):
-            return self._reverts.fill(command)
-        if not isinstance(command, FoundCluster):
-            return command
-        cluster_id = command.cluster_id or f"{self._settings.cluster}/{uuid.uuid4()}"
-        topic_id = self._reader.topic_id
-        return FoundCluster(cluster_id, topic_id=topic_id, begin_frozen=command.begin_frozen)
+    def _founding(self, command: FoundCluster) -> FoundCluster:
+        features = self._supported if self._settings.found_features == "all" else ()
+        return FoundCluster(
+            command.cluster_id or f"{self._settings.cluster}/{uuid.uuid4()}",
+            topic_id=self._reader.topic_id,
+            begin_frozen=command.begin_frozen,
+            enable_features=tuple(sorted(features)),
+        )
 
     async def _certain(self, timeout_s: float) -> None:
-        """Raises BusyError while it is not certain that this is still the log that was read."""
+        """Wait until all suspicions about the log end, at most ``timeout_s``.
+
+        The caller checks the result.
+        """
         self._reader.look_at_clocks()
         if self._reader.in_doubt:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._reader.certain()
 
-    def _read_barrier(self, reply: Reply) -> None:
-        self._pipeline.read_barrier(reply)
-        self._flush_soon()
-
     async def _wait_for_offset(self, offset: int) -> None:
         self.raise_failure()
-        await self._callers.reached(offset, self._fold.next_offset)
+        await self._offsets.reached(offset, self._fold.next_offset)
 
     def _check(self) -> None:
         self.raise_failure()
@@ -378,39 +375,59 @@ class Writer:
             )
 
     def raise_failure(self) -> None:
-        """Raises ReaderStoppedError where the log cannot be read any further."""
+        """Raise ReaderStoppedError when the log cannot be read any further."""
         if self.failure is not None:
             raise ReaderStoppedError(self.failure) from self.failure
 
-    def _append(self, value: bytes) -> None:
+    def _go_on(self) -> None:
+        """Do what the pipeline has made ready, and let it flush at the end of this turn."""
+        self._do_what_is_ready()
+        self._flush_soon()
+
+    def _do_what_is_ready(self) -> None:
+        ready = self._pipeline.take_ready()
         if self.failure is not None:
-            return  # whoever waits was told
-        if self._pipeline.in_flight <= 1:
+            return  # all callers have failed
+        if ready.records and self._pipeline.in_flight <= len(ready.records):
             self._progress_s = time.monotonic()
-        self._log.append(value)
+        for value in ready.records:
+            self._log.append(value)
+        for epoch in ready.recalls:
+            self._spawn(self._recall(epoch), f"recall-{epoch}")
+        if ready.deciding is not None:
+            self._decide_in_thread(ready.deciding)
+        for envelope, error in ready.bugs:
+            metrics.bugs.inc()
+            log.error("a command broke the core", request_id=envelope.request_id, exc_info=error)
 
-    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
-        def answered(found: Decisions | None) -> None:
-            if self.failure is None:
-                answer(None if self._reader.in_doubt else found)
-                self._flush_soon()
+    async def _recall(self, epoch: int) -> None:
+        decisions = await self._past.recall(epoch)
+        if self.failure is None:
+            self._pipeline.recalled(epoch, None if self._reader.in_doubt else decisions)
+            self._go_on()
 
-        self._past.recall(epoch, answered)
+    def _decide_in_thread(self, deciding: Deciding) -> None:
+        """Decide a large command in a thread while the loop continues.
 
-    def _in_thread(self, work: Callable[[], Made], tell: Callable[[Made], None]) -> None:
-        """The loop goes on meanwhile; an image never changes, so any thread may look at one. Of what was undone
-        before it has begun nothing is made: one that has goes on to its end, and then the newest begins.
+        A void decision that has not started is cancelled. A started one ends before the newest
+        starts.
         """
-
-        def done(large: asyncio.Future[Made]) -> None:
-            if not large.cancelled() and self.failure is None:
-                tell(large.result())
-                self._flush_soon()
-
         if self._large is not None:
             self._large.cancel()
-        self._large = self._loop.run_in_executor(self._deciding, work)
-        self._large.add_done_callback(done)
+        self._large = self._loop.run_in_executor(self._deciding, deciding.decide)
+        self._large.add_done_callback(partial(self._decided, deciding))
+
+    def _decided(self, deciding: Deciding, large: asyncio.Future[Made]) -> None:
+        if not large.cancelled() and self.failure is None:
+            self._pipeline.decided(deciding, large.result())
+            self._go_on()
+
+    def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run ``work`` in a task that ends when the writer closes."""
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _flush_soon(self) -> None:
         if not self._flush_is_due:
@@ -420,6 +437,7 @@ class Writer:
     def _flush(self) -> None:
         self._flush_is_due = False
         self._pipeline.flush()
+        self._do_what_is_ready()
         self._giving_way.look(self._pipeline.in_flight)
         metrics.in_flight.set(self._pipeline.in_flight)
 
@@ -427,7 +445,7 @@ class Writer:
         before = self._fold.image
         foreign = self._pipeline.on_record(offset, value)
         if self._fold.image is before:
-            return  # a loser is no progress: it may stand behind a record that was lost
+            return  # a loser is no progress: it may follow a record that was lost
         self._progress_s = time.monotonic()
         self._known_end.check_read(offset)
         self.history.add(offset, value, self._fold.image)
@@ -437,7 +455,7 @@ class Writer:
             metrics.foreign_epochs.inc()
 
     def _after_records(self) -> None:
-        self._flush_soon()
+        self._go_on()
         metrics.epoch.set(self.image.epoch)
         metrics.losers.set(self.losers)
         metrics.strays.set(self.strays)
@@ -447,29 +465,26 @@ class Writer:
             metrics.redecided.set(self._redecided)
         self.moved.set()
         self.moved = asyncio.Event()
-        self._callers.read_to(self._fold.next_offset)
+        self._offsets.read_to(self._fold.next_offset)
 
     def _fail(self, error: Exception) -> None:
+        # Set `failure` first: work that ends later checks it, and then answers no caller.
         self.failure = error
         self.failed.set()
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
-        self._callers.stop(ReaderStoppedError(error))
+        self._pipeline.stop(ReaderStoppedError(error))
+        self._offsets.stop(ReaderStoppedError(error))
         self.moved.set()
         self._ready.set()
 
-    def _on_bug(self, envelope: Envelope, error: Exception) -> None:
-        metrics.bugs.inc()
-        log.error("a command broke the core", request_id=envelope.request_id, exc_info=error)
-
     async def _watch(self) -> None:
-        """Force what is silent for too long to an outcome."""
+        """Force records that stay unread for too long to an outcome."""
         while self.failure is None:
             await asyncio.sleep(TICK_S)
-            self._callers.look_at_clock()
             silent_s = time.monotonic() - self._progress_s
             if self._reader.in_doubt:
-                continue  # nothing is read until the doubt ends
+                continue  # nothing is read while a suspicion is open
             if self.lag_records is not None:
                 metrics.lag.set(self.lag_records)
             if self._pipeline.in_flight and silent_s > self._settings.unknown_after_s:
@@ -481,6 +496,18 @@ class Writer:
                     epoch=self.image.epoch,
                 )
                 self._pipeline.resolve()
+                self._do_what_is_ready()
+
+
+def _observe(began_s: float, pending: Pending) -> None:
+    """Count a command that has ended. A caller that gave up counts with the time that it waited."""
+    if not pending.cancelled():
+        if pending.exception() is not None:
+            return
+        rejection = pending.result().rejection
+        if rejection is not None:
+            metrics.rejections.labels(rejection.code).inc()
+    metrics.commit_seconds.observe(time.perf_counter() - began_s)
 
 
 def _on_stray(offset: int, name: str) -> None:

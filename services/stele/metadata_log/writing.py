@@ -1,4 +1,7 @@
-"""The life of a writer: where it begins, what it is compared with, when it begins anew. No broker is named."""
+"""The life of a writer: where it begins, what it is compared with, when it restarts.
+
+No broker is named.
+"""
 
 import asyncio
 import contextlib
@@ -7,18 +10,16 @@ from contextlib import asynccontextmanager
 
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.archive import archived
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived
 from stele.log.follower import Floor
 from stele.log.port import EpochsLog, Log
 from stele.metadata_log.founding import OlderCluster, older_in_replicas
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
-from stele.runtime.anew import begin_anew, end_in_order
-from stele.runtime.catch_up import CatchUp
-from stele.runtime.memory import settle
-from stele.runtime.older import RemoteArchive
+from stele.runtime.catch_up import CatchUp, RemoteArchive
 from stele.runtime.recent import EPOCHS as RECENT_EPOCHS
-from stele.runtime.starting import begin, floor_of_most
+from stele.runtime.service import settle
+from stele.runtime.starting import begin, begin_anew, end_in_order, floor_of_most
 
 
 @asynccontextmanager
@@ -32,11 +33,10 @@ async def writing(
     supported: Set[str] = KNOWN_FEATURES,
     past: Log | None = None,
 ) -> AsyncIterator[Writer]:
-    """A writer on its way to the end of the log inside the block; the log, ``past`` and ``catch_up`` are closed
-    after it.
+    """Run a writer inside the block. Afterwards the log, ``past`` and ``catch_up`` are closed.
 
-    ``on_read`` is called in the event loop once the end is reached, or will not be; ``end`` when the process
-    must begin anew.
+    ``on_read`` is called in the event loop once the end is reached, or reading has failed. ``end``
+    is called when the process must restart.
     """
     where, floor = await begin(
         catch_up,
@@ -64,7 +64,10 @@ async def writing(
     starting = asyncio.create_task(read_on(), name="start")
 
     async def late_floor() -> Floor | None:
-        """Replicas that were away at the start may know more of the log, or another one."""
+        """Ask again for the floor.
+
+        Replicas that were away at the start may have more of the log, or another one.
+        """
         return await floor_of_most(
             catch_up, lambda: {each.log_id for each in writer.image.founding.incarnations}
         )
@@ -93,7 +96,7 @@ async def writing(
 
 
 def recent_records(writer: Writer) -> list[Archived]:
-    """The newest winners that this process has read."""
+    """Return the newest winners that this process has read."""
     return [
         archived(winner.offset, winner.value, winner.decode())
         for winner in writer.history.newest_winners(RECENT_EPOCHS)

@@ -1,4 +1,5 @@
-"""The node: an agent that makes any data store a member of a Stele cluster, and a small store for trials.
+"""The node: the agent with a small store for trials.
 
-``agent``, ``orders``, ``identity`` and ``admission`` know nothing of how data is kept; the rest is the store.
+``stele.agent`` makes any data store a member of a cluster and does not depend on how data is kept.
+This package is the store.
 """

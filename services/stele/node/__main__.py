@@ -8,29 +8,26 @@ from functools import partial
 
 from starlette.applications import Starlette
 
-from stele.agent.admission import (
-    Advertised,
-)
+from stele.agent.admission import Advertised
 from stele.agent.agent import Agent, kafka_agent
-from stele.agent.cleanup import Cleaner
+from stele.agent.cleanup import Cleaner, Truncator
 from stele.agent.gate import Gate
 from stele.agent.identity import DataDirectory, boot
+from stele.agent.judging import Routing
 from stele.agent.load import disk_of, reporting_load
 from stele.agent.member import health_of, membership
 from stele.agent.orders import OrderHandler
-from stele.agent.routing import Routing
-from stele.agent.truncation import Truncator
 from stele.domain.image import Image
 from stele.domain.names import OrderKind
+from stele.domain.routed import headers_for
 from stele.node import metrics
 from stele.node.backups import Backups
 from stele.node.binding import bind_store
-from stele.node.clock import HybridClock
+from stele.node.cells import HybridClock
 from stele.node.coordinate import Coordination
 from stele.node.http import NodeHttp
-from stele.node.load import measuring, telling
+from stele.node.load import Rates, measuring, telling
 from stele.node.peers import Peers
-from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.restoring import Restorer
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
@@ -39,14 +36,11 @@ from stele.node.store import Store
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp
 from stele.runtime.follow import Followed
-from stele.runtime.http import Health, bind, build_app, serve
-from stele.runtime.http_server import url_of
-from stele.runtime.locked import locked
+from stele.runtime.http import Health, bind, build_app, serve, url_of
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, locked, run_service, started
 
 NAME = "node"
 
@@ -82,17 +76,21 @@ async def node_app(
     advertised: Advertised,
     followed: Followed,
 ) -> AsyncIterator[Starlette]:
-    """The node's HTTP application, working inside the block."""
+    """Run the node's HTTP application inside the block."""
     follower = followed.follower
     async with AsyncExitStack() as stack:
         store = Store(directory.store_path)
         stack.push_async_callback(store.close)
+        # Start above every stored timestamp: a clock that jumped back must not lose new writes to
+        # old ones.
         clock = HybridClock(lambda: time.time_ns() // 1000, await store.newest_timestamp())
-        peers = Peers(lambda: follower.image.log_id)
+        peers = Peers(lambda node_id: headers_for(follower.image, node_id))
         stack.push_async_callback(peers.close)
 
         backups = Backups(settings.backup_folder(), directory.identity.node_id)
         stack.push_async_callback(backups.close)
+        # Follow before the first new epoch: snapshots deleted while the node was down are swept
+        # now.
         backups.follow(follower.image)
         follower.listen(lambda image, _: backups.follow(image))
 
@@ -100,7 +98,7 @@ async def node_app(
             streamer = Streamer(
                 agent.node_id, follower, agent, store, clock, peers, metrics.streamed_bytes.inc
             )
-            cleaner = Cleaner(agent.node_id, follower, store)
+            cleaner = Cleaner(agent.node_id, follower, store, agent.unknown_data)
             return {
                 OrderKind.STREAM: streamer.run,
                 OrderKind.CLEANUP: cleaner.run,
@@ -127,7 +125,12 @@ async def node_app(
                 agent,
                 measuring(store, agent.node_id),
                 telling(rates),
-                partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity),
+                partial(
+                    disk_of,
+                    directory.folder,
+                    capacity_bytes=settings.data_file_capacity,
+                    reusable_bytes=store.free_bytes,
+                ),
                 settings.load_interval_s,
                 metrics.load_failures.inc,
             )
@@ -143,6 +146,7 @@ async def node_app(
         )
         metrics.epoch.set_function(lambda: follower.image.epoch)
         metrics.version.set_function(lambda: follower.image.topology.version)
+        metrics.unknown_data.set_function(lambda: len(agent.unknown_data()))
         restorer = Restorer(follower, agent, store, clock, backups, peers)
         http = NodeHttp(
             settings.cluster, advertised, gate, agent, coordination, replica, restorer, store
@@ -152,19 +156,19 @@ async def node_app(
         yield build_app(
             NAME,
             [*http.routes(), position, recent],
-            lambda: _health(directory.identity.node_id, followed, gate, store),
+            lambda: _health(agent, followed, gate, store),
             max_body_bytes=MAX_BODY_BYTES,
         )
 
 
-def _health(node_id: str, followed: Followed, gate: Gate, store: Store) -> Health:
-    """Well while the log is followed, nothing forbids to serve, and the disk takes writes."""
+def _health(agent: Agent, followed: Followed, gate: Gate, store: Store) -> Health:
+    """Return the health: ok while the node follows the log, may serve, and can write."""
     failure = "" if store.failure is None else str(store.failure)
-    return health_of(node_id, followed, gate, failure)
+    return health_of(agent.node_id, followed, gate, failure, agent.unknown_data())
 
 
 class _Sender:
-    """Operations to this node's own replica without HTTP, to others through ``Peers``."""
+    """Sends operations to this node's replica directly, and to others through ``Peers``."""
 
     def __init__(self, node_id: str, replica: Replica, peers: Peers) -> None:
         self._node_id = node_id

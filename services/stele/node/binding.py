@@ -1,4 +1,7 @@
-"""A store belongs to the host whose id it carries: one that was swapped, emptied or lost is noticed (I13)."""
+"""Binding of the store to the host id that it carries.
+
+A swapped, emptied or lost store is detected (I13).
+"""
 
 import errno
 import os
@@ -6,8 +9,8 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from stele.agent.binding import WHAT_TO_DO, bind
-from stele.agent.identity import DataDirectory
+from stele.agent.identity import WHAT_TO_DO, DataDirectory, bind
+from stele.agent.stores import parted
 from stele.log.archive.files import sync_folder
 from stele.node.commits import transaction
 from stele.node.store import connect
@@ -15,16 +18,28 @@ from stele.runtime.settings import ConfigurationError
 
 _META: Final = "create table if not exists meta (name text primary key, value text not null)"
 _HOST_ID: Final = "select value from meta where name = 'host_id'"
+_PARTITIONS: Final = """
+    with recursive found(name) as (
+        select min(keyspace) from cells
+        union all
+        select (select min(keyspace) from cells where keyspace > name) from found where name is not null
+    )
+    select name from found where name is not null
+"""
+"""Takes one step of the index for each name. ``distinct`` would read all rows."""
 _HAS_META: Final = "select count(*) from sqlite_master where name = 'meta'"
 
 
 def bind_store(directory: DataDirectory) -> Path:
-    """The directory's store, made at the first start. Raises ConfigurationError, and OSError on a full disk."""
-    return bind(directory, _host_id_in, _make)
+    """Return the path of the directory's store, which the first start creates.
+
+    Raises ConfigurationError, and OSError on a full disk.
+    """
+    return bind(directory, _host_id_in, _make, _data_ids_in)
 
 
 def _host_id_in(path: Path) -> str:
-    """Empty when the store carries none."""
+    """Return the host id that the store carries; empty if it carries none."""
     connection = None
     try:
         connection = sqlite3.connect(path, isolation_level=None)
@@ -39,7 +54,21 @@ def _host_id_in(path: Path) -> str:
             connection.close()
 
 
+def _data_ids_in(path: Path) -> set[str]:
+    """Return the ids of all data with rows in the store. Raises ConfigurationError, OSError."""
+    connection = None
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+        return {parted(name)[0] for (name,) in connection.execute(_PARTITIONS)}
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
 def _make(path: Path, host_id: str) -> None:
+    """Create a store that carries the host id, and sync it. Raises ConfigurationError, OSError."""
     try:
         connection = connect(path)
         try:
@@ -50,11 +79,15 @@ def _make(path: Path, host_id: str) -> None:
             connection.close()
     except sqlite3.Error as error:
         raise _unusable(path, error) from error
+    # The file's entry in its folder must survive a crash too, before node.json records the data.
     sync_folder(path.parent)
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> Exception:
-    """A full disk is no fault of the directory: the next start may find room."""
+    """Return the error to raise for an error of SQLite.
+
+    A full disk is no fault of the directory, since the next start may find space.
+    """
     code = getattr(error, "sqlite_errorcode", 0)
     if code == sqlite3.SQLITE_FULL:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -1,8 +1,8 @@
-"""One writer and many who wait: what comes while a commit is being synced shares the next transaction.
+"""Group commit: writes that arrive during a sync share the next transaction.
 
-A commit costs one fsync, which takes from a tenth of a millisecond to ten, whatever it holds. It runs in a
-thread of its own, so the event loop never waits for the disk. Jobs are committed in the order of their
-coming, and a caller goes on only after the sync: what it acknowledges then is on the disk.
+A commit costs one fsync, which takes from 0.1 to 10 ms for any content. It runs in its own thread,
+so the event loop never waits for the disk. Jobs are committed in the order of arrival. A caller
+continues only after the sync, so that everything it acknowledges is on the disk.
 """
 
 import asyncio
@@ -18,30 +18,38 @@ from stele.log.loops import call_in
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 4 * 1024 * 1024
-"""A transaction takes in no more after this: a small write waits for 20 ms of large ones at most."""
+"""A transaction accepts no more jobs above this size.
+
+A small write waits at most 20 ms for large ones.
+"""
 GROUP_JOBS: Final = 512
 
 Work = Callable[[sqlite3.Connection], T]
-"""Runs in the writer's thread, inside a transaction; it may run twice, see ``_commit``."""
+"""Runs in the writer's thread, inside a transaction. It may run twice; see ``_commit``."""
 
 
 class StoreError(Exception):
-    """The store could not do it; nothing of it stands unless the text says so."""
+    """The store failed to do the work.
+
+    No part of it was written, unless the text says otherwise.
+    """
 
 
 class DiskFull(StoreError):
-    """There is no room for the write; reads and what was acknowledged are not touched."""
+    """There is no space for the write. Reads and acknowledged writes are not affected."""
 
 
 class StoreLocked(StoreError):
-    """Another process holds the store; nothing of the write stands."""
+    """Another process has locked the store. No part of the write was written."""
 
 
 class StoreFailed(StoreError):
-    """The disk failed: what it holds of the last writes is not known, and nothing more is written."""
+    """The disk failed. The fate of the last writes is unknown, and no more are accepted."""
 
 
 class _Job:
+    """Work that waits for its transaction, and the future of its result."""
+
     def __init__(self, begin: Callable[[], Work[Any]], size_bytes: int) -> None:
         self.begin = begin
         self.size_bytes = size_bytes
@@ -52,12 +60,15 @@ class _Job:
 
 
 class GroupCommit:
-    """The only writer of a database. Make it inside the event loop, and close it there."""
+    """The only writer of a database. Create it in the event loop, and close it there."""
 
     def __init__(
         self, connection: sqlite3.Connection, after_commit: Callable[[int], None] = lambda _: None
     ) -> None:
-        """``after_commit`` gets the bytes of each group, in the writer's thread."""
+        """Start the writer.
+
+        ``after_commit`` receives the bytes of each group, in the writer's thread.
+        """
         self.failure: StoreFailed | None = None
         self._connection = connection
         self._after_commit = after_commit
@@ -68,10 +79,12 @@ class GroupCommit:
         self._idle.set()
 
     async def run(self, begin: Callable[[], Work[T]], size_bytes: int = 0) -> T:
-        """Have work done and synced. Raises what the work raises, DiskFull, or StoreFailed.
+        """Execute work in a transaction, and return its result after the sync.
 
-        ``begin`` is called in the event loop, in the very turn in which the work is handed to the
-        thread: what it finds to be the case cannot change before the work's place in the order is taken.
+        ``begin`` is called in the event loop, in the turn in which the work is passed to the
+        thread. Conditions that it checks cannot change before the work has its place in the order.
+
+        Raises errors of the work, DiskFull, StoreLocked or StoreFailed.
         """
         if self.failure is not None:
             raise self.failure
@@ -79,13 +92,13 @@ class GroupCommit:
         self._waiting.append(job)
         if self._idle.is_set():
             self._idle.clear()
-            # In the loop's next turn, so that everything that came in this turn goes together.
+            # In the loop's next turn, so that all writes of this turn share a transaction.
             self._loop.call_soon(self._hand_over)
         result: T = await uncancelled(job.answer)
         return result
 
     async def close(self) -> None:
-        """Ends what has been asked for; nothing more is taken."""
+        """Finish the work that was accepted, and reject more."""
         await self._idle.wait()
         self.failure = self.failure or StoreFailed("the store is closed")
         await asyncio.to_thread(self._thread.shutdown)
@@ -95,6 +108,8 @@ class GroupCommit:
         while self._waiting and len(group) < GROUP_JOBS and size_bytes < GROUP_BYTES:
             job = self._waiting.popleft()
             try:
+                # No ``await`` until the group is submitted: the conditions that ``begin`` checked
+                # still hold.
                 job.work = job.begin()
             except Exception as error:
                 _answer(job, None, error)
@@ -104,17 +119,20 @@ class GroupCommit:
         self._thread.submit(self._run_group, group, size_bytes)
 
     def _run_group(self, group: list[_Job], size_bytes: int) -> None:
-        """In the writer's thread."""
+        """Commit a group, in the writer's thread."""
         try:
             self._commit(group)
             self._after_commit(size_bytes)
-        except Exception as error:  # the thread must go on, and those who wait must hear
+        except Exception as error:  # the thread must survive, and callers must receive the error
             for job in group:
                 job.error = job.error or error
         call_in(self._loop, self._end_group, group)
 
     def _commit(self, group: Sequence[_Job]) -> None:
-        """All in one transaction; when that fails, each in its own, so that one does not fail others."""
+        """Commit all jobs in one transaction.
+
+        If that fails, commit each alone, so that one does not fail others.
+        """
         if self.failure is not None:
             raise self.failure
         try:
@@ -124,6 +142,8 @@ class GroupCommit:
             return
         except Exception as error:
             failed = _meaning(error)
+            # Set before any job is answered: no later write may succeed on a disk in an unknown
+            # state.
             if isinstance(failed, StoreFailed):
                 self.failure = failed
             if isinstance(failed, StoreFailed | StoreLocked):
@@ -156,14 +176,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 async def uncancelled(future: asyncio.Future[T]) -> T:
-    """Await what cannot be stopped half way: a cancellation is raised only after it has ended."""
+    """Await work that cannot be interrupted. A cancellation is raised after the work has ended."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         while not future.done():
             with contextlib.suppress(
                 asyncio.CancelledError
-            ):  # asked to end once more: it still cannot
+            ):  # cancelled again: the work still cannot stop
                 await asyncio.wait([future])
         raise
 
@@ -175,17 +195,21 @@ def _answer(job: _Job, result: object, error: Exception | None) -> None:
         job.answer.set_result(result)
     else:
         job.answer.set_exception(error)
-        job.answer.exception()  # its caller may be gone: that is no error of its own
+        job.answer.exception()  # marks the error as retrieved: the caller may be gone
 
 
 _PRIMARY: Final = 0xFF
-"""SQLite's extended error codes hold the primary one in their lowest byte."""
+"""Mask of SQLite's primary error code in its extended error codes."""
 _OF_THE_WORK: Final = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
-"""What the work itself did wrong; all else that SQLite raises is the disk's or the file's fault."""
+"""Errors of the work itself. All other errors of SQLite are faults of the disk or the file."""
 
 
 def _meaning(error: Exception) -> Exception:
-    """After a failed sync the system may have dropped the pages: only a restart reads what is there."""
+    """Return the error to raise for an error of a commit.
+
+    After a failed sync the system may have dropped the pages. Only a restart reads the real
+    content.
+    """
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     if code == sqlite3.SQLITE_FULL:
         return DiskFull("the disk is full: free some space; nothing of this write stands")

@@ -1,49 +1,220 @@
-"""Quorum reads and writes, coordinated by whichever node was asked.
+"""Quorum reads and writes, coordinated by the node that receives the request.
 
-A quorum register with many writers (Attiya, Bar-Noy, Dolev): a quorum write first asks a read quorum for
-the newest timestamp and takes a later one; a quorum read makes sure that what it returns is on a write
-quorum before it returns it. Both hold for the row's two sets while ranges move, so whatever was answered is
-seen by every later quorum request, in this topology version and in the next.
+The algorithm is a register with many writers, after Attiya, Bar-Noy and Dolev ("Sharing memory
+robustly in message-passing systems"). A quorum write first reads the newest timestamp from a read
+quorum, and uses a later one. A quorum read ensures that its result is on a write quorum before it
+returns it.
+
+While ranges move, both steps count the row's old and new replicas. Every later quorum request
+therefore sees what was answered, in this topology version and in the next (docs/design.md, rule
+35).
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.topology.operations.keyspaces import has_no_data
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, newest, stamp_of
-from stele.node.clock import HybridClock
-from stele.node.refusals import OutcomeUnknown, Refused
-from stele.node.votes import Consistency, Enough, Verdict, Vote, enough_reads, enough_writes
+from stele.node.cells import Cell, HybridClock, newest, stamp_of
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 
+# Collects the answers of replicas until they suffice, can no longer suffice, or time is up.
+
+
+Enough = Callable[[set[str]], bool]
+
+
+class Consistency(StrEnum):
+    """How many replicas a request waits for.
+
+    Only quorum reads and quorum writes are sure to meet.
+    """
+
+    ONE = "one"
+    QUORUM = "quorum"
+    ALL = "all"
+
+
+class Verdict(StrEnum):
+    """The result of a vote."""
+
+    ENOUGH = "enough"
+    STALE = "stale"  # a replica has fenced the version: read the log and route again
+    IMPOSSIBLE = "impossible"
+    TIME_UP = "time_up"
+
+
+def enough_writes(consistency: Consistency, row: RangeReplicas) -> Enough:
+    if consistency is Consistency.QUORUM:
+        return lambda done: write_satisfied(done, row)
+    if consistency is Consistency.ALL:
+        return lambda done: done.issuperset(row.writes)
+    return lambda done: not done.isdisjoint(row.reads)
+
+
+def enough_reads(consistency: Consistency, row: RangeReplicas) -> Enough:
+    if consistency is Consistency.QUORUM:
+        return lambda done: read_satisfied(done, row)
+    if consistency is Consistency.ALL:
+        return lambda done: done.issuperset(row.reads)
+    return lambda done: not done.isdisjoint(row.reads)
+
+
+SURELY_NOT_DONE: Final = frozenset({Code.BEHIND, Code.NOT_A_REPLICA, Code.DISK_FULL})
+"""Codes that a replica returns only if nothing was written.
+
+Other codes may follow the effect. A version may be fenced while a write waits for the disk, and a
+broken call may have arrived.
+"""
+
+
+class Vote:
+    """One round of calls, by node id. ``when_over`` is called once the last call has ended."""
+
+    def __init__(
+        self,
+        calls: Mapping[str, asyncio.Future[Answer]],
+        enough: Enough,
+        *,
+        already: Iterable[str] = (),
+        when_over: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.done = set(already)
+        self._waiting = set(calls)
+        self._enough = enough
+        self._when_over = when_over
+        self._verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        for node_id, call in calls.items():
+            call.add_done_callback(partial(self._on_end, node_id))
+        self._judge(None)
+        if not calls:
+            when_over()
+
+    async def verdict(self, until: float) -> Verdict:
+        """Return the verdict, or TIME_UP after ``until`` (loop time)."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await asyncio.shield(self._verdict)
+        except TimeoutError:  # an answer in the turn of the time-out counts
+            return self._verdict.result() if self._verdict.done() else Verdict.TIME_UP
+
+    def refused(self) -> dict[str, str]:
+        """Return the reasons why replicas did not succeed, for people: node id -> code and text."""
+        found = {n: f"{a.code}: {a.text}" for n, a in sorted(self.answers.items()) if not a.done}
+        return {**found, **dict.fromkeys(sorted(self._waiting), "did not answer in time")}
+
+    def lacking(self) -> list[str]:
+        """Return the replicas that refused or failed.
+
+        If there are none, return those without an answer.
+        """
+        return sorted(n for n, a in self.answers.items() if not a.done) or sorted(self._waiting)
+
+    def may_be_done(self) -> bool:
+        """Return whether any replica may have done the operation, or may still do it."""
+        answers = self.answers.values()
+        return bool(self._waiting) or any(a.code not in SURELY_NOT_DONE for a in answers)
+
+    def newest_epoch(self) -> int:
+        """Return the newest epoch that a refusal asked the sender to read; 0 if none did."""
+        return max((answer.epoch for answer in self.answers.values()), default=0)
+
+    def _on_end(self, node_id: str, ended: asyncio.Future[Answer]) -> None:
+        answer = _answer_of(ended)
+        self._waiting.discard(node_id)
+        self.answers[node_id] = answer
+        if answer.done:
+            self.done.add(node_id)
+        self._judge(answer.code)
+        if not self._waiting:
+            self._when_over()
+
+    def _judge(self, code: Code | None) -> None:
+        if self._verdict.done():
+            return
+        # Success comes first: a stale refusal does not matter once the others suffice.
+        if self._enough(self.done):
+            self._verdict.set_result(Verdict.ENOUGH)
+        elif code is Code.STALE_VERSION or code is Code.NOT_A_REPLICA:
+            self._verdict.set_result(Verdict.STALE)
+        elif not self._enough(self.done | self._waiting):
+            self._verdict.set_result(Verdict.IMPOSSIBLE)
+
+
+def _answer_of(ended: asyncio.Future[Answer]) -> Answer:
+    if ended.cancelled():
+        return Answer(Code.FAILED, text="cancelled")
+    error = ended.exception()
+    return Answer(Code.FAILED, text=repr(error)) if error is not None else ended.result()
+
+
+# Errors of client requests: refused, or for a write, an unknown outcome.
+
+
+class Refused(Exception):
+    """A request that was not served: HTTP status, code, sentence, hint and facts.
+
+    A refused write has no effect at any replica, now or later. Only ``OutcomeUnknown`` leaves that
+    open.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, hint: str, details: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint = status, code, message, hint
+        self.details = details or {}
+
+
+class OutcomeUnknown(Refused):
+    """A write that may be at some replicas, but is not known to be at enough."""
+
+    def __init__(self, why: Refused) -> None:
+        super().__init__(
+            503,
+            "outcome_unknown",
+            f"The write may have taken effect, or may yet: {why.message}",
+            "Read the key, or write again, to settle it.",
+            why.details,
+        )
+
+
 STALE_PAUSE_S: Final = 0.02
-"""Between two attempts when the log brought nothing newer."""
+"""Pause between two attempts when the log has nothing newer, in seconds."""
 SCHEMA_WAIT_S: Final = 1.0
-"""A keyspace that is not known may be in records that this node has yet to read."""
+"""How long to read the log for an unknown keyspace, in seconds.
+
+It may be in records not read yet.
+"""
 
 
 class _Sent:
-    """Whether anything of a write may have arrived anywhere, in any of its attempts."""
+    """Records whether any attempt of a write may have reached a replica."""
 
     def __init__(self) -> None:
         self.may_be_done = False
 
 
 class Written(msgspec.Struct, frozen=True):
-    """``acks`` are the replicas that had it when the answer was given."""
+    """The result of a write. ``acks`` are the replicas that had the cell when it was returned."""
 
     timestamp: int
     version: int
@@ -52,7 +223,10 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """``cell`` is None where there never was one; ``answered`` are the replicas that were heard."""
+    """The result of a read.
+
+    ``cell`` is None if there never was one; ``answered`` are the replicas that replied.
+    """
 
     cell: Cell | None
     version: int
@@ -61,7 +235,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Send(Protocol):
-    """To a replica, by node id: this node's own without HTTP. ``until`` is loop time."""
+    """Sends an operation to a replica by node id, to this node's own without HTTP.
+
+    ``until`` is loop time.
+    """
 
     def __call__(
         self, image: Image, node_id: str, op: AnyOp, until: float
@@ -69,14 +246,14 @@ class Send(Protocol):
 
 
 class Versions(Protocol):
-    """Counts the versions that requests hold; see domain.fencing.VersionTracker."""
+    """Counts the versions that requests hold; see ``domain.fencing.VersionTracker``."""
 
     def hold(self, version: int, data_id: str, token: int) -> Hold: ...
     def release(self, hold: Hold) -> None: ...
 
 
 class _Attempt(msgspec.Struct, frozen=True):
-    """What one attempt is routed by."""
+    """The routing of one attempt."""
 
     image: Image
     row: RangeReplicas
@@ -91,7 +268,7 @@ class _Attempt(msgspec.Struct, frozen=True):
 
 
 class _Again(Exception):
-    """The version is fenced out: route anew, after this epoch."""
+    """The attempt's version is fenced. Route again after reading ``epoch``."""
 
     def __init__(self, epoch: int, refused: dict[str, str]) -> None:
         super().__init__("stale version")
@@ -99,7 +276,7 @@ class _Again(Exception):
 
 
 class Coordination:
-    """The requests of one node's clients."""
+    """Coordinates the requests of one node's clients."""
 
     def __init__(
         self,
@@ -111,9 +288,9 @@ class Coordination:
         timeout_s: float,
     ) -> None:
         self.retries = 0
-        """Attempts that were made again because their version was fenced out."""
+        """Number of attempts that were repeated because their version was fenced."""
         self.repairs = 0
-        """Reads that had to write back what they found."""
+        """Number of reads that wrote their result back."""
         self._node_id = node_id
         self._follower = follower
         self._versions = versions
@@ -124,8 +301,10 @@ class Coordination:
     async def write(
         self, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency
     ) -> Written:
-        """Write a value, or with None delete. Raises Refused when it was surely not done, OutcomeUnknown
-        when that cannot be said."""
+        """Write a value, or delete with None.
+
+        Raises Refused if no replica has the write, and OutcomeUnknown if that is uncertain.
+        """
         sent = _Sent()
         try:
             return await self._write_until_done(keyspace, key, value, consistency, sent)
@@ -143,6 +322,8 @@ class Coordination:
             attempt = await self._route(keyspace, token, key, until)
             hold = self._hold(attempt)
             try:
+                # All attempts write the same cell: an earlier one may have left it at some
+                # replicas.
                 if cell is None:
                     timestamp = await self._timestamp(attempt, consistency)
                     cell = Cell(timestamp, value is None, value or b"")
@@ -153,10 +334,11 @@ class Coordination:
                 refusal = again
             finally:
                 self._versions.release(hold)
+            # The hold was released before this wait, because a held version delays barriers.
             await self._catch_up(refusal, attempt)
 
     async def read(self, keyspace: str, key: bytes, consistency: Consistency) -> Found:
-        """The newest cell that the replicas know. Raises Refused."""
+        """Return the newest cell of the replicas. Raises Refused."""
         token, until = token_of(key), self._until()
         while True:
             attempt = await self._route(keyspace, token, key, until)
@@ -179,6 +361,7 @@ class Coordination:
         return asyncio.get_running_loop().time() + self._timeout_s
 
     async def _route(self, keyspace: str, token: int, key: bytes, until: float) -> _Attempt:
+        """Choose the replicas by the newest image. Raises Refused."""
         image = self._follower.image
         _check_member(image, self._node_id)
         if image.schema.serving(keyspace) is None:
@@ -196,7 +379,10 @@ class Coordination:
             return self._follower.image
 
     async def _timestamp(self, attempt: _Attempt, consistency: Consistency) -> int:
-        """Above that of every write that was acknowledged before now, whatever the clocks say."""
+        """Return a timestamp above every write that was acknowledged before.
+
+        The order holds even if the nodes' clocks differ.
+        """
         if consistency is Consistency.ONE:
             return self._clock.next()
         answers = await self._ask(
@@ -216,7 +402,7 @@ class Coordination:
         already: Iterable[str] = (),
         sent: _Sent | None = None,
     ) -> set[str]:
-        """The replicas that have the cell or a newer one, once they are enough."""
+        """Return the replicas that have the cell or a newer one, once they suffice."""
         op = Write(
             version=attempt.version,
             epoch=attempt.image.epoch,
@@ -234,6 +420,7 @@ class Coordination:
         self, attempt: _Attempt, consistency: Consistency
     ) -> tuple[Cell | None, set[str]]:
         reads, enough = attempt.row.reads, enough_reads(consistency, attempt.row)
+        # One replica sends the value, the others a stamp: large values cross the network once.
         full = self._node_id if self._node_id in reads else reads[0]
         answers = await self._ask(
             attempt,
@@ -243,6 +430,8 @@ class Coordination:
             ),
             enough,
         )
+        # Replicas differ, or the value is missing: request the value from each replica that sent a
+        # stamp.
         if not _agree(answers.values()) or _lacks_value(answers):
             lacking = [node_id for node_id, a in answers.items() if a.stamp is not None]
             cells = await self._ask(
@@ -262,7 +451,7 @@ class Coordination:
         return cell, set(answers)
 
     async def _settle(self, attempt: _Attempt, cell: Cell, have: set[str]) -> None:
-        """Put the cell where it lacks, so that no later read can find less than this one did."""
+        """Write the cell to replicas that lack it, so that no later read returns an older one."""
         enough = enough_writes(Consistency.QUORUM, attempt.row)
         if not enough(have):
             self.repairs += 1
@@ -277,11 +466,12 @@ class Coordination:
         already: Iterable[str] = (),
         sent: _Sent | None = None,
     ) -> dict[str, Answer]:
-        """Answers of replicas that did it, once they are enough. Raises _Again and Refused.
+        """Return the answers of replicas that succeeded, once they suffice.
 
-        ``sent`` learns whether a write that was not done by enough may be done by some.
+        ``sent`` records whether some replicas may have done a write that failed. The version is
+        held until the last call has ended, even if the caller returns earlier.
 
-        The version is held until the last of them has answered, however long the caller waits.
+        Raises _Again and Refused.
         """
         hold = self._hold(attempt)
         calls = {
@@ -299,7 +489,10 @@ class Coordination:
         raise _unavailable(attempt, vote)
 
     async def _catch_up(self, again: _Again, attempt: _Attempt) -> None:
-        """Read the log up to what the replicas know, within the request's time."""
+        """Read the log up to the epoch of the replicas, within the request's time.
+
+        Raises Refused.
+        """
         self.retries += 1
         loop = asyncio.get_running_loop()
         left_s = attempt.until - loop.time()
@@ -317,7 +510,7 @@ class Coordination:
             503,
             "stale_version",
             f"Topology version {attempt.version} is fenced out and no newer one came in time.",
-            "Try again, through another node if this goes on.",
+            "Try again, or use another node.",
             again.refused,
         )
 
@@ -334,6 +527,7 @@ class Coordination:
 
 
 def _check_member(image: Image, node_id: str) -> None:
+    """Check that this node is a member and not excluded. Raises Refused."""
     node = image.node(node_id)
     if node is not None and node.state is NodeState.LEFT:
         raise Refused(
@@ -356,7 +550,7 @@ def _check_member(image: Image, node_id: str) -> None:
 
 
 def _unknown(image: Image, name: str) -> Refused:
-    """Nothing serves requests under this name."""
+    """Return the error for a name that serves no requests."""
     found: Rejection = unknown_keyspace(name)
     keyspace = image.schema.named(name)
     if keyspace is not None and keyspace.tablets and not keyspace.dropped_version:
@@ -367,6 +561,7 @@ def _unknown(image: Image, name: str) -> Refused:
 
 
 def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
+    """Return the error of a vote that timed out or cannot succeed."""
     facts = {"answered": ",".join(sorted(vote.done)), **vote.refused()}
     full = [n for n, answer in sorted(vote.answers.items()) if answer.code is Code.DISK_FULL]
     if full:
@@ -374,7 +569,7 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
             503,
             "disk_full",
             f"The disks of {', '.join(full)} are full; the write is at {len(vote.done)} replicas.",
-            "Free some space there; reads go on.",
+            "Free some space there; reads still work.",
             facts,
         )
     replicas, lacking = ", ".join(sorted(attempt.row.writes)), ", ".join(vote.lacking())
@@ -388,13 +583,13 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
 
 
 def _agree(answers: Iterable[Answer]) -> bool:
-    """Have all of them the same cell, or none?"""
+    """Return whether all answers have the same cell, or none."""
     stamps = {stamp_of(a.cell) if a.cell is not None else a.stamp for a in answers}
     return len(stamps) == 1
 
 
 def _lacks_value(answers: dict[str, Answer]) -> bool:
-    """There is a cell, but its value was asked of a replica that has not answered."""
+    """Return whether a cell exists, but the replica that should send its value has not answered."""
     found = answers.values()
     return all(a.cell is None for a in found) and any(a.stamp is not None for a in found)
 

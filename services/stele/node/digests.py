@@ -1,25 +1,31 @@
-"""Digests: what two replicas compare of a range before they stream any of it.
+"""Digests that two replicas compare before they stream a range.
 
-A digest is the number of rows, their bytes, and the sum of their hashes modulo 2**128, over keys, timestamps,
-tombstones and values. A sum does not depend on the order of the rows, nor on how they came to be there.
+A digest is the number of rows, their bytes, and the sum of their hashes modulo 2**128. Hashes cover
+tokens, keys, timestamps, tombstones and values. The sum depends neither on the order of the rows
+nor on their history.
 """
 
+from __future__ import annotations
+
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import Enum
 from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
-from stele.agent.spans import Span
+from stele.agent.stores import Span
 
 HASH_BYTES: Final = 16
 MODULUS: Final = 1 << (8 * HASH_BYTES)
 MOST_ROWS: Final = 4096
-"""More rows are not summed up, but split: 10 ms, in which other scans wait."""
+"""Most rows of one digest. More are split: this many take 10 ms, and other scans wait."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 CALL_ROWS: Final = 16 * MOST_ROWS
 CALL_BYTES: Final = 64 * 1024 * 1024
-"""An answer ends after so much: far within the time that a call has."""
+"""A reply ends after this many bytes of rows, well within the time limit of a call."""
 
 _HEAD: Final = Struct(">qq?q")
 _BOUNDED: Final = """
@@ -31,7 +37,7 @@ where keyspace = ? and token > ? and token <= ?"""
 
 
 class Digest(NamedTuple):
-    """Of the rows of a span; ``sum`` has 16 bytes."""
+    """The digest of a span's rows. ``sum`` has 16 bytes."""
 
     keys: int
     size_bytes: int
@@ -39,7 +45,7 @@ class Digest(NamedTuple):
 
 
 def digest_of(rows: Sequence[tuple[int, bytes, int, bool, bytes]]) -> Digest:
-    """Of rows as (token, key, timestamp, tombstone, value)."""
+    """Return the digest of rows (token, key, timestamp, tombstone, value)."""
     total = size_bytes = 0
     for token, key, timestamp, tombstone, value in rows:
         head = _HEAD.pack(token, timestamp, bool(tombstone), len(key))
@@ -50,9 +56,89 @@ def digest_of(rows: Sequence[tuple[int, bytes, int, bool, bytes]]) -> Digest:
 
 
 def digest_in(store: sqlite3.Connection, span: Span) -> Digest | None:
-    """None for a span that is to be split: it holds too much. A single row never does."""
+    """Return the digest of a span, or None if it has too much data and must be split.
+
+    A single row always has a digest.
+    """
     bounds = span.bounds()
     keys, size_bytes = store.execute(_BOUNDED, (*bounds, MOST_ROWS + 1)).fetchone()
     if keys > MOST_ROWS or (size_bytes > MOST_BYTES and keys > 1):
         return None
     return digest_of(store.execute(_ROWS, bounds).fetchall())
+
+
+# Finds the rows of a range that a node lacks, by comparing digests with another replica.
+#
+# A span with equal digests is skipped. A differing span is split further, down to a few rows, and
+# these are pulled. The data moved is therefore proportional to the differences, not to the total.
+
+
+FANOUT: Final = 16
+LEAF_ROWS: Final = 16
+"""A span of at most this many rows is pulled: another call would cost more than the rows."""
+CALL_SPANS: Final = 64
+BATCH_SPANS: Final = 256
+"""Spans that are pulled together: 16 KiB of each request."""
+
+Digests = list[Digest | None]
+
+
+class Verdict(Enum):
+    """The next step for a span."""
+
+    NOTHING = "nothing"
+    SPLIT = "split"
+    PULL = "pull"
+
+
+def judged(span: Span, mine: Digest | None, theirs: Digest | None) -> Verdict:
+    """Return the next step for a span. A digest of None means too many rows for one digest.
+
+    Rows that the other replica lacks cannot be pulled, so they are ignored.
+    """
+    if theirs is not None and (theirs == mine or not theirs.keys):
+        return Verdict.NOTHING
+    if mine is not None and not mine.keys:
+        return Verdict.PULL
+    many = mine is None or theirs is None or max(mine.keys, theirs.keys) > LEAF_ROWS
+    _, start, end = span.bounds()
+    return Verdict.SPLIT if many and end - start > 1 else Verdict.PULL
+
+
+class SourceGone(Exception):
+    """The other replica returned no digests."""
+
+
+async def differing(
+    spans: Sequence[Span],
+    mine: Callable[[Sequence[Span]], Awaitable[Digests]],
+    theirs: Callable[[Sequence[Span]], Awaitable[Digests | None]],
+    on_equal: Callable[[Digest], None],
+) -> AsyncIterator[list[Span]]:
+    """Yield batches of spans to pull.
+
+    Both sides may answer for only the first of the spans in a call. The rest is requested again.
+    Raises SourceGone.
+    """
+    waiting, found = deque(spans), list[Span]()
+    while waiting:
+        asked = [waiting.popleft() for _ in range(min(CALL_SPANS, len(waiting)))]
+        ours, others = await asyncio.gather(mine(asked), theirs(asked))
+        if not others:
+            raise SourceGone
+        answered = min(len(ours), len(others))
+        # Back to the front, in order: pulled batches stay in the order of the ring.
+        waiting.extendleft(reversed(asked[answered:]))
+        for span, one, other in zip(asked, ours, others, strict=False):
+            verdict = judged(span, one, other)
+            if verdict is Verdict.SPLIT:
+                waiting.extendleft(reversed(span.split(FANOUT)))
+            elif verdict is Verdict.PULL:
+                found.append(span)
+            elif other is not None:
+                on_equal(other)
+        if len(found) >= BATCH_SPANS:
+            yield found
+            found = []
+    if found:
+        yield found

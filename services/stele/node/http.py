@@ -1,4 +1,4 @@
-"""The node over HTTP: data for clients, operations for other nodes, and what the node is doing."""
+"""The node's HTTP interface: data for clients, operations for other nodes, and the node's state."""
 
 import asyncio
 import time
@@ -10,21 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.agent.admission import Advertised
+from stele.agent.admission import Advertised, Expelled
 from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
-from stele.agent.probing import ROUTE_ANEW, check_log, check_meant, judge_route
-from stele.agent.standing import Expelled
-from stele.domain.routed import Routed
+from stele.agent.probing import ROUTE_ANEW, check_host, check_log, check_meant, judge_route
+from stele.domain.routed import HOST, Routed
 from stele.node import metrics
-from stele.node.coordinate import Coordination
-from stele.node.refusals import Refused
+from stele.node.coordinate import Consistency, Coordination, Refused
 from stele.node.replica import Replica
 from stele.node.restoring import Restorer
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.store import Size, Store
-from stele.node.votes import Consistency
 from stele.node.wire import (
     BACKUP_PATH,
     BATCH_PATH,
@@ -45,11 +42,11 @@ from stele.runtime.http import ErrorCode, HttpError, JsonResponse
 T = TypeVar("T")
 
 SIZE_AGE_S: Final = 1.0
-"""Counting keys looks at every row, so what is shown may be this old."""
+"""Greatest age of the shown key counts, in seconds. Counting reads every row."""
 
 
 class NodeHttp:
-    """Handlers of one node. Data is served only while the gate is open."""
+    """The HTTP handlers of one node. Data is served only while the gate is open."""
 
     def __init__(
         self,
@@ -154,7 +151,7 @@ class NodeHttp:
         )
 
     async def batch(self, request: Request) -> Response:
-        """Operations of another node; msgpack, see ``wire``."""
+        """Execute operations of another node; msgpack, see ``wire``."""
         self._check_ready()
         self._check_is_meant(request)
         ops = _decode(decode_ops, await request.body())
@@ -165,21 +162,21 @@ class NodeHttp:
         return Response(encode(answers), media_type="application/msgpack")
 
     async def scan(self, request: Request) -> Response:
-        """Rows, or their size, for another node that streams; msgpack, see ``wire``."""
+        """Return rows, or their size, to another node that streams; msgpack, see ``wire``."""
         self._check_ready()
         self._check_is_meant(request)
         found = await self._replica.scan(_decode(decode_scan, await request.body()))
         return Response(encode(found), media_type="application/msgpack")
 
     async def digests(self, request: Request) -> Response:
-        """Digests of rows for another node that repairs; msgpack, see ``wire``."""
+        """Return digests of rows to another node that repairs; msgpack, see ``wire``."""
         self._check_ready()
         self._check_is_meant(request)
         found = await self._replica.digests(_decode(decode_compare, await request.body()))
         return Response(encode(found), media_type="application/msgpack")
 
     async def backup(self, request: Request) -> Response:
-        """A piece of a file of a snapshot for another node that restores from it; msgpack, see ``wire``."""
+        """Return a piece of a snapshot file to a node that restores; msgpack, see ``wire``."""
         self._check_ready()
         self._check_is_meant(request)
         fetch = _decode(decode_fetch, await request.body())
@@ -192,6 +189,7 @@ class NodeHttp:
         return JsonResponse(await _measured(kind, write))
 
     def _target(self, request: Request) -> tuple[str, bytes, Consistency]:
+        """Return keyspace, key and consistency of a data request. Raises HttpError."""
         self._check_ready()
         key = request.path_params["key"].encode()
         if not 1 <= len(key) <= MAX_KEY_BYTES:
@@ -214,11 +212,14 @@ class NodeHttp:
             ) from None
 
     def _check_is_meant(self, request: Request) -> None:
-        """A caller that knows an old address may mean a node whose address this one has now; one that has not
-        heard that the log was recovered may go by epochs that are lost.
+        """Check that a call is for this node, this host id and this log. Raises HttpError.
+
+        A caller with an old address may mean another node, whose address this one has now. A caller
+        that missed a recovery may use epochs that are lost.
         """
         own = self._agent.node_id
-        check_meant(own, request.headers.get(REPLICA_HEADER) or own)
+        check_meant(own, request.headers.get(REPLICA_HEADER, ""))
+        check_host(own, self._agent.host_id, request.headers.get(HOST, ""))
         here = self._agent.image.log_id.hex()
         log_id = request.headers.get(LOG_HEADER, here)
         if log_id != here:
@@ -232,6 +233,7 @@ class NodeHttp:
 
     def _check_takes(self, routed: Routed) -> None:
         check_meant(self._agent.node_id, routed.replica)
+        check_host(self._agent.node_id, self._agent.host_id, routed.host_id)
         self._check_ready()
         check_log(self._agent.image.log_id.hex(), routed.log_id)
 
@@ -249,6 +251,7 @@ class NodeHttp:
         return shut_out(self._agent.node_id, self._agent.image, self._gate)
 
     async def _current_sizes(self) -> dict[str, Size]:
+        # One count at a time: concurrent requests share it, since it reads every row.
         async with self._counting:
             now_s = time.monotonic()
             if now_s - self._sizes_at_s > SIZE_AGE_S:
@@ -259,7 +262,7 @@ class NodeHttp:
 
 
 async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
-    """Count and time a data request; what it refuses becomes the HTTP error of that."""
+    """Count and time a data request. A refusal becomes the HTTP error for it."""
     began_s, outcome = time.perf_counter(), "ok"
     try:
         return await work()

@@ -35,6 +35,11 @@ epoch: Final = Gauge("stele_node_epoch", "Epoch that this node has applied.", re
 version: Final = Gauge(
     "stele_node_topology_version", "Topology version that this node routes by.", registry=REGISTRY
 )
+unknown_data: Final = Gauge(
+    "stele_node_unknown_data",
+    "Tables and keyspaces whose rows the node keeps although the log does not know them.",
+    registry=REGISTRY,
+)
 keys: Final = Gauge(
     "stele_node_keys", "Keys in the store, as of the last look at them.", registry=REGISTRY
 )

@@ -1,4 +1,4 @@
-"""Calls to other nodes. Operations for one node that come while a call to it is on its way share the next."""
+"""Calls to other nodes. Operations that arrive during a call to a node share the next call."""
 
 import asyncio
 from collections import deque
@@ -8,16 +8,14 @@ from typing import Final, NamedTuple
 import aiohttp
 import msgspec
 
-from stele.agent.codes import Code
+from stele.agent.judging import Code
 from stele.agent.pulling import nothing_at
 from stele.node.wire import (
     BACKUP_PATH,
     BATCH_PATH,
     DIGESTS_PATH,
-    LOG_HEADER,
     MEASURE_PATH,
     PAGE_PATH,
-    REPLICA_HEADER,
     Answer,
     AnyOp,
     Compare,
@@ -33,20 +31,22 @@ from stele.node.wire import (
     decode_scanned,
     encode,
 )
-from stele.runtime.http_client import connector
 from stele.runtime.http_tls import certificate_refused
 from stele.runtime.logs import get_logger
-from stele.runtime.transport import FAILURES
+from stele.runtime.transport import FAILURES, connector
 
 CALLS_PER_NODE: Final = 4
-"""Calls on their way to one node: enough that a slow one does not hold the others up."""
+"""Most concurrent calls to one node. With four, a slow call does not block the others."""
 BATCH_OPS: Final = 64
 BATCH_BYTES: Final = 1024 * 1024
 MAX_PENDING: Final = 2000
-"""Operations that wait for one node; what comes on top is refused at once."""
+"""Most operations that wait for one node. Further ones fail at once."""
 CONNECT_TIMEOUT_S: Final = 1.0
 KEEP_ALIVE_S: Final = 4.0
-"""Shorter than servers do (uvicorn 5 s, ours more): no call meets a connection that is just being closed."""
+"""Idle time of a connection, in seconds; shorter than that of servers (uvicorn 5 s, ours more).
+
+No call then meets a connection that the server is closing.
+"""
 SCAN_TIMEOUT_S: Final = 15.0
 HTTP_OK: Final = 200
 HTTP_NOT_FOUND: Final = 404
@@ -57,17 +57,19 @@ _FAILURES: Final = (*FAILURES, msgspec.DecodeError)
 
 
 class NothingThere(aiohttp.ClientError):
-    """The node there is of another kind."""
+    """The node at that address runs another kind of store."""
 
 
 class _Pending(NamedTuple):
+    """An operation that waits for a call. ``until`` is its deadline in loop time."""
+
     op: AnyOp
     until: float
     answer: asyncio.Future[Answer]
 
 
 class _Lane:
-    """What goes to one node."""
+    """The operations and calls to one node."""
 
     def __init__(self, node_id: str, address: str) -> None:
         self.node_id = node_id
@@ -77,10 +79,13 @@ class _Lane:
 
 
 class Peers:
-    """Make it inside the event loop. ``log_id`` tells the log that this node follows."""
+    """Calls other nodes.
 
-    def __init__(self, log_id: Callable[[], bytes]) -> None:
-        self._log_id = log_id
+    Create it in the event loop. ``headers_for`` returns the headers that name a node by id.
+    """
+
+    def __init__(self, headers_for: Callable[[str], dict[str, str]]) -> None:
+        self._headers_for = headers_for
         self._loop = asyncio.get_running_loop()
         self._http = aiohttp.ClientSession(
             connector=connector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
@@ -101,7 +106,10 @@ class Peers:
         await self._http.close()
 
     def send(self, node_id: str, address: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
-        """The node's answer. ``until`` is loop time; what is not answered by then is UNREACHABLE."""
+        """Send an operation and return the future of its answer.
+
+        ``until`` is loop time. An operation without an answer by that time is UNREACHABLE.
+        """
         answer: asyncio.Future[Answer] = self._loop.create_future()
         lane = self._lanes.get((node_id, address))
         if lane is None:
@@ -112,12 +120,12 @@ class Peers:
         lane.waiting.append(_Pending(op, until, answer))
         if lane.calls < CALLS_PER_NODE:
             lane.calls += 1
-            # In the loop's next turn, so that everything that came in this turn goes together.
+            # In the loop's next turn, so that all operations of this turn share a call.
             self._loop.call_soon(self._start, lane)
         return answer
 
     async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
-        """A page of a node's rows, or with ``limit_bytes`` 0 their size."""
+        """Return a page of a node's rows, or their size if ``limit_bytes`` is 0."""
         path = PAGE_PATH if scan.limit_bytes else MEASURE_PATH
         until = self._loop.time() + SCAN_TIMEOUT_S
         try:
@@ -126,7 +134,7 @@ class Peers:
             return Scanned(code=Code.UNREACHABLE, text=_why(address, error))
 
     async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
-        """Digests of a node's rows."""
+        """Return digests of a node's rows."""
         until = self._loop.time() + SCAN_TIMEOUT_S
         try:
             body = encode(compare)
@@ -135,7 +143,7 @@ class Peers:
             return Compared(code=Code.UNREACHABLE, text=_why(address, error))
 
     async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched:
-        """A piece of a file in a node's backup folder."""
+        """Return a piece of a file in a node's backup folder."""
         until = self._loop.time() + SCAN_TIMEOUT_S
         try:
             url = address + BACKUP_PATH
@@ -164,10 +172,11 @@ class Peers:
             answers = decode_answers(await self._post(lane.node_id, url, body, until))
         except _FAILURES as error:
             why = _why(lane.address, error)
-        except Exception as error:  # nobody else would call for those that wait behind it
+        except Exception as error:  # otherwise the operations behind it would never be sent
             why = _why(lane.address, error)
             log.exception("a call to another node ended as none does", node=lane.node_id)
         finally:
+            # Every operation needs an answer, or its caller would hold a version for ever.
             if len(answers) != len(batch):
                 answers = [_unreachable(why)] * len(batch)
             for pending, answer in zip(batch, answers, strict=True):
@@ -176,7 +185,7 @@ class Peers:
     async def _post(self, node_id: str, url: str, body: bytes, until: float) -> bytes:
         left_s = max(0.001, until - self._loop.time())
         timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=CONNECT_TIMEOUT_S)
-        headers = {REPLICA_HEADER: node_id, LOG_HEADER: self._log_id().hex()}
+        headers = self._headers_for(node_id)
         async with self._http.post(url, data=body, headers=headers, timeout=timeout) as response:
             content = await response.read()
             if response.status == HTTP_NOT_FOUND:
@@ -189,11 +198,16 @@ class Peers:
 def _why(address: str, error: Exception) -> str:
     if isinstance(error, NothingThere):
         return str(error)
+    if not address:
+        return "the node has no known address"
     return f"{address}: {certificate_refused(error) or repr(error)}"
 
 
 def _next_batch(lane: _Lane, now: float) -> list[_Pending]:
-    """A large operation goes alone, so that no call is larger than the largest value."""
+    """Remove the next operations to send. Expired ones are answered as UNREACHABLE.
+
+    A large operation is sent alone, so that no call is larger than the largest value.
+    """
     batch, size_bytes = list[_Pending](), 0
     while lane.waiting and len(batch) < BATCH_OPS:
         size_bytes += _size_bytes(lane.waiting[0].op)
@@ -212,7 +226,7 @@ def _size_bytes(op: AnyOp) -> int:
 
 
 def _give(pending: _Pending, answer: Answer) -> None:
-    """Who no longer waits has cancelled it."""
+    """Set the answer, unless the caller has cancelled."""
     if not pending.answer.done():
         pending.answer.set_result(answer)
 

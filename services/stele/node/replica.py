@@ -1,14 +1,19 @@
-"""The replica's side of reads and writes: what is refused, before and after each operation.
+"""The replica's side of reads and writes: checks before and after each operation.
 
-An operation of a version below the fence must not count (I6), so the fence is checked before it, to spare
-the work, and once more after it, since the fence may have moved while it ran.
+An operation with a version below the fence must not count (I6). The fence is checked before the
+operation, to save work, and again after it, because it may have moved.
 
-A write that waits holds its version, like the request that it is part of: this node's acks say that the
-version is in use until the write has ended, so the coordinator's barrier waits for it although the request's
-own node may be dead. Where the barrier did not wait (a quorum is enough), no stray row can be left behind:
-the fence is checked in the turn in which the write takes its place in the store's order. Either that was
-before the fence came, and then every deletion of the cleanup, which is asked for only after the fence, is
-behind the write; or the fence was there, and nothing is written.
+A waiting write holds its version, like the request that it belongs to. This node's acks report the
+version as in use until the write has ended. The coordinator's barrier therefore waits for it, even
+if the request's own node is dead.
+
+A barrier may also end without waiting, when a quorum suffices. No stale row can remain in that
+case. The fence is checked in the turn in which the write takes its place in the store's order, and
+there are two cases:
+
+- The write came before the fence. Cleanup is ordered only after the fence, so all its deletions are
+  behind the write.
+- The fence came first, and the write is refused.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,19 +21,23 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from stele.agent.codes import Code
-from stele.agent.judging import CATCH_UP_LIMIT_S, Judge, Refusal
-from stele.agent.partitions import parted, placed, write_partitions
-from stele.agent.routing import Routing
-from stele.agent.sourcing import NotGiven, Sourcing
-from stele.agent.spans import Span
+from stele.agent.judging import (
+    CATCH_UP_LIMIT_S,
+    AgentState,
+    Code,
+    Judge,
+    NotGiven,
+    Refusal,
+    Routing,
+    Sourcing,
+)
+from stele.agent.stores import Span, parted, placed, write_partitions
 from stele.domain.fencing import Hold
 from stele.domain.sessions import SessionGuard
 from stele.log.follower import LogFollower
-from stele.node.cells import Row, stamp_of
-from stele.node.clock import HybridClock
+from stele.node.cells import HybridClock, Row, stamp_of
 from stele.node.commits import DiskFull, StoreError
-from stele.node.rates import Rates
+from stele.node.load import Rates
 from stele.node.store import Store
 from stele.node.wire import (
     Answer,
@@ -49,18 +58,20 @@ MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 _DONE: Final = Answer(Code.OK)
 
 
-class InUse(Protocol):
-    """What this node has in use, as its acks tell: versions and sessions; see the agent."""
+class InUse(AgentState, Protocol):
+    """The versions and sessions that this node uses, as its acks report them.
+
+    The agent implements it.
+    """
 
     def hold(self, version: int, data_id: str, token: int) -> Hold: ...
     def release(self, hold: Hold) -> None: ...
     async def wait_drained(self, version: int, timeout_s: float) -> None: ...
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
-    def session_is_open(self, session: str) -> bool: ...
 
 
 class Replica:
-    """This node's own data, as operations of any node meet it."""
+    """This node's own data, as operations of any node access it."""
 
     def __init__(
         self,
@@ -79,11 +90,11 @@ class Replica:
         self._store = store
         self._clock = clock
         self._rates = rates
-        self.judge = Judge(node_id, follower, routing, in_use.session_is_open, catch_up_limit_s)
+        self.judge = Judge(node_id, follower, routing, in_use, catch_up_limit_s)
         self._sourcing = Sourcing(follower, in_use, self.judge)
 
     async def serve(self, ops: Sequence[AnyOp]) -> list[Answer]:
-        """Answer each operation; the writes among them share one transaction."""
+        """Answer each operation. The writes among them share one transaction."""
         await self.judge.catch_up(ops)
         answers = [self._refusal(op) for op in ops]
         allowed = [index for index, refused in enumerate(answers) if refused is None]
@@ -97,7 +108,8 @@ class Replica:
         return [self._served(op, answer or _DONE) for op, answer in zip(ops, answers, strict=True)]
 
     def _served(self, op: Op, answer: Answer) -> Answer:
-        """What is answered, and counted unless it is refused."""
+        """Return the final answer of an operation, and count it unless it is refused."""
+        # The fence may have moved while the operation ran: check once more before the answer (I6).
         refused = self._fenced(op) if answer.done else answer
         if refused is not None:
             return refused
@@ -105,11 +117,11 @@ class Replica:
         return answer
 
     async def scan(self, scan: Scan) -> Scanned:
-        """A page of rows, or their size, under the session of a topology operation."""
+        """Return a page of rows, or their size, under the session of a topology operation."""
         return await self._in_session(scan, partial(self._scan, scan), Scanned)
 
     async def digests(self, compare: Compare) -> Compared:
-        """Digests of rows, under the session of a topology operation."""
+        """Return digests of rows, under the session of a topology operation."""
         return await self._in_session(compare, partial(self._compare, compare), Compared)
 
     async def _in_session(
@@ -144,10 +156,12 @@ class Replica:
         )
 
     async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[Answer]:
+        """Write cells in one transaction, except those fenced in the turn of the write."""
         ops = [op for _, op in writes]
         rows = [Row(op.data_id, op.token, op.key, *op.cell) for op in ops]
         for op in ops:
             self._clock.see(op.cell.timestamp)
+        # Hold before the write waits for the disk: a barrier must see the versions in use.
         holds = [self._in_use.hold(op.version, op.data_id, op.token) for op in ops]
         try:
             written = await self._store.write(
@@ -164,7 +178,7 @@ class Replica:
         return [self._written(op, lost_to) for op, lost_to in zip(ops, written, strict=True)]
 
     def _written(self, op: Write, lost_to: int | None) -> Answer:
-        if lost_to is None:  # what was fenced out stays so
+        if lost_to is None:  # a fenced version stays fenced
             return self._fenced(op) or Answer(Code.FAILED, text="it was fenced out meanwhile")
         return Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE
 

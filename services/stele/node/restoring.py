@@ -1,9 +1,14 @@
-"""RESTORE orders: the rows of a tablet are read from the files of a snapshot, and stand where they are newer.
+"""RESTORE orders: read the rows of a tablet from snapshot files.
 
-Files are looked for in this node's backup folder first, which others may share, then asked for from the node
-that wrote them. Each is checked against its manifest, and that against the log, before any of its rows is used.
-What all replicas of then wrote is read, so it is whatever was acknowledged, whoever had it. Nobody can read
-what a node that is gone for good has in a folder of its own: then the others must be a quorum.
+A row is kept where it is newer than the store's.
+
+Files are first read from this node's backup folder, which other nodes may share, and otherwise
+requested from the node that wrote them. Each file is checked against its manifest, and the manifest
+against the log, before any of its rows is used.
+
+The files of all replicas of that time are read, and contain every acknowledged write of any
+replica. Files in the private folder of a node that has left cannot be read. The other replicas must
+then be a quorum.
 """
 
 import asyncio
@@ -12,46 +17,49 @@ from typing import Final, Protocol
 
 import msgspec
 
-from stele.agent.codes import Code
-from stele.agent.judging import CATCH_UP_LIMIT_S
+from stele.agent.judging import CATCH_UP_LIMIT_S, Code
 from stele.agent.orders import OrderProgress
-from stele.agent.pace import Pace
-from stele.agent.pages import PAGE_BYTES
-from stele.agent.partitions import write_partitions
-from stele.agent.pulling import RETRY_S, TRIES, Sessions
+from stele.agent.pulling import RETRY_S, TRIES, Pace, Sessions
+from stele.agent.stores import PAGE_BYTES, write_partitions
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.sessions import SessionGuard
-from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
 from stele.domain.table_snapshots.image import TableRestore
+from stele.domain.table_snapshots.model import TableSnapshot, WrittenPart
 from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
-from stele.node.backups import Backups, decode_rows
-from stele.node.cells import Row
-from stele.node.clock import HybridClock
-from stele.node.manifests import MANIFEST, Manifest, SnapshotFile, decode_manifest, files_of
+from stele.node.backups import (
+    MANIFEST,
+    Backups,
+    Manifest,
+    SnapshotFile,
+    decode_manifest,
+    decode_rows,
+    files_of,
+)
+from stele.node.cells import HybridClock, Row
 from stele.node.store import Store
 from stele.node.wire import Fetch, Fetched
 
 PIECE_BYTES: Final = 4 * MIB
-"""Of a file, in one answer."""
+"""Size of a piece of a file in one reply, in bytes."""
 
 
 class RestoreFailed(Exception):
-    """The rows could not be read; the text names the file and who wrote it."""
+    """The rows could not be read. The text names the file and the node that wrote it."""
 
 
 class FileSource(Protocol):
-    """Files of other nodes; see ``peers.Peers``."""
+    """Reads files of other nodes; see ``peers.Peers``."""
 
     async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched: ...
 
 
 class Restorer:
-    """Carries RESTORE orders out for one node."""
+    """Executes RESTORE orders for one node."""
 
     def __init__(
         self,
@@ -71,7 +79,10 @@ class Restorer:
         self._pace = Pace(lambda: stream_bytes_per_s(follower.image.features.settings))
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
-        """Raises RestoreFailed, Missing, SessionClosedError or StoreError; a repetition does no harm."""
+        """Restore the rows of the order's ranges. A repetition is harmless.
+
+        Raises RestoreFailed, Missing, SessionClosedError or StoreError.
+        """
         with self._sessions.enter(order.session) as guard:
             image = self._follower.image
             restore, snapshot = _of_session(image, order.session)
@@ -89,15 +100,16 @@ class Restorer:
                         content = await reader.file(node_id, file)
                         rows = await asyncio.to_thread(_inside, content, data_id, range_)
                         await self._write(rows, guard, restore.restore_id)
+                        # Count after the write: rows that are reported as done must be on the disk.
                         await self._pace.took(len(content))
                         progress.add(len(content), len(rows))
             guard.check()
 
     async def _write(self, rows: list[Row], guard: SessionGuard, restore_id: str) -> None:
-        """In pages, so that small writes do not wait for long. Raises RestoreFailed."""
+        """Write rows in pages, so that small writes do not wait for long. Raises RestoreFailed."""
 
         def may(_: int) -> bool:
-            """Not once the restore has ended: then the table may be truncated."""
+            """Return False once the restore has ended, since the table may be truncated then."""
             wanted = restore_id in self._follower.image.table_snapshots.restores
             return guard.is_open and wanted
 
@@ -118,7 +130,7 @@ class Restorer:
                 raise RestoreFailed("the restore of the table has ended")
 
     async def give(self, fetch: Fetch) -> Fetched:
-        """A piece of a file of this node's folder, to a node that restores from it."""
+        """Return a piece of a file in this node's folder, to a node that restores from it."""
         if self._follower.image.epoch < fetch.epoch:
             try:
                 await self._follower.wait_for_epoch(fetch.epoch, CATCH_UP_LIMIT_S)
@@ -146,12 +158,18 @@ class Restorer:
 
 
 def _inside(content: bytes, data_id: str, range_: Range) -> list[Row]:
-    """Rows of a file that are in a range; in a thread, since it takes seconds where rows are small."""
+    """Return the rows of a file that are in a range.
+
+    Call it in a thread: small rows take seconds.
+    """
     return [row for row in decode_rows(content, data_id) if contains(range_, row.token)]
 
 
 def _of_session(image: Image, session: str) -> tuple[TableRestore, TableSnapshot]:
-    """Raises RestoreFailed when the restore has ended."""
+    """Return the restore and the snapshot of a session.
+
+    Raises RestoreFailed when the restore has ended.
+    """
     transition = image.topology.of_session(session)
     request = None if transition is None else image.request(transition.transition_id)
     restore = image.table_snapshots.restores.get(request.restore_id if request else "")
@@ -161,7 +179,7 @@ def _of_session(image: Image, session: str) -> tuple[TableRestore, TableSnapshot
 
 
 class _Reader:
-    """Reads files of a snapshot, from here or from whoever wrote them, under one order."""
+    """Reads files of a snapshot under one order, from this node or the node that wrote them."""
 
     def __init__(
         self,
@@ -180,7 +198,10 @@ class _Reader:
         self._guard = guard
 
     async def manifests(self) -> dict[str, Manifest]:
-        """By node, but for those that are gone for good and whose files are not here. Raises RestoreFailed."""
+        """Return the manifests by node. Raises RestoreFailed.
+
+        A node that has left for ever is omitted if its files are not here.
+        """
         found = dict[str, Manifest]()
         for part in self._snapshot.parts:
             content = await self._here(part.node_id, MANIFEST)
@@ -192,7 +213,7 @@ class _Reader:
         return found
 
     async def file(self, node_id: str, file: SnapshotFile) -> bytes:
-        """Raises RestoreFailed."""
+        """Return the checked content of a file. Raises RestoreFailed."""
         content = await self._here(node_id, file.name)
         if content is None:
             content = await self._fetched(node_id, file.name)
@@ -221,7 +242,7 @@ class _Reader:
         return None if found is None else found[1]
 
     async def _fetched(self, node_id: str, name: str) -> bytes:
-        """From the node that wrote it, piece by piece."""
+        """Request a file from the node that wrote it, piece by piece. Raises RestoreFailed."""
         pieces, size_bytes = list[bytes](), 0
         if node_id == self._backups.node_id or self._is_gone(node_id):
             raise RestoreFailed(f"{self._named(node_id, name)} is missing")
@@ -229,10 +250,12 @@ class _Reader:
             found = await self._asked(node_id, name, size_bytes)
             pieces.append(found.data)
             size_bytes += len(found.data)
+            # An empty piece ends the loop too: the same offset would return the same again.
             if size_bytes >= found.size_bytes or not found.data:
                 return b"".join(pieces)
 
     async def _asked(self, node_id: str, name: str, offset: int) -> Fetched:
+        """Request a piece of a file, with retries. Raises RestoreFailed."""
         order, node = self._order, self._image.node(node_id)
         assert node is not None  # it is not gone
         fetch = Fetch(epoch=order.epoch, session=order.session, name=name, offset=offset)

@@ -1,44 +1,89 @@
 """SNAPSHOT orders: write the rows of this node's tablets of a table into the backup folder.
 
-What was acknowledged before the snapshot was asked for is on this node's disk if it was one of those that
-acknowledged it, so whatever is read from now on holds it. The rows of a tablet are as they were at one moment.
+A write acknowledged before the request is on this node's disk, if this node acknowledged it. A
+later read therefore includes it. The rows of a tablet have the state of one moment.
 """
 
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from stele.agent.orders import OrderProgress
-from stele.agent.pace import Pace
-from stele.agent.pages import PAGE_BYTES
-from stele.agent.partitions import placed
-from stele.agent.pulling import Sessions
-from stele.agent.spans import Span
+from stele.agent.pulling import Pace, Sessions
+from stele.agent.stores import PAGE_BYTES, Span, placed
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.sessions import SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.follower import LogFollower
-from stele.node.backups import Backups
-from stele.node.cells import Row
-from stele.node.frozen import frozen
-from stele.node.manifests import (
+from stele.node.backups import (
+    Backups,
     Manifest,
     SnapshotFile,
     SnapshotTablet,
     decode_manifest,
     encode_manifest,
 )
-from stele.node.store import Cursor, Store
+from stele.node.cells import Row
+from stele.node.commits import uncancelled
+from stele.node.store import LOCK_TIMEOUT_S, Cursor, Page, Store, page_in
+
+# A read of the store's state at one moment, during writes.
+#
+# The write-ahead log keeps that state meanwhile.
+
+
+class Frozen:
+    """A reader of the store at one moment; see ``frozen``."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
+        """Return rows of the spans after ``cursor``, until their size reaches the limit."""
+        work = asyncio.to_thread(page_in, self._connection, spans, cursor, limit_bytes)
+        return await uncancelled(asyncio.ensure_future(work))
+
+
+@asynccontextmanager
+async def frozen(store: Store) -> AsyncIterator[Frozen]:
+    """Read the store's state at this moment inside the block, over a separate connection."""
+    connection = await asyncio.to_thread(_begin_reading, store.path)
+    try:
+        yield Frozen(connection)
+    finally:
+        await uncancelled(asyncio.ensure_future(asyncio.to_thread(connection.close)))
+
+
+def _begin_reading(path: Path) -> sqlite3.Connection:
+    """Open a connection whose transaction keeps the state of its first read."""
+    connection = sqlite3.connect(
+        path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("begin")
+    # ``begin`` alone is deferred: only a read fixes the state.
+    connection.execute("select 1 from cells limit 1").fetchall()
+    return connection
+
 
 FILE_BYTES: Final = 16 * MIB
-"""A file is held in memory once, to be hashed; a row may be larger."""
+"""Size at which a file ends, in bytes.
+
+A file is held in memory once, to be hashed; one row may be larger.
+"""
 
 
 class Snapshotter:
-    """Carries SNAPSHOT orders out for one node."""
+    """Executes SNAPSHOT orders for one node."""
 
     def __init__(
         self, follower: LogFollower, sessions: Sessions, store: Store, backups: Backups
@@ -50,7 +95,10 @@ class Snapshotter:
         self._pace = Pace(lambda: stream_bytes_per_s(follower.image.features.settings))
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
-        """Raises SessionClosedError or OSError. Who has written it all already says so again."""
+        """Write the snapshot, or report an earlier complete one.
+
+        Raises SessionClosedError or OSError.
+        """
         with self._sessions.enter(order.session) as guard:
             image = self._follower.image
             transition = image.topology.of_session(order.session)
@@ -65,6 +113,8 @@ class Snapshotter:
                 return
             cluster_id, id_ = image.cluster_id, transition.transition_id
             epoch = transition.entered_epoch
+            # A repeated order must report the same manifest, since the log may have its hash
+            # already.
             content = await self._backups.finished(image, id_, epoch)
             if content is None:
                 guard.check()
@@ -84,7 +134,7 @@ class Snapshotter:
         guard: SessionGuard,
         progress: OrderProgress,
     ) -> bytes:
-        """All files but the manifest, whose content it gives."""
+        """Write all files except the manifest, and return the manifest's content."""
         image = self._follower.image
         table = image.schema.tables[transition.table_id]
         data_id = image.schema.data_of(table).data_id
@@ -126,6 +176,7 @@ class Snapshotter:
         guard: SessionGuard,
         progress: OrderProgress,
     ) -> SnapshotTablet:
+        """Write the files of one tablet, from the state of one moment."""
         files, rows, size_bytes = list[SnapshotFile](), list[Row](), 0
         cursor: Cursor | None = None
         span = Span(of.data_id, row.start, row.end)

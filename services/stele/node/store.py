@@ -1,13 +1,18 @@
 """The trial store: SQLite, one table for all keyspaces, last write wins.
 
-What stands as a keyspace here is a partition of it (``partitions``): rows of a shard are apart from others.
+The column ``keyspace`` holds a partition (``partitions``), so that the rows of each shard are
+separate.
 
-Crash safety: WAL with synchronous=FULL. A write that was answered is on the disk: it survives a kill of the
-process and a failure of the power at any moment, and no reader sees it before that (SQLite shows a commit
-to other connections after its sync). See ``commits`` for how writes share a sync.
+Crash safety: WAL with synchronous=FULL. An acknowledged write is on the disk. It survives a kill of
+the process and a power failure at any moment. No reader sees it before its sync, because SQLite
+shows a commit to other connections after that. ``commits`` describes how writes share a sync.
 
-Small reads run in the event loop (10 us for 10 KiB: a thread costs more); scans, large values, and all
-writes run in threads of the store's own.
+Pages that deletions free are returned to the file system. A node that gives tablets away thus gains
+space on its disk. A file that was created without ``auto_vacuum`` keeps its size, and new rows use
+its free pages first.
+
+Small reads run in the event loop (10 us for 10 KiB; a thread would cost more). Scans, large values
+and all writes run in the store's own threads.
 """
 
 import asyncio
@@ -19,9 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from stele.agent.partitions import parted
-from stele.agent.spans import Span
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.agent.stores import Span, parted
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.log.loops import call_in
 from stele.node.cells import Cell, Row
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
@@ -33,20 +37,24 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 INLINE_BYTES: Final = 256 * 1024
-"""Reads up to this size run in the event loop: 2 ms at most."""
+"""Reads up to this size run in the event loop, for at most 2 ms."""
 PAGE_ROWS: Final = 2000
 MEASURE_ROWS: Final = 10_000
 MEASURE_SPANS: Final = 200
-"""So much is measured in one turn: 10 ms."""
+"""At most these rows or spans are measured in one turn: 10 ms."""
 WAL_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-"""The WAL is copied into the table when about so much was written to it, in a thread beside the writer's."""
+"""Bytes in the WAL after which it is copied into the table, in a thread beside the writer's."""
 WAL_LIMIT_BYTES: Final = 4 * WAL_CHECKPOINT_BYTES
-"""Above this the writer itself copies it, and writes wait for that."""
+"""Bytes in the WAL above which the writer itself copies it, and writes wait."""
 WAL_BYTES_PER_JOB: Final = 3 * 4096
-"""A small row changes about three pages, and the WAL takes whole pages."""
+"""A small row changes about three pages, and the WAL stores whole pages."""
 CHECKPOINT_PAUSE_S: Final = 0.05
+VACUUM_PAGES: Final = 256
+"""Free pages that one transaction returns to the file system: 1 MiB, a few milliseconds."""
+VACUUM_PAUSE_S: Final = 1.0
 LOCK_TIMEOUT_S: Final = 5.0
 PRAGMAS: Final = (
+    "auto_vacuum=incremental",  # first: it has no effect on a file that has its header
     "journal_mode=wal",
     "synchronous=full",
     "wal_autocheckpoint=0",
@@ -54,11 +62,11 @@ PRAGMAS: Final = (
 )
 
 Permit = Callable[[int], bool]
-"""Of the row at this place in the list: may it still be written?"""
+"""Returns whether the row at this index of the list may still be written."""
 
 
 Into = Callable[[int], Sequence[str]]
-"""To which partitions the row at this place goes; see ``partitions``."""
+"""Returns the partitions for the row at this index of the list; see ``partitions``."""
 
 
 def _always(_: int) -> bool:
@@ -100,10 +108,12 @@ order by token limit 1 offset ?"""
 _DOOMED: Final = """
 select rowid, size from cells where keyspace = ? and token > ? and token <= ? limit ?"""
 _CHECKPOINT: Final = "pragma wal_checkpoint(passive)"
+_FREE_PAGES: Final = "pragma freelist_count"
+_VACUUM: Final = f"pragma incremental_vacuum({VACUUM_PAGES})"
 
 
 class Cursor(NamedTuple):
-    """Where a page ended: which of the spans, and the last row's token and key."""
+    """The end of a page: the index of the span, and the token and key of the last row."""
 
     span: int
     token: int
@@ -111,7 +121,10 @@ class Cursor(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Rows in order, and where to go on; None at the end. ``size_bytes`` are keys and values."""
+    """Rows in order, and the cursor for the next page, or None at the end.
+
+    ``size_bytes`` counts keys and values.
+    """
 
     rows: list[Row]
     size_bytes: int
@@ -119,14 +132,14 @@ class Page(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Keys (tombstones too) and bytes of keys and values."""
+    """Number of keys, including tombstones, and the bytes of keys and values."""
 
     keys: int
     size_bytes: int
 
 
 class Store:
-    """Open it inside the event loop that uses it; close it there."""
+    """The store of one node. Open and close it in the event loop that uses it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -139,12 +152,18 @@ class Store:
         self._wal_is_large = asyncio.Event()
         self._commits = GroupCommit(self._writer, self._after_commit)
         self._scans = ThreadPoolExecutor(1, "store-scans")
-        self._checkpoints = asyncio.create_task(self._keep_wal_small(), name="checkpoints")
+        self._has_free_pages = asyncio.Event()
+        if self.free_bytes():  # an earlier process ended before it returned them
+            self._has_free_pages.set()
+        self._upkeep = (
+            asyncio.create_task(self._keep_wal_small(), name="checkpoints"),
+            asyncio.create_task(self._return_free_pages(), name="free pages"),
+        )
 
     async def close(self) -> None:
-        self._checkpoints.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._checkpoints
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self._commits.close()
         await asyncio.to_thread(self._shut_down)
 
@@ -154,19 +173,26 @@ class Store:
 
     @property
     def failure(self) -> StoreFailed | None:
-        """Why nothing can be written any more; None while all is well."""
+        """The reason why no more writes are possible, or None."""
         return self._commits.failure
 
     async def write(
         self, rows: Sequence[Row], permit: Permit = _always, into: Into | None = None
     ) -> list[int | None]:
-        """Write all rows in one transaction, each where it is newer than what stands; returns once synced.
-        Each goes to the partitions that ``into`` says when the write's turn has come, else to the row's own.
+        """Write all rows in one transaction, each only where it is newer than the stored one.
 
-        Gives 0 for each row that now stands as written, else the timestamp of what it lost against, in the
-        first of them; None for a row that ``permit`` refused when the write's turn came, of which nothing was
-        written. A write that has had its turn comes before every write and deletion that is asked for later.
-        Raises DiskFull or StoreFailed.
+        Returns after the sync.
+
+        Each row goes to the partitions that ``into`` returns in the turn of the write, or to its
+        own partition.
+
+        The result has one number for each row, for the first of its partitions. It is 0 if the
+        store now has the row as written, and otherwise the timestamp of the newer row. It is None
+        if ``permit`` refused the row in the turn of the write; nothing of that row was written.
+
+        A write that has had its turn precedes every write and deletion requested later.
+
+        Raises DiskFull, StoreLocked or StoreFailed.
         """
 
         def begin() -> Work[list[int | None]]:
@@ -182,7 +208,7 @@ class Store:
         return await self._commits.run(begin, size_bytes)
 
     async def read(self, keyspace: str, token: int, key: bytes) -> Cell | None:
-        """The newest cell, which may be a tombstone; None when there never was one."""
+        """Return the newest cell, which may be a tombstone, or None if there never was one."""
         found = self._reader.execute(_READ, (keyspace, token, key, INLINE_BYTES)).fetchone()
         if found is None:
             return None
@@ -191,12 +217,12 @@ class Store:
         return Cell(found[0], bool(found[1]), found[2])
 
     def timestamp(self, keyspace: str, token: int, key: bytes) -> int:
-        """The newest cell's timestamp, microseconds; 0 when there never was one."""
+        """Return the newest cell's timestamp in microseconds; 0 if there never was one."""
         found = self._reader.execute(_TIMESTAMP, (keyspace, token, key)).fetchone()
         return 0 if found is None else int(found[0])
 
     async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
-        """Rows of the spans after ``cursor``, until their size reaches the limit."""
+        """Return rows of the spans after ``cursor``, until their size reaches the limit."""
         return await self._in_scanner(lambda: page_in(self._scanner, spans, cursor, limit_bytes))
 
     async def measure(self, spans: Sequence[Span]) -> Size:
@@ -207,7 +233,10 @@ class Store:
         return await self._in_scanner(work)
 
     async def measure_each(self, spans: Sequence[Span]) -> list[Size]:
-        """Of each span. Other scans have their turn after some thousand rows: 1 us each."""
+        """Return the size of each span, at 1 us per row.
+
+        Other scans run after some thousand rows.
+        """
         found = [Size(0, 0)] * len(spans)
         at, start = 0, spans[0].start if spans else 0
         while at < len(spans):
@@ -217,8 +246,9 @@ class Store:
         return found
 
     async def digests(self, spans: Sequence[Span]) -> list[Digest | None]:
-        """Of the first of the spans, as many as an answer is for; None for one that is to be split. Other
-        scans have their turn after each.
+        """Return the digests of the first spans, as many as fit into a reply.
+
+        A digest is None if its span must be split. Other scans run after each span.
         """
         found, rows, size_bytes = list[Digest | None](), 0, 0
         for span in spans:
@@ -233,9 +263,9 @@ class Store:
     async def delete(
         self, span: Span, limit_rows: int, permit: Callable[[], bool] = lambda: True
     ) -> Size:
-        """Delete at most so many rows of the span for good; what was deleted.
+        """Delete at most ``limit_rows`` rows of the span permanently, and return what was deleted.
 
-        ``permit`` is asked when the deletion's turn has come; nothing is deleted when it refuses.
+        ``permit`` is called in the turn of the deletion. If it returns False, no row is deleted.
         """
 
         def begin() -> Work[Size]:
@@ -246,15 +276,33 @@ class Store:
             writer.executemany("delete from cells where rowid = ?", ((d[0],) for d in doomed))
             return Size(len(doomed), sum(d[1] for d in doomed))
 
-        return await self._commits.run(begin, limit_rows * WAL_BYTES_PER_JOB)
+        deleted = await self._commits.run(begin, limit_rows * WAL_BYTES_PER_JOB)
+        if deleted.keys:
+            self._has_free_pages.set()
+        return deleted
+
+    def free_bytes(self) -> int:
+        """Return the size of the file's free pages, which new rows use before the file grows.
+
+        Any thread may call this.
+        """
+        with contextlib.closing(sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S)) as connection:
+            pages, page_size = (
+                int(connection.execute(text).fetchone()[0])
+                for text in (_FREE_PAGES, "pragma page_size")
+            )
+        return pages * page_size
 
     async def size(self) -> Size:
-        """Of everything: looks at every row, 1 us each."""
+        """Return the size of everything. It reads every row, at 1 us each."""
         sizes = (await self.sizes()).values()
         return Size(sum(size.keys for size in sizes), sum(size.size_bytes for size in sizes))
 
     async def sizes(self) -> dict[str, Size]:
-        """Of each keyspace that has rows here, by id: looks at every row, 1 us each."""
+        """Return the size of each keyspace with rows here, by data id.
+
+        It reads every row, at 1 us each.
+        """
 
         def work() -> dict[str, Size]:
             text = "select keyspace, count(*), sum(size) from cells group by keyspace"
@@ -268,13 +316,17 @@ class Store:
         return await self._in_scanner(work)
 
     async def partitions(self) -> list[str]:
-        """Partitions that have rows here, those of every write that has had its turn among them."""
+        """Return the partitions that have rows here.
+
+        They include the rows of every write that has had its turn.
+        """
+        # An empty write waits for all earlier ones, so that the scan sees their rows.
         await self._commits.run(lambda: lambda _: None)
         text = "select distinct keyspace from cells order by keyspace"
         return await self._in_scanner(lambda: [k for (k,) in self._scanner.execute(text)])
 
     async def newest_timestamp(self) -> int:
-        """The latest timestamp of any row, microseconds; 0 when empty."""
+        """Return the latest timestamp of any row, in microseconds; 0 if the store is empty."""
         text = "select coalesce(max(timestamp), 0) from cells"
         return await self._in_scanner(lambda: int(self._scanner.execute(text).fetchone()[0]))
 
@@ -287,7 +339,7 @@ class Store:
         return await uncancelled(self._loop.run_in_executor(self._scans, work))
 
     def _after_commit(self, size_bytes: int) -> None:
-        """In the writer's thread: note how much the WAL holds."""
+        """Count the bytes in the WAL, in the writer's thread."""
         self._wal_bytes += size_bytes
         if self._copies_rest or self._wal_bytes > WAL_LIMIT_BYTES:
             self._checkpoint_as_writer()
@@ -295,21 +347,24 @@ class Store:
             call_in(self._loop, self._wal_is_large.set)
 
     def _checkpoint_as_writer(self) -> None:
-        """In the writer's thread nothing is appended meanwhile, so that the WAL begins anew after it.
+        """Copy the WAL in the writer's thread, where nothing is appended meanwhile.
 
-        A reader of an old state (a long scan) may prevent that; then it is tried again.
+        The WAL then starts from its beginning.
+
+        A reader of an old state, such as a long scan, may prevent that. The copy is then repeated
+        later.
         """
         self._copies_rest = False
         try:
             _, in_wal, copied = self._writer.execute(_CHECKPOINT).fetchone()
-        except sqlite3.Error as error:  # all of it is in the WAL still
+        except sqlite3.Error as error:  # the WAL still has everything
             log.warning("the write-ahead log could not be copied", why=str(error))
             return
         if in_wal == copied:
             self._wal_bytes = 0
 
     async def _keep_wal_small(self) -> None:
-        """Copy most of it beside the writer, then the rest between two of the writer's transactions."""
+        """Copy most of the WAL beside the writer, and the rest between two of its transactions."""
         while True:
             await self._wal_is_large.wait()
             await asyncio.to_thread(_checkpoint, self._path)
@@ -319,6 +374,22 @@ class Store:
             self._wal_is_large.clear()
             await asyncio.sleep(CHECKPOINT_PAUSE_S)
 
+    async def _return_free_pages(self) -> None:
+        """Return free pages to the file system after deletions.
+
+        Each transaction returns a few, so that writes do not wait.
+        """
+        while True:
+            await self._has_free_pages.wait()
+            self._has_free_pages.clear()
+            with contextlib.suppress(
+                StoreError
+            ):  # DiskFull: the pages are reused, or returned later
+                while await self._commits.run(lambda: _vacuum, WAL_BYTES_PER_JOB * VACUUM_PAGES):
+                    pass
+            self._wal_is_large.set()  # the file shrinks when the whole WAL has been copied
+            await asyncio.sleep(VACUUM_PAUSE_S)
+
     def _shut_down(self) -> None:
         self._scans.shutdown()
         for connection in (self._scanner, self._reader, self._writer):
@@ -326,10 +397,10 @@ class Store:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to a store, whose table is there; what its WAL holds is synced.
+    """Open a connection to a store, create its table, and sync the content of its WAL.
 
-    A process that was killed may have left commits in the WAL that were never synced: they can be read, so
-    they must not be lost any more.
+    A killed process may have left commits in the WAL that were never synced. They can be read, so
+    they must not be lost later.
     """
     connection = sqlite3.connect(
         path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -339,6 +410,18 @@ def connect(path: Path) -> sqlite3.Connection:
     connection.execute(_SCHEMA)
     connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     return connection
+
+
+def _vacuum(writer: sqlite3.Connection) -> bool:
+    """Return some free pages to the file system, and return whether more are left.
+
+    A file that was created without ``auto_vacuum`` keeps all its pages.
+    """
+    before = int(writer.execute(_FREE_PAGES).fetchone()[0])
+    if not before:
+        return False
+    writer.execute(_VACUUM).fetchall()
+    return 0 < int(writer.execute(_FREE_PAGES).fetchone()[0]) < before
 
 
 def _write_row(writer: sqlite3.Connection, row: Row, partitions: Sequence[str]) -> int | None:
@@ -356,17 +439,19 @@ def _write_cell(writer: sqlite3.Connection, row: Row) -> int:
 def page_in(
     scanner: sqlite3.Connection, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
 ) -> Page:
+    """Return rows of the spans after ``cursor``, until their size reaches the limit."""
     rows, size_bytes = list[Row](), 0
     at = cursor or Cursor(0, MIN_TOKEN, b"")
     for number in range(at.span, len(spans)):
         keyspace, start, end = spans[number].bounds()
         after = (at.token, at.key) if number == at.span else (MIN_TOKEN, b"")
         while True:
-            begin = max(start, after[0] - 1)  # so that the index leads to the row, not the span
+            # the index then finds the row, not the start of the span
+            begin = max(start, after[0] - 1)
             found = scanner.execute(_SCAN, (keyspace, begin, end, *after, PAGE_ROWS))
             count = 0
             for name, token, key, timestamp, tombstone, value, size in found:
-                # SQLite has no booleans, and the wire is strict about them.
+                # SQLite has no booleans, and the wire format is strict.
                 rows.append(Row(name, token, key, timestamp, bool(tombstone), value))
                 size_bytes += size
                 count += 1
@@ -382,9 +467,9 @@ def page_in(
 def _measure_page(
     scanner: sqlite3.Connection, spans: Sequence[Span], found: list[Size], at: int, start: int
 ) -> tuple[int, int]:
-    """Add to what was found of the spans from ``start`` in the span ``at`` on; where the next page begins.
+    """Add the sizes of the next rows to ``found``, from token ``start`` of span ``at``.
 
-    A page ends behind a token, whose rows are all in it.
+    Return where the next page begins. A page ends at a token, and includes all rows of that token.
     """
     rows = turns = 0
     while at < len(spans) and rows < MEASURE_ROWS and turns < MEASURE_SPANS:

@@ -1,7 +1,7 @@
-"""How the store's rows come here for a STREAM order: whole pages, or what differs alone.
+"""The trial store's part of STREAM orders: it receives whole pages, or only the rows that differ.
 
-Rows merge by last write wins. Each page is synced before the next one is counted, so what is reported as done
-is on the disk. From whom which ranges are pulled is the agent's to know (``stele.agent.pulling``).
+Rows merge by last write wins. Each page is synced before it is counted, so data that is reported as
+done is on the disk. The agent chooses the sources of each range (``stele.agent.pulling``).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,31 +9,28 @@ from functools import partial
 from typing import Protocol
 
 from stele.agent.orders import OrderProgress
-from stele.agent.pace import Pace
-from stele.agent.pages import page_bytes
-from stele.agent.partitions import placed, write_partitions
-from stele.agent.pulling import Puller, Reading, Sessions
-from stele.agent.spans import Span
+from stele.agent.pulling import Pace, Puller, Reading, Sessions
+from stele.agent.stores import Span, page_bytes, placed, write_partitions
 from stele.domain.messages import Order
 from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
-from stele.node.cells import Row
-from stele.node.clock import HybridClock
-from stele.node.comparing import SourceGone, differing
-from stele.node.digests import Digest
+from stele.node.cells import HybridClock, Row
+from stele.node.digests import Digest, SourceGone, differing
 from stele.node.store import Cursor, Store
 from stele.node.wire import Compare, Compared, Scan, Scanned
 
 
 class Source(Protocol):
-    """Pages of other nodes, and digests of them; see ``peers.Peers``."""
+    """Reads pages and digests of other nodes; see ``peers.Peers``."""
 
     async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned: ...
     async def digests(self, node_id: str, address: str, compare: Compare) -> Compared: ...
 
 
 class Streamer:
-    """Carries STREAM orders out for one node."""
+    """Executes STREAM orders for one node."""
+
+    can_compare = True
 
     def __init__(
         self,
@@ -55,7 +52,10 @@ class Streamer:
         self._pace = Pace(self._limit_bytes_per_s)
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
-        """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
+        """Pull the order's data. A second run continues where the first one stopped.
+
+        Raises StreamFailed, SessionClosedError or StoreError.
+        """
         await self._puller.run(order, progress)
 
     async def measure(self, reading: Reading, source: str, spans: Sequence[Span]) -> int | None:
@@ -63,16 +63,22 @@ class Streamer:
         return None if found is None else found.size_bytes
 
     async def pull(
-        self, reading: Reading, source: str, spans: Sequence[Span], progress: OrderProgress
+        self,
+        reading: Reading,
+        source: str,
+        spans: Sequence[Span],
+        progress: OrderProgress,
+        *,
+        differing: bool,
     ) -> bool:
-        if reading.compares:
+        if differing:
             return await self._pull_what_differs(reading, source, spans, progress)
         return await self._pull_rows(reading, source, spans, progress)
 
     async def _pull_what_differs(
         self, reading: Reading, source: str, spans: Sequence[Span], progress: OrderProgress
     ) -> bool:
-        """Read what this node has not of one source's rows; False when it stopped giving them."""
+        """Pull the rows of one source that this node lacks. Return False when the source stops."""
 
         def equal(digest: Digest) -> None:
             progress.add_compared(digest.size_bytes, source)
@@ -89,7 +95,7 @@ class Streamer:
     async def _pull_rows(
         self, reading: Reading, source: str, spans: Sequence[Span], progress: OrderProgress
     ) -> bool:
-        """Read one source's rows through to the end; False when it stopped giving them."""
+        """Pull all rows of one source. Return False when the source stops."""
         cursor: Cursor | None = None
         while True:
             most = page_bytes(self._limit_bytes_per_s())
@@ -105,6 +111,7 @@ class Streamer:
                     partial(self._into, page.rows),
                 )
                 reading.guard.check()
+            # Count after the write: rows that are reported as done must be on the disk.
             self._on_bytes(page.size_bytes)
             await self._pace.took(page.size_bytes)
             progress.add(page.size_bytes, page.keys, source)
@@ -123,7 +130,7 @@ class Streamer:
         return write_partitions(self._follower.image, self._node_id, row.keyspace, row.token)
 
     def _may_keep(self, reading: Reading, rows: Sequence[Row], place: int) -> bool:
-        """Under an open session, and not what was truncated away meanwhile: that is gone for good."""
+        """Return whether the session is open and the data was not truncated in the meantime."""
         schema = self._follower.image.schema
         return reading.guard.is_open and schema.of_data(rows[place].keyspace) is not None
 
@@ -135,7 +142,7 @@ class Streamer:
         cursor: Cursor | None,
         limit_bytes: int,
     ) -> Scanned | None:
-        """None when the source does not answer. Raises SessionClosedError."""
+        """Return a page, or None when the source does not answer. Raises SessionClosedError."""
         scan = Scan(
             epoch=reading.order.epoch,
             session=reading.order.session,
@@ -148,7 +155,7 @@ class Streamer:
     async def _digests_of(
         self, reading: Reading, source: str, spans: Sequence[Span]
     ) -> list[Digest | None] | None:
-        """None when the source does not answer. Raises SessionClosedError."""
+        """Return digests, or None when the source does not answer. Raises SessionClosedError."""
         order = reading.order
         compare = Compare(epoch=order.epoch, session=order.session, spans=[*spans])
         ask = lambda at: self._peers.digests(source, at, compare)  # noqa: E731

@@ -1,17 +1,18 @@
-"""What nodes say to each other: msgpack arrays over HTTP, many operations in one call.
+"""Messages between nodes: msgpack arrays over HTTP, many operations in one call.
 
-Every operation carries the topology version by which its sender chose this node, the epoch of the sender's
-image, and the session when it works for a topology operation. Whoever answers checks all three.
+Every operation carries the topology version that its sender chose this node by, and the epoch of
+the sender's image. Work for a topology operation also carries the session. The receiver checks all
+three.
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from stele.agent.codes import Code
-from stele.agent.spans import Span
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.agent.judging import Code
+from stele.agent.stores import Span
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import LOG, REPLICA
 from stele.node.cells import Cell, Row, Stamp
 from stele.node.digests import Digest
@@ -23,30 +24,38 @@ MEASURE_PATH: Final = "/v1/replica/measure"
 DIGESTS_PATH: Final = "/v1/replica/digests"
 BACKUP_PATH: Final = "/v1/replica/backup"
 REPLICA_HEADER: Final = REPLICA
-"""Names the node that a call is meant for: another one may have come to its address."""
+"""Names the node that a call is for, since another node may have its address now."""
 LOG_HEADER: Final = LOG
-"""The log that the caller follows, 32 hex digits: it may not have heard that it was recovered."""
+"""The log that the caller follows, 32 hex digits. The caller may have missed a recovery."""
 
 
 class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+    """An operation at a replica, with the routing that the replica checks."""
+
+    reads: ClassVar[bool] = False
     version: int
     epoch: int
     coordinating: str
-    """The node whose request it is part of."""
+    """The node that coordinates the request."""
     data_id: str
-    """Of the keyspace: what was dropped or truncated away has another one."""
+    """The id of the keyspace's data. Dropped or truncated data has another id."""
     token: Annotated[int, msgspec.Meta(gt=MIN_TOKEN, le=MAX_TOKEN)]
-    """Of the key; no span holds another number, so its rows would be streamed to nobody."""
+    """The token of the key.
+
+    Rows under a token outside these limits would be in no span, and never streamed.
+    """
     key: bytes
     session: str = ""
 
 
 class Write(Op, frozen=True, array_like=True, kw_only=True):
+    """A write of one cell."""
+
     cell: Cell
 
 
 class ReadMode(StrEnum):
-    """What a read wants to know: all, what tells it apart, or only how new it is."""
+    """The part of a cell that a read returns: all of it, its stamp, or its timestamp."""
 
     CELL = "cell"
     STAMP = "stamp"
@@ -54,6 +63,9 @@ class ReadMode(StrEnum):
 
 
 class Read(Op, frozen=True, array_like=True, kw_only=True):
+    """A read of one key."""
+
+    reads: ClassVar[bool] = True
     mode: ReadMode
 
 
@@ -61,9 +73,9 @@ AnyOp = Write | Read
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """``epoch`` is one that a refused sender should have read.
+    """The answer to an operation. ``epoch`` is one that a refused sender should read.
 
-    A read's key that is not there has no ``cell``, no ``stamp`` and a ``timestamp`` of 0.
+    For a missing key, a read returns no ``cell``, no ``stamp`` and a ``timestamp`` of 0.
     """
 
     code: Code
@@ -79,7 +91,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Rows of spans for a topology operation; ``limit_bytes`` of 0 only asks how much there is."""
+    """A request for rows of spans, for a topology operation.
+
+    If ``limit_bytes`` is 0, it asks only for the size.
+    """
 
     epoch: int
     session: str
@@ -89,7 +104,10 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Scanned(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A page, or with ``limit_bytes`` 0 its size alone; or why there is none."""
+    """A page, or only its size if ``limit_bytes`` was 0.
+
+    If there is none, ``code`` and ``text`` give the reason.
+    """
 
     code: Code
     text: str = ""
@@ -100,7 +118,7 @@ class Scanned(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Compare(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Digests of spans for a topology operation."""
+    """A request for digests of spans, for a topology operation."""
 
     epoch: int
     session: str
@@ -108,8 +126,9 @@ class Compare(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Digests of the first of the spans, at least of one, None for one that is to be split; or why there are
-    none.
+    """Digests of the first spans, at least of one; or ``code`` and ``text`` why there are none.
+
+    A digest is None if its span must be split.
     """
 
     code: Code
@@ -118,7 +137,10 @@ class Compared(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A piece of a file that the other node wrote for the snapshot which the session restores from."""
+    """A request for a piece of a snapshot file that the receiver wrote.
+
+    The session's restore determines the snapshot.
+    """
 
     epoch: int
     session: str
@@ -127,7 +149,10 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """``data`` from the offset on, of a file of so many bytes; or why there is none."""
+    """``data`` from the offset, of a file of ``size_bytes``.
+
+    If there is none, ``code`` and ``text`` give the reason.
+    """
 
     code: Code
     text: str = ""

@@ -1,1 +1,3 @@
-"""placements: Spark folds the logs of one cluster or a fleet into Delta tables and a compacted topic."""
+"""placements: folds the logs of one cluster or a fleet with Spark, into Delta tables and a
+compacted topic.
+"""

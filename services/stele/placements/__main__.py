@@ -16,23 +16,29 @@ from stele.placements.http import NAME, Api
 from stele.placements.job import Job
 from stele.placements.reading import tell_readers
 from stele.placements.runner import Phase, Runner, SparkGone
-from stele.placements.session import choose_java, is_submitted, jar_files, spark_session
-from stele.placements.settings import PlacementsSettings
+from stele.placements.settings import (
+    PlacementsSettings,
+    choose_java,
+    is_submitted,
+    jar_files,
+    spark_session,
+)
 from stele.placements.topic import framing_of
 from stele.runtime.announce import LOOK_S, Telling, own_service
-from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
 from stele.runtime.java import SPARK
-from stele.runtime.kafka import ensure_topics
+from stele.runtime.kafka import ensure_topics, wait_for_topics
 from stele.runtime.logs import get_logger
-from stele.runtime.service import Stop, run_service
+from stele.runtime.service import Stop, run_service, started
 from stele.runtime.settings import ConfigurationError
-from stele.runtime.start import started
 
 STOP_DEADLINE_S: Final = 25.0
-"""From the signal; the batch that is being written is finished. Compose grants 30 s."""
+"""Time from the signal to a forced end.
+
+The batch that is being written is finished. Compose grants 30 s.
+"""
 STOP_TIMEOUT_S: Final = 22.0
-"""For the query and the session, within the deadline."""
+"""Time for stopping the query and the session, within the deadline."""
 
 log = get_logger(__name__)
 
@@ -82,13 +88,15 @@ async def main(stop: Stop) -> None:
 
 
 def _reached(runner: Runner) -> dict[str, int]:
-    """The newest epoch of each cluster that is in the tables."""
+    """Return the newest epoch of each cluster that is in the tables."""
     job = runner.job
     return {} if job is None else {cluster: head.epoch for cluster, head in job.reached.items()}
 
 
 async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
-    """Tell each cluster of this process once it is read, and where its log says something else of it."""
+    """Announce this process to each cluster once that is read, and again when the cluster's log
+    differs.
+    """
     own = own_service(NAME, settings.instance_id)
     tellings, due_s = dict[str, Telling](), dict[str, float]()
     while True:

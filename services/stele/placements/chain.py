@@ -1,4 +1,7 @@
-"""One cluster's log from where the table of events stands: ``log.chain`` judges, winners are decoded. Pure."""
+"""One cluster's log from the head of table events on: ``log.chain`` judges, winners are decoded.
+
+Pure.
+"""
 
 import msgspec
 
@@ -12,22 +15,24 @@ from stele.log.errors import (
     NoBeginningError,
     RecoveredError,
 )
-from stele.log.fold import decode_winner, stopped_by
-from stele.log.incarnations import crossing
+from stele.log.fold import crossing, decode_winner, stopped_by
 
 _REMEDIES = {
     CorruptRecordError: " Restore the topic, then start again.",
     MissedRecordsError: " If they are gone, restore the topic or the table events, then start again.",
-    NoBeginningError: " The job goes on with a snapshot, once a catch-up replica gives one.",
-    RecoveredError: " The job goes on with a snapshot, once a catch-up replica gives one.",
+    NoBeginningError: " The job continues with a snapshot, once a catch-up replica offers one.",
+    RecoveredError: " The job continues with a snapshot, once a catch-up replica offers one.",
 }
-"""What to do, where the error itself does not say it."""
+"""Remedies for errors whose own text has none."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Where the table of events stands in one cluster's log; ``next_offset`` is not judged yet.
+    """How far the table events has judged one cluster's log.
 
-    ``anchor`` is the last winner's record, ``strays`` counts the records of other logs that were skipped.
+    The record at ``next_offset`` is not judged yet.
+
+    ``anchor`` is the last winner's record. ``strays`` counts the records of other logs that were
+    skipped.
     """
 
     log_id: bytes = NO_LOG
@@ -42,18 +47,18 @@ FRESH = Head()
 
 
 class Stray(msgspec.Struct, frozen=True):
-    """A record of another log, which waits for a look at the anchor."""
+    """A record of another log, which must not be skipped before a look at the anchor."""
 
     offset: int
     log_id: bytes
 
 
 class Judge:
-    """Follows one cluster's log from a head, and that as which it was recovered, if that goes on from the very
-    state which the tables hold. It goes on until ``stopped`` or ``stray`` says why not.
+    """Follows one cluster's log from a head, and continues with a log recovered from the state
+    in the tables.
 
-    ``certain``: the anchor was found intact when the log ended at this offset, so that strays before it may
-    be skipped.
+    It stops when ``stopped`` or ``stray`` is set, which holds the reason. ``certain``: the anchor
+    was intact when the log ended at this offset, so strays before it may be skipped.
     """
 
     def __init__(self, head: Head, certain: int = 0) -> None:
@@ -72,7 +77,10 @@ class Judge:
         )
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
-        """The winner's epoch; None for any other record, for one that was judged before, and once over."""
+        """Judge a record. Return the epoch of a winner, else None.
+
+        The result is None too for a record that was judged before, and for any record after a stop.
+        """
         if self.stopped or self.stray or offset < self._chain.next_offset:
             return None
         try:

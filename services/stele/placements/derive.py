@@ -1,7 +1,7 @@
-"""From new events to the compacted topic and to the tables of placements, each in a thread of its own.
+"""Update the compacted topic and the placement tables from new events, each in a separate thread.
 
-The topic never waits for a table. Both go by what they hold already: the topic by its marker, a table by
-its heads; so it does not matter where this process stopped before, or who else runs.
+The topic never waits for a table. The topic continues from its marker and a table from its heads.
+Where this process stopped before, and other jobs that run, therefore do not matter.
 """
 
 import threading
@@ -10,39 +10,44 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
-from stele.log.framing import Framing
+from stele.log.codec import Framing
 from stele.placements.derived_tables import Derived, Loaded
 from stele.placements.events import SUMMARIES_STOPPED, TOPIC_STOPPED, NewRows, stopped_row
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.placing import ForTables, Placing, Reached
-from stele.placements.publishing import Publishing
 from stele.placements.store import Store
 from stele.placements.streams import opened
-from stele.placements.summaries import SUMMARIES, Row
-from stele.placements.topic import PLAIN, Marker
-from stele.placements.writers import Writers
+from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests
+from stele.placements.topic import PLAIN, Marker, Publishing, Writers
 from stele.runtime.logs import get_logger
 
 MOST_WAITING: Final = 32
-"""Batches that may wait for the topic before the query waits too: bounds memory."""
+"""Batches that may wait for the topic before the query waits too; limits memory."""
 PUBLISHERS: Final = 32
-"""Clusters whose topics are written at the same time: to open a writer is half a second of waiting."""
+"""Clusters whose topics are written at the same time.
+
+Opening a writer takes half a second of waiting.
+"""
 LOOK_S: Final = 0.2
 GATHER_S: Final = 1.0
-"""Between two writes of the tables while topics are still written: with a fleet each costs a tenth of a second,
-whatever it brings.
+"""Interval between two writes of the tables while topics are still written.
+
+With a fleet each write costs a tenth of a second, whatever its content.
 """
 SUMMARY_S: Final = 10.0
-"""How old the tables of summaries may be: each write replaces all rows of a cluster."""
+"""Maximum age of the summary tables. Each write replaces all rows of a cluster."""
 
 TRY_AGAIN_S: Final = 60.0
-"""Between two tries to make summaries that could not be made."""
+"""Interval between attempts to write summaries that failed."""
 STREAMS_AT_ONCE: Final = 5_000
-"""Streams that are written at once when a cluster's epochs are folded anew: bounds memory."""
+"""Streams, or ended requests, that are written at once when a cluster's epochs are folded again;
+limits memory.
+"""
 
 log = get_logger(__name__)
 
@@ -51,10 +56,11 @@ Took = Callable[[str, float], None]
 
 
 class Deriver:
-    """``offer`` it what each commit brings. ``error`` is set when one of its threads could not go on.
+    """Derives topic and tables from what ``offer`` receives after each commit.
 
-    ``on_stop(cluster, why)`` is called for a cluster whose epochs do not fit, ``on_streams`` with the
-    clusters and sessions of streams that were added to their table.
+    ``error`` is set when one of its threads has failed. ``on_stop(cluster, why)`` is called for a
+    cluster whose epochs do not fit. ``on_streams`` is called with the clusters and sessions of
+    streams that were added to their table.
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class Deriver:
     ) -> None:
         self.reached: dict[str, Reached] = {}
         self.summaries_stopped: dict[str, str] = {}
-        """Why the summaries of clusters stay as they are, and what to do."""
+        """By cluster, why its summaries are not updated, and what to do."""
         self.error: Exception | None = None
         self._events = events
         self._derived = Derived(store)
@@ -84,6 +90,8 @@ class Deriver:
         self._new: list[Mapping[str, NewRows]] = []
         self._for_tables: dict[str, ForTables] = {}
         self._for_summaries: dict[str, Image] = {}
+        self._ended: dict[str, list[Ended]] = {}
+        """By cluster, the requests that left its image and that the table ``requests`` lacks."""
         self._unsummarized: dict[str, Image] = {}
         self._is_publishing = self._stopping = False
         self._threads = [
@@ -103,22 +111,22 @@ class Deriver:
 
     @property
     def topics_stopped(self) -> dict[str, str]:
-        """Why the topics of placements of clusters stay as they are, and what to do."""
+        """By cluster, why its topic of placements is not updated, and what to do."""
         return self._publishing.stopped
 
     def images(self) -> dict[str, Image]:
-        """The newest of each cluster that was reached; other threads may ask."""
+        """Return the newest image of each cluster in ``reached``. Any thread may call it."""
         found = ((cluster, self._folds.get(cluster)) for cluster in self.reached)
         return {cluster: fold.image for cluster, fold in found if fold is not None}
 
     def start(self) -> None:
-        """Bring topic and tables up to what the events hold, then go on with what is offered."""
+        """Bring topic and tables up to the present events, then process what is offered."""
         self._new.append({cluster: NewRows() for cluster in sorted(self._events.heads)})
         for thread in self._threads:
             thread.start()
 
     def offer(self, new: Mapping[str, NewRows]) -> None:
-        """Waits while too much waits. Raises what stopped a thread."""
+        """Queue a commit; block while the queue is full. Raises the error of a failed thread."""
         with self._lock:
             while len(self._new) >= MOST_WAITING and not self._over():
                 self._lock.wait(LOOK_S)
@@ -131,7 +139,7 @@ class Deriver:
             raise self.error
 
     def stop(self, timeout_s: float) -> None:
-        """End the threads after what they are at."""
+        """End the threads after their current work."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -144,7 +152,7 @@ class Deriver:
     def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except Exception as error:  # must be seen by the one who runs the query
+        except Exception as error:  # the thread that runs the query must see it
             self.error = error
             with self._lock:
                 self._lock.notify_all()
@@ -164,13 +172,13 @@ class Deriver:
                 self._on_took("topic", time.perf_counter() - began)
 
     def _rest(self) -> None:
-        """The tables need not wait for more."""
+        """Mark publishing as finished, so that the tables are written without further delay."""
         with self._lock:
             self._is_publishing = False
             self._lock.notify_all()
 
     def _next_batches(self) -> list[Mapping[str, NewRows]]:
-        """What has come; nothing once this is over."""
+        """Return the queued batches; an empty list once this has ended."""
         with self._lock:
             while not self._new and not self._over():
                 self._lock.wait(LOOK_S)
@@ -184,7 +192,7 @@ class Deriver:
     def _advance(
         self, cluster: str, batches: Iterable[Mapping[str, NewRows]], loaded: Loaded | None
     ) -> None:
-        """A cluster whose epochs do not fit stops alone."""
+        """Advance one cluster. If its epochs do not fit, only this cluster stops."""
         if self._over():
             return
         try:
@@ -197,20 +205,23 @@ class Deriver:
             self._on_stop(cluster, str(error))
 
     def _fold_and_publish(self, cluster: str, new: Sequence[Epoch], loaded: Loaded | None) -> None:
-        """Fold a cluster's new epochs, publish them, and leave them for the tables. ``loaded`` is for clusters
-        that are not known yet.
+        """Fold a cluster's new epochs, publish them, and queue them for the tables.
+
+        ``loaded`` is used for clusters that were not folded yet.
         """
         epochs: Iterable[Epoch] = new
         touched: set[Key] = set()
         past: list[PastRow] = []
         streams: list[Row] = []
         fold, streams_epoch, is_new = self._folds.get(cluster), 0, False
+        requests_epoch, ended = 0, list[Ended]()
         if fold is None:
             assert loaded is not None
             fold = ClusterFold(loaded.epochs[cluster], loaded.placements(cluster))
             self._folds[cluster] = fold
             snapshot = self._events.image_of(cluster)
             streams_epoch, is_new = loaded.streams_epochs[cluster], True
+            requests_epoch = loaded.requests_epochs[cluster]
             if snapshot is not None:
                 before = fold.image
                 past, touched = fold.begin(snapshot)
@@ -226,8 +237,20 @@ class Deriver:
                 touched |= keys
                 if epoch.epoch > streams_epoch:
                     streams += opened(before, fold.image)
+                ended += (
+                    each
+                    for each in ended_requests(Delta(before, epoch))
+                    if each.request.finished_epoch > requests_epoch
+                )
+                # Bound the memory of a long fold. Streams may be written early: the table skips
+                # those that it has.
                 if is_new and len(streams) >= STREAMS_AT_ONCE:
                     streams = self._write_streams(cluster, fold, streams)
+                if is_new and len(ended) >= STREAMS_AT_ONCE:
+                    self._derived.write_requests(cluster, fold.image, ended)
+                    ended = []
+        with self._lock:
+            self._ended.setdefault(cluster, []).extend(ended)
         if fold.behind:  # the events are being read again
             self._write_streams(cluster, fold, streams)
             return
@@ -236,7 +259,10 @@ class Deriver:
         self._leave(cluster, fold, past, touched, streams)
 
     def _write_streams(self, cluster: str, fold: ClusterFold, streams: list[Row]) -> list[Row]:
-        """Before anything of the cluster waits for the tables. Gives what is left: nothing."""
+        """Write the streams before any other row of the cluster is queued.
+
+        Return the remaining ones: none.
+        """
         if streams:
             self._derived.write_streams({cluster: streams}, {cluster: fold.image.epoch})
             self._on_streams({(cluster, row["session"]) for row in streams})
@@ -279,12 +305,17 @@ class Deriver:
             written_s = time.monotonic()
 
     def _have_tables_work(self, written_s: float) -> bool:
-        """While clusters are published one after the other, what they leave is gathered for a while."""
+        """Return whether to write the tables now.
+
+        While clusters are published one after the other, their rows are gathered for ``GATHER_S``.
+        """
         is_gathered = not self._is_publishing or time.monotonic() - written_s >= GATHER_S
         return self._placing.is_due() or bool(self._for_tables and is_gathered)
 
     def _run_summaries(self) -> None:
-        """At once when there is something after a pause, so that a start shows what there is."""
+        """Write summaries, at once after a pause, so that the first ones appear right after the
+        start.
+        """
         written_s = tried_s = time.monotonic() - SUMMARY_S
         while True:
             with self._lock:
@@ -295,17 +326,36 @@ class Deriver:
                     self._lock.wait(LOOK_S)
                 if self._over():
                     return
-                images, self._for_summaries = self._for_summaries, {}
             began = time.perf_counter()
-            if self._unsummarized and time.monotonic() - tried_s >= TRY_AGAIN_S:
-                images = {**self._unsummarized, **images}
+            tries_again = bool(self._unsummarized) and time.monotonic() - tried_s >= TRY_AGAIN_S
+            if tries_again:
                 tried_s = time.monotonic()
-            self._note_failures(images, self._derived.write_summaries(images))
+            self.write_summaries(tries_again=tries_again)
             written_s = time.monotonic()
             self._on_took("summaries", time.perf_counter() - began)
 
+    def write_summaries(self, *, tries_again: bool = False) -> None:
+        """Write the summaries of what was folded, and with ``tries_again`` those that failed."""
+        with self._lock:
+            images, self._for_summaries = self._for_summaries, {}
+            if tries_again:
+                images = {**self._unsummarized, **images}
+            # Newer ones wait: this image still contains them.
+            ended = {
+                cluster: [
+                    each for each in self._ended.get(cluster, ()) if each.epoch <= image.epoch
+                ]
+                for cluster, image in images.items()
+            }
+        failed = self._derived.write_summaries(images, ended)
+        with self._lock:
+            for cluster in images.keys() - failed.keys():
+                left = self._ended.pop(cluster, [])[len(ended[cluster]) :]
+                self._ended |= {cluster: left} if left else {}
+        self._note_failures(images, failed)
+
     def _note_failures(self, images: Mapping[str, Image], failed: Mapping[str, Exception]) -> None:
-        """A cluster whose summaries cannot be made is left out until they can."""
+        """Record which summaries failed. They are retried until they can be written."""
         for cluster in images.keys() & self._unsummarized.keys() - failed.keys():
             del self._unsummarized[cluster]
             self.summaries_stopped = {
@@ -331,6 +381,6 @@ class Deriver:
 def _why_unsummarized(cluster: str, image: Image, error: Exception) -> str:
     return (
         f"Cluster {cluster}: the tables {', '.join(SUMMARIES)} and balance stay as they are, since their rows "
-        f"could not be made of epoch {image.epoch}: {error!r}. All else of it goes on. It is tried again every "
-        f"{TRY_AGAIN_S:g} s and with later epochs; if that does not mend it, upgrade this process."
+        f"could not be made of epoch {image.epoch}: {error!r}. All other tables continue. It is retried every "
+        f"{TRY_AGAIN_S:g} s and with later epochs; if that does not help, upgrade this process."
     )

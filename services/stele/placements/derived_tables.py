@@ -1,10 +1,14 @@
 """``placements``, ``placements_past`` and the summaries, which follow from the events.
 
-Each commit carries the epoch that it brings a cluster to, as the version of an application transaction, and is
-refused when another process came first. So only newer epochs are ever applied.
+Each commit carries, as the version of an application transaction, the epoch that it brings a
+cluster to. It is refused when another process came first, so only newer epochs are ever applied.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,12 +19,19 @@ from deltalake.exceptions import CommitFailedError
 
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
-from stele.placements import balance
+from stele.placements import summaries
 from stele.placements.fold import Held, HeldRows, Key, PastRow
-from stele.placements.read import head_of_cluster, range_of_row
-from stele.placements.store import Store
-from stele.placements.summaries import SUMMARIES, Row, Summary, changed, rows_of
-from stele.placements.table_heads import Heads, TableHeads
+from stele.placements.store import Store, head_of_cluster, range_of_row
+from stele.placements.summaries import (
+    REQUESTS,
+    SUMMARIES,
+    Ended,
+    Row,
+    Summary,
+    changed,
+    rows_of,
+    rows_of_ended,
+)
 from stele.placements.tables import (
     ATTEMPTS,
     BALANCE,
@@ -34,21 +45,118 @@ from stele.placements.tables import (
     open_table,
 )
 
+# The epoch that a table holds of each cluster, cached in this process.
+#
+# Delta stores it as the version of an application transaction, and reads files of its log for each
+# request. With a fleet, whose commits name hundreds of them, a request takes milliseconds. The
+# cached values remain valid until another process commits an epoch.
+
+
+_WITHOUT_EPOCHS: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "DELETE"})
+"""Delta's names of commits without epochs: those of the upkeep, and the deletion of changes."""
+MOST_COMMITS: Final = 20
+"""Commits of other processes that are inspected. After more of them the heads are read again."""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """The heads at one version of a table. With ``is_whole``, a missing cluster has no head."""
+
+    table_id: str
+    version: int
+    heads: dict[str, int]
+    is_whole: bool
+
+
+class Heads:
+    """The heads of one table as it was opened."""
+
+    def __init__(self, table: DeltaTable, known: _Known) -> None:
+        self.known = known
+        self._table = table
+
+    def of(self, cluster: str) -> int:
+        """Return the epoch that the table holds of a cluster; 0 without rows of it."""
+        heads = self.known.heads
+        if cluster not in heads:
+            asked = not self.known.is_whole and self._table.transaction_version(
+                head_of_cluster(cluster)
+            )
+            heads[cluster] = asked or 0
+        return heads[cluster]
+
+
+class TableHeads:
+    """The heads of all tables, by name. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[str, _Known] = {}
+
+    def read(self, name: str, table: DeltaTable) -> Heads:
+        with self._lock:
+            before = self._newest.get(name)
+        table_id, version = str(table.metadata().id), table.version()
+        if before is None or before.table_id != table_id or not _same_heads(before.version, table):
+            known = _Known(table_id, version, {}, version == 0)
+        else:
+            known = msgspec.structs.replace(before, version=version)
+        self._keep(name, known)
+        return Heads(table, known)
+
+    def committed(self, name: str, before: Heads, epochs: Mapping[str, int]) -> None:
+        """Record that the commit directly after ``before`` brought clusters to these epochs."""
+        known = before.known
+        heads = {**known.heads, **epochs}
+        self._keep(name, _Known(known.table_id, known.version + 1, heads, known.is_whole))
+
+    def _keep(self, name: str, known: _Known) -> None:
+        with self._lock:
+            newest = self._newest.get(name)
+            is_older = (
+                newest is not None
+                and newest.table_id == known.table_id
+                and newest.version > known.version
+            )
+            if not is_older:
+                self._newest[name] = known
+
+
+def _same_heads(version: int, table: DeltaTable) -> bool:
+    """Return whether no commit after this version of the table can have changed a cluster's
+    epoch.
+    """
+    behind = table.version() - version
+    if not 0 <= behind <= MOST_COMMITS:
+        return False
+    commits = table.history(behind) if behind else []
+    return len(commits) == behind and all(
+        commit.get("operation") in _WITHOUT_EPOCHS for commit in commits
+    )
+
+
 USER_METADATA: Final = "userMetadata"
-"""Delta's name of what a commit says of itself: here the epoch that each cluster has with it, as JSON."""
+"""Delta's name for a commit's own metadata: here the epoch of each cluster after it, as JSON."""
+UNKNOWN_END: Final = "unknown"
+"""``request_status`` of a request whose end is in no epoch that the tables have."""
 
 
 class Loaded(NamedTuple):
-    """The rows of ``placements``, by cluster the epoch that they are of, and the one up to which streams that
-    were opened are in their table.
+    """The rows of ``placements`` and their epoch by cluster.
+
+    ``streams_epochs`` is the epoch up to which opened streams are in their table, and
+    ``requests_epochs`` the same of requests.
     """
 
     rows: pa.Table
     epochs: Mapping[str, int]
     streams_epochs: Mapping[str, int]
+    requests_epochs: Mapping[str, int]
 
     def placements(self, cluster: str) -> dict[str, HeldRows]:
-        """At the cluster's epoch; nothing when ``placements_past`` is behind, and all is made anew."""
+        """Return the rows at the cluster's epoch.
+
+        They are empty when ``placements_past`` is behind; all rows are then derived again.
+        """
         found: dict[str, HeldRows] = {}
         if self.epochs[cluster]:
             for row in self.rows.filter(pc.field("cluster") == cluster).to_pylist():
@@ -58,31 +166,33 @@ class Loaded(NamedTuple):
 
 
 class Derived:
-    """The tables, which are written from the folds of ``derive``."""
+    """The tables that are written from the folds of ``derive``."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._heads = TableHeads()
         self._summarized: dict[str, Image] = {}
-        """The images from which this process made summaries last."""
+        """The images from which this process last made summaries."""
         for name in (PAST, CHANGES, CURRENT, BALANCE, STREAMS, *SUMMARIES):
             open_table(store, name)
 
-    def load(self, clusters: Iterable[str]) -> "Loaded":
-        """What the tables hold of these clusters. Each is read once, for all of them."""
+    def load(self, clusters: Iterable[str]) -> Loaded:
+        """Return the content of the tables for these clusters. Each table is read once."""
         wanted = sorted(clusters)
         table, heads = self._open(CURRENT)
         rows = table.to_pyarrow_dataset().to_table(filter=pc.field("cluster").isin(wanted))
-        past, streams = (self._open(name)[1] for name in (PAST, STREAMS))
+        past, streams, requests = (self._open(name)[1] for name in (PAST, STREAMS, REQUESTS))
         return Loaded(
             rows,
             {c: heads.of(c) if past.of(c) >= heads.of(c) else 0 for c in wanted},
             {c: streams.of(c) for c in wanted},
+            {c: requests.of(c) for c in wanted},
         )
 
     def write_streams(self, rows: Mapping[str, Iterable[Row]], epochs: Mapping[str, int]) -> None:
-        """Append streams that the table does not have, of epochs above the table's own. A snapshot has some
-        that were opened before it.
+        """Append streams that the table lacks, of epochs above the table's own.
+
+        The check is necessary because a snapshot includes streams that were opened before it.
         """
         for table, heads in self._attempts(STREAMS):
             behind = {c: epochs[c] for c in rows if epochs[c] > heads.of(c)}
@@ -100,7 +210,7 @@ class Derived:
                 return
 
     def write_past(self, rows: Mapping[str, Iterable[PastRow]], epochs: Mapping[str, int]) -> None:
-        """Append the rows that went, of epochs above the table's own."""
+        """Append the rows that ended, of epochs above the table's own."""
         for table, heads in self._attempts(PAST):
             behind = {c: epochs[c] for c in rows if epochs[c] > heads.of(c)}
             new = {c: [row for row in rows[c] if row.to_epoch > heads.of(c)] for c in behind}
@@ -110,7 +220,7 @@ class Derived:
     def write_current(
         self, rows: Mapping[str, Mapping[str, HeldRows]], epochs: Mapping[str, int]
     ) -> None:
-        """Replace the clusters' rows where theirs are older."""
+        """Replace the rows of clusters whose rows in the table are older."""
         for table, heads in self._attempts(CURRENT):
             new = {name: rows[name] for name in rows if epochs[name] > heads.of(name)}
             behind = {cluster: epochs[cluster] for cluster in new}
@@ -122,7 +232,7 @@ class Derived:
         changes: Mapping[str, Mapping[Key, Held | None]],
         epochs: Mapping[str, int],
     ) -> None:
-        """Append the rows that changed, None for one that is gone, where the table is older."""
+        """Append the changed rows where the table is older. None marks a deleted row."""
         for table, heads in self._attempts(CHANGES):
             behind = {c: epochs[c] for c in changes if epochs[c] > heads.of(c)}
             new = _changes({cluster: changes[cluster] for cluster in behind}, epochs)
@@ -130,14 +240,16 @@ class Derived:
                 return
 
     def changed(self, clusters: Iterable[str]) -> set[str]:
-        """Those of which the table of changes has, or had, rows."""
+        """Return the clusters that have, or had, rows in the table of changes."""
         asked = list(clusters)
         heads = self._open(CHANGES)[1] if asked else None
         return {cluster for cluster in asked if heads and heads.of(cluster)}
 
     def forget_changes(self, epochs: Mapping[str, int]) -> bool:
-        """``placements`` has all up to these epochs now. False when another process came first; some that
-        stay do no harm. Those of later epochs are of another job, which has written no rows of them yet.
+        """Delete the changes up to these epochs, which ``placements`` now includes.
+
+        Return False when another process came first; leftover rows are harmless. Rows of later
+        epochs are from another job that has not written its rows of them yet.
         """
         written = (f"(cluster = '{c}' AND changed_epoch <= {epoch})" for c, epoch in epochs.items())
         try:
@@ -146,20 +258,31 @@ class Derived:
             return False
         return True
 
-    def write_summaries(self, images: Mapping[str, Image]) -> dict[str, Exception]:
-        """Replace the clusters' rows in each of the tables where theirs are older, and may be others.
+    def write_requests(self, cluster: str, image: Image, ended: Sequence[Ended]) -> None:
+        """Bring the table ``requests`` alone to this image, as ``write_summaries`` does."""
+        rows = [*rows_of(SUMMARIES[REQUESTS], cluster, image), *rows_of_ended(cluster, ended)]
+        made = pa.Table.from_pylist(rows, schema=SCHEMAS[REQUESTS])
+        self._write_summary(REQUESTS, made, {cluster: image})
 
-        A cluster whose rows cannot be made keeps what the tables have of it, and is given with what went wrong.
+    def write_summaries(
+        self,
+        images: Mapping[str, Image],
+        ended: Mapping[str, Sequence[Ended]] = MappingProxyType({}),
+    ) -> dict[str, Exception]:
+        """Replace the clusters' rows in each table where theirs are older and may differ.
+
+        ``ended`` are the requests that left the clusters' images since the last call. A cluster
+        whose rows cannot be made keeps its present rows, and is returned with the error.
         """
         failed: dict[str, Exception] = {}
         try:
-            made = self._made(images)
-        except Exception as of_any:  # which cluster's it is says its own try
-            failed = self._failed(images)
+            made = self._made(images, ended)
+        except Exception as of_any:  # find the cluster that causes it
+            failed = self._failed(images, ended)
             if not failed:
                 raise of_any from None
             images = {c: image for c, image in images.items() if c not in failed}
-            made = self._made(images)
+            made = self._made(images, ended)
         for name, (new, new_images) in made.items():
             if name == BALANCE:
                 self._write_balance(new, new_images)
@@ -168,26 +291,34 @@ class Derived:
         self._summarized |= images
         return failed
 
-    def _failed(self, images: Mapping[str, Image]) -> dict[str, Exception]:
+    def _failed(
+        self, images: Mapping[str, Image], ended: Mapping[str, Sequence[Ended]]
+    ) -> dict[str, Exception]:
         failed: dict[str, Exception] = {}
         for cluster, image in images.items():
             try:
-                self._made({cluster: image})
-            except Exception as error:  # whatever it is, it is of this cluster alone
+                self._made({cluster: image}, ended)
+            except Exception as error:  # any error here concerns this cluster alone
                 failed[cluster] = error
         return failed
 
-    def _made(self, images: Mapping[str, Image]) -> dict[str, tuple[pa.Table, dict[str, Image]]]:
-        """By table the rows that may be others than before, and the images from which they follow."""
+    def _made(
+        self, images: Mapping[str, Image], ended: Mapping[str, Sequence[Ended]]
+    ) -> dict[str, tuple[pa.Table, dict[str, Image]]]:
+        """Return by table the rows that may have changed, and the images that they follow from."""
         made: dict[str, tuple[pa.Table, dict[str, Image]]] = {}
         for name, summary in SUMMARIES.items():
             new = {c: i for c, i in images.items() if changed(summary, self._summarized.get(c), i)}
             rows = [
                 row for cluster in sorted(new) for row in rows_of(summary, cluster, new[cluster])
             ]
+            if name == REQUESTS:
+                rows += [row for c in sorted(new) for row in rows_of_ended(c, ended.get(c, ()))]
             made[name] = pa.Table.from_pylist(rows, schema=summary.schema), new
         spread = {c: i for c, i in images.items() if self._is_spread_anew(c, i)}
-        rows = [row for cluster in sorted(spread) for row in balance.rows(cluster, spread[cluster])]
+        rows = [
+            row for cluster in sorted(spread) for row in summaries.rows(cluster, spread[cluster])
+        ]
         made[BALANCE] = pa.Table.from_pylist(rows, schema=SCHEMAS[BALANCE]), spread
         return {name: (table, new) for name, (table, new) in made.items() if new}
 
@@ -199,7 +330,7 @@ class Derived:
         )
 
     def _write_balance(self, new: pa.Table, images: Mapping[str, Image]) -> None:
-        """Append how even the clusters are, at epochs above the table's own."""
+        """Append the evenness of the clusters, at epochs above the table's own."""
         for table, heads in self._attempts(BALANCE):
             behind = {c: i.epoch for c, i in images.items() if i.epoch > heads.of(c)}
             if not behind or self._commit(
@@ -212,11 +343,12 @@ class Derived:
             behind = {c: i.epoch for c, i in images.items() if i.epoch > heads.of(c)}
             if not behind:
                 return
-            rows = _of_clusters(new, behind)
-            kept = _kept(table, SUMMARIES[name], rows, behind)
-            if self._commit(
-                name, table, heads, pa.concat_tables([rows, *kept]), behind, "overwrite"
-            ):
+            rows, since = _of_clusters(new, behind), None
+            if SUMMARIES[name].key:
+                since = min(heads.of(cluster) for cluster in behind)
+                rows = rows.filter(_open_since(since))
+                rows = pa.concat_tables([rows, _kept(table, SUMMARIES[name], rows, behind, since)])
+            if self._commit(name, table, heads, rows, behind, "overwrite", since):
                 return
 
     def _attempts(self, name: str) -> Iterator[tuple[DeltaTable, Heads]]:
@@ -236,18 +368,26 @@ class Derived:
         rows: pa.Table,
         epochs: Mapping[str, int],
         mode: str,
+        since: int | None = None,
     ) -> bool:
-        """As ``commit``."""
-        is_made = commit(table, rows, epochs, mode)
+        """Commit as the function ``commit`` does, and remember the heads."""
+        is_made = commit(table, rows, epochs, mode, since)
         if is_made:
             self._heads.committed(name, heads, epochs)
         return is_made
 
 
-def commit(table: DeltaTable, rows: pa.Table, epochs: Mapping[str, int], mode: str) -> bool:
-    """One commit with its heads, which its metadata name too; false when another process came first.
+def commit(
+    table: DeltaTable,
+    rows: pa.Table,
+    epochs: Mapping[str, int],
+    mode: str,
+    since: int | None = None,
+) -> bool:
+    """Make one commit with its heads, which its metadata also name.
 
-    ``overwrite`` replaces the rows of the clusters that have epochs.
+    Return False when another came first. ``overwrite`` replaces the rows of the clusters in
+    ``epochs``, and with ``since`` only those that were unfinished at this epoch.
     """
     properties = CommitProperties(
         app_transactions=[
@@ -256,9 +396,10 @@ def commit(table: DeltaTable, rows: pa.Table, epochs: Mapping[str, int], mode: s
         custom_metadata={USER_METADATA: msgspec.json.encode(epochs, order="sorted").decode()},
         max_commit_retries=0,
     )
-    replace: dict[str, Any] = (
-        {"predicate": f"cluster IN ({_quoted(epochs)})"} if mode == "overwrite" else {}
-    )
+    mine = f"cluster IN ({_quoted(epochs)})"
+    if since is not None:
+        mine += f" AND (finished_epoch = 0 OR finished_epoch > {since})"
+    replace: dict[str, Any] = {"predicate": mine} if mode == "overwrite" else {}
     try:
         write_deltalake(table, rows, mode=mode, commit_properties=properties, **replace)  # type: ignore[call-overload]
     except CommitFailedError:
@@ -267,7 +408,7 @@ def commit(table: DeltaTable, rows: pa.Table, epochs: Mapping[str, int], mode: s
 
 
 def _quoted(clusters: Iterable[str]) -> str:
-    """For a list of SQL; the name of a cluster has no quotation marks."""
+    """Return an SQL list. Names of clusters contain no quotation marks."""
     return ", ".join(f"'{cluster}'" for cluster in sorted(clusters))
 
 
@@ -275,17 +416,30 @@ def _of_clusters(rows: pa.Table, clusters: Iterable[str]) -> pa.Table:
     return rows.filter(pc.field("cluster").isin(sorted(clusters)))
 
 
+def _open_since(epoch: int) -> pc.Expression:
+    """Return a filter for the rows that may differ from a table's rows of this epoch.
+
+    The rows of what had finished by then never change. A write thus costs what is open, however
+    much the table keeps.
+    """
+    return (pc.field("finished_epoch") == 0) | (pc.field("finished_epoch") > epoch)
+
+
 def _kept(
-    table: DeltaTable, summary: Summary, rows: pa.Table, clusters: Iterable[str]
-) -> list[pa.Table]:
-    """Rows of the table that the images have forgotten, of a summary that keeps them."""
-    if not summary.key:
-        return []
+    table: DeltaTable, summary: Summary, rows: pa.Table, clusters: Iterable[str], since: int
+) -> pa.Table:
+    """Return the rows that a write would delete although the images only lack them.
+
+    An unfinished row among them ended in epochs that the topic lost: its end stays unknown.
+    """
     known = {*zip(*(rows[name].to_pylist() for name in ("cluster", summary.key)), strict=True)}
-    mine = pc.field("cluster").isin(sorted(clusters))
+    mine = pc.field("cluster").isin(sorted(clusters)) & _open_since(since)
     old = table.to_pyarrow_dataset().to_table(filter=mine).to_pylist()
     left = [row for row in old if (row["cluster"], row[summary.key]) not in known]
-    return [pa.Table.from_pylist(left, schema=summary.schema)]
+    for row in left:
+        if not row["finished_epoch"]:
+            row["request_status"] = UNKNOWN_END
+    return pa.Table.from_pylist(left, schema=summary.schema)
 
 
 def _cells(cluster: str, placement: str, row: RangeReplicas, from_epoch: int) -> dict[str, object]:

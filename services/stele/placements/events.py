@@ -1,10 +1,10 @@
-"""Rows of the table ``events``: made from a log's records in Spark's workers, read back as epochs. Pure.
+"""Times for the tables, from numbers that any process may have written. Pure."""
 
-The function that Spark runs gets the heads with it, so that it judges, decodes and encodes in one pass.
-"""
+from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any, Final
 
@@ -18,9 +18,28 @@ from stele.domain.image import Image
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.chain import Anchor
 from stele.log.errors import LogError, MissedRecordsError, NoBeginningError, RecoveredError
-from stele.log.start import Start
+from stele.log.fold import Start
 from stele.placements.chain import FRESH, Head, Judge, Stray
-from stele.placements.times import time_of
+
+MOST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, in milliseconds since 1970: Python has no later dates."""
+_EPOCH_ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_of(at_ms: int) -> datetime:
+    """Return the nearest time from 1970 to 9999, so that a wrong clock causes no error."""
+    return _EPOCH_ZERO + timedelta(milliseconds=min(max(0, at_ms), MOST_MS))
+
+
+def ms_of(at: datetime) -> int:
+    return (at - _EPOCH_ZERO) // timedelta(milliseconds=1)
+
+
+# Rows of the table ``events``: made from log records in Spark workers, read back as epochs. Pure.
+#
+# The heads are passed to the function that Spark runs, so that it judges, decodes and encodes in
+# one pass.
+
 
 EPOCH: Final = "epoch"
 FACT: Final = "fact"
@@ -59,16 +78,17 @@ SCHEMA: Final = pa.schema(
 """One table for nine kinds of rows; ids and digests are hex:
 
 - ``epoch``: a winner, with the audit; ``fact_*`` are null.
-- ``fact``: a winner's fact, numbered from 1, with the columns of its epoch; JSON as the log has it.
-- ``head``: what the batch left: the last offset judged, the epoch, log and state id there, where the last
-  winner lies and a digest of it, and how many records of other logs were skipped since the beginning.
-- ``stray``: the first record of another log, ``log_id``, that made a batch look at the anchor.
-- ``stopped``: ``reason`` says why the cluster does not go on past ``epoch``, and what to do;
+- ``fact``: a winner's fact, numbered from 1, with the columns of its epoch; JSON as in the log.
+- ``head``: the end of a batch: the last offset judged, and the epoch, log and state id there. It
+  also has the last winner's offset and digest, and the total number of skipped records of other
+  logs.
+- ``stray``: the first record of another log, ``log_id``, which made a batch look at the anchor.
+- ``stopped``: ``reason`` is why the cluster does not continue past ``epoch``, and what to do.
   ``fact_kind`` is the class of the error.
-- ``summaries_stopped``, ``topic_stopped``: the same of a cluster that goes on, but for the tables of what is
-  true now, or for its topic of placements.
-- ``snapshot``: the cluster goes on from here, since its log does not have the epochs before any more;
-  ``fact_number`` counts the facts of the snapshot, each of which is a row ``snapshot_fact``.
+- ``summaries_stopped``, ``topic_stopped``: the same for a cluster that continues, except for its
+  summary tables, or for its topic of placements.
+- ``snapshot``: the cluster continues from here, since its log no longer has the epochs before.
+  ``fact_number`` is the number of its facts. Each fact is a row ``snapshot_fact``.
 """
 SPARK_SCHEMA: Final = ", ".join(
     f"{field.name} {'timestamp' if field.name == 'decided_at' else 'string' if field.type == _TEXT else 'long'}"
@@ -87,13 +107,15 @@ _OF_EPOCHS: Final = (
     "request_id",
     "command",
 )
-"""What ``evolve`` needs of one; behind the cluster in the order of ``_epoch_of``."""
+"""The columns that ``evolve`` needs; after the cluster in the order of ``_epoch_of``."""
 
 Row = dict[str, Any]
 
 
 class SnapshotRow(msgspec.Struct, frozen=True):
-    """From where a cluster's epochs go on, and how many facts are true there."""
+    """The epoch after which a cluster's events continue, and the number of facts that hold
+    there.
+    """
 
     epoch: int
     state_id: bytes
@@ -101,25 +123,26 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 
 
 class NewRows(msgspec.Struct):
-    """What a commit brings one cluster."""
+    """The content of a commit for one cluster."""
 
     head: Head | None = None
     stopped: str = ""
     hole: bool = False
-    """Stopped because records were not delivered, which may still be there."""
+    """Stopped because records were not delivered; they may still exist."""
     elsewhere: bool = False
-    """Stopped because the log goes on from a state that only a snapshot has."""
+    """Stopped because the log continues from a state that only a snapshot has."""
     stray: Stray | None = None
     snapshot: SnapshotRow | None = None
-    """The newest one."""
+    """The newest snapshot."""
     epochs: list[Epoch] = msgspec.field(default_factory=list)
-    """Its winners, ascending: all that ``evolve`` needs of them."""
+    """Its winners, ascending, with all that ``evolve`` needs."""
 
 
 def judge(
     heads: Mapping[str, Head], stopped: frozenset[str], certain: Mapping[str, int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow`` over (cluster, offset, value); a cluster's records in their order.
+    """Return the function for ``mapInArrow`` over (cluster, offset, value), each cluster's
+    records in order.
 
     ``certain``: see ``chain.Judge``.
     """
@@ -127,7 +150,7 @@ def judge(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if (
             not gc.get_freeze_count()
-        ):  # a worker collects garbage after each batch, among all that it imported
+        ):  # a worker collects garbage after each batch, including all imported modules
             gc.freeze()
         judges: dict[str, Judge] = {}
         for batch in batches:
@@ -148,7 +171,7 @@ def judge(
 
 
 def new_rows(table: pa.Table) -> dict[str, NewRows]:
-    """What rows of ``events`` bring each cluster."""
+    """Return the content of rows of ``events`` by cluster."""
     found = {cluster: NewRows() for cluster in table["cluster"].unique().to_pylist()}
     kinds = table["row_kind"]
     few = pc.is_in(kinds, value_set=pa.array([HEAD, SNAPSHOT, STRAY, STOPPED]))
@@ -162,7 +185,10 @@ def new_rows(table: pa.Table) -> dict[str, NewRows]:
 
 
 def _facts_of(rows: pa.Table) -> dict[tuple[str, int], tuple[AnyFact, ...]]:
-    """By cluster and epoch, as they are numbered. They are most of a batch, so all are decoded at once."""
+    """Return the facts by cluster and epoch, in order.
+
+    They dominate a batch, so they are decoded at once.
+    """
     texts = rows["fact_json"].to_numpy()
     facts = _facts.decode(f"[{','.join(texts)}]")
     found: dict[tuple[str, int], list[tuple[int, AnyFact]]] = {}
@@ -176,12 +202,14 @@ def _facts_of(rows: pa.Table) -> dict[tuple[str, int], tuple[AnyFact, ...]]:
 
 
 def _values(rows: pa.Table, names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    """Rows of columns without nulls; numpy makes Python's values ten times as fast as Arrow."""
+    """Yield rows of columns without nulls. numpy creates Python values ten times as fast as
+    Arrow.
+    """
     return zip(*(rows[name].to_numpy().tolist() for name in names), strict=True)
 
 
 def _note(mine: NewRows, row: Row) -> None:
-    """A row that is neither an epoch nor a fact."""
+    """Add a row that is neither an epoch nor a fact."""
     kind = row["row_kind"]
     if kind == HEAD:
         head = head_of(row)
@@ -200,12 +228,15 @@ def _note(mine: NewRows, row: Row) -> None:
 
 
 def _place_in_time(head: Head) -> tuple[bytes, int]:
-    """A log that was recovered in another topic begins with its first offsets; its id is greater."""
+    """Return a sort key.
+
+    A recovered log in another topic starts at low offsets again, but its id is greater.
+    """
     return head.log_id, head.next_offset
 
 
 def snapshot_rows(cluster: str, start: Start) -> pa.Table:
-    """What has a cluster go on behind a snapshot: its facts, and the head."""
+    """Return the rows that let a cluster continue after a snapshot: its facts, and the head."""
     image = start.image
     head = Head(image.log_id, image.epoch, image.state_id, start.next_offset, start.anchor)
     shared = _place(cluster, head) | {"log_offset": head.next_offset - 1}
@@ -220,7 +251,7 @@ def snapshot_rows(cluster: str, start: Start) -> pa.Table:
 def stopped_row(
     row_kind: str, cluster: str, image: Image, error: Exception, reason: str
 ) -> pa.Table:
-    """What has the summaries, or the topic, of a cluster stay as they were before this image's."""
+    """Return the row for a cluster whose summaries or topic remain as before this image."""
     row = {
         "cluster": cluster,
         "row_kind": row_kind,
@@ -234,7 +265,9 @@ def stopped_row(
 
 
 def image_of(snapshot: SnapshotRow, rows: Iterable[Row]) -> Image | None:
-    """The image that rows ``snapshot_fact`` describe; None when they are not all there, each once."""
+    """Return the image of rows ``snapshot_fact``; None unless each of them is present exactly
+    once.
+    """
     numbered = sorted(rows, key=itemgetter("fact_number"))
     if [row["fact_number"] for row in numbered] != list(range(1, snapshot.facts + 1)):
         return None

@@ -1,8 +1,10 @@
-"""The table ``events``, which is the state: rows and heads in one commit, each with the next number.
+"""The table ``events``, which is the state: rows and heads in one commit, each with the next
+number.
 
-The commits are numbered by an application transaction, and Delta takes each number once; whoever comes second
-reads what the first one wrote, and judges again. So no checkpoint and no boundary of a batch decides what is
-written, and it does not matter who else runs, nor whether a commit that seemed to fail was made.
+The commits are numbered by an application transaction, and Delta accepts each number once. The
+process that comes second reads what the first one wrote, and judges again. Checkpoints and
+boundaries of batches thus do not decide which rows are written. Other jobs, and commits that seemed
+to fail, do no harm.
 """
 
 import threading
@@ -17,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.log.start import Start
+from stele.log.fold import Start
 from stele.placements import events
 from stele.placements.chain import FRESH, Head
 from stele.placements.store import Store
@@ -32,23 +34,23 @@ from stele.placements.tables import (
 
 APP: Final = "stele-events"
 EPOCHS_AT_ONCE: Final = 5_000
-"""Epochs that are read at once: bounds memory when a cluster's image is made again."""
+"""Epochs that are read at once when a cluster's image is rebuilt; limits memory."""
 
 New = dict[str, events.NewRows]
-"""What is new, by cluster."""
+"""New rows by cluster."""
 
 
 class Events:
-    """The table as this process knows it: at commit ``number`` of the jobs. For several threads.
+    """The table as this process has it, at commit ``number`` of the jobs. Thread-safe.
 
-    ``heads`` is where each cluster stands, ``snapshots`` the newest snapshot of those that have one.
+    ``heads`` is the head of each cluster, ``snapshots`` the newest snapshot of those that have one.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._found: New = {}
-        """Read beside another commit than a batch's: the next batch gives it."""
+        """Rows found by a commit other than a batch's. The next batch returns them."""
         self._table = open_table(store, EVENTS)
         self._id = str(self._table.metadata().id)
         self.number = self._table.transaction_version(APP) or 0
@@ -61,10 +63,10 @@ class Events:
     def append(
         self, records: DataFrame, stopped: frozenset[str], certain: Mapping[str, int]
     ) -> New:
-        """Judge (cluster, offset, value) and commit what is above the heads, in one commit.
+        """Judge (cluster, offset, value), and write the rows above the heads in one commit.
 
-        ``certain``: see ``chain.Judge``. Gives what the table holds more than before, whoever wrote it. Raises
-        Conflict, TableLost, and what Spark and the store raise.
+        ``certain``: see ``chain.Judge``. Return all rows that the table gained since the last call,
+        from any process. Raises Conflict, TableLost, and the errors of Spark and the store.
         """
         with self._lock:
             merged, self._found = self._found, {}
@@ -77,9 +79,9 @@ class Events:
         raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
 
     def begin(self, cluster: str, start: Start) -> bool:
-        """Have a cluster go on behind a snapshot; false when another process moved it meanwhile.
+        """Continue a cluster after a snapshot. Return False when another process moved its head.
 
-        Raises Conflict, TableLost, and what the store raises.
+        Raises Conflict, TableLost, and the errors of the store.
         """
         with self._lock:
             head, rows = self.heads.get(cluster), events.snapshot_rows(cluster, start)
@@ -91,7 +93,10 @@ class Events:
         raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
 
     def note(self, rows: pa.Table) -> None:
-        """Append rows that move no head. Waits for a batch that is being written. Raises as ``begin``."""
+        """Append rows that move no head.
+
+        Waits for a batch that is being written. Raises as ``begin`` does.
+        """
         with self._lock:
             for _ in range(ATTEMPTS):
                 if self.commit(rows, self._found):
@@ -99,7 +104,10 @@ class Events:
         raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
 
     def image_of(self, cluster: str) -> Image | None:
-        """By the cluster's newest snapshot; None when its events begin with the log. Raises TableLost."""
+        """Return the image of the newest snapshot; None when the events begin with the log.
+
+        Raises TableLost.
+        """
         snapshot = self.snapshots.get(cluster)
         if snapshot is None:
             return None
@@ -119,7 +127,9 @@ class Events:
         return image
 
     def epochs_of(self, cluster: str) -> Iterator[Epoch]:
-        """A cluster's epochs up to its head: from the first one on, or behind the newest snapshot."""
+        """Yield a cluster's epochs up to its head, from the first one or after the newest
+        snapshot.
+        """
         last = self.heads.get(cluster, FRESH).epoch
         rows = existing_table(self._store, EVENTS).to_pyarrow_dataset()
         of_epochs = pc.field("row_kind").isin([events.EPOCH, events.FACT])
@@ -130,11 +140,11 @@ class Events:
             yield from events.new_rows(rows.to_table(filter=these))[cluster].epochs
 
     def refresh(self) -> New:
-        """Read what other processes committed since. Raises TableLost."""
+        """Read the commits of other processes. Raises TableLost."""
         table = existing_table(self._store, EVENTS)
         number = table.transaction_version(APP) or 0
         if str(table.metadata().id) != self._id or number < self.number:
-            raise TableLost(f"{self._uri} was made anew or restored.")
+            raise TableLost(f"{self._uri} was recreated or restored.")
         self._table = table
         if number == self.number:
             return {}
@@ -153,16 +163,14 @@ class Events:
         return found
 
     def commit(self, rows: pa.Table, merged: New) -> bool:
-        """Commit, and add what is new to ``merged``; false when others brought something first."""
+        """Commit, and add the new rows to ``merged``. Return False when others committed first."""
         for _ in range(ATTEMPTS):
             if not rows.num_rows:
                 return True
             failure: Exception | None = None
             try:
                 self._write(rows)
-            except (
-                Exception
-            ) as error:  # refused, or nobody knows whether it was made: the table says
+            except Exception as error:  # refused, or with an unknown result: the table shows which
                 failure = error
             else:
                 self.number += 1
@@ -197,7 +205,10 @@ class Events:
         return 0 if snapshot is None else snapshot.epoch
 
     def _check_whole(self) -> None:
-        """Each cluster's epochs are there from its beginning to its head, each once. Raises TableLost."""
+        """Check that each epoch of each cluster exists once, from its beginning to its head.
+
+        Raises TableLost.
+        """
         rows = self._rows(pc.field("row_kind") == events.EPOCH, ["cluster", "epoch"])
         wrong = set(rows["cluster"].unique().to_pylist()) - set(self.heads)
         for cluster, head in self.heads.items():
@@ -227,7 +238,7 @@ _REMEDY: Final = "Remove the folder; the table is made again from the log."
 
 
 def merge(into: New, more: Mapping[str, events.NewRows]) -> None:
-    """Add what a later commit brings."""
+    """Add the content of a later commit."""
     for cluster, rows in more.items():
         mine = into.setdefault(cluster, events.NewRows())
         mine.head = rows.head or mine.head

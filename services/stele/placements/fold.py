@@ -1,6 +1,6 @@
-"""Folding one cluster's epochs into rows: which ranges came and went. Pure.
+"""Fold one cluster's epochs into rows: the ranges that were added and removed. Pure.
 
-The services' own ``evolve`` makes the images; rows are what differs between two of them.
+The services' own ``evolve`` makes the images. The rows are the differences between two of them.
 """
 
 import msgspec
@@ -8,12 +8,12 @@ import msgspec
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.ring.differences import differences
+from stele.domain.ring.domain import differences
 from stele.domain.ring.ranges import RangeReplicas
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A current row and the epoch that it came in."""
+    """A current row and the epoch that added it."""
 
     row: RangeReplicas
     from_epoch: int
@@ -24,7 +24,7 @@ HeldRows = dict[int, Held]
 
 
 class PastRow(msgspec.Struct, frozen=True):
-    """A row from ``from_epoch`` on and before ``to_epoch``."""
+    """A row that was valid from ``from_epoch`` until before ``to_epoch``."""
 
     placement: str
     row: RangeReplicas
@@ -37,13 +37,17 @@ Key = tuple[str, int]
 
 
 class FoldError(Exception):
-    """A cluster's epochs do not fit each other, or its tables; the text says which, and what to do."""
+    """A cluster's epochs contradict each other or its tables.
+
+    The text names them and what to do.
+    """
 
 
 class ClusterFold:
-    """The image of one cluster, and its rows with the epochs that they came in.
+    """The image of one cluster, and its rows with the epochs that added them.
 
-    ``placements`` are those that the tables hold of epoch ``begun``: the epochs up to it make the image alone.
+    ``placements`` are the rows in the tables at epoch ``begun``. Epochs up to it change only the
+    image.
     """
 
     def __init__(self, begun: int = 0, placements: dict[str, HeldRows] | None = None) -> None:
@@ -53,12 +57,16 @@ class ClusterFold:
 
     @property
     def behind(self) -> bool:
-        """The events that were folded do not reach what the tables hold."""
+        """True while the folded events do not reach what the tables hold."""
         return self.image.epoch < self.begun
 
     def begin(self, image: Image) -> tuple[list[PastRow], set[Key]]:
-        """Go on from a snapshot: as ``apply``, but for rows that came and went in epochs nobody has. A row that
-        is another one at the snapshot went there, and its like came there, at the latest.
+        """Continue from a snapshot.
+
+        Return as ``apply`` does, without rows that existed only in lost epochs.
+
+        For a row that differs at the snapshot, the old one ended and the new one began there at the
+        latest.
         """
         self.image = image
         if image.epoch < self.begun:
@@ -86,7 +94,10 @@ class ClusterFold:
         return went, came | {(past.placement, past.row.start) for past in went}
 
     def apply(self, epoch: Epoch) -> tuple[list[PastRow], set[Key]]:
-        """The rows that went, and the keys that differ. Raises FoldError; the fold is lost then."""
+        """Return the ended rows and the changed keys.
+
+        Raises FoldError, after which the fold is invalid.
+        """
         before, self.image = self.image, _evolved(self.image, epoch)
         if epoch.epoch < self.begun:
             return [], set()
@@ -121,14 +132,14 @@ class ClusterFold:
         if held != {name: [*placements[name].rows] for name in placements}:
             raise FoldError(
                 f"the table placements holds other rows of epoch {self.begun} than the events make. Remove the "
-                "folders of placements and placements_past, then start again: the events make them anew."
+                "folders of placements and placements_past, then start again: they are rebuilt from the events."
             )
 
 
 def _evolved(image: Image, epoch: Epoch) -> Image:
     try:
         return evolve(image, epoch)
-    except Exception as error:  # a winner that does not fit is its cluster's trouble alone
+    except Exception as error:  # a winner that does not fit stops its cluster alone
         raise FoldError(
             f"epoch {epoch.epoch} does not fit the one before: {error!r}. Restore the topic."
         ) from error

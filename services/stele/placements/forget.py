@@ -1,8 +1,9 @@
-"""``python -m stele.placements.forget CLUSTER``: tables and topic then hold nothing of one cluster.
+"""``python -m stele.placements.forget CLUSTER``: delete one cluster from the tables and the topic.
 
-For a cluster that is another one now: founded anew under its name, or recovered from before what the tables
-hold. With the settings of the job; the job begins with the cluster anew when it is started again. To delete the
-rows alone would not do: the tables and the topic also know which epoch they are at.
+Use it when the name belongs to another cluster now: founded again, or recovered from an epoch
+before that of the tables. It uses the settings of the job, which reads the cluster from the
+beginning when it is restarted. Deleting only the rows would not suffice: the tables and the topic
+also store their epochs.
 """
 
 import re
@@ -12,10 +13,9 @@ from typing import Final
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from stele.placements import events_table, movements, reports_table
-from stele.placements.read import head_of_cluster
+from stele.placements import events_table, reports_table
 from stele.placements.settings import PlacementsSettings
-from stele.placements.store import Store
+from stele.placements.store import Store, head_of_cluster
 from stele.placements.tables import (
     ATTEMPTS,
     EVENTS,
@@ -33,14 +33,16 @@ from stele.runtime.settings import ConfigurationError, load_settings
 NUMBERED: Final = {
     EVENTS: events_table.APP,
     REPORTS: reports_table.APP,
-    MOVEMENTS: movements.APP,
+    MOVEMENTS: reports_table.APP,
 }
-"""Tables whose commits are numbered: a job that runs sees by the next number that something was changed."""
+"""Tables with numbered commits. A running job detects the change by the next number."""
 _EXIT_USAGE: Final = 64
 
 
 def forget(store: Store, cluster: str) -> None:
-    """``events``, from which the others follow, is the last: what was cut off is done by the next call.
+    """Delete the cluster.
+
+    ``events``, from which the others follow, is last, so a repeated call completes it.
 
     Raises Conflict, TableLost, DeltaError, OSError.
     """
@@ -95,7 +97,7 @@ def main(arguments: list[str]) -> int:
     print(
         f"The tables at {store} and the topic of placements hold nothing of {cluster} ({rows} rows were in it)."
     )
-    print("Start the job again: it begins with this cluster anew.")
+    print("Start the job again: it starts this cluster from the beginning.")
     return 0
 
 

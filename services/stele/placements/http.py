@@ -1,4 +1,4 @@
-"""What placements tells over HTTP: how far it is, and the placements of any epoch, read from Delta."""
+"""The HTTP API of placements: the progress, and the placements at any epoch, read from Delta."""
 
 import asyncio
 from typing import Final
@@ -13,23 +13,22 @@ from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements.job import JobOptions
 from stele.placements.placing import Reached
-from stele.placements.read import holds_epoch, placements_at
 from stele.placements.runner import Phase, Runner
-from stele.placements.store import TableMissing
+from stele.placements.store import TableMissing, holds_epoch, placements_at
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 
 NAME: Final = "placements"
 _MOST_DIGITS: Final = 19
-"""Of an epoch."""
+"""Digits of the largest epoch."""
 _NOTHING: Final = Reached(0, ZERO_STATE.hex())
 
 
 class FleetHealth(Health, frozen=True):
-    """``stopped`` names the clusters that do not go on, why, and what to do; ``summaries_stopped`` those that
-    go on but for their summaries, ``topics_stopped`` but for their topic of placements.
+    """``stopped`` names the clusters that do not continue, the reason, and what to do.
 
-    A process for one cluster is not well then. A process for a fleet is, as long as others go on: to
-    restart it would hold them up and help nobody.
+    ``summaries_stopped`` names those that continue except for their summaries, ``topics_stopped``
+    except for their topic of placements. A process for one cluster is then unhealthy. A process for
+    a fleet is healthy while some clusters continue: a restart would delay these and help none.
     """
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
@@ -38,7 +37,7 @@ class FleetHealth(Health, frozen=True):
 
 
 class ClusterPosition(msgspec.Struct, frozen=True):
-    """What is materialized of a cluster; ``placements_hash`` as ``domain.placement_hash`` has it."""
+    """Materialized state of a cluster; ``placements_hash`` is that of ``domain.placement_hash``."""
 
     epoch: int
     state_id: str
@@ -102,7 +101,7 @@ class Api:
         )
 
     async def position(self, _: Request) -> Response:
-        """Where each cluster stands, with the hash of its rows as they are on disk."""
+        """Return the position of each cluster, with the hash of its rows on disk."""
         reached = self._reached()
         clusters = {name: await self._position(name, reached[name]) for name in sorted(reached)}
         here = clusters.get(self._cluster) or ClusterPosition(
@@ -123,7 +122,7 @@ class Api:
         )
 
     async def placements(self, request: Request) -> Response:
-        """``?cluster=&epoch=&placement=``: rows at an epoch, the newest when none is given."""
+        """``?cluster=&epoch=&placement=``: return the rows at an epoch, by default the newest."""
         cluster = request.query_params.get("cluster", self._cluster)
         found = self._reached().get(cluster)
         if found is None:

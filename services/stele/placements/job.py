@@ -1,6 +1,8 @@
-"""The query: records in, rows of ``events`` out; what it wrote goes on to the topic and the tables.
+"""The main query: it turns records into rows of ``events``, and passes them on to the topic and
+the tables.
 
-It starts where the table ``events`` stands, so its own checkpoint is scratch and thrown away each time.
+It starts from the heads in the table ``events``. Its own checkpoint is scratch, and is deleted each
+time.
 """
 
 import shutil
@@ -33,28 +35,30 @@ from stele.placements.upkeep import Upkeep
 from stele.placements.watch import TopicWatch, flow_pattern
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
-"""The log's own limit of a record."""
+"""The log's limit of a record."""
 METADATA_AGE_MS: Final = 5_000
-"""A new cluster's topic is found by its pattern within this time."""
+"""Time within which a new cluster's topic is found by its pattern."""
 FETCH_WAIT_MS: Final = 1
-"""A fetch that finds nothing waits so long. Spark asks for a partition's offsets behind one, on the same
-connection, for each cluster of a batch; and nothing is fetched of a cluster that has nothing new.
+"""Wait of a fetch that finds no record, in milliseconds.
+
+Spark asks for a partition's offsets after a fetch on the same connection, for each cluster of a
+batch. No fetch is made for a cluster without new records.
 """
 LOOK_S: Final = 5.0
-"""How often the brokers are asked whether the topics still continue what was read."""
+"""Interval for checking that the topics still continue what was read."""
 MAKERS: Final = 8
-"""Clusters whose topics are made at the same time."""
+"""Clusters whose topics are created at the same time."""
 UPKEEP_S: Final = 600.0
-"""Each batch adds a small file; a moment of work joins them."""
+"""Interval of the upkeep: each batch adds a small file, and the upkeep joins them quickly."""
 SNAPSHOT_S: Final = 30.0
-"""How often a snapshot is asked for again, for clusters that wait for one."""
+"""Interval between requests for a snapshot, for clusters that wait for one."""
 STOP_S: Final = 5.0
 BATCH_S: Final = 15.0
-"""The end waits so long for the batch that is being written; then it is interrupted."""
+"""Limit of waiting for the batch that is being written; then it is interrupted."""
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the query reads and where it writes. ``pattern`` is a regular expression of clusters."""
+    """Input and output of the query. ``pattern`` is a regular expression of clusters."""
 
     brokers: Brokers
     cluster: str
@@ -62,28 +66,31 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     delta_dir: str
     """A path, or the address of an object store."""
     catch_up_urls: tuple[str, ...] = ()
-    """``{cluster}`` in them stands for the cluster's name."""
+    """``{cluster}`` in them is replaced by the cluster's name."""
     trigger_ms: int = 200
     max_offsets: int = 5000
     schema_ids: str = ""
-    """Of a registry, for the topic placements; empty: single-object encoding."""
+    """Schema ids of a registry, for the topic placements. Empty: single-object encoding."""
     movements: bool = True
-    """Whether reports are read too, in a second query."""
+    """True if reports are read too, in a second query."""
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """Records of the topic that were not judged yet, and epochs of ``events`` that the tables do not have."""
+    """Records of the topic that were not judged yet, and epochs of ``events`` that the tables
+    lack.
+    """
 
     records: int
     epochs: int
 
 
 class Job:
-    """One query. ``reached`` tells what stands in all tables and in the topic; ``stopped`` which clusters
-    do not go on, and why.
+    """One query.
 
-    ``on_cluster`` is called with a cluster that has no topic of placements, ``on_took`` with the seconds
-    that a part took, ``on_stop`` with a cluster that does not go on.
+    ``reached`` is what all tables and the topic hold; ``stopped`` is why clusters do not continue.
+
+    ``on_cluster`` is called with a cluster that has no topic of placements, and ``on_stop`` with
+    one that has stopped. ``on_took`` is called with the seconds that a part took.
     """
 
     def __init__(
@@ -131,7 +138,7 @@ class Job:
 
     @property
     def summaries_stopped(self) -> dict[str, str]:
-        """Clusters whose tables of what is true now stay as they are, and why."""
+        """Clusters whose summary tables are not updated, and why."""
         return self._deriver.summaries_stopped
 
     @property
@@ -144,7 +151,7 @@ class Job:
         return self._deriver.reached
 
     def images(self) -> dict[str, Image]:
-        """The newest that is known of each cluster whose tables are there."""
+        """Return the newest image of each cluster whose tables exist."""
         return self._deriver.images()
 
     @property
@@ -171,7 +178,7 @@ class Job:
         return {cluster: head.strays for cluster, head in self._events.heads.items()}
 
     def start(self) -> StreamingQuery:
-        """Start from the heads of table ``events``."""
+        """Start from the heads of the table ``events``."""
         self._standing.begin(self.options.catch_up_urls)
         self._meet(self._standing.topics)
         self._deriver.start()
@@ -188,7 +195,7 @@ class Job:
         return self.query
 
     def stop(self) -> None:
-        """Stop the query between two batches, and the threads behind it."""
+        """Stop the query between two batches, then the threads that follow it."""
         self._ending = True
         if self._writing.acquire(timeout=BATCH_S):
             self._writing.release()
@@ -204,11 +211,14 @@ class Job:
 
     @property
     def progressed(self) -> bool:
-        """Whether this query has written anything."""
+        """True once this query has written rows."""
         return bool(self._delivered)
 
     def tend(self) -> None:
-        """To be called often: looks at the topics, has the tables kept small. Raises what ended the query."""
+        """Check the topics and keep the tables compact.
+
+        Call it often. Raises the error that ended the query.
+        """
         self._deriver.check()
         if self.query is not None and not self.query.isActive:
             raise self.query.exception() or RuntimeError("the query ended by itself")
@@ -246,7 +256,7 @@ class Job:
         }
 
     def _kafka(self) -> dict[str, object]:
-        """Options of a source of Spark's."""
+        """Return the options of a Spark source."""
         return {
             **{f"kafka.{name}": text for name, text in self.options.brokers.java().items()},
             "failOnDataLoss": "false",  # one cluster's loss stops that cluster; see _write
@@ -283,7 +293,7 @@ class Job:
         return source.select(cluster.alias("cluster"), "offset", "value")
 
     def _starting_offsets(self) -> str:
-        """The heads; the end for a cluster that does not go on."""
+        """Return the offsets of the heads, or the end for a cluster that has stopped."""
         topics, stopped = self._standing.topics, self.stopped
         if not topics:
             return "earliest"
@@ -297,13 +307,16 @@ class Job:
         return msgspec.json.encode(offsets).decode()
 
     def _on_batch(self, batch: DataFrame, _batch_id: int) -> None:
-        """A batch that comes when the end was asked is left to the next query, which reads it again."""
+        """Write a batch.
+
+        A batch after the stop request is left to the next query, which reads it again.
+        """
         with self._writing:
             if not self._ending:
                 self._write(batch)
 
     def _write(self, batch: DataFrame) -> None:
-        """One batch; what the table holds already is not written again, whoever wrote it."""
+        """Write one batch, without the rows that the table holds already, from any process."""
         began = time.perf_counter()
         self._deriver.check()
         records = batch.coalesce(self._spark.sparkContext.defaultParallelism)
@@ -317,14 +330,17 @@ class Job:
                     self._asked_s = -SNAPSHOT_S
                 self._standing.stop(cluster, rows.stopped, waits=rows.elsewhere)
             if rows.snapshot is not None:
-                raise ReadAgain(f"Cluster {cluster}: another process went on with a snapshot.")
+                raise ReadAgain(f"Cluster {cluster}: another process continued with a snapshot.")
         self._delivered |= set(new)
         self._meet(new)
         self._deriver.offer(new)
         self._on_took("batch", time.perf_counter() - began)
 
     def _judged(self, records: DataFrame) -> dict[str, NewRows]:
-        """Strays hold a cluster up until its anchor was looked at; then the batch is judged once more."""
+        """Judge a batch.
+
+        If strays stop a cluster, look at its anchor and judge the batch once more.
+        """
         new = self._events.append(records, frozenset(self.stopped), self._standing.certain)
         heads = self._events.heads
         held_up = [
@@ -338,12 +354,12 @@ class Job:
         return new
 
     def _meet_again(self, clusters: Iterable[str]) -> None:
-        """Topics of placements that are gone are made."""
+        """Create the missing placement topics of these clusters again."""
         self._known -= set(clusters)
         self._meet(clusters)
 
     def _meet(self, clusters: Iterable[str]) -> None:
-        """Topics are made for clusters that do not have the one that is written."""
+        """Create placement topics for clusters that lack one."""
         unknown = sorted(set(clusters) - self._known)
         lacking = [c for c in unknown if flow_topic(c, "placements") not in self._watch.names]
         if lacking:

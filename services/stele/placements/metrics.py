@@ -25,7 +25,7 @@ restarts = Counter(
 )
 stopped = Gauge(
     "stele_placements_stopped",
-    "1 for a cluster that does not go on: /v1/position says why, and what to do.",
+    "1 for a stopped cluster: /v1/position has the reason and the remedy.",
     ["cluster"],
     registry=REGISTRY,
 )
@@ -49,9 +49,9 @@ class Shown(Protocol):
 
 
 class Clusters(Collector):
-    """Numbers of each cluster, made when somebody asks for them: a fleet has thousands, a batch changes few.
+    """Numbers of each cluster, computed at each scrape: a fleet has thousands, a batch changes few.
 
-    What the job before told stays until the present one tells something else.
+    The values of the previous job stay until the present job replaces them.
     """
 
     _TEXTS: Final = {

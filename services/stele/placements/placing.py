@@ -1,6 +1,7 @@
-"""When a cluster's rows go to which table: all of them, or of a large cluster what changed first.
+"""Chooses the table for a cluster's rows: all rows at once, or for a large cluster first the
+changes.
 
-``placements`` holds all rows of a cluster and is written anew; ``placements_changes`` is appended to.
+``placements`` holds all rows of a cluster and is rewritten. ``placements_changes`` is appended to.
 """
 
 import time
@@ -14,29 +15,29 @@ from stele.placements.fold import Held, HeldRows, Key, PastRow
 from stele.placements.summaries import Row
 
 FEW_RANGES: Final = 20_000
-"""To write all rows of a cluster with so many takes 0.2 s of a processor."""
+"""Clusters up to this size are rewritten at once, which takes 0.2 s of a processor."""
 REWRITE_S: Final = 10.0
-"""How long the rows of a larger cluster may stand in ``placements_changes`` alone."""
+"""Longest time for which a larger cluster's rows may be in ``placements_changes`` alone."""
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """What is in the tables of a cluster; ``state_id`` is hex."""
+    """Content of a cluster's tables; ``state_id`` is hex."""
 
     epoch: int
     state_id: str
 
 
 class ForTables(msgspec.Struct):
-    """What the tables do not hold yet of a cluster."""
+    """Rows of a cluster that the tables lack."""
 
     reached: Reached
     rows: dict[str, HeldRows] | None = None
-    """The current rows; None when they are as before."""
+    """The current rows; None when they are unchanged."""
     past: list[PastRow] = msgspec.field(default_factory=list)
     changes: dict[Key, Held | None] = msgspec.field(default_factory=dict)
-    """The rows at the keys that changed, None for one that is gone."""
+    """The rows at the changed keys; None for a deleted row."""
     streams: list[Row] = msgspec.field(default_factory=list)
-    """Those that were opened."""
+    """The opened streams."""
 
     def add(self, later: "ForTables") -> None:
         self.reached = later.reached
@@ -53,8 +54,8 @@ class ForTables(msgspec.Struct):
 class Placing:
     """Writes ``placements``, ``placements_past`` and ``placements_changes``. For one thread.
 
-    A process writes all rows of a cluster the first time, whatever its size: the table of changes may hold some
-    of a log that is no more.
+    At its first write a process writes all rows of a cluster, whatever its size. The table of
+    changes may contain rows of an abandoned log.
     """
 
     def __init__(self, derived: Derived, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,15 +64,20 @@ class Placing:
         self._late: dict[str, ForTables] = {}
         self._written_s: dict[str, float] = {}
         self._changed: set[str] = set()
-        """Clusters of which the table of changes may have rows."""
+        """Clusters that may have rows in the table of changes."""
 
     def is_due(self) -> bool:
-        """Whether a cluster has waited long enough for all of its rows to be written."""
+        """Return whether a cluster has waited long enough for all of its rows to be written."""
         return any(not self._may_wait(cluster) for cluster in self._late)
 
     def write(self, work: Mapping[str, ForTables]) -> dict[str, Reached]:
-        """What stands in ``placements`` with it, of the clusters that were written."""
+        """Write the rows.
+
+        Return what ``placements`` now holds of the clusters that were written.
+        """
         opened = {cluster: todo.streams for cluster, todo in work.items() if todo.streams}
+        # Streams go first: the epoch of a cluster is reported only when its streams are in their
+        # table.
         if opened:
             self._derived.write_streams(opened, {c: work[c].reached.epoch for c in opened})
             for cluster in opened:
@@ -92,7 +98,10 @@ class Placing:
         return self._write_all(now | {cluster: self._late.pop(cluster) for cluster in due})
 
     def _append(self, work: Mapping[str, ForTables], waits: set[str]) -> None:
-        """Of all clusters whose changes the table has: an older one of a key must not be its newest."""
+        """Append the changes of all clusters that have rows there.
+
+        An older change must not be a key's newest.
+        """
         self._changed |= waits | self._derived.changed(set(work) - set(self._written_s))
         changes = {c: t.changes for c, t in work.items() if c in self._changed and t.changes}
         if changes:
@@ -101,6 +110,7 @@ class Placing:
     def _write_all(self, work: Mapping[str, ForTables]) -> dict[str, Reached]:
         epochs = {cluster: todo.reached.epoch for cluster, todo in work.items()}
         rows = {c: todo.rows for c, todo in work.items() if todo.rows is not None}
+        # The past goes first: a reader combines it with rows of `placements` that may be older.
         if rows:
             self._derived.write_past({cluster: work[cluster].past for cluster in rows}, epochs)
             self._derived.write_current(rows, epochs)

@@ -1,7 +1,7 @@
-"""The table ``progress``: how far a cluster is between its topic and the tables, by the job that reads it.
+"""The table ``progress``: how far the job is behind each cluster's topic, at every stage.
 
-It says what no other table can: where the topic ends. A row is replaced when it has changed, at most every
-``WRITE_S``, and every ``STILL_S`` while nothing changes, so a job that is away is known by ``looked_at``.
+Only this table contains the end of the topic. A row is replaced when it has changed, at most every
+``WRITE_S``, and every ``STILL_S`` otherwise. A missing job is detected by ``looked_at``.
 """
 
 import time
@@ -20,7 +20,7 @@ WRITE_S: Final = 10.0
 STILL_S: Final = 60.0
 
 Row = dict[str, Any]
-"""The columns of the table but ``looked_at``."""
+"""The columns of the table except ``looked_at``."""
 
 
 def row_of(
@@ -31,8 +31,11 @@ def row_of(
     published: int | None,
     tables: int | None,
 ) -> Row:
-    """``end`` is the offset behind the topic's newest record, ``next_offset`` that of the first record that was
-    not judged; the others are epochs, None for what this process has not brought up to date yet. Pure.
+    """Return the row of a cluster. Pure.
+
+    ``end`` is the offset after the topic's newest record, ``next_offset`` that of the first record
+    that was not judged. The others are epochs; None for what this process has not brought up to
+    date yet.
     """
     return {
         "cluster": cluster,
@@ -61,8 +64,11 @@ class Progress:
         return self._clock() - self._written_s >= WRITE_S
 
     def write(self, rows: Mapping[str, Row]) -> bool:
-        """Replace the rows of these clusters, by name. False when nothing has changed, or when another process
-        came first: what is told a moment later is told as well. Raises TableLost, DeltaError, OSError.
+        """Replace the rows of these clusters.
+
+        Return False when they are unchanged, or another process came first.
+
+        A later write suffices in that case. Raises TableLost, DeltaError, OSError.
         """
         is_still = self._clock() - self._written_s < STILL_S
         if not rows or (is_still and rows == self._written):

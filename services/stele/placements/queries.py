@@ -1,6 +1,7 @@
-"""SQL over the Delta tables, by the engine that delta-rs brings (DataFusion), and views for usual questions.
+"""SQL over the Delta tables, by the engine of delta-rs (DataFusion), and views for common queries.
 
-Nothing is changed by a query: tables are registered as they are now, views live as long as the call.
+A query changes no data. Tables are registered at their present version, and views exist only during
+the call.
 """
 
 import re
@@ -57,22 +58,22 @@ TEXT_OF_JSON: Final = {
     "duckdb": "json_extract_string(fact_json, '$.{field}')",
     "spark": "get_json_object(fact_json, '$.{field}')",
 }
-"""How an engine takes a text out of the JSON of a fact; DataFusion has no function for it."""
+"""How each engine extracts a text from the JSON of a fact. DataFusion has no function for it."""
 _IN_JSON: Final = ("actor", "command", "code", "reason", "origin", "request_id")
 
 READS: Final = ("SELECT", "WITH", "VALUES", "DESCRIBE")
 _QUERY: Final = re.compile(
     rf"\s*(EXPLAIN\s+((ANALYZE|VERBOSE|FORMAT\s+\w+)\s+)*)?({'|'.join(READS)})\b", re.IGNORECASE
 )
-"""``EXPLAIN ANALYZE`` runs what follows, so that must be a query too: ``COPY`` writes files."""
+"""``EXPLAIN ANALYZE`` runs its statement, so that must be a query too: ``COPY`` writes files."""
 
 
 class QueryError(Exception):
-    """The engine refused the SQL; the text says why."""
+    """The engine refused the SQL. The text is the reason."""
 
 
 def run(address: str, sql: str) -> pa.Table:
-    """The rows that a query gives. Raises QueryError, TableMissing."""
+    """Return the rows of a query. Raises QueryError, TableMissing."""
     if not _QUERY.match(sql):
         first = " ".join(sql.split()[:2])
         raise QueryError(
@@ -96,20 +97,18 @@ def run(address: str, sql: str) -> pa.Table:
 
 
 def view(name: str, engine: str = DATAFUSION) -> str:
-    """The query that a view stands for, in the words of one of ``TEXT_OF_JSON``. Only ``audit`` differs."""
+    """Return the query of a view in an engine of ``TEXT_OF_JSON``. Only ``audit`` differs."""
     texts = {field: TEXT_OF_JSON[engine].format(field=field) for field in _IN_JSON}
     return VIEWS[name].format(columns=", ".join(SCHEMAS[CURRENT].names), **texts)
 
 
 def missing(name: str, known: Collection[str]) -> bool:
-    """Whether a view is of a table that is not known."""
+    """Return whether a view needs a table that does not exist."""
     return any(f"FROM {table}" in VIEWS[name] for table in SCHEMAS if table not in known)
 
 
 def _execute(builder: QueryBuilder, sql: str) -> pa.Table:
     try:
         return pa.table(builder.execute(sql).read_all())
-    except (
-        Exception
-    ) as error:  # of a plan, of a file, of the store: the engine has one kind for all
+    except Exception as error:  # the engine has one type for errors of plan, file and store
         raise QueryError(" ".join(str(error).split())) from error

@@ -1,7 +1,8 @@
-"""The second query: reports of streams in, rows of ``reports`` out; behind it a thread writes ``movements``.
+"""The second query: it turns reports of streams into rows of ``reports``.
 
-It goes by its own table's heads, as the first query does by those of ``events``, and waits for nobody: what
-is reported of a session that the log has not told yet finds its reason once the table ``streams`` has it.
+A thread then writes ``movements``. It continues from its own table's heads, as the first query does
+from those of ``events``, and waits for no other part. A report of a session that is not in the log
+yet gets its reason once the table ``streams`` has it.
 """
 
 import shutil
@@ -19,23 +20,24 @@ from pyspark.sql.streaming import StreamingQuery
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements import reports
-from stele.placements.movements import Movements
-from stele.placements.reports_table import Reports, Session
+from stele.placements.reports_table import Movements, Reports, Session
 from stele.placements.standing import ReadAgain
 from stele.placements.store import Store
 from stele.placements.watch import TopicState, TopicWatch, flow_pattern
 
 FLOW: Final = "reports"
 TRIGGER_MS: Final = 2_000
-"""Reports of a stream are half a second apart: so a batch has some of each."""
+"""Reports of a stream are half a second apart, so a batch contains several of each."""
 WRITE_S: Final = 5.0
-"""How old the table of movements may be while data moves: each write replaces rows."""
+"""Maximum age of the table of movements while data moves. Each write replaces rows."""
 LOOK_S: Final = 0.2
 
 
 class Reporting:
-    """``error`` is set when the thread could not go on. ``unreadable`` counts, by cluster, records that
-    were no reports."""
+    """Runs the second query. ``error`` is set when the thread has failed.
+
+    ``unreadable`` counts, by cluster, records that were no reports.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Reporting:
         return {cluster: head.unreadable for cluster, head in self._reports.heads.items()}
 
     def start(self) -> None:
-        """From the heads; a topic that was made anew is read from its beginning."""
+        """Start from the heads. A topic that was created again is read from its beginning."""
         self._topics = self._watch.look()
         for cluster, head in self._reports.heads.items():
             now = self._topics.get(cluster)
@@ -87,20 +89,20 @@ class Reporting:
         )
 
     def offer(self, sessions: set[Session]) -> None:
-        """Sessions of which one of the two tables has something new."""
+        """Queue sessions with new rows in one of the two tables."""
         with self._lock:
             self._touched |= sessions
             self._lock.notify_all()
 
     def look(self) -> None:
-        """Raises ReadAgain for a topic that was made anew, and what brokers raise."""
+        """Raise ReadAgain for a topic that was created again, and the errors of the brokers."""
         before, self._topics = self._topics, self._watch.look()
         for cluster, now in self._topics.items():
             if cluster in before and before[cluster].topic_id != now.topic_id:
-                raise ReadAgain(f"Cluster {cluster}: its topic of reports was made anew.")
+                raise ReadAgain(f"Cluster {cluster}: its topic of reports was recreated.")
 
     def check(self) -> None:
-        """Raises what ended the query or the thread."""
+        """Raise the error that ended the query or the thread."""
         if self.error is not None:
             raise self.error
         if self.query is not None and not self.query.isActive:
@@ -143,7 +145,10 @@ class Reporting:
         return msgspec.json.encode(offsets).decode()
 
     def _on_batch(self, batch: DataFrame, _batch_id: int) -> None:
-        """A batch that comes when the end was asked is left to the next query, which reads it again."""
+        """Write a batch.
+
+        A batch after the stop request is left to the next query, which reads it again.
+        """
         with self._writing:
             if self._stopping:
                 return
@@ -159,7 +164,7 @@ class Reporting:
     def _guarded(self) -> None:
         try:
             self._run()
-        except Exception as error:  # must be seen by the one who runs the queries
+        except Exception as error:  # the thread that runs the queries must see it
             self.error = error
 
     def _run(self) -> None:

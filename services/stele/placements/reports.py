@@ -1,8 +1,9 @@
-"""What nodes report of streams: decoded in Spark's workers, and added up by stream. Pure.
+"""Reports of streams: decoded in Spark's workers, and added up by stream. Pure.
 
-A report counts from the beginning of one attempt. An attempt is over when it failed, or when a number is
-below the one before: its node was started again. So what moved is the sum of the attempts, in the order of
-the topic, and it does not matter which reports in between were lost, came twice, or how batches are cut.
+A report counts from the beginning of one attempt. An attempt is over when it failed. It is also
+over when a number is below the previous one, because the node was restarted. The amount moved is
+the sum of the attempts, in the order of the topic. Lost reports, repeated reports and the
+boundaries of batches do not change it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,19 +15,20 @@ import pyarrow as pa
 from stele.domain.messages import Report, StreamedFrom
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import DecodeError, decode_report
-from stele.placements.times import MOST_MS, ms_of, time_of
+from stele.placements.events import MOST_MS, ms_of, time_of
 
 STREAM: Final = "stream"
 HEAD: Final = "head"
 MAX_TEXT: Final = 500
-"""Of why a stream failed, and of the names of nodes: who reports may say anything."""
+"""Longest error text and node name, because a reporter may send any text."""
 MAX_SOURCES: Final = 10_000
 _MOST: Final = 2**63 - 1
 
 _TEXT, _NUMBER, _TIME = pa.string(), pa.int64(), pa.timestamp("us", tz="UTC")
 DECODED: Final = pa.schema([("cluster", _TEXT), ("log_offset", _NUMBER), ("report_json", _TEXT)])
-"""What workers give: each record's offset, with the report if it is one of a stream; empty: it is another
-one; null: it cannot be read.
+"""Output of the workers: each record's offset and its report.
+
+The report is empty for one that is not of a stream, and null for an unreadable record.
 """
 SPARK_SCHEMA: Final = "cluster string, log_offset long, report_json string"
 SCHEMA: Final = pa.schema(
@@ -51,15 +53,19 @@ SCHEMA: Final = pa.schema(
         ("counted_json", _TEXT),
     ]
 )
-"""``row_kind`` is ``stream``: how far a node's stream was after the commit ``commit_number``, the newest of
-which counts; or ``head``: the last offset of the topic ``topic_id`` that is in these rows, and how many
-records before it were unreadable. ``counted_json``: by source what moved, and the numbers of the attempt
-under way.
+"""``row_kind`` is ``stream`` or ``head``.
+
+``stream``: progress of a node's stream after the commit ``commit_number``; the newest one counts.
+``head``: the last offset of the topic ``topic_id`` that is in these rows, and the number of
+unreadable records before it. ``counted_json``: the amounts by source, and the numbers of the
+current attempt.
 """
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Sums of attempts that are over, and the newest numbers of the one under way, in all and by source."""
+    """Sums of finished attempts, and the newest numbers of the current one, in total and by
+    source.
+    """
 
     before: tuple[int, int, int] = (0, 0, 0)
     now: tuple[int, int, int] = (0, 0, 0)
@@ -67,7 +73,7 @@ class Counted(msgspec.Struct, frozen=True):
     sources_now: dict[str, tuple[int, int, int]] = {}
 
     def totals(self) -> tuple[int, int, int]:
-        """Bytes and rows that moved, and bytes that were the same."""
+        """Return the bytes and rows that moved, and the bytes that were equal."""
         return _sum(self.before, self.now)
 
     def sources(self) -> dict[str, tuple[int, int, int]]:
@@ -80,7 +86,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a node's stream is."""
+    """Progress of a node's stream."""
 
     session: str
     node_id: str
@@ -94,7 +100,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Where the table stands in a cluster's topic of reports."""
+    """How far the table has read a cluster's topic of reports."""
 
     next_offset: int = 0
     topic_id: str = ""
@@ -109,7 +115,7 @@ _counted: Final = msgspec.json.Decoder(Counted)
 
 
 def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function for ``mapInArrow`` over (cluster, offset, value)."""
+    """Decode records; the function for ``mapInArrow`` over (cluster, offset, value)."""
     for batch in batches:
         texts = [_text_of(value or b"") for value in batch.column("value").to_pylist()]
         columns = [batch.column("cluster"), batch.column("offset"), pa.array(texts, _TEXT)]
@@ -123,7 +129,7 @@ def _text_of(value: bytes) -> str | None:
         return None
     if report.kind is not OrderKind.STREAM or not report.session or len(report.session) > MAX_TEXT:
         return ""
-    # The log's id is no text, and who knows the session need not compare it: no other log has that.
+    # The log id is binary. It need not be compared: no other log has the session.
     short = msgspec.structs.replace(
         report,
         log_id=b"",
@@ -138,8 +144,9 @@ def _text_of(value: bytes) -> str | None:
 def reports_of(
     rows: pa.Table, heads: Mapping[str, Head]
 ) -> dict[str, list[tuple[int, Report | None, bool]]]:
-    """By cluster, in the order of offsets, above its head: the offset, the report of a stream if it is one, and
-    whether it could be read.
+    """Return the records above each head, by cluster and offset.
+
+    Each has its offset, the report if it is one of a stream, and whether it was readable.
     """
     found: dict[str, list[tuple[int, Report | None, bool]]] = {}
     columns = (rows[name].to_pylist() for name in DECODED.names)
@@ -153,7 +160,7 @@ def reports_of(
 
 
 def follow(known: Stream | None, report: Report) -> Stream:
-    """One more report of a stream."""
+    """Add one report to a stream."""
     now = _numbers(report)
     sources_now = {
         source.node_id[:MAX_TEXT]: _numbers(source) for source in report.sources if source.node_id
@@ -204,13 +211,13 @@ def _numbers(told: Report | StreamedFrom) -> tuple[int, int, int]:
 
 
 def _sum(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Sums that a column can hold."""
+    """Return sums that fit into a column."""
     first, second, third = (min(_MOST, a + b) for a, b in zip(one, other, strict=True))
     return first, second, third
 
 
 def stream_cells(cluster: str, stream: Stream, offset: int, number: int) -> dict[str, Any]:
-    """A row of the table."""
+    """Return a row of the table."""
     bytes_moved, rows_moved, compared = stream.counted.totals()
     return {
         "cluster": cluster,

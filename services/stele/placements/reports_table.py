@@ -1,24 +1,30 @@
-"""The table ``reports``, which is the state of the second query: streams as nodes reported them, and heads.
+"""The table ``reports``, the state of the second query: streams as nodes reported them, and heads.
 
-As with ``events`` the rows and the heads are one commit, each with the next number, so records at or below
-a head are skipped and nothing counts twice, whoever else runs, and wherever a query begins.
+As with ``events``, the rows and the heads are one commit, each with the next number. Records at or
+below a head are skipped, so each counts once, whatever other jobs run and wherever a query begins.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from stele.placements import reports
+from stele.placements import reports, streams
+from stele.placements.events import time_of
 from stele.placements.reports import FRESH, Head, Stream
 from stele.placements.store import Store
 from stele.placements.tables import (
     ATTEMPTS,
+    MOVEMENTS,
     REPORTS,
+    SCHEMAS,
+    STREAMS,
     Conflict,
     TableLost,
     existing_table,
@@ -27,7 +33,7 @@ from stele.placements.tables import (
 
 APP: Final = "stele-reports"
 MOST_KNOWN: Final = 20_000
-"""Streams that are kept in memory; one that is not is read again."""
+"""Most streams kept in memory. Others are read again."""
 
 Key = tuple[str, str, str]
 """Cluster, session, node."""
@@ -36,7 +42,7 @@ Session = tuple[str, str]
 
 
 class Reports:
-    """The table as this process knows it: at commit ``number`` of the jobs, with the heads there."""
+    """The table as this process has it, at commit ``number`` of the jobs, with its heads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,8 +54,10 @@ class Reports:
         self.refresh()
 
     def append(self, decoded: pa.Table, topic_ids: Mapping[str, str]) -> set[Session]:
-        """Add records above the heads, in one commit. Gives the sessions whose streams are others than
-        before, whoever wrote them. Raises Conflict, TableLost, and what the store raises.
+        """Add records above the heads, in one commit. Return the sessions whose streams changed.
+
+        These include changes by other processes. Raises Conflict, TableLost, and the errors of the
+        store.
         """
         touched: set[Session] = set()
         for _ in range(ATTEMPTS):
@@ -60,9 +68,7 @@ class Reports:
             number = self.number
             try:
                 self._write(pa.Table.from_pylist(rows, schema=reports.SCHEMA))
-            except (
-                Exception
-            ) as error:  # refused, or nobody knows whether it was made: the table says
+            except Exception as error:  # refused, or with an unknown result: the table shows which
                 touched |= self.refresh()
                 if self.number == number and not isinstance(error, CommitFailedError):
                     raise
@@ -76,15 +82,15 @@ class Reports:
         )
 
     def begin_again(self, cluster: str) -> None:
-        """Its topic is another one than was read, so its offsets begin at 0."""
+        """Reset a cluster whose topic was created again: its offsets begin at 0."""
         self.heads = self.heads | {cluster: Head(unreadable=self.heads[cluster].unreadable)}
 
     def refresh(self) -> set[Session]:
-        """Read what other processes committed since. Raises TableLost."""
+        """Read the commits of other processes, and return their sessions. Raises TableLost."""
         table = existing_table(self._store, REPORTS)
         number = table.transaction_version(APP) or 0
         if str(table.metadata().id) != self._id or number < self.number:
-            raise TableLost(f"{self._store.uri(REPORTS)} was made anew or restored.")
+            raise TableLost(f"{self._store.uri(REPORTS)} was recreated or restored.")
         self._table = table
         if number == self.number:
             return set()
@@ -103,7 +109,7 @@ class Reports:
     def _followed(
         self, decoded: pa.Table, topic_ids: Mapping[str, str]
     ) -> tuple[list[dict[str, object]], dict[Key, Stream], dict[str, Head]]:
-        """The rows of the next commit, with the streams and heads that they stand for."""
+        """Return the rows of the next commit, with their streams and heads."""
         new = reports.reports_of(decoded, self.heads)
         keys = {
             (cluster, report.session, report.node_id)
@@ -161,7 +167,7 @@ _PLACE: Final = ["cluster", "row_kind", "session", "log_offset", "topic_id", "un
 def newest_streams(
     table: DeltaTable, sessions: Iterable[Session] | None = None
 ) -> dict[Key, Stream]:
-    """The streams of these sessions, or of all, by the newest row of each."""
+    """Return the streams of these sessions, or of all, by the newest row of each."""
     wanted = pc.field("row_kind") == reports.STREAM
     only = None if sessions is None else {*sessions}
     if only is not None:
@@ -179,3 +185,162 @@ def newest_streams(
 
 def _rows(table: DeltaTable, wanted: pc.Expression, columns: list[str] | None = None) -> pa.Table:
     return table.to_pyarrow_dataset().to_table(columns, wanted)
+
+
+# The table ``movements``: data that moved between nodes, with source, target, reason, amount and
+# time.
+#
+# A row is the data that one source sent to a node under one session. It follows from the tables
+# ``streams`` (the reason, from the log) and ``reports`` (the amount, from nodes). It is replaced
+# whenever either has new rows of its session. The table can thus be deleted, and repeated writes
+# from any process do no harm.
+
+
+MOVEMENTS_APP: Final = "stele-movements"
+SESSIONS_AT_ONCE: Final = 200
+"""Sessions of one commit. Their names are in its predicate."""
+
+Row = dict[str, Any]
+
+
+def rows_of(why: Mapping[str, Any], cluster: str, stream: Stream) -> Iterator[Row]:
+    """Yield the rows of one stream: one for each named source, and one for the remainder. Pure."""
+    shared = {
+        "cluster": cluster,
+        "session": stream.session,
+        "to_node": stream.node_id,
+        **{name: why[name] for name in streams.WHY},
+        "movement_status": stream.status,
+        "attempts": stream.attempts,
+        "error_text": stream.error,
+        "began_at": time_of(stream.began_ms),
+        "reported_at": time_of(stream.reported_ms),
+        "duration_s": max(0, stream.reported_ms - stream.began_ms) / 1000,
+    }
+    by_source = dict[str | None, tuple[int, ...]](stream.counted.sources().items())
+    told = [sum(numbers) for numbers in zip(*by_source.values(), strict=True)] or [0, 0, 0]
+    left = [max(0, all_ - some) for all_, some in zip(stream.counted.totals(), told, strict=True)]
+    if any(left) or not by_source:
+        possible = why["possible_sources"]
+        sole = possible[0] if len(possible) == 1 else None
+        known = by_source.get(sole, (0, 0, 0))
+        by_source[sole] = tuple(a + b for a, b in zip(known, left, strict=True))
+    for name, numbers in by_source.items():
+        yield {**shared, "from_node": name, **_numbers(numbers)}
+
+
+def _numbers(numbers: Iterable[int]) -> Row:
+    return dict(zip(("bytes_moved", "rows_moved", "bytes_compared"), numbers, strict=True))
+
+
+class Movements:
+    """Writes the table. For one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        for name in (REPORTS, STREAMS, MOVEMENTS):
+            open_table(store, name)
+
+    def behind(self) -> set[Session]:
+        """Return all sessions whose rows differ from what they should be.
+
+        Reads the whole table. Raises TableLost.
+        """
+        should = self._rows_of(None)
+        held: dict[Session, list[Row]] = {}
+        for row in (
+            existing_table(self._store, MOVEMENTS).to_pyarrow_dataset().to_table().to_pylist()
+        ):
+            held.setdefault((row["cluster"], row["session"]), []).append(row)
+        return {
+            session
+            for session in should.keys() | held.keys()
+            if _sorted(should.get(session, [])) != _sorted(held.get(session, []))
+        }
+
+    def write(self, sessions: Iterable[Session]) -> None:
+        """Derive the rows of these sessions again.
+
+        Raises Conflict, TableLost, DeltaError, OSError.
+        """
+        ordered = sorted(sessions)
+        for at in range(0, len(ordered), SESSIONS_AT_ONCE):
+            self._write(ordered[at : at + SESSIONS_AT_ONCE])
+
+    def _write(self, sessions: list[Session]) -> None:
+        for _ in range(ATTEMPTS):
+            table = existing_table(self._store, MOVEMENTS)
+            number = table.transaction_version(MOVEMENTS_APP) or 0
+            found = self._rows_of(
+                sessions
+            )  # read after the table, so that a commit in between makes ours fail
+            rows = [row for each in found.values() for row in each]
+            if not rows and not self._holds(table, sessions):
+                return
+            properties = CommitProperties(
+                app_transactions=[Transaction(MOVEMENTS_APP, number + 1)], max_commit_retries=0
+            )
+            try:
+                write_deltalake(
+                    table,
+                    pa.Table.from_pylist(rows, schema=SCHEMAS[MOVEMENTS]),
+                    mode="overwrite",
+                    predicate=_predicate(sessions),
+                    commit_properties=properties,
+                )
+            except CommitFailedError:
+                continue
+            return
+        raise Conflict(
+            f"Another process wrote to {self._store.uri(MOVEMENTS)} first, {ATTEMPTS} times."
+        )
+
+    def _rows_of(self, sessions: list[Session] | None) -> dict[Session, list[Row]]:
+        """Return the rows by session, from the log and the reports."""
+        moved = newest_streams(existing_table(self._store, REPORTS), sessions)
+        whys = self._whys(sessions)
+        found: dict[Session, list[Row]] = {}
+        for (cluster, session, node_id), stream in moved.items():
+            why = whys.get((cluster, session, node_id))
+            if why is not None:
+                found.setdefault((cluster, session), []).extend(rows_of(why, cluster, stream))
+        return found
+
+    def _whys(self, sessions: list[Session] | None) -> dict[Key, Row]:
+        data = existing_table(self._store, STREAMS).to_pyarrow_dataset()
+        wanted = None if sessions is None else _of(sessions)
+        return {
+            (row["cluster"], row["session"], row["to_node"]): row
+            for row in data.to_table(filter=wanted).to_pylist()
+        }
+
+    @staticmethod
+    def _holds(table: DeltaTable, sessions: list[Session]) -> bool:
+        return bool(table.to_pyarrow_dataset().count_rows(filter=_of(sessions)))
+
+
+def _of(sessions: Iterable[Session]) -> pc.Expression:
+    """Return a filter on session names. The caller must check the clusters."""
+    return pc.field("session").isin(pa.array(sorted({session for _, session in sessions})))
+
+
+def _predicate(sessions: Iterable[Session]) -> str:
+    """Return the SQL predicate.
+
+    Names must be quoted, because they come from reports, which any node may write.
+    """
+    by_cluster: dict[str, list[str]] = {}
+    for cluster, session in sessions:
+        by_cluster.setdefault(cluster, []).append(session)
+    return " OR ".join(
+        f"(cluster = {_quoted(cluster)} AND session IN ({', '.join(map(_quoted, names))}))"
+        for cluster, names in sorted(by_cluster.items())
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sorted(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["to_node"], row["from_node"] or ""))

@@ -1,4 +1,6 @@
-"""The query's life beside the event loop: start Spark, run, start again where the tables stand, stop."""
+"""The query's life beside the event loop: start Spark, run, restart from the tables' heads,
+stop.
+"""
 
 import re
 import shutil
@@ -19,10 +21,10 @@ LAST_PAUSE_S: Final = 30.0
 WATCH_S: Final = 0.2
 _MAX_TEXT: Final = 500
 _PLAN: Final = re.compile(r"=== Streaming Query ===|\nJVM stacktrace:|\n\s+at ", re.DOTALL)
-"""Where the text of an exception of Spark's begins to quote the query and its traces."""
+"""Start of the query and the traces in the text of a Spark exception."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _BECAUSE: Final = re.compile(r"\s*\n\s*↳\s*")
-"""Between an error of delta-rs and what it comes from: a full disk is the last of three lines."""
+"""Separator between an error of delta-rs and its cause: a full disk is the last of three lines."""
 
 log = get_logger(__name__)
 
@@ -36,14 +38,15 @@ class Phase(StrEnum):
 
 
 class SparkGone(Exception):
-    """The JVM has ended. A new process is needed: the gateway to it cannot be made again."""
+    """The JVM has ended. A new process is needed, because its gateway cannot be created again."""
 
 
 class Runner:
-    """One thread that owns the Spark session. ``phase`` and ``reason`` are for everybody to read.
+    """One thread that owns the Spark session. Any thread may read ``phase`` and ``reason``.
 
-    What the log itself has wrong stops clusters, and never the query. So a query that fails is started
-    again, with growing pauses; without Spark the thread ends FAILED and calls ``on_end``: the process must go.
+    Faults of a log stop clusters and never the query. A query that fails is therefore restarted,
+    with growing pauses. Without Spark the thread ends as FAILED and calls ``on_end``, because the
+    process must end.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Runner:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop the query and Spark; false when that was not done in time."""
+        """Stop the query and Spark. Return False when that took too long."""
         self._stop.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -78,15 +81,15 @@ class Runner:
             spark = self._make_session(scratch)
             self._supervise(spark, scratch)
             spark.stop()
-        except Exception as error:  # a thread's error must be seen: the process leaves with it
+        except Exception as error:  # the process ends with this error
             self.phase, self.reason = Phase.FAILED, reason_of(error)
-            log.error("placements cannot go on in this process", why=self.reason)
+            log.error("placements cannot continue in this process", why=self.reason)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
             self._on_end()
 
     def _supervise(self, spark: SparkSession, scratch: Path) -> None:
-        """Run queries one after the other until the end is asked. Raises SparkGone."""
+        """Run queries one after the other until the stop request. Raises SparkGone."""
         pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
             job: Job | None = None
@@ -95,7 +98,7 @@ class Runner:
                 job.start()
                 self.phase, self.reason = Phase.RUNNING, ""
                 self._watch(job)
-            except Exception as error:  # the broker, the disk, a worker: all of it may pass
+            except Exception as error:  # errors of broker, disk or worker may be temporary
                 self.reason = reason_of(error)
             progressed = bool(job is not None and job.progressed)
             self._end(job)
@@ -112,7 +115,7 @@ class Runner:
         self.phase, self.reason = Phase.STOPPED, "Stopping."
 
     def _watch(self, job: Job) -> None:
-        """Until the end is asked. Raises what ends the query before."""
+        """Tend the job until the stop request. Raises the error that ends the query before."""
         while not self._stop.wait(WATCH_S):
             job.tend()
 
@@ -121,19 +124,21 @@ class Runner:
         try:
             if job is not None:
                 job.stop()
-        except Exception as error:  # it is over anyway; a dead JVM cannot be told to stop
+        except Exception as error:  # it has ended anyway, and a dead JVM cannot stop it
             log.warning("the query did not stop in order", why=reason_of(error))
 
 
 def check_jvm(spark: SparkSession, why: str) -> None:
-    """Raises SparkGone when Spark's JVM is not there any more, or its context has ended there: when the master
-    has taken the application away, say. Neither is made again in this process.
+    """Raise SparkGone when Spark's JVM has ended, or its context has.
+
+    The context ends, for example, when the master removes the application. Neither is created again
+    in this process.
     """
     process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing public tells
     ended = ""
     if process is not None and process.poll() is not None:
         ended = f"JVM ended with {process.returncode}"
-    elif not _is_running(spark):  # below spark-submit the JVM is no child of ours, so it is asked
+    elif not _is_running(spark):  # under spark-submit the JVM is no child process, so query it
         ended = "context has ended"
     if ended:
         raise SparkGone(f"Spark's {ended}: start this process again. The last error: {why}")
@@ -142,12 +147,12 @@ def check_jvm(spark: SparkSession, why: str) -> None:
 def _is_running(spark: SparkSession) -> bool:
     try:
         return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - nothing public tells
-    except Exception:  # nobody answers there
+    except Exception:  # the JVM does not answer
         return False
 
 
 def reason_of(error: BaseException) -> str:
-    """The first sentence of what an exception says, without the query's plan and the traces."""
+    """Return the first sentence of an exception, without the query's plan and the traces."""
     text = _BECAUSE.sub(": ", _COLOUR.sub("", str(error) or repr(error)))
     text = _PLAN.split(text, maxsplit=1)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

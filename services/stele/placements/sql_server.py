@@ -1,7 +1,8 @@
-"""``python -m stele.placements.sql_server``: the tables for dashboards, by Spark's own Thrift server.
+"""``python -m stele.placements.sql_server``: the tables for dashboards, through Spark's own
+Thrift server.
 
-Whatever speaks JDBC, ODBC or HiveServer2's protocol connects to it. Nobody writes by a name that it serves:
-tables are shown as views of their files, which are opened anew by each query.
+Clients connect with JDBC, ODBC or HiveServer2's protocol. They cannot write through the names that
+it serves: tables are served as views of their files, which each query opens again.
 """
 
 import asyncio
@@ -14,20 +15,18 @@ from pyspark.sql import SparkSession
 
 from stele.placements.queries import VIEWS, missing, view
 from stele.placements.runner import check_jvm, reason_of
-from stele.placements.session import choose_java, jar_files, spark_session
-from stele.placements.settings import SqlServerSettings
+from stele.placements.settings import SqlServerSettings, choose_java, jar_files, spark_session
 from stele.placements.store import Store
 from stele.placements.tables import SCHEMAS
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.logs import get_logger
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, run_service, started
 
 NAME: Final = "sql-server"
 LOOK_S: Final = 5.0
-"""Between looks for tables that were not there yet, and whether the JVM still runs."""
+"""Interval for finding new tables, and for checking that the JVM still runs."""
 MOST_RESULT: Final = "256m"
-"""A larger answer is refused, with a sentence, before it fills the heap of 768 MB for everybody."""
+"""A larger answer is refused with an error, before it fills the shared heap of 768 MB."""
 STARTING: Final = "Spark is starting; try again in a moment."
 NO_TABLES: Final = (
     "There are no tables yet: start placements, or set STELE_DELTA_DIR to where they are."
@@ -37,7 +36,7 @@ log = get_logger(__name__)
 
 
 class SqlServer:
-    """One Spark session and the port that it listens on. Each call blocks, and they must not overlap."""
+    """One Spark session and its port. Each call blocks, and calls must not overlap."""
 
     def __init__(self, settings: SqlServerSettings, scratch: Path) -> None:
         self.reason = STARTING
@@ -50,7 +49,10 @@ class SqlServer:
         return Health(ok=not self.reason, reason=self.reason)
 
     def start(self) -> None:
-        """Raises ConfigurationError, and what Spark says of a port that is taken."""
+        """Start Spark and listen.
+
+        Raises ConfigurationError, and Spark's error for a port in use.
+        """
         settings = self._settings
         self._spark = spark = spark_session(
             settings.spark_jars,
@@ -61,14 +63,17 @@ class SqlServer:
             options_of(settings, self._scratch),
         )
         self._add_views(spark)
-        jvm = spark._jvm  # noqa: SLF001 - as Spark's documents have it: there is no Python for this server
+        jvm = spark._jvm  # noqa: SLF001 - as in Spark's documentation: no Python API exists
         assert jvm is not None
         context = spark._jsparkSession.sqlContext()  # noqa: SLF001
         jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2.startWithContext(context)
         log.info("SQL clients can connect", host=settings.sql_host, port=settings.sql_port)
 
     def tend(self) -> None:
-        """Show tables that have come meanwhile, and views that a client has dropped. Raises SparkGone."""
+        """Add views for new tables, and restore views that a client has dropped.
+
+        Raises SparkGone.
+        """
         assert self._spark is not None
         check_jvm(self._spark, self.reason)
         self._add_views(self._spark)
@@ -96,19 +101,20 @@ def _show(spark: SparkSession, name: str, query: str) -> None:
 
 
 def path_of(store: Store, name: str) -> str:
-    """As Spark writes it: Hadoop's connector calls S3 by another name."""
+    """Return the address in Spark's form: Hadoop's connector has another scheme for S3."""
     return store.uri(name).replace("s3://", "s3a://", 1).replace("`", "``")
 
 
 def options_of(settings: SqlServerSettings, scratch: Path) -> Mapping[str, str]:
-    """Those in which a session for people differs from the job's."""
+    """Return the options in which a session for people differs from the job's."""
     hive = scratch / "hive"
     hive.mkdir()
     return {
-        # Queries run in threads that have the class path of the JVM, and not the jars of a session.
+        # Queries run in threads that have the class path of the JVM, but not the jars of a session.
         "spark.driver.extraClassPath": ":".join(str(jar) for jar in jar_files(settings.spark_jars)),
         "spark.driver.maxResultSize": MOST_RESULT,
-        # Names are kept in memory. Hive opens its own store when a client goes, and must find an empty one.
+        # Names are kept in memory. Hive opens its own store when a client leaves, and needs an
+        # empty one.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:unused;create=true",
         "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
@@ -117,7 +123,7 @@ def options_of(settings: SqlServerSettings, scratch: Path) -> Mapping[str, str]:
         "spark.hadoop.hive.exec.local.scratchdir": str(hive),
         "spark.hadoop.hive.server2.thrift.bind.host": settings.sql_host,
         "spark.hadoop.hive.server2.thrift.port": str(settings.sql_port),
-        # What the job switches off for its small batches.
+        # Options that the job disables for its small batches.
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.codegen.wholeStage": "true",
         "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -137,7 +143,7 @@ async def main(stop: Stop) -> None:
 
 
 async def _run(server: SqlServer, stop: Stop) -> None:
-    """Until the end is asked. Raises what makes a new process necessary."""
+    """Run until the stop request. Raises errors that need a new process."""
     try:
         await asyncio.to_thread(server.start)
         while not await stop.sleep(LOOK_S):

@@ -1,7 +1,8 @@
-"""Which clusters of a job go on, which do not and why, and which wait for a snapshot.
+"""State of a job's clusters: those that continue, those that have stopped and why, and those
+that wait.
 
-What a topic has wrong stops its cluster alone. Records that left a topic unread are passed over by a snapshot,
-and so is the change to another topic where the log was recovered.
+A fault of a topic stops its cluster alone. A snapshot lets a cluster skip records that left the
+topic unread, and lets it follow a recovered log into another topic.
 """
 
 import re
@@ -9,29 +10,27 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stele.log.flows import flow_topic
-from stele.placements.beginning import snapshots
 from stele.placements.chain import FRESH
 from stele.placements.events_table import Events
-from stele.placements.watch import (
-    ANOTHER,
-    TopicState,
-    TopicWatch,
-    flaw,
-    is_behind,
-)
+from stele.placements.watch import ANOTHER, TopicState, TopicWatch, flaw, is_behind, snapshots
 from stele.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 
 class ReadAgain(Exception):
-    """A head was moved, or records that may be there were not delivered: a new query reads from the heads."""
+    """A head was moved, or records that may exist were not delivered.
+
+    A new query must read from the heads.
+    """
 
 
 class Standing:
-    """``stopped`` says by cluster why it does not go on, ``waiting`` are those among them for which a snapshot
-    would do, ``flawed`` those of these whose topic is not the one that was read: they go on once it is, or once
-    a recovered log stands there. ``certain``: see ``chain.Judge``. For several threads.
+    """State of the clusters. Thread-safe. ``certain``: see ``chain.Judge``.
+
+    ``stopped`` is, by cluster, why it does not continue. ``waiting`` are those of them that a
+    snapshot would let continue. ``flawed`` are waiting clusters whose topic is not the one that was
+    read. They resume when that topic returns, or when it holds a recovered log.
     """
 
     def __init__(
@@ -49,21 +48,25 @@ class Standing:
         self._lock = threading.Lock()
 
     def begin(self, catch_up_urls: Sequence[str]) -> None:
-        """Look at all topics before the first record is read. Raises what brokers and tables raise."""
+        """Look at all topics before the first record is read.
+
+        Raises the errors of brokers and tables.
+        """
         self.topics = self._watch.look()
         clusters = sorted({*self.topics, *self._mine()})
         flaws = {c: self._flaw(c, self.topics.get(c), None) for c in clusters}
         flawed = {c for c, why in flaws.items() if why}
         if goes_on := self._go_on(self._behind() | flawed, catch_up_urls):
-            self.topics = self._watch.look()  # snapshots are of records that came meanwhile, too
+            self.topics = self._watch.look()  # snapshots may include records that arrived since
             flaws |= {c: self._flaw(c, self.topics.get(c), None) for c in goes_on}
         for cluster, why in flaws.items():
             self._note(cluster, self.topics.get(cluster), why)
 
     def look(self) -> None:
-        """Records are read meanwhile: only what is wrong by the heads of before and after is wrong.
+        """Look at all topics while records are read.
 
-        Raises ReadAgain for a topic that was truncated past its head, and what brokers raise.
+        A fault counts only if it exists by the heads of before and after the look. Raises ReadAgain
+        for a topic that was truncated past its head, and the errors of the brokers.
         """
         earlier, before = self._events.heads, self.topics
         self.topics = self._watch.look()
@@ -77,8 +80,10 @@ class Standing:
                 self._stop_flawed(cluster, why)
 
     def look_for_snapshots(self, catch_up_urls: Sequence[str]) -> None:
-        """For the clusters that wait. Raises ReadAgain when there is one, or a topic is again as it was read;
-        and what brokers and tables raise.
+        """Look for snapshots for the waiting clusters.
+
+        Raises ReadAgain when there is one, or when a topic is again as it was read; and the errors
+        of brokers and tables.
         """
         self.topics = self._watch.look()
         there = self.waiting & set(self.topics)
@@ -87,13 +92,15 @@ class Standing:
             raise ReadAgain("A cluster goes on with a snapshot, or in the topic that was read.")
 
     def look_at(self, clusters: Iterable[str]) -> None:
-        """What strays have held up. Raises what brokers raise."""
+        """Check the clusters that strays have stopped. Raises the errors of the brokers."""
         topics = self._watch.look()
         for cluster in clusters:
             self.check(cluster, topics.get(cluster), self.topics.get(cluster))
 
     def check(self, cluster: str, now: TopicState | None, before: TopicState | None) -> None:
-        """Does the topic go on from the head, and is the last winner still where it was read?"""
+        """Check that the topic continues from the head, and that the last winner is still at its
+        offset.
+        """
         self._note(cluster, now, self._flaw(cluster, now, before))
 
     def _note(self, cluster: str, now: TopicState | None, why: str) -> None:
@@ -115,12 +122,15 @@ class Standing:
         self.stop(cluster, why, waits=True)
 
     def is_behind(self, cluster: str) -> bool:
-        """Whether a snapshot has to pass over what its topic lost. Raises what brokers raise."""
+        """Return whether a snapshot must skip what the topic lost.
+
+        Raises the errors of the brokers.
+        """
         now = self._watch.look().get(cluster)
         return now is not None and is_behind(self._events.heads.get(cluster, FRESH), now)
 
     def stop(self, cluster: str, why: str, *, waits: bool = False) -> None:
-        """``waits``: a snapshot would do."""
+        """Stop a cluster. ``waits``: a snapshot would let it continue."""
         with self._lock:
             if waits:
                 self.waiting |= {cluster}
@@ -135,9 +145,10 @@ class Standing:
         return {c for c, now in self.topics.items() if is_behind(heads.get(c, FRESH), now)}
 
     def _go_on(self, clusters: Iterable[str], catch_up_urls: Sequence[str]) -> set[str]:
-        """Have clusters go on behind snapshots; those for which there is none wait. Which go on.
+        """Continue clusters after snapshots, and return these. Those without a snapshot wait.
 
-        In a topic that is not the one that was read only a log goes on that was recovered from what was read.
+        If the topic is not the one that was read, only a log that was recovered from the one read
+        is accepted.
         """
         heads, goes_on = self._events.heads, set[str]()
         topics = {c: self.topics[c] for c in sorted(clusters) if c in self.topics}
@@ -150,7 +161,7 @@ class Standing:
                 if is_behind(head, now):
                     self.stop(cluster, start, waits=True)
                 elif cluster not in self.stopped:
-                    log.info("no snapshot to go on from", cluster=cluster, why=start)
+                    log.info("no snapshot to continue from", cluster=cluster, why=start)
             elif is_behind(head, now) or start.image.log_id > head.log_id:
                 log.info("begins with a snapshot", cluster=cluster, epoch=start.image.epoch)
                 self._events.begin(cluster, start)
@@ -158,6 +169,6 @@ class Standing:
         return goes_on
 
     def _mine(self) -> list[str]:
-        """The clusters in the tables that this job reads."""
+        """Return the clusters in the tables that this job reads."""
         names = self._events.heads
         return [name for name in names if self._pattern.fullmatch(flow_topic(name, "epochs"))]

@@ -1,11 +1,18 @@
-"""Where the Delta tables lie: a folder of this machine, or an address of an object store."""
+"""Place of the Delta tables: a folder of this machine, or an address of an object store."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from stele.domain.ring.ranges import RangeReplicas
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "abfs", "abfss", "az", "adl")
 FORMS: Final = "Write a path, file:///PATH, s3://BUCKET/PREFIX, gs://... or abfss://..."
@@ -18,15 +25,16 @@ class TableMissing(Exception):
 class Store:
     """Tables by their names below one address.
 
-    Keys and endpoint of an object store come from the environment, as delta-rs has them: AWS_*, AZURE_*, ...
+    Keys and endpoint of an object store come from delta-rs's environment variables: AWS_*, AZURE_*,
+    ...
     """
 
     def __init__(self, address: Path | str) -> None:
-        """Raises ValueError, whose text says how an address is written."""
+        """Parse the address. Raises ValueError, whose text explains the format."""
         text = str(address)
         scheme, place, path, *_ = urlsplit(text)
         self.folder: Path | None = None
-        """None for an object store."""
+        """The folder of the tables; None for an object store."""
         if "://" not in text:
             self.folder = Path(text).resolve()
         elif scheme not in SCHEMES:
@@ -46,11 +54,11 @@ class Store:
         return f"{self._root}/{name}"
 
     def is_there(self, name: str) -> bool:
-        """Raises DeltaError, OSError."""
+        """Return whether the table exists. Raises DeltaError, OSError."""
         return DeltaTable.is_deltatable(self.uri(name))
 
     def table(self, name: str, version: int | None = None) -> DeltaTable:
-        """The table as it is now, or at a version. Raises TableMissing."""
+        """Return the table at its newest or a given version. Raises TableMissing."""
         uri = self.uri(name)
         try:
             return DeltaTable(uri, version=version)
@@ -59,3 +67,105 @@ class Store:
             raise TableMissing(
                 f"There is no Delta table at {uri}, version {at}: {error}"
             ) from error
+
+
+# Read the Delta tables without Spark. Each function takes the common address: a path or a URL.
+
+
+Address = Path | str
+Row = dict[str, Any]
+"""Values by column, as in the table's schema."""
+
+
+class Materialized(msgspec.Struct, frozen=True):
+    """How far a cluster's events are in the tables; ``state_id`` is 32 hex digits."""
+
+    epoch: int
+    state_id: str
+
+
+def read_table(address: Address, name: str, cluster: str, version: int | None = None) -> list[Row]:
+    """Return the rows of one cluster, unordered, at ``version`` or the newest.
+
+    Raises TableMissing.
+    """
+    return _read(Store(address).table(name, version), cluster)
+
+
+def reached(address: Address, cluster: str) -> Materialized | None:
+    """Return the newest epoch in table ``events``; None: no epoch.
+
+    Other tables follow within moments.
+    """
+    events = Store(address).table("events").to_pyarrow_dataset()
+    kinds = pc.field("row_kind").isin(["epoch", "snapshot"])
+    wanted = (pc.field("cluster") == cluster) & kinds
+    rows = events.to_table(["epoch", "state_id"], wanted).to_pylist()
+    if not rows:
+        return None
+    last = max(rows, key=lambda row: int(row["epoch"]))
+    return Materialized(last["epoch"], last["state_id"])
+
+
+def current_placements(
+    address: Address, cluster: str, version: int | None = None
+) -> dict[str, list[RangeReplicas]]:
+    """Return the rows of table ``placements`` by the placement's name, ascending."""
+    return _by_placement(read_table(address, "placements", cluster, version))
+
+
+def placements_at(address: Address, cluster: str, epoch: int) -> dict[str, list[RangeReplicas]]:
+    """Return the placements at ``epoch``, which table ``placements`` must have reached.
+
+    Rows that ended are in ``placements_past``, which is written first. A row that ended after the
+    epoch of ``placements`` is still in ``placements`` too, so the past one does not count.
+    """
+    store = Store(address)
+    table = store.table("placements")
+    head = table.transaction_version(head_of_cluster(cluster)) or 0
+    came = pc.field("from_epoch") <= epoch
+    went = (pc.field("to_epoch") > epoch) & (pc.field("to_epoch") <= head)
+    past = _read(store.table("placements_past"), cluster, came & went)
+    return _by_placement([*past, *_read(table, cluster, came)])
+
+
+def holds_epoch(address: Address, cluster: str, epoch: int) -> bool:
+    """Return whether the tables were at this epoch. Epochs that a snapshot skipped are unknown."""
+    if epoch == 0:
+        return True
+    wanted = (
+        (pc.field("cluster") == cluster)
+        & pc.field("row_kind").isin(["epoch", "snapshot"])
+        & (pc.field("epoch") == epoch)
+    )
+    events = Store(address).table("events").to_pyarrow_dataset()
+    return bool(events.count_rows(filter=wanted))
+
+
+def head_of_cluster(cluster: str) -> str:
+    """Return the application transaction whose version is the epoch of a placement table."""
+    return f"stele-placements-{cluster}"
+
+
+def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
+    """Convert a row of the tables to the domain's type."""
+    reads, writes = tuple(row["read_replicas"]), tuple(row["write_replicas"])
+    versions = row["version"], row["version_before"]
+    other = tuple(row["other_replicas"])
+    shards = (tuple(row[column] or ()) for column in ("shards", "other_shards"))
+    bounds = row["range_start"], row["range_end"]
+    return RangeReplicas(*bounds, reads, writes, *versions, other, *shards)
+
+
+def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:
+    found: dict[str, list[RangeReplicas]] = {}
+    for row in sorted(rows, key=lambda row: (row["placement"], row["range_start"])):
+        found.setdefault(row["placement"], []).append(range_of_row(row))
+    return found
+
+
+def _read(table: DeltaTable, cluster: str, wanted: pc.Expression | None = None) -> list[Row]:
+    mine = pc.field("cluster") == cluster
+    wanted = mine if wanted is None else mine & wanted
+    found: list[Row] = table.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+    return found

@@ -1,7 +1,7 @@
-"""Streams that operations need, by the log alone: who is to get ranges, from whom, for which request. Pure.
+"""Streams that operations need, from the log alone: receiver, sources and request. Pure.
 
-A session is open for a transition while data moves for one of its states, and its id names no other; so what
-nodes report of a stream finds its reason here (``movements.py``).
+A session is open for a transition while data moves for one of its states, and its id is unique. By
+the session, a reported stream gets its reason from here (``movements.py``).
 """
 
 from collections.abc import Iterator
@@ -33,19 +33,23 @@ WHY: Final = {
     "possible_sources": _TEXTS,
     "opened_epoch": _NUMBER,
 }
-"""What the log says of a stream."""
+"""Columns that the log contains for a stream."""
 SCHEMA: Final = pa.schema(
     [("cluster", _TEXT), ("session", _TEXT), ("to_node", _TEXT), *WHY.items()]
 )
-"""``range_start`` and ``range_end`` are those of a stream of one range, such as a tablet's; else null.
-``possible_sources`` are the nodes from which its ranges may come, by the rules and who was alive to the log.
+"""``range_start`` and ``range_end`` are set for a stream of one range, such as a tablet's; else
+null.
+
+``possible_sources`` are the nodes that may send its ranges, by the rules and by the members that
+the log excludes.
 """
 
 Row = dict[str, Any]
 
 
 def opened(before: Image, image: Image) -> Iterator[Row]:
-    """The streams of sessions that are open in an image, and were not before; without their cluster.
+    """Yield the streams of sessions that are open in ``image`` but not in ``before``, without
+    their cluster.
 
     Raises FoldError.
     """
@@ -57,7 +61,7 @@ def opened(before: Image, image: Image) -> Iterator[Row]:
         if transition.session and (known is None or known.session != transition.session):
             try:
                 yield from _streams(image, transition)
-            except Exception as error:  # what a winner has wrong is its cluster's trouble alone
+            except Exception as error:  # a fault in a winner stops its cluster alone
                 raise FoldError(
                     f"epoch {image.epoch} has a plan of {transition.transition_id} that says not who "
                     f"streams: {error!r}. Restore the topic."
@@ -72,7 +76,7 @@ def _streams(image: Image, transition: Transition) -> Iterator[Row]:
     shared = _why(image, transition)
     for node_id in operation.receiving(image, transition):
         ranges = _ranges(image, transition, node_id)
-        if ranges["range_count"]:  # before there is any keyspace a join streams nothing
+        if ranges["range_count"]:  # a join before the first keyspace streams no data
             place = {"session": transition.session, "to_node": node_id}
             yield {**place, **shared, **ranges}
 
@@ -94,7 +98,7 @@ def _why(image: Image, transition: Transition) -> Row:
 
 
 def _ranges(image: Image, transition: Transition, node_id: str) -> Row:
-    """Which ranges the node is to be given, and who has them."""
+    """Return the ranges that the node receives, and their possible sources."""
     sources_of = OPERATIONS[transition.kind].sources
     excluded = image.membership.excluded()
     placements, sources, count = list[str](), set[str](), 0

@@ -1,8 +1,10 @@
-"""Rows of the tables that say what is true of a cluster now, each made from its image. Pure.
+"""Rows of the tables that describe a cluster's present state, each made from its image. Pure.
 
-A table is one row of ``SUMMARIES``: its columns, and what makes its rows. ``cluster`` and ``as_of_epoch`` stand
-before the others. No column is a word of SQL.
+A table is one entry of ``SUMMARIES``: its columns, and the function that makes its rows.
+``cluster`` and ``as_of_epoch`` come before the other columns. No column is a word of SQL.
 """
+
+from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,23 +14,27 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
+from stele.domain.names import NodeState
+from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.placements.times import time_of
+from stele.domain.ring.ranges import MIN_TOKEN
+from stele.placements.events import time_of
 
 Row = dict[str, Any]
 
+REQUESTS: Final = "requests"
 _RING: Final = 2**64
 _TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 class Summary(NamedTuple):
-    """``domains`` are the parts of the image from which the rows follow; none: all of it.
+    """``domains`` are the parts of the image from which the rows follow; empty: all of it.
 
-    ``key``: rows that an image has forgotten stay, and are known by this column; empty: they go.
+    With a ``key``, rows that an image no longer contains remain, identified by this column. They
+    have the column ``finished_epoch``, 0 while a row may still change. Without a key they go.
     """
 
     columns: Mapping[str, pa.DataType]
@@ -42,7 +48,10 @@ class Summary(NamedTuple):
 
 
 def changed(summary: Summary, before: Image | None, image: Image) -> bool:
-    """Whether the rows may be others than before: images share what has not changed."""
+    """Return whether the rows may have changed.
+
+    Images share unchanged parts, so identity decides.
+    """
     if before is None or not summary.domains:
         return True
     return any(getattr(before, name) is not getattr(image, name) for name in summary.domains)
@@ -51,6 +60,36 @@ def changed(summary: Summary, before: Image | None, image: Image) -> bool:
 def rows_of(summary: Summary, cluster: str, image: Image) -> list[Row]:
     shared = {"cluster": cluster, "as_of_epoch": image.epoch}
     return [{**shared, **row} for row in summary.rows(image)]
+
+
+class Ended(NamedTuple):
+    """A finished request that left the image at ``epoch``."""
+
+    request: Request
+    epoch: int
+
+
+def ended_requests(delta: Delta) -> list[Ended]:
+    """Return the requests that an epoch removes from the image, as they were when they ended.
+
+    A request may end and leave in one epoch. No image then contains its end.
+    """
+    ended: dict[str, Request] = {}
+    gone: list[str] = []
+    for fact in delta.facts():
+        if isinstance(fact, RequestChanged):
+            ended[fact.request.request_id] = fact.request
+        elif isinstance(fact, RequestForgotten):
+            gone.append(fact.request_id)
+    known = (ended.get(each) or delta.before.request(each) for each in gone)
+    return [Ended(request, delta.epoch.epoch) for request in known if request is not None]
+
+
+def rows_of_ended(cluster: str, ended: Iterable[Ended]) -> list[Row]:
+    """Return the rows of table ``requests`` for requests that left the image."""
+    return [
+        {"cluster": cluster, "as_of_epoch": each.epoch, **_request(each.request)} for each in ended
+    ]
 
 
 def _clusters(image: Image) -> Iterator[Row]:
@@ -117,27 +156,30 @@ def _tables(image: Image) -> Iterator[Row]:
 
 
 def _requests(image: Image) -> Iterator[Row]:
-    for request in image.requests.requests.values():
-        yield {
-            "request_id": request.request_id,
-            "request_kind": str(request.kind),
-            "request_status": str(request.status),
-            "node_id": request.node_id,
-            "keyspace_id": request.keyspace_id,
-            "table_id": request.table_id,
-            "actor": request.actor,
-            "reason": request.reason,
-            "error_text": request.error,
-            "was_cancelled": request.cancelled,
-            "submitted_epoch": request.submitted_epoch,
-            "started_epoch": request.started_epoch,
-            "finished_epoch": request.finished_epoch,
-            "submitted_at": _time(request.submitted_at_ms),
-            "started_at": _time(request.started_at_ms),
-            "finished_at": _time(request.finished_at_ms),
-            "waited_s": _seconds(request.submitted_at_ms, request.started_at_ms),
-            "ran_s": _seconds(_began_ms(request), request.finished_at_ms),
-        }
+    yield from map(_request, image.requests.requests.values())
+
+
+def _request(request: Request) -> Row:
+    return {
+        "request_id": request.request_id,
+        "request_kind": str(request.kind),
+        "request_status": str(request.status),
+        "node_id": request.node_id,
+        "keyspace_id": request.keyspace_id,
+        "table_id": request.table_id,
+        "actor": request.actor,
+        "reason": request.reason,
+        "error_text": request.error,
+        "was_cancelled": request.cancelled,
+        "submitted_epoch": request.submitted_epoch,
+        "started_epoch": request.started_epoch,
+        "finished_epoch": request.finished_epoch,
+        "submitted_at": _time(request.submitted_at_ms),
+        "started_at": _time(request.started_at_ms),
+        "finished_at": _time(request.finished_at_ms),
+        "waited_s": _seconds(request.submitted_at_ms, request.started_at_ms),
+        "ran_s": _seconds(_began_ms(request), request.finished_at_ms),
+    }
 
 
 def _transitions(image: Image) -> Iterator[Row]:
@@ -169,7 +211,7 @@ def _ownership(image: Image) -> Iterator[Row]:
 
 
 def shares(placement: Placement) -> dict[tuple[str, str], tuple[int, float]]:
-    """By node and ``read`` or ``write``: how many ranges, and which part of the ring they are."""
+    """Return the number of ranges and their part of the ring, by node and ``read`` or ``write``."""
     counts, tokens = defaultdict[tuple[str, str], int](int), defaultdict[tuple[str, str], int](int)
     for row in placement.rows:
         width = _width(row.start, row.end)
@@ -185,7 +227,10 @@ def _count(placement: Placement) -> int:
 
 
 def _width(start: int, end: int) -> int:
-    """Tokens in (start, end]; ``MIN_TOKEN`` as an end is the end of the ring."""
+    """Return the number of tokens in (start, end].
+
+    ``MIN_TOKEN`` as an end is the end of the ring.
+    """
     return (-MIN_TOKEN if end == MIN_TOKEN else end) - start
 
 
@@ -198,7 +243,7 @@ def _time(at_ms: int) -> datetime | None:
 
 
 def _seconds(from_ms: int, to_ms: int) -> float | None:
-    """None until both have happened."""
+    """Return the seconds between two times; None until both are set."""
     return (to_ms - from_ms) / 1000 if from_ms and to_ms else None
 
 
@@ -263,7 +308,7 @@ SUMMARIES: Final[dict[str, Summary]] = {
         _tables,
         ("schema", "ring"),
     ),
-    "requests": Summary(
+    REQUESTS: Summary(
         {
             "request_id": _TEXT,
             "request_kind": _TEXT,
@@ -316,3 +361,52 @@ SUMMARIES: Final[dict[str, Summary]] = {
         ("ring",),
     ),
 }
+
+
+# Evenness of placements over nodes: a row for each placement, role and time. Pure.
+
+
+SCHEMA: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("as_of_epoch", pa.int64()),
+        ("placement", pa.string()),
+        ("replica_role", pa.string()),
+        ("node_count", pa.int64()),
+        ("fewest_ranges", pa.int64()),
+        ("most_ranges", pa.int64()),
+        ("least_share", pa.float64()),
+        ("most_share", pa.float64()),
+        ("mean_share", pa.float64()),
+    ]
+)
+"""``replica_role`` is read or write. A share is a part of the ring.
+
+The mean share of a placement is its replication factor divided by its nodes. Normal nodes without
+ranges count as zero.
+"""
+
+
+def rows(cluster: str, image: Image) -> Iterator[dict[str, Any]]:
+    """Yield the spread at the image's epoch. A placement without ranges has no rows."""
+    normal = [n.node_id for n in image.membership.nodes.values() if n.state is NodeState.NORMAL]
+    for name, placement in image.ring.placements.items():
+        found = shares(placement)
+        for role in ("read", "write"):
+            having = {node for node, its_role in found if its_role == role}
+            nodes = sorted(having | set(normal))
+            if not having:
+                continue
+            ranges, parts = zip(*(found.get((node, role), (0, 0.0)) for node in nodes), strict=True)
+            yield {
+                "cluster": cluster,
+                "as_of_epoch": image.epoch,
+                "placement": name,
+                "replica_role": role,
+                "node_count": len(nodes),
+                "fewest_ranges": min(ranges),
+                "most_ranges": max(ranges),
+                "least_share": min(parts),
+                "most_share": max(parts),
+                "mean_share": sum(parts) / len(nodes),
+            }

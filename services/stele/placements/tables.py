@@ -1,4 +1,4 @@
-"""The Delta tables: what their columns are and how they are made.
+"""The Delta tables: their columns and their creation.
 
 ``events`` is the state; all others follow from it.
 """
@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.schema import ArrayType, Field, PrimitiveType
 
-from stele.placements import balance, events, reports, streams
+from stele.placements import events, reports, streams, summaries
 from stele.placements.store import Store, TableMissing
-from stele.placements.summaries import SUMMARIES
+from stele.placements.summaries import REQUESTS, SUMMARIES
 
 EVENTS: Final = "events"
 CURRENT: Final = "placements"
@@ -39,7 +39,7 @@ _RANGE: Final = [
     ("other_shards", pa.list_(pa.int32())),
 ]
 OPTIONAL: Final = (REPORTS, MOVEMENTS, PROGRESS)
-"""Not there as long as no job reads reports, or no job of this build has run."""
+"""Tables that do not exist until a job reads reports, or until a job of this build has run."""
 _PROGRESS: Final = pa.schema(
     [
         ("cluster", pa.string()),
@@ -72,15 +72,17 @@ _MOVEMENTS: Final = pa.schema(
         ("bytes_compared", pa.int64()),
     ]
 )
-"""``from_node`` is null for what nobody said the source of, and ``possible_sources`` are several."""
+"""``from_node`` is null when no report names the source and ``possible_sources`` has several
+nodes.
+"""
 _LATER: Final = ("shards", "other_shards")
-"""Lists that tables made by earlier builds do not have; without them no row has any."""
+"""Lists that tables of earlier builds lack. In such tables no row has a value for them."""
 SCHEMAS: Final = {
     EVENTS: events.SCHEMA,
     CURRENT: pa.schema(_RANGE),
     PAST: pa.schema([*_RANGE, ("to_epoch", pa.int64())]),
     CHANGES: pa.schema([*_RANGE, ("changed_epoch", pa.int64()), ("is_gone", pa.bool_())]),
-    BALANCE: balance.SCHEMA,
+    BALANCE: summaries.SCHEMA,
     STREAMS: streams.SCHEMA,
     REPORTS: reports.SCHEMA,
     MOVEMENTS: _MOVEMENTS,
@@ -88,32 +90,38 @@ SCHEMAS: Final = {
     **{name: summary.schema for name, summary in SUMMARIES.items()},
 }
 APPENDED: Final = (EVENTS, PAST, CHANGES, BALANCE, STREAMS, REPORTS)
-"""Each of their rows is a change; of the others but ``progress`` Delta's change data feed says what changed."""
+"""Tables whose rows are the changes.
+
+For the others except ``progress``, Delta's change data feed has them.
+"""
 PARTITIONS: Final = {CURRENT: ["cluster"]}
 CONFIGURATION: Final = {
     "delta.checkpointInterval": "100",
-    "delta.logRetentionDuration": "interval 1 days",
+    # A consumer of the change feed, or of an older version, needs both the log and the files.
+    "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
+_SHORT_LOG: Final = {"delta.logRetentionDuration": "interval 1 days"}
+"""For ``progress``, which each batch commits and whose changes have no consumers."""
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
 _WITHOUT_FEED: Final = (*APPENDED, PROGRESS)
 COMPACT_TARGET_BYTES: Final = 128 * 1024 * 1024
-COMPACT_TARGETS: Final = {MOVEMENTS: 16 * 1024 * 1024}
-"""Of tables that are written anew in parts: a part of a file rewrites the file."""
+COMPACT_TARGETS: Final = dict.fromkeys((MOVEMENTS, REQUESTS), 16 * 1024 * 1024)
+"""For tables that are rewritten in parts: changing a part of a file rewrites the file."""
 ATTEMPTS: Final = 20
-"""Commits of other processes that one of ours gives way to before it is an error."""
+"""Attempts to commit after other processes before the conflict is an error."""
 
 
 class TableLost(Exception):
-    """A table that was there is gone or was made anew; the next start reads from what there is now."""
+    """A table is gone, or was created again. The next start reads from the present one."""
 
 
 class Conflict(Exception):
-    """Other processes came first again and again."""
+    """Other processes committed first each time."""
 
 
 def open_table(store: Store, name: str) -> DeltaTable:
-    """The table, made when it is missing. Raises DeltaError, OSError."""
+    """Return the table, and create it when it is missing. Raises DeltaError, OSError."""
     if not store.is_there(name):
         try:
             DeltaTable.create(
@@ -121,14 +129,31 @@ def open_table(store: Store, name: str) -> DeltaTable:
                 SCHEMAS[name],
                 mode="ignore",
                 partition_by=PARTITIONS.get(name, []),
-                configuration=CONFIGURATION | ({} if name in _WITHOUT_FEED else _FEED),
+                configuration=_configuration(name),
             )
-        except DeltaError:  # another process makes it at this moment
+        except DeltaError:  # another process may be creating it now
             if not store.is_there(name):
                 raise
     table = store.table(name)
     _add_later_columns(table, name)
+    _update_configuration(table, name)
     return table
+
+
+def _configuration(name: str) -> dict[str, str]:
+    return {
+        **CONFIGURATION,
+        **({} if name in _WITHOUT_FEED else _FEED),
+        **(_SHORT_LOG if name == PROGRESS else {}),
+    }
+
+
+def _update_configuration(table: DeltaTable, name: str) -> None:
+    """Give a table of an earlier build the present retention."""
+    known = table.metadata().configuration
+    changed = {key: value for key, value in _configuration(name).items() if known.get(key) != value}
+    if changed:
+        table.alter.set_table_properties(changed)
 
 
 def _add_later_columns(table: DeltaTable, name: str) -> None:
@@ -139,7 +164,7 @@ def _add_later_columns(table: DeltaTable, name: str) -> None:
 
 
 def existing_table(store: Store, name: str) -> DeltaTable:
-    """A table that was there before. Raises TableLost."""
+    """Return a table that existed before. Raises TableLost."""
     try:
         return store.table(name)
     except TableMissing as error:

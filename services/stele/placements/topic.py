@@ -1,41 +1,49 @@
 """The compacted topic ``placements``: each key's newest row, then a marker of the epoch reached.
 
-Keys are ``<cluster>/<placement>/<start token>``; the marker's is ``<cluster>/epoch``. Values are Avro,
-``PlacementRow`` and ``PlacementsMarker``; a row that is gone leaves a tombstone. Rows and their marker are one
-transaction, so a reader with ``isolation.level`` ``read_committed`` that has met a marker holds the placements
-of exactly that epoch.
+Keys are ``<cluster>/<placement>/<start token>``; the marker's is ``<cluster>/epoch``. Values are
+Avro, ``PlacementRow`` and ``PlacementsMarker``; a deleted row leaves a tombstone. Rows and their
+marker are one transaction. A reader with ``isolation.level`` ``read_committed`` that has read a
+marker therefore holds the placements of exactly that epoch.
 
-The transactional id is the topic's: who opens a writer fences the one before it, ends what that one left
-open, and only then reads where the topic stands. So an older row can never follow a newer marker, whoever
-else still runs; a rule for readers alone would not do, for compaction keeps the last record and not the newest.
+The transactional id belongs to the topic. A process that opens a writer fences the previous one and
+ends its open transaction. Only then it reads the topic's state. An older row can therefore never
+follow a newer marker, whatever other processes run. A rule for readers alone would not suffice,
+because compaction keeps the last record and not the newest.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+import stamina
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from stele.domain.messages import PlacementRow, PlacementsMarker
 from stele.log.brokers import Brokers
 from stele.log.codec import (
     DecodeError,
+    Framing,
     decode_placement_row,
     decode_placements_marker,
     encode_placement_row,
     encode_placements_marker,
 )
+from stele.log.ends import read_topic
 from stele.log.flows import flow_topic
-from stele.log.framing import Framing
-from stele.log.topic import read_topic
 from stele.placements.fold import Held, HeldRows, Key
+from stele.runtime.logs import get_logger
 
 FENCE_TIMEOUT_S: Final = 30.0
 SEND_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_MS: Final = 30_000
-"""How long a writer that died may hold up readers."""
+"""Longest time for which a dead writer's transaction may block readers."""
 POLL_EVERY: Final = 1000
 _ROW_KEY: Final = re.compile(r".+/.+/-?[0-9]{1,20}", re.DOTALL)
 PLAIN: Final = Framing()
@@ -45,10 +53,10 @@ _FENCED: Final = frozenset(
         KafkaError._FENCED,  # noqa: SLF001 - librdkafka's name
         KafkaError.PRODUCER_FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError._FATAL,  # noqa: SLF001 - what each call says after that, and after an answer that broke
+        KafkaError._FATAL,  # noqa: SLF001 - all later calls return it, also after a broken answer
     }
 )
-"""The producer is of no use any more; its place is taken, as a rule by another one."""
+"""Errors after which the producer is unusable. Usually another one has replaced it."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -57,12 +65,12 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class TopicView(msgspec.Struct, frozen=True):
-    """What the topic says: rows by placement and start, of the marker's epoch."""
+    """Content of the topic: rows by placement and start, at the marker's epoch."""
 
     marker: Marker
     rows: dict[Key, PlacementRow]
     unread: frozenset[Key] = frozenset()
-    """Keys whose newest value is of a form that this build does not read."""
+    """Keys whose newest value has a form that this build cannot read."""
 
 
 class WriterFenced(Exception):
@@ -70,14 +78,16 @@ class WriterFenced(Exception):
 
 
 def framing_of(text: str) -> Framing:
-    """By the ids of a registry, as ``STELE_PLACEMENT_SCHEMA_IDS`` has them. Raises ValueError."""
+    """Return the framing for the ids of ``STELE_PLACEMENT_SCHEMA_IDS``. Raises ValueError."""
     return Framing(text, PlacementRow.__name__, PlacementsMarker.__name__)
 
 
 def read_placements(brokers: Brokers, cluster: str, framing: Framing = PLAIN) -> TopicView:
-    """The topic from its beginning to its end. What cannot be read is as if it were not there, such as the JSON
-    of earlier builds, or what is in the other framing: the next publication replaces it. Keys of another form
-    are somebody else's, and nobody's rows.
+    """Read the topic from its beginning to its end.
+
+    Unreadable values count as missing, such as the JSON of earlier builds, or values in the other
+    framing. The next publication replaces them. Keys of another form are from other programs and
+    are ignored.
 
     Raises TimeoutError, KafkaException.
     """
@@ -109,7 +119,7 @@ def _row_key(cluster: str, placement: str, start: int) -> str:
 
 
 def _place_of(cluster: str, key: str) -> Key | None:
-    """The placement and start that a key names; None for a key that no writer of ours sends."""
+    """Return the placement and start of a key; None for a key that no writer of ours sends."""
     if not _ROW_KEY.fullmatch(key):
         return None
     placement, _, start = key.removeprefix(f"{cluster}/").rpartition("/")
@@ -125,7 +135,10 @@ def _marker_of(value: bytes | None, framing: Framing) -> Marker:
 
 
 class TopicWriter:
-    """The one writer of a cluster's topic. Opening fences all others and reads where the topic stands."""
+    """The one writer of a cluster's topic.
+
+    Opening fences all others and then reads the topic's state.
+    """
 
     def __init__(self, brokers: Brokers, cluster: str, framing: Framing = PLAIN) -> None:
         self._cluster = cluster
@@ -140,17 +153,20 @@ class TopicWriter:
                 "log_level": 0,
             }
         )
+        # Fence first, then read. After the fence no older writer can change what is read.
         self._producer.init_transactions(FENCE_TIMEOUT_S)
         self.view: TopicView | None = read_placements(brokers, cluster, framing)
-        """Until the first publication, which brings all of the topic up to date."""
+        """Content of the topic until the first publication, which brings all of it up to date."""
         self.epoch = self.view.marker.epoch
 
     def publish(
         self, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
     ) -> bool:
-        """Send the rows at the keys and the marker; false when the topic has that epoch already.
+        """Send the rows at the keys, and the marker.
 
-        The first time every row that differs is sent. Raises WriterFenced, KafkaException.
+        Return False when the topic has that epoch already.
+
+        The first call sends every row that differs. Raises WriterFenced, KafkaException.
         """
         if marker.epoch < self.epoch or (marker.epoch == self.epoch and self.view is None):
             return False
@@ -165,8 +181,9 @@ class TopicWriter:
         return True
 
     def clear(self) -> int:
-        """Take away all that the topic says, and its marker; gives how many rows that was. Only for a writer
-        that has published nothing. Raises WriterFenced, KafkaException.
+        """Delete all rows of the topic and its marker. Return the number of rows.
+
+        Only for a writer that has not published. Raises WriterFenced, KafkaException.
         """
         assert self.view is not None
         keys = set(self.view.rows) | self.view.unread
@@ -180,8 +197,10 @@ class TopicWriter:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """What is produced inside is one. Another writer's fence is met at any call: librdkafka's threads hear
-        of it in the midst of rows. Raises WriterFenced, KafkaException.
+        """Run one transaction. Raises WriterFenced, KafkaException.
+
+        Any call may report another writer's fence, because librdkafka's threads detect it while
+        rows are sent.
         """
         try:
             self._producer.begin_transaction()
@@ -213,7 +232,7 @@ def _rows_at(
     placements: Mapping[str, HeldRows],
     keys: set[Key] | None,
 ) -> dict[Key, PlacementRow | None]:
-    """The rows at the keys, None for one that is gone; all rows when no keys are given."""
+    """Return the rows at the keys, None for a deleted one; all rows without keys."""
     if keys is None:
         keys = {(name, start) for name, rows in placements.items() for start in rows}
     found: dict[Key, PlacementRow | None] = {}
@@ -246,7 +265,7 @@ def _row_of(cluster: str, marker: Marker, placement: str, held: Held) -> Placeme
 def _differences(
     view: TopicView, rows: dict[Key, PlacementRow | None]
 ) -> dict[Key, PlacementRow | None]:
-    """What must be sent so that the topic, being as in the view, holds these rows."""
+    """Return what must be sent so that the topic, whose content is the view, holds these rows."""
     known = set(view.rows) | view.unread
     gone: dict[Key, PlacementRow | None] = dict.fromkeys(known - set(rows))
     return gone | {key: row for key, row in rows.items() if not _same(view.rows.get(key), row)}
@@ -257,3 +276,196 @@ def _same(one: PlacementRow | None, other: PlacementRow | None) -> bool:
         return one is other
     change = {"epoch": other.epoch, "state_id": other.state_id}
     return msgspec.structs.replace(one, **change) == other
+
+
+# The writers of a fleet's topics.
+#
+# They publish concurrently, because each mostly waits for the brokers.
+
+
+MOST_WRITERS: Final = 512
+"""Limit of open producers; each has threads and connections. The longest idle one is closed.
+
+Opening it again takes a fence and a reading of its topic.
+"""
+
+ATTEMPTS: Final = 8
+"""Attempts of a fenced writer. Two jobs that hand a cluster over fence each other a few times.
+
+A writer that is fenced more often has a permanent rival.
+"""
+LONGEST_WAIT_S: Final = 3.0
+
+
+class Writers:
+    """One writer for each cluster, opened on demand. One thread at a time may use a cluster."""
+
+    def __init__(self, brokers: Brokers, framing: Framing = PLAIN) -> None:
+        self._brokers = brokers
+        self._framing = framing
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, TopicWriter] = OrderedDict()
+
+    def publish(
+        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
+    ) -> None:
+        """Publish as ``TopicWriter.publish`` does.
+
+        A fenced writer is opened again, and reads the other's rows.
+
+        Raises WriterFenced when the other process continues to write, KafkaException.
+        """
+        try:
+            for attempt in stamina.retry_context(
+                on=WriterFenced, attempts=ATTEMPTS, timeout=None, wait_max=LONGEST_WAIT_S
+            ):
+                with attempt:
+                    self._publish(cluster, marker, placements, touched)
+        except WriterFenced as error:
+            raise WriterFenced(
+                f"Several processes write the placements of {cluster}: stop all but one."
+            ) from error
+
+    def _publish(
+        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
+    ) -> None:
+        try:
+            self._writer(cluster).publish(marker, placements, touched)
+        except WriterFenced:
+            self.forget(cluster)
+            raise
+
+    def forget(self, cluster: str) -> None:
+        """Drop the writer. The next publication opens another, which reads the topic's state."""
+        with self._lock:
+            self._open.pop(cluster, None)
+
+    def _writer(self, cluster: str) -> TopicWriter:
+        with self._lock:
+            found = self._open.get(cluster)
+        if found is None:
+            found = TopicWriter(self._brokers, cluster, self._framing)
+        with self._lock:
+            self._open[cluster] = found
+            self._open.move_to_end(cluster)
+            if len(self._open) > MOST_WRITERS:
+                self._open.popitem(last=False)
+        return found
+
+
+# Publishes the content of folds.
+#
+# If a cluster's placement topic cannot be written, only this cluster waits.
+#
+# Its newest rows are kept, and a separate thread retries. Tables and all other clusters continue.
+
+
+TRY_AGAIN_S: Final = 10.0
+"""Interval between attempts.
+
+One may wait for the brokers for a minute, and delays only other retries.
+"""
+LOOK_S: Final = 0.2
+
+log = get_logger(__name__)
+
+
+class _Waiting(msgspec.Struct):
+    """Rows that the topic of a cluster lacks.
+
+    A newer object replaces it, which shows that it is outdated.
+    """
+
+    marker: Marker
+    placements: dict[str, HeldRows]
+
+
+class Publishing:
+    """``published`` is the epoch of each cluster's topic.
+
+    ``stopped`` is why a topic cannot be written.
+
+    Its text includes what to do. One thread at a time may publish a cluster; ``run`` belongs to
+    another thread.
+    """
+
+    def __init__(self, writers: Writers, on_stop: Callable[[str, Exception, str], None]) -> None:
+        self.published: dict[str, int] = {}
+        self.stopped: dict[str, str] = {}
+        self._writers = writers
+        self._on_stop = on_stop
+        self._lock = threading.Condition()
+        self._waiting: dict[str, _Waiting] = {}
+
+    def publish(
+        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
+    ) -> None:
+        """Publish as ``TopicWriter.publish`` does. After a failure ``run`` retries."""
+        if self._leave(cluster, marker, placements):
+            return
+        try:
+            self._writers.publish(cluster, marker, placements, touched)
+        except Exception as error:  # of this cluster alone; the job notices missing brokers
+            self._stop(cluster, marker, placements, error)
+        else:
+            self.published[cluster] = marker.epoch
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Retry until ``is_over`` returns True."""
+        tried_s = time.monotonic()
+        while not is_over():
+            if self._waiting and time.monotonic() - tried_s >= TRY_AGAIN_S:
+                for cluster in sorted(self._waiting):
+                    if not is_over():
+                        self._try_again(cluster)
+                tried_s = time.monotonic()
+            else:
+                with self._lock:
+                    self._lock.wait(LOOK_S)
+
+    def _leave(self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows]) -> bool:
+        """Return whether the cluster waits. If so, its newest rows replace the waiting ones."""
+        with self._lock:
+            waits = cluster in self._waiting
+            if waits:
+                self._waiting[cluster] = _Waiting(marker, _copied(placements))
+            return waits
+
+    def _stop(
+        self,
+        cluster: str,
+        marker: Marker,
+        placements: Mapping[str, HeldRows],
+        error: Exception,
+    ) -> None:
+        why = (
+            f"Cluster {cluster}: its topic of placements stays as it is, since it cannot be written: {error}."
+            f" Its tables continue. It is retried every {TRY_AGAIN_S:g} s: check the topic's settings and"
+            " ACLs, and that no other program writes there."
+        )
+        with self._lock:
+            self._waiting[cluster] = _Waiting(marker, _copied(placements))
+            self.stopped = {**self.stopped, cluster: why}
+        log.error("a topic of placements cannot be written", cluster=cluster, why=why)
+        self._on_stop(cluster, error, why)
+
+    def _try_again(self, cluster: str) -> None:
+        """Publish with a new writer, which sends all rows that the topic lacks."""
+        waiting = self._waiting[cluster]
+        self._writers.forget(cluster)
+        try:
+            self._writers.publish(cluster, waiting.marker, waiting.placements, set())
+        except Exception as error:  # the next attempt may succeed
+            log.info("a topic of placements cannot be written yet", cluster=cluster, why=str(error))
+            return
+        with self._lock:
+            self.published[cluster] = waiting.marker.epoch
+            if self._waiting[cluster] is not waiting:
+                return  # something newer came meanwhile
+            del self._waiting[cluster]
+            self.stopped = {c: why for c, why in self.stopped.items() if c != cluster}
+        log.info("a topic of placements is written again", cluster=cluster)
+
+
+def _copied(placements: Mapping[str, HeldRows]) -> dict[str, HeldRows]:
+    return {name: dict(rows) for name, rows in placements.items()}

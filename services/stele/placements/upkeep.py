@@ -1,7 +1,8 @@
-"""``python -m stele.placements.upkeep ADDRESS``: join small files of many batches, remove what is out of use.
+"""``python -m stele.placements.upkeep ADDRESS``: join small files of many batches, remove unused
+files.
 
-The job starts it beside itself every ten minutes, and once an hour it looks for files to remove; whoever runs
-it elsewhere does no harm.
+The job starts it as a process every ten minutes, and with removal once an hour. Running it
+elsewhere too is harmless.
 """
 
 import subprocess
@@ -25,17 +26,21 @@ from stele.runtime.logs import get_logger
 
 END_S: Final = 5.0
 VACUUM_S: Final = 3600.0
-"""Between two looks for files that are out of use: each lists all files of all tables."""
+"""Interval between removals: each lists all files of all tables."""
 JOIN_ONLY: Final = "--join-only"
 
 log = get_logger(__name__)
 
 
 def upkeep(store: Store, *, removes: bool = True) -> None:
-    """Files that are no part of a table and a week old are removed, whoever left them: those that went, changes
-    for the feed, and what a process wrote that died before its commit. (Delta's own notes of what went are gone
-    with the next checkpoint once they are a week old, so files are looked for in the folder itself.) A writer
-    that comes first wins: what is left undone is done the next time. Raises TableLost, DeltaError, OSError.
+    """Compact each table, and with ``removes`` delete files that are unused and a week old.
+
+    These are replaced files, changes for the feed, and files of a process that died before its
+    commit. Delta's own notes of removed files disappear with the next checkpoint once they are a
+    week old. The folder itself is therefore searched.
+
+    A writer that commits first wins; the rest is done the next time. Raises TableLost, DeltaError,
+    OSError.
     """
     for name in SCHEMAS:
         if name in OPTIONAL and not store.is_there(name):
@@ -48,7 +53,7 @@ def upkeep(store: Store, *, removes: bool = True) -> None:
 
 
 class Upkeep:
-    """A process of its own, one at a time; it ends nothing when it fails."""
+    """Runs the upkeep as a process, one at a time. Its failure ends no other work."""
 
     def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._address = address
@@ -57,7 +62,7 @@ class Upkeep:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Unless the one before still runs."""
+        """Start the process, unless the previous one still runs."""
         if self.running():
             return
         argv = [sys.executable, "-m", "stele.placements.upkeep", self._address]
@@ -68,7 +73,10 @@ class Upkeep:
         self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def running(self) -> bool:
-        """Says once when the last one failed; why stands in its standard error, which is this process's."""
+        """Return whether it runs.
+
+        Logs a failure once; the cause is in the shared standard error.
+        """
         if self._process is None:
             return False
         if self._process.poll() is None:

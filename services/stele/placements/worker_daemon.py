@@ -1,7 +1,7 @@
-"""``python -m stele.placements.worker_daemon`` forks Spark's Python workers, which then have all imported.
+"""``python -m stele.placements.worker_daemon`` forks Spark's Python workers with all imports done.
 
-Spark ends workers that were idle for a minute; the next batch would wait for a second until others have
-imported what they need.
+Spark ends workers that were idle for a minute. Without this, the next batch would wait for a second
+until new workers have imported what they need.
 """
 
 import gc
@@ -11,8 +11,8 @@ from pyspark import daemon
 from stele.placements import events, reports
 
 PRELOADED = (events, reports)
-"""Whose functions the workers run."""
+"""Modules whose functions the workers run."""
 
 if __name__ == "__main__":
-    gc.freeze()  # a worker collects garbage after each batch, among all that was imported
+    gc.freeze()  # a worker collects garbage after each batch, including all imported modules
     daemon.manager()

@@ -1,25 +1,28 @@
-"""The client's library: which replicas a key has, in memory, kept current from the cluster's log.
+"""The client's library: the replicas of each key, in memory, kept current from the cluster's log.
 
     async with http_router(["http://127.0.0.1:8080"]) as router:
         replicas = router.lookup("library", b"book.txt")
 
-It needs neither Spark nor any of the services' servers. ``docs/router.md`` tells how it is used, and what the
-store at the other end has to check.
+It imports neither Spark nor the servers of the services. ``docs/guides/route_requests.md`` describes its use,
+and the checks that a replica must make.
 """
 
-from stele.router.errors import (
+from stele.router.over_http import http_router
+from stele.router.router import (
+    Attempt,
     NotReady,
+    Place,
+    Replicas,
+    Router,
     RouterStopped,
     RoutingError,
     StaleRoute,
     StaleTooLong,
     Unavailable,
     UnknownName,
+    read_quorum,
+    write_quorum,
 )
-from stele.router.over_http import http_router
-from stele.router.quorums import read_quorum, write_quorum
-from stele.router.router import Attempt, Router
-from stele.router.routes import Place, Replicas
 
 __all__ = [
     "Attempt",

@@ -1,61 +1,197 @@
-"""Keeping a router current over HTTP: the state once, then what each epoch changes, as server-sent events.
+"""Keeps a router current over HTTP: the state once, then the changes as server-sent events.
 
-The stream says which epochs came and what they touch; only where one may have moved a key is the difference
-asked for, once for all that came meanwhile. What is not certain to go on from what is known is read anew.
+The stream lists each epoch and the sections that it changes. A diff is requested only if a change
+may have moved a key, and covers all epochs received meanwhile. If the result is not certain to
+continue the known image, the state is read again.
 """
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from functools import partial
+from itertools import count
+from typing import Any, Final, TypeVar
 
 import msgspec
+from immutables import Map
 
+from stele.client import SILENT_S, HistoryFollower, OtherHistoryError, ServiceAwayError
 from stele.domain.addresses import why_no_address
-from stele.domain.image import Image
-from stele.router.events import Change, State, image_of, moved_on, with_diff
+from stele.domain.cluster.model import ClusterImage
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.membership.image import MembershipImage
+from stele.domain.membership.model import Node
+from stele.domain.ring.model import RingImage
+from stele.domain.ring.placement import Placement, apply
+from stele.domain.ring.ranges import RangeReplicas, range_of
+from stele.domain.schema.model import Keyspace, SchemaImage, Table
+from stele.domain.tables import row_json
+from stele.domain.topology.heads import Versions
+from stele.domain.topology.image import TopologyImage
 from stele.router.router import READY_S, Router, kept_current, listed
-from stele.runtime.answers.errors import code_in
-from stele.runtime.transport import FAILURES, HttpTransport, Transport
+from stele.runtime.transport import HttpTransport, Transport
 
-ANSWER_S: Final = 30.0
-SILENT_S: Final = 25.0
-"""A stream is dead when not even its pings come, which are sent every ten seconds."""
-RETRY_S: Final = 0.2
-LONGEST_ANEW_S: Final = 5.0
-"""The whole state is asked for, and may be large: the pause grows up to this while nothing else comes of it."""
+# Responses of metadata-log as images, and the effect of a change on an image: pure functions.
+
+
+Json = dict[str, Any]
+R = TypeVar("R", bound=msgspec.Struct)
+replace = msgspec.structs.replace
+
+ROUTED_BY: Final = frozenset(("topology", "nodes", "keyspaces", "tables", "placements"))
+"""Sections of the state that route a key. A change of other sections only advances the epoch."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of ``/v1/state`` that routing needs."""
+
+    epoch: int
+    state_id: str
+    cluster: str
+    cluster_id: str
+    log_id: str
+    topology: Versions
+    nodes: tuple[Node, ...]
+    keyspaces: tuple[Keyspace, ...]
+    tables: tuple[Table, ...]
+    placements: dict[str, tuple[RangeReplicas, ...]]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of ``/v1/changes``: one epoch, and the sections that it changes."""
+
+    epoch: int
+    state_id: str
+    changes: dict[str, msgspec.Raw]
+
+    @property
+    def routes(self) -> bool:
+        """Return whether the change may have moved a key."""
+        return not ROUTED_BY.isdisjoint(self.changes)
+
+
+def image_of(state: State) -> Image:
+    """Return the image as far as routing needs it. The other domains are empty."""
+    return replace(
+        EMPTY_FOR_FOLLOWERS,
+        epoch=state.epoch,
+        state_id=bytes.fromhex(state.state_id),
+        founding=ClusterImage(
+            name=state.cluster, cluster_id=state.cluster_id, log_id=bytes.fromhex(state.log_id)
+        ),
+        membership=MembershipImage(Map({node.node_id: node for node in state.nodes})),
+        schema=_schema(state.keyspaces, state.tables),
+        ring=RingImage(
+            placements=Map({n: Placement.of(rows) for n, rows in state.placements.items()})
+        ),
+        topology=_topology(EMPTY_FOR_FOLLOWERS.topology, state.topology),
+    )
+
+
+def moved_on(image: Image, change: Change) -> Image:
+    """Return the image at the epoch of a change that moves no key."""
+    return replace(image, epoch=change.epoch, state_id=bytes.fromhex(change.state_id))
+
+
+def with_diff(image: Image, diff: Json, to: Change) -> Image:
+    """Return the image at the epoch ``to``, after applying ``diff`` to ``image``.
+
+    Fields that this build lacks are ignored. A diff of another shape, or one that does not fit,
+    raises any exception.
+    """
+    schema = image.schema
+    keyspaces = _rows({**schema.by_id}, diff["keyspaces"], "keyspace_id", Keyspace)
+    tables = _rows({**schema.tables}, diff["tables"], "table_id", Table)
+    nodes = _rows({**image.membership.nodes}, diff["nodes"], "node_id", Node)
+    versions = {n: getattr(image.topology, n) for n in Versions.__struct_fields__}
+    versions |= {n: change["after"] for n, change in diff["topology"].items()}
+    changed = replace(
+        image,
+        membership=MembershipImage(Map(nodes)),
+        topology=_topology(image.topology, msgspec.convert(versions, Versions)),
+    )
+    if diff["keyspaces"] != _NOTHING or diff["tables"] != _NOTHING:
+        changed = replace(changed, schema=_schema(keyspaces.values(), tables.values()))
+    if diff["placements"]:
+        changed = replace(changed, ring=_ring(image.ring, diff["placements"]))
+    return moved_on(changed, to)
+
+
+_NOTHING: Final[Json] = {"added": [], "removed": [], "changed": []}
+
+
+def _ring(ring: RingImage, diff: Json) -> RingImage:
+    """Return the ring after a diff of the placements.
+
+    A placement without added rows was removed.
+    """
+    placements = ring.placements
+    for name, rows in diff.items():
+        added = msgspec.convert(rows["added"], list[RangeReplicas])
+        removed = msgspec.convert(rows["removed"], list[RangeReplicas])
+        if not added:
+            placements = placements.delete(name)
+        elif name in placements:
+            gone = [range_of(row) for row in removed]
+            placements = placements.set(name, apply(placements[name], gone, added))
+        else:
+            placements = placements.set(name, Placement.of(added))
+    return RingImage(placements=placements)
+
+
+def _rows(known: dict[str, R], diff: Json, key: str, kind: type[R]) -> dict[str, R]:
+    for row in diff["removed"]:
+        del known[row[key]]
+    for row in diff["added"]:
+        known[row[key]] = msgspec.convert(row, kind)
+    for row in diff["changed"]:
+        fields = {name: change["after"] for name, change in row["fields"].items()}
+        known[row[key]] = msgspec.convert({**row_json(known[row[key]]), **fields}, kind)
+    return known
+
+
+def _schema(keyspaces: Iterable[Keyspace], tables: Iterable[Table]) -> SchemaImage:
+    by_id = {keyspace.keyspace_id: keyspace for keyspace in keyspaces}
+    of_tables = {table.table_id: table for table in tables}
+    return SchemaImage(
+        by_id=Map(by_id),
+        ids=Map({keyspace.name: each for each, keyspace in by_id.items()}),
+        tables=Map(of_tables),
+        table_ids=Map(
+            {f"{by_id[t.keyspace_id].name}.{t.name}": each for each, t in of_tables.items()}
+        ),
+    )
+
+
+def _topology(topology: TopologyImage, versions: Versions) -> TopologyImage:
+    return replace(topology, **row_json(versions))
+
+
 LACKS_S: Final = 1.0
-"""Another service is asked when an epoch is waited for, and nothing has come for so long."""
+"""Time without news after which another service is used, while an epoch is awaited; seconds."""
 LINE_BYTES: Final = 8 * 1024 * 1024
-"""An event is one line: with thousands of requests in it, a long one."""
-HTTP_OK: Final = 200
-HTTP_NOT_FOUND: Final = 404
-HTTP_GONE: Final = 410
-OF_AN_EPOCH: Final = "epoch_"
-"""Codes of a 404 that begin so say that an epoch is not there: not yet, or not any more."""
-SHOWN: Final = 300
-"""Of what was answered, in letters."""
+"""Longest line of a stream, in bytes.
 
-
-class _Anew(Exception):
-    """What is known does not lead to what the service has: the whole state is read again."""
-
-
-class _Away(Exception):
-    """The service does not give what is asked for: another one may."""
+An event is one line, and long if it contains thousands of requests.
+"""
 
 
 @asynccontextmanager
 async def http_router(
     urls: str | Sequence[str], ready_s: float = READY_S, transport: Transport | None = None
 ) -> AsyncIterator[Router]:
-    """A router that follows metadata-log at the first of ``urls`` that answers, inside the block.
+    """Run a router inside the block that follows metadata-log.
 
-    A string has them with commas between, as ``STELE_METADATA_LOG_URLS`` does. ``transport`` is closed at the
-    end; without one there is one of real connections.
+    It uses the first of ``urls`` that answers.
 
-    Raises NotReady when nothing was read within ``ready_s`` seconds, and ValueError for what is no address.
+    A string contains addresses separated by commas, as ``STELE_METADATA_LOG_URLS`` does.
+    ``transport`` is closed at the end. The default one opens real connections.
+
+    Raises NotReady when no state was read within ``ready_s`` seconds, and ValueError for an invalid
+    address.
     """
     addresses = listed(urls)
     if not addresses:
@@ -73,145 +209,99 @@ async def http_router(
         await http.close()
 
 
-class _Source:
+class _Source(HistoryFollower):
+    """Keeps the router's image current from one metadata-log at a time."""
+
     def __init__(self, router: Router, http: Transport, urls: Sequence[str]) -> None:
+        super().__init__(http, urls, self._note, LINE_BYTES)
         self._router = router
-        self._http = http
-        self._urls = [url.rstrip("/") for url in urls]
         self._newest: Change | None = None
         self._routes = False
         self._came = asyncio.Event()
-        self._pause_s = RETRY_S
         router.on_awaited = self._came.set
 
-    async def run(self) -> None:
-        known, turn = False, 0
-        while True:
-            url, was_known = self._urls[turn % len(self._urls)], known
-            pause_s = RETRY_S
-            try:
-                if not known:
-                    self._take(await self._state(url))
-                known = True
-                await self._follow(url, self._router.image)
-            except _Anew as error:
-                known, pause_s, self._router.trouble = False, self._anew_s(), f"{url}: {error}"
-                turn += not was_known  # what it gave just now does not lead on either
-            except _Away as error:
-                self._router.trouble = f"{url}: {error}"
-                turn += 1
-            except FAILURES as error:
-                self._router.trouble = f"{url} does not answer: {str(error) or repr(error)}"
-                turn += 1
-            except Exception as error:  # whatever is answered, it does not end the router
-                known, pause_s = False, self._anew_s()
-                self._router.trouble = f"{url} is not understood: {error!r}"
-                turn += 1
-            await asyncio.sleep(pause_s)
-
-    def _anew_s(self) -> float:
-        """How long to wait before the state is read again."""
-        pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, LONGEST_ANEW_S)
-        return pause_s
+    def _note(self, trouble: str) -> None:
+        self._router.trouble = trouble
 
     def _take(self, image: Image) -> None:
         self._router.take(image)
         self._router.trouble = ""
 
-    async def _state(self, url: str) -> Image:
-        body = await self._get(url, "/v1/state", {"level": "barrier"})
+    async def read_state(self, url: str) -> None:
+        body = await self.get(url, "/v1/state", {"level": "barrier"})
         image = await asyncio.to_thread(lambda: image_of(msgspec.json.decode(body, type=State)))
         why = self._router.refuses(image)
         if why:
-            raise _Anew(why)
-        return image
+            raise OtherHistoryError(why)
+        self._take(image)
 
-    async def _follow(self, url: str, image: Image) -> None:
-        """For as long as it gives what comes. Raises _Anew, _Away, and what the connection raises."""
+    async def follow(self, url: str) -> None:
         self._take_newest()
-        reading = asyncio.create_task(self._read(url, image))
-        reading.add_done_callback(self._ended)
-        lacks = _Lacks(self._router)
-        try:
+        image, lacks = self._router.image, _Lacks(self._router)
+        on_event = partial(self._on_event, count(image.epoch + 1))
+        async with self.reading(url, "/v1/changes", image, on_event) as reading:
+            reading.add_done_callback(self._ended)
             while True:
+                # Clear before taking: an event that arrives later sets it again and is not lost.
                 self._came.clear()
                 to, routes = self._take_newest()
                 if to is not None:
                     image = await self._at(url, image, to) if routes else moved_on(image, to)
-                    self._pause_s = RETRY_S
+                    self.note_progress()
                     self._take(image)
                 elif reading.done():
                     reading.result()
-                    raise _Away("its stream has ended")
+                    raise ServiceAwayError("its stream has ended")
                 else:
                     await lacks.wait(self._came)
-        finally:
-            reading.cancel()
-            await asyncio.wait({reading})
+
+    def _on_event(self, following: Iterator[int], data: bytes) -> None:
+        """Store the newest event for ``follow``.
+
+        ``_routes`` becomes true if any event since the last one taken may have moved a key.
+        """
+        change, due = msgspec.json.decode(data, type=Change), next(following)
+        # A missing epoch could hide a moved key (I9).
+        if change.epoch != due:
+            raise OtherHistoryError(f"epoch {change.epoch} came where {due} was to come")
+        self._newest, self._routes = change, self._routes or change.routes
+        self._came.set()
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Its error is raised where it counts."""
+        """Mark the task's error as retrieved and wake ``follow``, which raises it."""
         if not reading.cancelled():
             reading.exception()
         self._came.set()
 
     def _take_newest(self) -> tuple[Change | None, bool]:
         taken = self._newest, self._routes
+        # Both at once: the flag covers all events up to the newest one.
         self._newest, self._routes = None, False
         return taken
 
     async def _at(self, url: str, image: Image, to: Change) -> Image:
-        body = await self._get(url, "/v1/diff", {"from": image.epoch, "to": to.epoch})
+        body = await self.get(url, "/v1/diff", {"from": image.epoch, "to": to.epoch})
         try:
             return with_diff(image, msgspec.json.decode(body), to)
-        except Exception as error:  # of whatever shape it is
-            raise _Anew(f"the difference to epoch {to.epoch} does not fit: {error!r}") from error
-
-    async def _read(self, url: str, image: Image) -> None:
-        """Note the newest event, and whether any since the last look may have moved a key."""
-        following, lines, said = image.epoch + 1, _Lines(), bytearray()
-
-        def take(status: int, piece: bytes) -> None:
-            nonlocal following
-            if status != HTTP_OK:
-                said.extend(piece)
-                return
-            self._router.trouble = ""
-            for line in lines.of(piece):
-                if not line.startswith(b"data:"):
-                    continue
-                change = msgspec.json.decode(line[5:], type=Change)
-                if change.epoch != following:
-                    raise _Anew(f"epoch {change.epoch} came where {following} was to come")
-                following += 1
-                self._newest, self._routes = change, self._routes or change.routes
-                self._came.set()
-
-        headers = {"accept": "text/event-stream", "last-event-id": str(image.epoch)}
-        params = {"state_id": image.state_id.hex(), "log_id": image.log_id.hex()}
-        status = await self._http.ask(f"{url}/v1/changes", take, None, params, headers)
-        _check("/v1/changes", status, said)
-
-    async def _get(self, url: str, path: str, params: dict[str, object]) -> bytes:
-        asked, body = {name: str(value) for name, value in params.items()}, bytearray()
-        status = await self._http.ask(
-            url + path, lambda _, piece: body.extend(piece), ANSWER_S, asked
-        )
-        _check(path, status, body)
-        return bytes(body)
+        except Exception as error:  # of any shape
+            raise OtherHistoryError(
+                f"the difference to epoch {to.epoch} does not fit: {error!r}"
+            ) from error
 
 
 class _Lacks:
-    """Whether somebody waits for an epoch that the service does not give, though its stream is held."""
+    """Detects that an awaited epoch does not arrive, although the service's stream is open."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._since: tuple[int, float] = 0, 0.0
-        """At which epoch the router was when it began to wait, and when that was."""
+        """The router's epoch when the wait began, and the loop time of that moment."""
 
     async def wait(self, came: asyncio.Event) -> None:
-        """Until something has come. Raises _Away where another service may have what is waited for."""
+        """Wait until an event arrives.
+
+        Raises ServiceAwayError when another service may have the awaited epoch.
+        """
         router, now_s = self._router, asyncio.get_running_loop().time()
         if router.awaited <= router.epoch:
             self._since = 0, 0.0
@@ -224,32 +314,6 @@ class _Lacks:
                 await came.wait()
                 return
         if router.awaited > router.epoch:
-            raise _Away(f"it has not given epoch {router.awaited}, which a request waits for")
-
-
-class _Lines:
-    """Whole lines, out of pieces as they come."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def of(self, piece: bytes) -> Iterator[bytes]:
-        """Those that this piece ends. Raises _Anew for one that is too long."""
-        self._rest += piece
-        if b"\n" in piece:
-            *lines, self._rest = self._rest.split(b"\n")
-            yield from map(bytes, lines)
-        if len(self._rest) > LINE_BYTES:
-            raise _Anew(f"an event has more than {LINE_BYTES} bytes")
-
-
-def _check(path: str, status: int, body: bytearray) -> None:
-    """What is asked for is not in the history of this log (410, and 404 for an epoch): _Anew. All else is no
-    answer of a metadata-log that is well: _Away.
-    """
-    if status == HTTP_OK:
-        return
-    text = f"{path} answers {status}: {body[:SHOWN].decode(errors='replace')}"
-    if status == HTTP_GONE or (status == HTTP_NOT_FOUND and code_in(body).startswith(OF_AN_EPOCH)):
-        raise _Anew(text)
-    raise _Away(text)
+            raise ServiceAwayError(
+                f"it has not given epoch {router.awaited}, which a request waits for"
+            )

@@ -1,7 +1,10 @@
-"""Keeping a router current from the log itself, as nodes do: the newest of all ways, and it needs no service.
+"""Keeps a router current from the log itself, as nodes do.
 
-Where the topic was truncated it begins with a catch-up replica's snapshot; when the log was recovered, it
-begins anew. No image counts before the log was read to its end: until then the one before it does.
+This has the least delay and needs no service.
+
+If the topic was truncated, reading starts with a snapshot of a catch-up replica. If the log was
+recovered, reading starts again. A new image counts only after the log was read to its end. Until
+then the former image counts.
 """
 
 import asyncio
@@ -24,13 +27,23 @@ from stele.router.router import READY_S, Router, kept_current, listed
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
 
+__all__ = ["kafka_router"]
+
 RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 30.0
-"""Each try reads the log: the pause grows up to this where it is not read to its end."""
+"""Longest pause between attempts, in seconds.
+
+Each attempt reads the log, so pauses grow until one reaches its end.
+"""
 END_S: Final = 15.0
-"""One wait for the log's end; a long log takes several, each tells how far it is. A look takes 10 s at most."""
+"""Limit of one wait for the log's end, in seconds.
+
+A long log takes several, and each reports the progress.
+
+A look at the broker takes at most 10 s.
+"""
 TROUBLE_EVERY_S: Final = 1.0
-"""How often it is looked whether the reader is in trouble."""
+"""Interval for checking whether the reader has a problem, in seconds."""
 
 
 @asynccontextmanager
@@ -40,9 +53,10 @@ async def kafka_router(
     catch_up_urls: str | Sequence[str] = (),
     ready_s: float = READY_S,
 ) -> AsyncIterator[Router]:
-    """A router that reads the log of ``cluster`` inside the block; ``catch_up_urls`` as for ``http_router``.
+    """Run a router that reads the log of ``cluster`` inside the block.
 
-    Raises NotReady when the log was not read to its end within ``ready_s`` seconds.
+    ``catch_up_urls`` has the form of ``urls`` in ``http_router``. Raises NotReady when the log was
+    not read to its end within ``ready_s`` seconds.
     """
     urls = listed(catch_up_urls)
     reads = log_router(
@@ -63,8 +77,10 @@ async def log_router(
     ready_s: float = READY_S,
     supported: Set[str] = KNOWN_FEATURES,
 ) -> AsyncIterator[Router]:
-    """As ``kafka_router``, by other ways to the log and to its replicas, which are opened, and closed, as often
-    as reading begins anew. ``supported`` are the features that it can read.
+    """Like ``kafka_router``, with other means to open the log and the catch-up replicas.
+
+    They are opened and closed each time that reading starts again. ``supported`` are the features
+    that the reader has.
     """
     router = Router()
     following = _follow(router, open_log, open_catch_up, cluster, supported)
@@ -79,7 +95,10 @@ async def _follow(
     cluster: str,
     supported: Set[str],
 ) -> None:
-    """For ever: what the reader meets is the router's trouble, and it begins anew."""
+    """Read the log until cancelled.
+
+    An error becomes the router's ``trouble``, and reading starts again.
+    """
     pause_s, router.trouble = RETRY_S, "the log is being read"
     while True:
         try:
@@ -96,7 +115,7 @@ async def _follow(
                 await _read_to_the_end(router, follower)
                 pause_s = RETRY_S
                 await _go_on(router, follower)
-        except Exception as error:  # whatever it is, look-ups go by what is known
+        except Exception as error:  # look-ups continue with the known image
             router.trouble = str(error) or repr(error)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_RETRY_S)
@@ -111,8 +130,10 @@ async def _ends(router: Router, epochs: EpochsLog) -> Ends:
 
 
 async def _read_to_the_end(router: Router, follower: LogFollower) -> None:
-    """However long it takes: the router keeps what it knows until then, since all before is the past. Raises
-    the reader's failure.
+    """Wait until the log was read to its end, however long that takes.
+
+    The router keeps its image until then, because everything before the end is the past. Raises the
+    reader's failure.
     """
     while True:
         try:
@@ -127,7 +148,7 @@ async def _read_to_the_end(router: Router, follower: LogFollower) -> None:
 
 
 async def _go_on(router: Router, follower: LogFollower) -> None:
-    """Each epoch as it comes. Raises the reader's failure."""
+    """Pass each new image to the router. Raises the reader's failure."""
 
     def take(image: Image) -> None:
         if not router.refuses(image):

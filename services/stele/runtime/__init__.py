@@ -1,1 +1,1 @@
-"""What every service's shell shares: settings, logs, HTTP, topics, start and stop."""
+"""The shared shell of every service: settings, logs, HTTP, topics, start and stop."""

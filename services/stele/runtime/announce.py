@@ -1,4 +1,7 @@
-"""What a service tells the cluster of itself: its release, and the features that it supports (seed 004).
+"""Announce a service to the cluster: its release, and the features that it supports.
+
+Source: ScyllaDB, pull request #15196, "Cluster features on raft: new procedure for joining group
+0".
 
 async with announced("coordinator", settings, lambda: follower.image, lambda: caught_up): ...
 """
@@ -16,7 +19,7 @@ from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.requests.not_taken import horizon_of, moved_on
-from stele.domain.services.facts import Service
+from stele.domain.services.model import Service
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
 from stele.runtime.build import THIS_BUILD, Build
@@ -25,18 +28,24 @@ from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ServiceSettings
 
 LOOK_S: Final = 0.5
-"""Between two looks whether the log still tells of this process."""
+"""Interval for checking that the log still lists this process, in seconds."""
 LAST_PAUSE_S: Final = 30.0
-"""Between two tries, in the end: a thousand processes must not fill a log that is away or full."""
+"""Longest pause between two attempts.
+
+A thousand processes must not flood a log that is unavailable or full.
+"""
 FIRST_AGAIN_S: Final = 1.0
 LAST_AGAIN_S: Final = 60.0
-"""After what is said against the log, and doubled each time: two processes under one id, which say it in turn,
-make 1,440 records a day each in the end.
+"""Longest pause after correcting the log; pauses double.
+
+Two processes with one id correct each other in turn.
+
+With this pause each of them appends 1,440 records a day.
 """
 SUBMIT_TIMEOUT_S: Final = 10.0
 
 ANOTHER: Final = (
-    "If this goes on, another process runs under this id: give each a STELE_INSTANCE_ID of its own."
+    "If this persists, another process has the same id: give each a different STELE_INSTANCE_ID."
 )
 
 log = get_logger(__name__)
@@ -50,10 +59,10 @@ async def announced(
     is_read: Callable[[], bool],
     build: Build = THIS_BUILD,
 ) -> AsyncIterator[None]:
-    """Inside the block the log is told of service ``name`` once ``is_read``, and again where it was forgotten
-    or the log says what it is not.
+    """Keep service ``name`` announced in the log inside the block, once ``is_read`` returns True.
 
-    Nothing waits for it: a reader that lacks a feature stops where that is enabled, announced or not.
+    It is announced again when the log has forgotten it or differs from it. No work waits for the
+    announcement. A reader that lacks a feature stops where that is enabled, announced or not.
     """
     own = own_service(name, settings.instance_id, build)
     telling = Telling(own, settings.brokers, settings.cluster)
@@ -67,12 +76,14 @@ async def announced(
 
 
 class Announcer:
-    """Tells one cluster of one process, under one id until it is known what became of that."""
+    """Announces one process to one cluster, under one request id until the outcome is known."""
 
     def __init__(
         self, make: Callable[[bytes | None, int], Envelope], brokers: Brokers, cluster: str
     ) -> None:
-        """``make``: an announcement under a new id, by the newest state id that is known, behind a horizon."""
+        """``make`` returns an announcement under a new id, given the newest known state id and a
+        horizon.
+        """
         self._make = make
         self._brokers = brokers
         self._cluster = cluster
@@ -80,8 +91,9 @@ class Announcer:
         self._horizon_ms = -1
 
     async def say(self, state_id: bytes | None = None) -> int | None:
-        """The epoch that took it; None when it is to be said again. What went wrong is logged. ``state_id`` is
-        the newest that this process has read.
+        """Return the epoch of the announcement; None when it must be repeated. Failures are logged.
+
+        ``state_id`` is the newest that this process has read.
         """
         while True:
             envelope, self._asked = self._asked or self._make(state_id, self._horizon_ms), None
@@ -93,17 +105,17 @@ class Announcer:
                 if not moved_on(self._horizon_ms, before_ms):
                     return None
             except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
-                self._asked = envelope  # it may be decided yet
+                self._asked = envelope  # it may still be decided, so keep the id
                 log.warning("the metadata log has not answered yet", why=str(error))
                 return None
 
     def is_known(self) -> None:
-        """The log tells of this process: what is said next is a new announcement."""
+        """Record that the log lists this process. The next ``say`` sends a new announcement."""
         self._asked = None
 
 
 def announcement(own: Service, state_id: bytes | None = None, horizon_ms: int = -1) -> Envelope:
-    """What is sent, again and again under one id, until it is known what became of it."""
+    """Return the announcement. It is repeated under one id until its outcome is known."""
     return Envelope(
         request_id=new_request_id(state_id, horizon_ms),
         command=AnnounceService(
@@ -117,7 +129,7 @@ def announcement(own: Service, state_id: bytes | None = None, horizon_ms: int = 
 
 
 async def announce(envelope: Envelope, brokers: Brokers, cluster: str) -> int | None:
-    """The epoch that took it; None when it was refused, which is logged.
+    """Send an announcement. Return its epoch; None when it was refused, which is logged.
 
     Raises TimeoutError, KafkaException, NotTakenError.
     """
@@ -144,7 +156,7 @@ def actor_of(own: Service) -> str:
 
 
 def own_service(name: str, instance_id: str, build: Build = THIS_BUILD) -> Service:
-    """What this process is, by its code."""
+    """Return the row of this process, as its code defines it."""
     return Service(
         service_id=f"{name}/{instance_id}",
         supported_features=tuple(sorted(build.features)),
@@ -153,7 +165,7 @@ def own_service(name: str, instance_id: str, build: Build = THIS_BUILD) -> Servi
 
 
 def growing_pauses() -> Iterator[float]:
-    """Seconds after each time that one process says something against the log."""
+    """Yield the pauses in seconds after successive corrections of the log by one process."""
     pause_s = FIRST_AGAIN_S
     while True:
         yield pause_s
@@ -161,27 +173,27 @@ def growing_pauses() -> Iterator[float]:
 
 
 class Telling:
-    """One process tells one cluster what it is: once, and again where the log has forgotten it or says
-    something else of it.
+    """Keeps one process announced in one cluster: once, and again when the log's row is missing
+    or differs.
     """
 
     def __init__(self, own: Service, brokers: Brokers, cluster: str) -> None:
         self._own = own
         self._announcer = Announcer(partial(announcement, own), brokers, cluster)
         self._said: int | None = None
-        """The epoch in which the log told of this process."""
+        """The epoch in which the log last listed this process."""
         self._pause_s = LOOK_S
         self._pauses = growing_pauses()
 
     async def look(self, now: Image, *, is_read: bool) -> float:
-        """Say it if need be; the seconds until the next look."""
+        """Announce the process if necessary. Return the seconds until the next look."""
         own, said = self._own, self._said
         known = now.services.services.get(own.service_id)
         if known == own:
             self._announcer.is_known()
             self._said, self._pause_s = now.epoch, LOOK_S
         elif not takes_from(now.commits, actor_of(own)):
-            self._pause_s = LOOK_S  # it says so once the log is thawed
+            self._pause_s = LOOK_S  # it is announced once the log is thawed
         elif not is_read or not now.cluster or (said is not None and now.epoch < said):
             pass
         elif said is None or known is None:
@@ -196,7 +208,10 @@ class Telling:
         self._said = await self._announcer.say(state_id) or self._said
 
     async def _contradict(self, known: Service, state_id: bytes) -> None:
-        """What an earlier process of the service said came to the log late, or another runs under its id."""
+        """Announce again although the log has another row for this service.
+
+        An earlier process's announcement came late, or another process runs under the same id.
+        """
         own = self._own
         log.warning(
             "the log says something else of this service, which announces itself again",

@@ -1,4 +1,4 @@
-"""What a process is by its code, and tells the cluster of itself: its release and its features (seed 004)."""
+"""The build of a process: its release, and the features that it supports and announces."""
 
 from collections.abc import Set
 from importlib.metadata import version as installed_version
@@ -10,7 +10,10 @@ from stele.domain.registry import KNOWN_FEATURES
 
 
 class Build(msgspec.Struct, frozen=True):
-    """``features`` are the semantics, beyond the first, that it can fold, and forms of messages it can read."""
+    """Release and features.
+
+    ``features`` are the semantics it folds beyond the first, and message forms it reads.
+    """
 
     release: str
     features: Set[str]

@@ -1,6 +1,8 @@
-"""Who may change something by HTTP: callers by the tokens in a file, and what each of them may ask for.
+"""Authentication of changes over HTTP: callers by the tokens in a file, and the commands each
+may send.
 
-Services and nodes send their commands by Kafka, where the brokers know who they are. Reads ask nobody.
+Services and nodes send their commands through Kafka, where the brokers authenticate them. Reads
+need no token.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from typing import Final, NamedTuple
 from stele.domain.commands import COMMANDS
 from stele.domain.names import BALANCER, COORDINATOR
 from stele.runtime.answers.errors import LASTING
-from stele.runtime.http_errors import ErrorCode, HttpError
+from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError, ServiceSettings
 from stele.runtime.tokens import digest_of
 
 MAX_NAME_CHARS: Final = 256
 MAX_BYTES: Final = 1 << 20
-"""Of the file, which is read in the event loop: ten thousand lines, 0.3 s."""
+"""Largest file. It is read in the event loop: ten thousand lines take 0.3 s."""
 LOOK_S: Final = 1.0
-"""A file that has changed counts so long after that at the latest."""
+"""A change of the file takes effect after at most this time."""
 RECOVER: Final = "recover"
-"""Stands among commands for a recovery of the log, which catch-up is asked for."""
+"""Pseudo-command for a recovery of the log, which is requested from catch-up."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _NAMES: Final = frozenset(str(each.__struct_config__.tag) for each in COMMANDS)
 _OF_SERVICES: Final = frozenset(
@@ -38,25 +40,28 @@ log = get_logger(__name__)
 
 
 class Caller(NamedTuple):
-    """Who asks, and which commands he may send, by their names; ``RECOVER`` among them."""
+    """A caller and the names of the commands that it may send, perhaps with ``RECOVER``."""
 
     name: str
     may: frozenset[str]
 
     def check(self, what: str) -> None:
-        """Raises HttpError where ``what`` is not for this caller."""
+        """Raise HttpError when the caller may not send ``what``."""
         if what not in self.may:
             log.warning("a caller may not ask for this", caller=self.name, command=what)
             raise HttpError(
                 403,
                 "not_allowed",
                 f"'{self.name}' may not ask for {what}.",
-                hint="Whoever keeps the file of callers can name it in the line of this one.",
+                hint="An operator can add it to this caller's line in the file of callers.",
                 details={"caller": self.name, "command": what},
             )
 
     def actor(self, claimed: str) -> str:
-        """Who is written into the log. Raises HttpError for another name than the caller's."""
+        """Return the actor for the log.
+
+        Raises HttpError when ``claimed`` is not the caller's name.
+        """
         if claimed and claimed != self.name:
             raise HttpError(
                 403,
@@ -69,10 +74,13 @@ class Caller(NamedTuple):
 
 
 class Callers:
-    """Those in a file, which is read again once it has changed. One that cannot be read lets nobody in."""
+    """The callers in a file, which is read again after a change.
+
+    While it is unreadable, all are refused.
+    """
 
     def __init__(self, file: Path, now: Callable[[], float] | None = None) -> None:
-        """Raises ValueError, OSError."""
+        """Read the file. Raises ValueError, OSError."""
         self._file = file
         self._now = now or time.monotonic
         self._seen = _mark(file)
@@ -81,13 +89,12 @@ class Callers:
         self._look_s = self._now() + LOOK_S
 
     def who(self, authorization: str) -> Caller:
-        """Whose token the header holds. Raises HttpError."""
-        self._read_again()
-        if self._problem:
+        """Return the caller whose token the header holds. Raises HttpError."""
+        if trouble := self.trouble():
             raise HttpError(
                 503,
                 ErrorCode.UNAVAILABLE,
-                f"Nobody is let in: {self._problem}",
+                trouble,
                 hint="Correct the file: it counts a second later.",
                 details={LASTING: True},
             )
@@ -101,14 +108,14 @@ class Callers:
             found = self._known.get(digest_of(token.strip()))
             if found is not None:
                 return found
-            why = "Nobody here has this token."
+            why = "The token is unknown here."
             hint = "Was it withdrawn, or is it of another cluster? `stele token` makes a new one."
         raise HttpError(401, "token_needed", why, hint=hint, headers=_CHALLENGE)
 
     def trouble(self) -> str:
-        """Why nobody is let in; empty: who is in the file is."""
+        """Return why all callers are refused; empty when the file's callers are accepted."""
         self._read_again()
-        return self._problem and f"Nobody is let in by HTTP: {self._problem}"
+        return self._problem and f"All requests are rejected: {self._problem}"
 
     def _read_again(self) -> None:
         if self._now() < self._look_s:
@@ -123,6 +130,7 @@ class Callers:
             problem = f"{self._file} cannot be read ({_plain(error)})."
             if problem != self._problem:
                 log.error("callers cannot be read", problem=problem)
+            # Fail closed: with an unreadable file the old callers no longer count.
             self._problem = problem
         else:
             self._seen, self._problem = seen, ""
@@ -130,7 +138,10 @@ class Callers:
 
 
 def callers_of(settings: ServiceSettings) -> Callers | None:
-    """None: changes by HTTP ask nobody who he is. Raises ConfigurationError."""
+    """Return the callers; None when changes over HTTP are not authenticated.
+
+    Raises ConfigurationError.
+    """
     file = settings.http_callers_file
     try:
         return Callers(Path(file)) if file else None
@@ -141,13 +152,15 @@ def callers_of(settings: ServiceSettings) -> Callers | None:
 
 
 def read_callers(text: str) -> dict[bytes, Caller]:
-    """Callers by the hashes of their tokens. Raises ValueError, which names the line and none of its words:
-    everybody is told, and somebody may have written a token there.
+    """Parse callers by the hashes of their tokens.
 
-    A line is a name, the SHA-256 of the token in hex, and where a caller may not send all commands of people
-    and recover the log, the names of those that he may, separated by commas. A name may have several tokens.
-    What is behind ``#`` is left out. The last line ends as the others do: of one that is half written a
-    caller may do more.
+    A line is a name and the SHA-256 of the token in hex. A third word limits the caller: the names
+    of its commands, separated by commas. Without it a caller may send all commands of people and
+    recover the log. A name may have several tokens. Text after ``#`` is ignored. The last line must
+    end with a newline too: a caller in a half-written line might be allowed more.
+
+    Raises ValueError with the number of the line but none of its words. The message is public, and
+    a line may contain a token by mistake.
     """
     *lines, rest = text.split("\n")
     if rest:
@@ -160,7 +173,7 @@ def read_callers(text: str) -> dict[bytes, Caller]:
         try:
             digest, caller = _read_line(words)
             if digest in found:
-                raise ValueError("its token stands in a line before it")
+                raise ValueError("an earlier line has the same token")
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
         found[digest] = caller
@@ -170,7 +183,10 @@ def read_callers(text: str) -> dict[bytes, Caller]:
 
 
 def line_of(name: str, token: str, may: tuple[str, ...] = ()) -> str:
-    """The line of a caller, as ``read_callers`` takes it, without its end. Raises ValueError."""
+    """Return the line of a caller in the format of ``read_callers``, without its newline.
+
+    Raises ValueError.
+    """
     unknown = sorted({*may} - _NAMES - {RECOVER})
     if unknown:
         raise ValueError(f"there is no command {unknown[0] or 'without a name'}")
@@ -180,7 +196,7 @@ def line_of(name: str, token: str, may: tuple[str, ...] = ()) -> str:
 
 
 def _read_line(words: list[str]) -> tuple[bytes, Caller]:
-    """Raises ValueError."""
+    """Parse the words of a line. Raises ValueError."""
     if len(words) not in (2, 3):
         raise ValueError("write a name, the SHA-256 of its token, and commands separated by commas")
     name, digest = words[:2]
@@ -204,8 +220,9 @@ def _read_line(words: list[str]) -> tuple[bytes, Caller]:
 
 
 def _mark(file: Path) -> tuple[int, int, int, int, int]:
-    """Differs once the file was written or another one stands in its place, whatever times they are given.
-    Raises OSError; ValueError for what would hold up who reads it.
+    """Return a value that differs after the file was written or replaced, whatever its timestamps.
+
+    Raises OSError, and ValueError for a file whose reading would block.
     """
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -216,7 +233,7 @@ def _mark(file: Path) -> tuple[int, int, int, int, int]:
 
 
 def _text(file: Path) -> str:
-    """With the ends of lines that it has. Raises OSError, ValueError."""
+    """Return the text with its original line ends. Raises OSError, ValueError."""
     return file.read_bytes().decode("utf-8")
 
 

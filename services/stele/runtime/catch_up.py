@@ -1,8 +1,10 @@
-"""Asking the catch-up replicas: where to begin, snapshots, and epochs that the topic does not hold any more.
+"""Client of the catch-up replicas: where to begin, snapshots, and epochs that left the topic.
 
-All replicas are asked at once, and the one that answers first is the nearest. A replica that lacks something
-says so, and the next one is asked; what was cut off goes on at the byte where it was.
+Requests go to all replicas at once, and the first to answer counts as the nearest. When one lacks
+something, the next one gets the request. A download that is cut off resumes at the same byte.
 """
+
+from __future__ import annotations
 
 import asyncio
 import io
@@ -15,12 +17,20 @@ import msgspec
 
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.archive import with_places
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived, from_container
+from stele.log.archive.container import (
+    Archived,
+    DamagedFileError,
+    NotArchivedError,
+    Span,
+    from_container,
+    joined,
+)
 from stele.log.archive.snapshots import start_of
-from stele.log.archive.spans import NotArchivedError
+from stele.log.archive_store.layout import Shot
+from stele.log.archive_store.source import About, Size, SourceFile
 from stele.log.chain import RECENT
-from stele.log.start import Start
+from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Start
+from stele.log.history import EpochNotFoundError, Winner
 from stele.runtime.answers.catch_up import (
     ArchiveAnswer,
     CheckAnswer,
@@ -30,12 +40,14 @@ from stele.runtime.answers.catch_up import (
 )
 from stele.runtime.http_tls import certificate_refused
 from stele.runtime.logs import get_logger
-from stele.runtime.transport import FAILURES, SILENT_S, HttpTransport, OnPiece, Transport
+from stele.runtime.transport import FAILURES, SILENT_S, HttpTransport, Transport, answer_of
 
 ANSWER_S: Final = 5.0
-"""For an answer without files."""
+"""Timeout of an answer without files, in seconds."""
 GRACE_S: Final = 0.05
-"""After the first answer others are waited for so long: they may be about as near and know more."""
+"""Wait for further answers after the first one, in seconds: they may be almost as near and hold
+more.
+"""
 ATTEMPTS: Final = 5
 OK: Final = 200
 PARTIAL: Final = 206
@@ -45,19 +57,20 @@ log = get_logger(__name__)
 
 
 class _RefusedError(Exception):
-    """The answer is an error."""
+    """The status of the answer is an error."""
 
 
 _FAILURES: Final = (*FAILURES, msgspec.DecodeError, _RefusedError)
 
 
 class CatchUpUnavailable(Exception):
-    """No replica gave what was asked for; the text says what each said."""
+    """No replica returned what was requested. The text lists the answer of each."""
 
 
 class CatchUp:
-    """The replicas at ``urls``, for a process that supports these features. Make it inside the event loop, and
-    close it.
+    """Client of the replicas at ``urls``, for a process that supports these features.
+
+    Create it inside the event loop, and close it.
     """
 
     def __init__(
@@ -70,7 +83,7 @@ class CatchUp:
         self._supported = supported
         self._took_s: dict[str, float] = {}
         self.silent = dict[str, str]()
-        """Why those did not answer that were asked last and did not."""
+        """Errors by address, of the replicas that did not answer the last request."""
         self._transport = transport or HttpTransport()
 
     async def close(self) -> None:
@@ -78,17 +91,22 @@ class CatchUp:
 
     @property
     def replicas(self) -> int:
-        """How many are known."""
+        """Number of configured replicas."""
         return len(self._urls)
 
     async def starts(
         self, grace_s: float = GRACE_S, **question: object
     ) -> list[tuple[str, StartAnswer]]:
-        """What replicas answer to /v1/start, the nearest first; those that do not answer are left out."""
+        """Return the answers to /v1/start, the nearest first, without replicas that do not
+        answer.
+        """
         return await self._ask_all("/v1/start", StartAnswer, question, grace_s)
 
     async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
-        """Whether the replica at ``url`` has the epoch with this state id. Raises CatchUpUnavailable."""
+        """Return whether the replica at ``url`` has the epoch with this state id.
+
+        Raises CatchUpUnavailable.
+        """
         asked: dict[str, object] = {"floor_epoch": epoch, "floor_state_id": state_id.hex()}
         try:
             _, body = await self._get(f"{url}/v1/start", ANSWER_S, asked)
@@ -97,15 +115,20 @@ class CatchUp:
             raise CatchUpUnavailable(f"{url}: {error!r}") from error
 
     async def archives(self) -> list[tuple[str, ArchiveAnswer]]:
-        """What replicas hold, the nearest first; those that do not answer are left out."""
+        """Return the archives of the replicas, the nearest first, without replicas that do not
+        answer.
+        """
         return await self._ask_all("/v1/archive", ArchiveAnswer, {}, grace_s=ANSWER_S)
 
     async def check(self, url: str, percent: int) -> CheckAnswer:
-        """Begin a check of the archive at ``url``, unless one is under way. Raises CatchUpUnavailable."""
+        """Start a check of the archive at ``url``, unless one is running.
+
+        Raises CatchUpUnavailable.
+        """
         return await self._check("POST", f"{url}/v1/check?percent={percent}")
 
     async def checked(self, url: str) -> CheckAnswer:
-        """How far it is. Raises CatchUpUnavailable."""
+        """Return the progress of the check at ``url``. Raises CatchUpUnavailable."""
         return await self._check("GET", f"{url}/v1/check")
 
     async def _check(self, method: str, url: str) -> CheckAnswer:
@@ -116,7 +139,7 @@ class CatchUp:
             raise CatchUpUnavailable(f"{url}: {error!r}") from error
 
     async def load(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> Start:
-        """Get a snapshot of a replica, and read it.
+        """Download a snapshot of a replica, and read it.
 
         Raises CatchUpUnavailable, DamagedFileError, UnreadableSnapshotError.
         """
@@ -125,8 +148,10 @@ class CatchUp:
         return await asyncio.to_thread(partial(start_of, *opened, supported=self._supported))
 
     async def with_places(self, url: str, start: Start) -> Start:
-        """With the places of winners before the one that ``start`` ends with, as the replica at ``url`` keeps
-        them. It is asked whether or not it can read the log: where that is lost they show it. Raises
+        """Return ``start`` with the offsets of winners before its last one, as the replica at
+        ``url`` has them.
+
+        The replica need not be able to read the log, because a loss shows in these offsets. Raises
         CatchUpUnavailable.
         """
         epoch = start.image.epoch
@@ -140,7 +165,10 @@ class CatchUp:
         return with_places(start, found)
 
     async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
-        """A snapshot's file, and with ``decided`` that of the decided requests. Raises CatchUpUnavailable."""
+        """Download a snapshot, and with ``decided`` the file of its decided requests.
+
+        Raises CatchUpUnavailable.
+        """
         path = f"{url}/v1/snapshots/{snapshot.name}"
         found = [await self._download(path, snapshot.size_bytes)]
         if decided:
@@ -150,11 +178,13 @@ class CatchUp:
     async def records(
         self, first: int, last: int, log_id: str = "", among: Collection[str] = ()
     ) -> list[Archived]:
-        """Epochs from ``first`` on up to ``last`` at most, as many as one answer has; at least one. With
-        ``log_id`` only replicas give them that follow that log: others may have what a recovery gave up. With
-        ``among`` no others are asked than these.
+        """Return epochs from ``first`` up to at most ``last``, as many as one answer holds, at
+        least one.
 
-        Raises NotArchivedError when each replica says that it does not have it, CatchUpUnavailable.
+        With ``log_id``, only replicas that follow that log answer; others may hold epochs that a
+        recovery gave up. With ``among``, only these replicas count.
+
+        Raises NotArchivedError when every replica lacks the epoch, CatchUpUnavailable.
         """
         said = dict[str, str]()
         for url in self._nearest_first():
@@ -174,7 +204,7 @@ class CatchUp:
                 said[url] = repr(error)
         if said and {*said.values()} == {"not there"}:
             raise NotArchivedError(first)
-        raise CatchUpUnavailable(f"Nobody gave epoch {first}: {_told(said)}")
+        raise CatchUpUnavailable(f"No replica gave epoch {first}: {_told(said)}")
 
     async def _ask_all(
         self, path: str, kind: type[Any], question: dict[str, object], grace_s: float = GRACE_S
@@ -203,7 +233,7 @@ class CatchUp:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=grace_s)
-        for task in tasks:  # in their order, and never in that of a set
+        for task in tasks:  # in their order, because the order of a set is not deterministic
             task.cancel()
         return found
 
@@ -225,6 +255,8 @@ class CatchUp:
                 why = repr(error)
                 continue
             finally:
+                # Keep the bytes of a broken answer. A full answer (200) replaces them, a partial
+                # one (206) follows them.
                 content = came.get(OK, content + came.get(PARTIAL, b""))
             if len(content) >= size_bytes:
                 return bytes(content)
@@ -238,14 +270,15 @@ class CatchUp:
         params: Mapping[str, object] | None = None,
         method: str = "GET",
     ) -> tuple[int, bytes]:
-        """Status and body; no error but that it is not found. Raises _FAILURES."""
-        body = bytearray()
+        """Return status and body.
+
+        NOT_FOUND is returned, other errors raise one of ``_FAILURES``.
+        """
         asked = {name: str(value) for name, value in (params or {}).items()}
-        keep: OnPiece = lambda _, piece: body.extend(piece)  # noqa: E731
-        status = await self._transport.ask(url, keep, total_s, asked, method=method)
-        if status != NOT_FOUND:
-            _check(url, status)
-        return status, bytes(body)
+        answer = await answer_of(self._transport, url, total_s, asked, method=method)
+        if answer.status != NOT_FOUND:
+            _check(url, answer.status)
+        return answer
 
     def _nearest_first(self) -> list[str]:
         distance: Callable[[str], float] = lambda url: self._took_s.get(url, 0.0)  # noqa: E731
@@ -257,6 +290,136 @@ def _told(said: dict[str, str]) -> str:
 
 
 def _check(url: str, status: int) -> None:
-    """Raises _RefusedError."""
+    """Raise _RefusedError for an error status."""
     if status not in (OK, PARTIAL):
         raise _RefusedError(f"{url} answered {status}")
+
+
+# Epochs and snapshots that left the topic, read from the catch-up replicas.
+
+
+NOBODY: Final = "no catch-up replica gives it now"
+
+
+class RemoteArchive:
+    """The archive of the nearest replica that has the epochs and follows the log of this id now."""
+
+    def __init__(self, catch_up: CatchUp, log_id: Callable[[], str]) -> None:
+        self._catch_up = catch_up
+        self._log_id = log_id
+
+    async def winners(self, first: int, last: int) -> list[Winner]:
+        """Return epochs from ``first`` on, at least one and at most up to ``last``.
+
+        Raises EpochNotFoundError, TimeoutError.
+        """
+        try:
+            found = await self._catch_up.records(first, last, self._log_id())
+        except NotArchivedError as error:
+            raise EpochNotFoundError(first, 0, last) from error
+        except CatchUpUnavailable as error:
+            raise TimeoutError(f"{error}") from error
+        return [Winner(record.epoch, record.offset, record.value) for record in found]
+
+    async def start(self, epoch: int) -> Start:
+        """Return the newest snapshot not after ``epoch`` that a replica offers, or the beginning
+        of the log.
+        """
+        for url, answer in await self._catch_up.starts(at_most=epoch, tail=0):
+            if answer.snapshot is None or answer.log_id != self._log_id():
+                continue
+            try:
+                return await self._catch_up.load(url, answer.snapshot, decided=False)
+            except (CatchUpUnavailable, DamagedFileError) as error:
+                log.warning("a snapshot was not got", url=url, why=str(error))
+        return BEGINNING_FOR_FOLLOWERS
+
+
+# The archives of catch-up replicas, read over HTTP, as a source for a store.
+
+
+class ReplicaSource:
+    """All replicas that answered, as one source: an epoch that one lacks another may have.
+
+    ``answers`` has at least one. Other replicas do not count, because one with an older log may
+    hold epochs that a recovery gave up. With ``log_id``, epochs are read only while a replica
+    follows that log. Calls raise CatchUpUnavailable beside the errors of every source.
+    """
+
+    def __init__(
+        self, catch_up: CatchUp, answers: Sequence[tuple[str, ArchiveAnswer]], log_id: str = ""
+    ) -> None:
+        self._catch_up = catch_up
+        self._answers = answers
+        self._log_id = log_id
+        _, first = answers[0]
+        self._about = About(first.cluster, first.cluster_id, first.log_id)
+        self._snapshots = dict[Shot, tuple[str, SnapshotAnswer]]()
+        for url, answer in answers:
+            for found in answer.snapshots:
+                shot = Shot(found.log_id, found.epoch, found.state_id)
+                self._snapshots.setdefault(shot, (url, found))
+
+    @property
+    def urls(self) -> list[str]:
+        """Addresses of the replicas that answered."""
+        return [url for url, _ in self._answers]
+
+    @property
+    def about(self) -> About:
+        return self._about
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        return joined(Span(s.first, s.last) for _, answer in self._answers for s in answer.spans)
+
+    @property
+    def shots(self) -> Sequence[Shot]:
+        return [*self._snapshots]
+
+    @property
+    def size(self) -> Size:
+        answers = [answer for _, answer in self._answers]
+        files = sum(len(answer.spans) + len(answer.snapshots) for answer in answers)
+        size_bytes = sum(answer.size_bytes for answer in answers)
+        return Size(files, size_bytes + sum(s.size_bytes for a in answers for s in a.snapshots))
+
+    async def state_id_of(self, epoch: int) -> str | None:
+        try:
+            (record, *_) = await self.records(epoch, epoch)
+        except NotArchivedError:
+            return None
+        return record.links[1].hex()
+
+    async def records(self, first: int, last: int) -> list[Archived]:
+        return await self._catch_up.records(first, last, self._log_id, among=self.urls)
+
+    def file_of(self, epoch: int) -> SourceFile:
+        return SourceFile("", epoch)
+
+    async def files(self, shot: Shot) -> tuple[bytes, bytes]:
+        url, snapshot = self._snapshots[shot]
+        image, decided = await self._catch_up.files(url, snapshot, decided=True)
+        await asyncio.to_thread(start_of, io.BytesIO(image), io.BytesIO(decided))
+        return image, decided
+
+
+class DifferentLogsError(Exception):
+    """The replicas that answer do not keep the same log."""
+
+
+async def replica_source(catch_up: CatchUp) -> ReplicaSource:
+    """Return the replicas that answer now and keep the newest log.
+
+    Raises CatchUpUnavailable when none answers, DifferentLogsError when they are of different
+    clusters.
+    """
+    answers = [found for found in await catch_up.archives() if found[1].cluster_id]
+    if not answers:
+        raise CatchUpUnavailable("No catch-up replica answers that has read its log.")
+    clusters = {answer.cluster_id: url for url, answer in answers}
+    if len(clusters) > 1:
+        told = "; ".join(f"{url}: {cluster_id}" for cluster_id, url in clusters.items())
+        raise DifferentLogsError(f"The replicas are of different clusters ({told}).")
+    newest = max(answer.log_id for _, answer in answers)
+    return ReplicaSource(catch_up, [found for found in answers if found[1].log_id == newest])

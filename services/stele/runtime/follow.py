@@ -1,4 +1,4 @@
-"""Following the log from a service: topics, where to begin, reader, health.
+"""Follow the log from a service: topics, where to begin, reader, health.
 
 async with following(settings) as followed: ...
 """
@@ -17,35 +17,35 @@ from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import EpochsLog, Log
-from stele.runtime.anew import Finish, begin_anew, cannot, end_in_order
-from stele.runtime.brokers import wait_for_topics
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health
+from stele.runtime.kafka import wait_for_topics
 from stele.runtime.logs import get_logger
-from stele.runtime.memory import settle
 from stele.runtime.recent import Recent
 from stele.runtime.retries import until_it_works
-from stele.runtime.service import Stop
+from stele.runtime.service import Stop, settle
 from stele.runtime.settings import ServiceSettings
-from stele.runtime.starting import begin
+from stele.runtime.starting import Finish, begin, begin_anew, cannot, end_in_order
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
-"""One look whether the end of the log has been reached; a long log takes several."""
+"""Limit of one wait for the end of the log, in seconds. A long log takes several."""
 
 log = get_logger(__name__)
 
 
 class Followed:
-    """A process's reader of the log, and whether it has seen what was there at the start."""
+    """A process's reader of the log, and whether it has read what was there at the start."""
 
     def __init__(self, follower: LogFollower) -> None:
         self.follower = follower
         self.caught_up = asyncio.Event()
         self.recent = Recent()
-        """The newest winners, for whoever recovers the log."""
+        """The newest winners, for a recovery of the log."""
 
     def health(self) -> Health:
-        """Well once the log was read to the end that it had at the start, and while it is read on."""
+        """Return the health: well once the log was read to its end at the start, and while
+        reading continues.
+        """
         image, failure = self.follower.image, self.follower.failure
         reason = f"The log cannot be read any further: {failure}" if failure else ""
         if not reason and not self.caught_up.is_set():
@@ -61,7 +61,7 @@ class Followed:
         )
 
     async def catch_up(self) -> None:
-        """Wait for the end of the log as it is now, however long that takes."""
+        """Wait until the present end of the log is read, without a time limit."""
         async for attempt in until_it_works(on=_is_passing):
             with attempt:
                 await self.follower.wait_for_end(CATCH_UP_ATTEMPT_S)
@@ -70,7 +70,7 @@ class Followed:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether it is worth asking for the log's end again."""
+    """Return whether to ask for the log's end again after this error."""
     if not isinstance(error, TimeoutError | KafkaException):
         return False
     log.warning("still reading the log", why=repr(error))
@@ -85,8 +85,10 @@ def on_stray(offset: int, name: str) -> None:
 async def following(
     settings: ServiceSettings, floor: Floor | None = None
 ) -> AsyncIterator[Followed]:
-    """Follow the cluster's log inside the block, from a snapshot on where that is shorter; see
-    ``following_log``. Raises TopicsUnavailable when Kafka is not there, OtherHistoryError.
+    """Follow the cluster's log inside the block, from a snapshot if that is shorter; see
+    ``following_log``.
+
+    Raises TopicsUnavailable when Kafka does not answer, OtherHistoryError.
     """
     await wait_for_topics(settings)
     kafka_log = KafkaLog(settings.brokers, flow_topic(settings.cluster, "epochs"))
@@ -104,12 +106,14 @@ async def following_log(
     end: Callable[[], None] = end_in_order,
     supported: Set[str] = KNOWN_FEATURES,
 ) -> AsyncIterator[Followed]:
-    """Follow a log inside the block, and close it and ``catch_up`` after it.
+    """Follow a log inside the block, and close it and ``catch_up`` afterwards.
 
-    ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it, or below what
-    the catch-up replicas hold if it did not. ``end`` is called when the process must begin anew. A winner that
-    needs more than is ``supported`` stops the reader. Raises OtherHistoryError when the floor is of another
-    history.
+    ``floor`` is what the process acknowledged in an earlier life. The reader is not caught up
+    before it has read the floor, or without one what the catch-up replicas hold. ``end`` is called
+    when the process must restart. A winner that needs features beyond ``supported`` stops the
+    reader.
+
+    Raises OtherHistoryError when the floor is of another history.
     """
     recent = Recent()
     start, least = await begin(catch_up, cluster, epochs.ends, floor, decided=False)
@@ -130,7 +134,7 @@ async def reading(
     end: Callable[[], None] = end_in_order,
     finish: Finish = cannot,
 ) -> AsyncIterator[Followed]:
-    """Have the follower read inside the block, and close its log after it."""
+    """Run the follower inside the block, and close its log afterwards."""
     followed = Followed(follower)
     follower.start()
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
@@ -159,7 +163,10 @@ async def reading(
 
 @asynccontextmanager
 async def run_beside(task: asyncio.Future[None], stop: Stop) -> AsyncIterator[None]:
-    """Run the service's work inside the block. When it fails, the service stops, and so says why."""
+    """Run the service's work inside the block.
+
+    When the work fails, the service stops and reports why.
+    """
 
     def on_end(_: asyncio.Future[None]) -> None:
         stop.request("the work ended")

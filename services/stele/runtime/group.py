@@ -1,9 +1,9 @@
-"""Staying in a consumer group: what librdkafka calls fatal is the end of a consumer, not of the process.
+"""Stay in a consumer group: an error that librdkafka calls fatal ends a consumer, not the process.
 
-A member with a name (``group.instance.id``) that was silent for longer than its session can be fenced out by
-its own return: the answer to a request from before comes when the name has a new member id. So can one of two
-processes that were given the same name. Either way that consumer reads nothing any more, and another has to
-be made.
+A member with a name (``group.instance.id``) that was silent for longer than its session can be
+fenced out by its own return. The answer to an earlier request then arrives when the name has a new
+member id. Two processes with the same name fence each other out in the same way. A fenced consumer
+never reads again, so another must be created.
 """
 
 from __future__ import annotations
@@ -15,40 +15,48 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from stele.log.deliveries import Refusals
 from stele.log.kafka import is_fatal
-from stele.log.refusals import Refusals
 from stele.runtime.logs import get_logger
 
 FIRST_PAUSE_S: Final = 0.2
 LAST_PAUSE_S: Final = 10.0
 PROVEN_S: Final = 8.0
-"""A consumer that lives longer than a session is a member again."""
+"""A consumer that lives longer than a session, in seconds, is a member again."""
 FENCED_PAUSE_S: Final = 5.0
-"""After a member that had been one for long was fenced out by its name: whoever has the name now acts first."""
+"""Pause after a long-lived member was fenced out by its name.
+
+The present owner of the name acts first.
+"""
 DISPLACED_PAUSE_S: Final = 60.0
-"""When it is known that another process acts under this name. Two that take the name from each other as fast
-as they can let neither act."""
+"""Pause when another process is known to use this name.
+
+Two processes that take the name from each other as fast as they can both make no progress.
+"""
 
 log = get_logger(__name__)
 
 
 class Membership:
-    """Makes a consumer anew when one has come to its end. Used by one thread; ``failure`` by any."""
+    """Replaces consumers that have failed. One thread runs it; any thread may read ``failure``."""
 
     def __init__(self, stop: threading.Event) -> None:
         self.failure = ""
-        """Why this process is not in the group; empty while it is, as far as is known."""
+        """Reason why this process is not in the group; empty while it is, as far as it can
+        detect.
+        """
         self._stop = stop
         self._since_s = 0.0
         self._displaced_s = -1.0
         self.refused = Refusals()
-        """What the brokers refuse the consumer; its ``error_cb``."""
+        """Collects what the brokers refuse the consumer. It is the consumer's ``error_cb``."""
 
     def keep(self, member: Callable[[], None]) -> None:
-        """Run ``member`` until it returns: it makes a consumer, reads until the stop, and closes it.
+        """Run ``member`` until it returns: it creates a consumer, reads until the stop, and
+        closes it.
 
-        After a KafkaException it is run again, at once at first and every ``LAST_PAUSE_S`` in the end; later
-        when another has the name.
+        After a KafkaException it runs again, at first at once and finally every ``LAST_PAUSE_S``.
+        If another process has the name, it runs later.
         """
         pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
@@ -66,11 +74,17 @@ class Membership:
                 self._stop.wait(DISPLACED_PAUSE_S)
 
     def displaced(self) -> None:
-        """Another process has acted under this name. If this one is out, it stays out for a while."""
+        """Record that another process has acted under this name.
+
+        This one then stays out for a while if it is out.
+        """
         self._displaced_s = time.monotonic()
 
     def look_at(self, consumer: Consumer, error: KafkaError | None) -> None:
-        """To be called after each poll. Raises KafkaException for what ends a consumer."""
+        """Check the consumer; call this after each poll.
+
+        Raises KafkaException for an error that ends a consumer.
+        """
         if error is not None:
             if is_fatal(error):
                 raise KafkaException(error)
@@ -82,14 +96,14 @@ class Membership:
 
     def _out(self, error: KafkaException) -> None:
         self.failure = (
-            f"Out of the consumer group: {error}. It is joined again; if this goes on, another process"
-            " has the same STELE_INSTANCE_ID: give each its own."
+            f"Out of the consumer group: {error}. It rejoins. If this persists, another process"
+            " has the same STELE_INSTANCE_ID: give each process a different one."
         )
         log.warning("out of the consumer group; joining again", why=str(error))
 
 
 def _is_fence(error: KafkaException) -> bool:
-    """Whether the group's coordinator knows another member of this name."""
+    """Return whether the group's coordinator has another member of this name."""
     cause = error.args[0]
     fences = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)  # noqa: SLF001 - librdkafka's own name
     return isinstance(cause, KafkaError) and cause.code() in fences

@@ -1,7 +1,8 @@
-"""How larger answers go out: as 304 when the caller has them, compressed when asked, piece by piece when long.
+"""Encoding of larger answers: 304 for known states, compression on request, pieces for long bodies.
 
-What is encoded or compressed here must never hold up the event loop, which in metadata-log commits: a piece
-is small, the loop gets its turn after each, and zlib works in a thread without the interpreter's lock.
+Encoding and compression must not block the event loop, which in metadata-log commits. Pieces are
+therefore small, other work runs after each, and zlib works in a thread without the interpreter's
+lock.
 """
 
 import asyncio
@@ -16,22 +17,25 @@ from starlette.responses import Response, StreamingResponse
 COMPRESS_ABOVE_BYTES: Final = 1024
 """A smaller answer fits into one packet anyway."""
 COMPRESS_HERE_BYTES: Final = 16 * 1024
-"""So much is compressed faster than a thread is woken, in 0.2 ms."""
+"""Up to this size compression takes 0.2 ms, less than waking a thread."""
 GZIP_LEVEL: Final = 1
-"""JSON of placements shrinks to an eighth; level 6 takes four times as long for a tenth."""
+"""JSON of placements shrinks to an eighth. Level 6 takes four times as long for another tenth."""
 PIECE_BYTES: Final = 16 * 1024
-"""Encoded at once, in 0.3 ms: a commit takes several turns of the loop, and meets a piece in each."""
+"""Size encoded at once, in 0.3 ms.
+
+A commit takes several turns of the loop, with a piece in each.
+"""
 
 JSON: Final = "application/json"
 
 
 def etag_of(state_id: bytes) -> str:
-    """Weak: the same state may go out compressed or not."""
+    """Return a weak ETag: the same state may be sent compressed or not."""
     return f'W/"{state_id.hex()}"'
 
 
 def not_modified(request: Request, etag: str) -> Response | None:
-    """304 when the caller has this state already."""
+    """Return a 304 when the caller has this state already, else None."""
     known = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
     if etag.removeprefix("W/") in {each.removeprefix("W/") for each in known}:
         return Response(status_code=304, headers={"etag": etag})
@@ -39,7 +43,7 @@ def not_modified(request: Request, etag: str) -> Response | None:
 
 
 async def respond(request: Request, body: bytes, etag: str = "") -> Response:
-    """A whole JSON body."""
+    """Return a response with a whole JSON body."""
     headers = _headers(etag)
     if len(body) > COMPRESS_ABOVE_BYTES and takes_gzip(request):
         headers["content-encoding"] = "gzip"
@@ -53,7 +57,10 @@ async def respond(request: Request, body: bytes, etag: str = "") -> Response:
 def respond_in_pieces(
     request: Request, parts: Iterable[bytes], turn: asyncio.Lock, etag: str = ""
 ) -> Response:
-    """JSON of any length. One piece at a time is encoded, by all answers that share ``turn``."""
+    """Return a JSON response of any length.
+
+    All responses that share ``turn`` encode one piece at a time.
+    """
     pieces = _pieces(parts, turn)
     headers = _headers(etag)
     if takes_gzip(request):
@@ -63,7 +70,7 @@ def respond_in_pieces(
 
 
 def takes_gzip(request: Request) -> bool:
-    """True when the caller names gzip and does not refuse it by q=0."""
+    """Return True when the caller names gzip and does not refuse it by q=0."""
     for each in request.headers.get("accept-encoding", "").split(","):
         name, _, quality = each.replace(" ", "").partition(";q=")
         if name in ("gzip", "*"):
@@ -72,18 +79,19 @@ def takes_gzip(request: Request) -> bool:
 
 
 async def _pieces(parts: Iterable[bytes], turn: asyncio.Lock) -> AsyncIterator[bytes]:
-    """The parts joined to pieces of ``PIECE_BYTES``; other work gets its turn after each."""
+    """Join the parts to pieces of ``PIECE_BYTES``. Other work runs after each."""
     rest = iter(parts)
     while True:
         async with turn:
-            piece = _next_piece(rest)
+            piece = next_piece(rest)
             await asyncio.sleep(0)
         if not piece:
             return
         yield piece
 
 
-def _next_piece(rest: Iterable[bytes]) -> bytes:
+def next_piece(rest: Iterable[bytes]) -> bytes:
+    """Return the next parts of an iterator up to ``PIECE_BYTES``, joined; empty at its end."""
     piece, size_bytes = list[bytes](), 0
     for part in rest:
         piece.append(part)

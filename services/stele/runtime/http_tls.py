@@ -1,4 +1,7 @@
-"""TLS of what a process serves by HTTP. Who asks knows authorities by OpenSSL's own variable, SSL_CERT_FILE."""
+"""TLS of the HTTP servers.
+
+Clients take their authorities from OpenSSL's own variable, SSL_CERT_FILE.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ CERTIFICATE: Final = "STELE_HTTP_TLS_CERTIFICATE_FILE"
 KEY: Final = "STELE_HTTP_TLS_KEY_FILE"
 AUTHORITIES: Final = "SSL_CERT_FILE"
 _OTHER_NAME: Final = frozenset({62, 64})
-"""OpenSSL's codes: the certificate is of another name, or of another address."""
+"""OpenSSL's codes: the certificate is for another name, or for another address."""
 _STRANGER: Final = frozenset({18, 19, 20, 21})
-"""OpenSSL's codes: nobody whom we go by has signed it."""
+"""OpenSSL's codes: no trusted authority has signed the certificate."""
 
 
 def check_authorities(file: str) -> None:
-    """Raises ValueError for a file that OpenSSL would pass over without a word."""
+    """Raise ValueError for a file that OpenSSL would ignore silently."""
     try:
         ssl.create_default_context(cafile=file)
     except ssl.SSLError as error:
@@ -26,7 +29,7 @@ def check_authorities(file: str) -> None:
 
 
 def certificate_refused(error: BaseException) -> str:
-    """Why we do not believe a server's certificate, and what to do; empty where that was not the error."""
+    """Return why a server's certificate was rejected and what to do; empty for any other error."""
     cause: BaseException | None = error
     while cause is not None and not _is_of_openssl(cause):
         cause = cause.__cause__ or cause.__context__
@@ -42,15 +45,17 @@ def certificate_refused(error: BaseException) -> str:
 
 
 def _is_of_openssl(error: BaseException) -> bool:
-    """aiohttp's own error is of the same class, and has no code."""
+    """Return whether OpenSSL raised the error. aiohttp's own error is of the same class, and has
+    no code.
+    """
     return isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_code")
 
 
 def server_tls(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
-    """By files in PEM; None: HTTP without TLS. A key with a password is none: nobody is there to type it.
+    """Return the TLS context of two PEM files; None without files: HTTP without TLS.
 
-    Raises ValueError, which names the variable and says what to do, where one of the two is missing or cannot
-    be used.
+    A key with a password is rejected, because it cannot be entered. Raises ValueError, which names
+    the variable and what to do, when one of the files is missing or unusable.
     """
     if not (certificate_file or key_file):
         return None

@@ -28,12 +28,12 @@ INSTALLED = (
     "/opt/homebrew/opt/openjdk*",
     "/usr/local/opt/openjdk*",
 )
-"""Where distributions, version managers and macOS put them."""
+"""Places used by distributions, version managers and macOS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Who needs which versions of Java, and which modules that some runtimes leave out."""
+    """The Java versions that a program needs, and the modules that some runtimes lack."""
 
     who: str
     oldest: int
@@ -46,7 +46,7 @@ class Need:
         return f"Java {self.oldest} to {self.newest}"
 
     def hint(self) -> str:
-        """What to install."""
+        """Return the text on what to install."""
         what = "version 17 or 21" if self.newest else f"version {self.oldest} or newer"
         return (
             f"Install a Java runtime, {what} "
@@ -56,16 +56,19 @@ class Need:
 
 
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""Of classes that could not be kept, or not be used."""
+"""Silences messages on classes that could not be cached or used."""
 
 KAFKA = Need("Kafka", 17)
 SPARK = Need("Spark", 17, 21, ("jdk.incubator.vector",))
-"""Newer ones lack `Subject.getSubject`, which Hadoop calls; Spark's launcher asks for the module."""
+"""Newer ones lack `Subject.getSubject`, which Hadoop calls. Spark's launcher needs the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that can be used; ``passed_over`` says which came first and why they cannot."""
+    """A usable runtime.
+
+    ``passed_over`` lists runtimes that were found earlier, with the reason for each.
+    """
 
     program: Path
     version: int
@@ -73,11 +76,11 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME has to be for it."""
+        """Value of JAVA_HOME for this runtime."""
         return self.program.resolve().parent.parent
 
     def note(self, need: Need) -> str:
-        """Which one it is, for people who have another; empty when it is the first that is found."""
+        """Return a note on which runtime is used; empty when it is the first one found."""
         if not self.passed_over:
             return ""
         return (
@@ -86,22 +89,25 @@ class Java:
 
 
 def classes_of(java: Java, jars: Path) -> Path:
-    """Where the classes that a start loads are kept, if they are (``stele.stack.classes``)."""
+    """Return the path of the cached classes that a start loads (``stele.stack.classes``)."""
     return jars / f"classes-{java.version}.jsa"
 
 
 def with_classes_of(java: Java, jars: Path) -> tuple[str, ...]:
-    """Options that map them: half the time of a start. A JVM that cannot use what is there goes on without."""
+    """Return options that map the cached classes, which halves a start.
+
+    A JVM that cannot use them ignores them.
+    """
     kept = classes_of(java, jars)
     return (f"-XX:SharedArchiveFile={kept}", *SILENT) if kept.exists() else ()
 
 
 class JavaMissing(Exception):
-    """No usable Java; the text says what to install."""
+    """No usable Java was found. The text lists what to install."""
 
 
 def find_java(need: Need = KAFKA) -> Java:
-    """JAVA_HOME first, then PATH, then what is installed elsewhere. Raises JavaMissing."""
+    """Search JAVA_HOME, then PATH, then the usual places. Raises JavaMissing."""
     rejected: list[str] = []
     for candidate in _candidates():
         version = java_version(candidate)
@@ -115,7 +121,7 @@ def find_java(need: Need = KAFKA) -> Java:
 
 
 def _unfit(need: Need, java: Path, version: int | None) -> str:
-    """Why a runtime cannot be used; empty if it can."""
+    """Return why a runtime cannot be used; empty if it can."""
     if version is None:
         return f"{java} is version unknown"
     if version < need.oldest or (need.newest is not None and version > need.newest):
@@ -126,14 +132,16 @@ def _unfit(need: Need, java: Path, version: int | None) -> str:
 
 
 def java_version(java: Path) -> int | None:
-    """Major version of a `java` executable, None when it does not run (macOS has such a stub)."""
+    """Return the major version of a `java` executable; None when it does not run (macOS has such
+    a stub).
+    """
     # "17.0.15", "21-ea" and, before Java 9, "1.8.0_402"
     match = re.search(r'version "(?:1\.)?(\d+)', _asked(java) or "")
     return int(match.group(1)) if match else None
 
 
 def _asked(java: Path, *options: str) -> str | None:
-    """What it says of its version with these options; None when it does not run."""
+    """Return its version output with these options; None when it does not run."""
     try:
         result = subprocess.run(
             [str(java), *options, "-version"],
@@ -148,7 +156,7 @@ def _asked(java: Path, *options: str) -> str | None:
 
 
 def _candidates() -> Iterator[Path]:
-    """Each program once, however many names it has."""
+    """Yield each program once, however many names it has."""
     seen = set[Path]()
     for path in _places():
         if path.exists() and path.resolve() not in seen:
@@ -169,7 +177,9 @@ def _places() -> Iterator[Path]:
 
 
 def main() -> int:
-    """For `make setup`: no Java for the broker is an error, none for Spark a remark."""
+    """Entry point of `make setup`: without Java for the broker it fails, without one for Spark
+    it prints a note.
+    """
     try:
         for need in (KAFKA, SPARK):
             if note := find_java(need).note(need):

@@ -1,4 +1,7 @@
-"""The brokers by a process's settings: what does not go together, or is in no file, is said at its start."""
+"""Broker access from a process's settings.
+
+Contradictory settings and missing files fail at the start.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,52 @@ if TYPE_CHECKING:
     from stele.runtime.settings import KafkaSettings
 
 _SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
+_WITH_PROTOCOL: Final = re.compile(
+    r"(?:(?P<protocol>PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?P<server>[^/]+)/?"
+)
+MAX_PORT: Final = 65535
 _PKCS8: Final = "-----BEGIN PRIVATE KEY-----"
 _HOW_TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in OLD.key -out NEW.key"
 
 
 def brokers_of(settings: KafkaSettings) -> Brokers:
-    """Raises ValueError, whose text names the variable and says what to do."""
+    """Return the brokers. Raises ValueError, whose text names the variable and what to do."""
     return Brokers(_servers(settings.kafka_bootstrap), _tls(settings), _login(settings))
 
 
 def _servers(bootstrap: str) -> str:
-    """Clients differ in what they take a blank, an empty part or a missing port for."""
+    """Return `host:port,host:port`, the one form that every client reads alike.
+
+    librdkafka and Java accept `SASL_SSL://host:9092` and empty parts. Faust would read the protocol as part of
+    the host's name, and an empty part as a broker on this machine. Raises ValueError for these forms.
+    """
     servers = [part.strip() for part in bootstrap.split(",")]
     for server in servers:
-        if not _SERVER.fullmatch(server):
+        if not _is_server(server):
             raise ValueError(
-                f"STELE_KAFKA_BOOTSTRAP={bootstrap}: '{server}' is not host:port. Several are separated by"
-                " commas; an address of IPv6 stands in brackets."
+                f"STELE_KAFKA_BOOTSTRAP={bootstrap}: '{server}' is not host:port."
+                f" {_how_to_write(servers)}"
             )
     return ",".join(servers)
+
+
+def _is_server(text: str) -> bool:
+    return bool(_SERVER.fullmatch(text)) and 0 < int(text.rpartition(":")[2]) <= MAX_PORT
+
+
+def _how_to_write(servers: list[str]) -> str:
+    """Return the correction where it is certain, else the rule."""
+    parts = [_WITH_PROTOCOL.fullmatch(server) for server in servers if server]
+    hosts = [found["server"] for found in parts if found is not None]
+    if not hosts or len(hosts) < len(parts) or not all(map(_is_server, hosts)):
+        return (
+            "Separate several brokers by commas, and write an IPv6 address in brackets: [::1]:9092."
+        )
+    protocols = sorted({found["protocol"] for found in parts if found and found["protocol"]})
+    correction = f"Write STELE_KAFKA_BOOTSTRAP={','.join(hosts)}"
+    if len(protocols) == 1:
+        return f"{correction} and STELE_KAFKA_SECURITY_PROTOCOL={protocols[0]}."
+    return f"{correction}."
 
 
 def _tls(settings: KafkaSettings) -> Tls | None:
@@ -118,7 +148,7 @@ def _login(settings: KafkaSettings) -> Login | None:
 
 
 def _password(file: str) -> str:
-    """One newline at its end is an editor's, and no part of it."""
+    """Read the password. One newline at the end of the file is not part of it."""
     password = _read("STELE_KAFKA_SASL_PASSWORD_FILE", file).removesuffix("\n").removesuffix("\r")
     if not password or not password.isprintable():
         raise ValueError(

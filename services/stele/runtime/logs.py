@@ -16,7 +16,7 @@ from structlog.stdlib import BoundLogger
 from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import Processor
 
-# They write a line for each request or reconnection; ours say the same with an epoch.
+# They log a line for each request or reconnection; our own lines give the same with an epoch.
 QUIET_LIBRARIES = ("aiokafka", "faust", "httpx", "mode", "py4j", "uvicorn.access")
 
 
@@ -50,7 +50,7 @@ def configure_logs(*, service: str, instance: str, level: str = "info", json: bo
     )
     stamina.instrumentation.set_on_retry_hooks(
         []
-    )  # who retries says once what is away, in its own words
+    )  # callers log once what is unavailable, in their own text
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -71,14 +71,14 @@ def configure_logs(*, service: str, instance: str, level: str = "info", json: bo
 
 
 def get_logger(name: str) -> BoundLogger:
-    """A logger: `log.info("snapshot written", size_bytes=n)`."""
+    """Return a logger: `log.info("snapshot written", size_bytes=n)`."""
     logger: BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 
 
 @contextmanager
 def log_context(*, epoch: int | None = None, request_id: str | None = None) -> Iterator[None]:
-    """Every line of this task inside the block carries the epoch and the request id."""
+    """Add the epoch and the request id to every log line of this task inside the block."""
     values = {"epoch": epoch, "request_id": request_id}
     with structlog.contextvars.bound_contextvars(
         **{key: value for key, value in values.items() if value is not None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import (
     GC_COLLECTOR,
     PLATFORM_COLLECTOR,
@@ -10,11 +12,30 @@ from prometheus_client import (
     Counter,
     Histogram,
 )
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from stele.log.deliveries import DELIVERIES
 
 # Not prometheus_client's own: libraries that we import put metrics of theirs there.
 REGISTRY = CollectorRegistry(auto_describe=True)
 for _collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
     REGISTRY.register(_collector)
+
+
+class _UndeliveredRecords(Collector):
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        found = CounterMetricFamily(
+            "stele_undelivered_records",
+            "Records that the brokers did not take, by topic and by Kafka's name of the error.",
+            labels=["topic", "error"],
+        )
+        for labels, count in sorted(DELIVERIES.counts().items()):
+            found.add_metric(labels, count)
+        yield found
+
+
+REGISTRY.register(_UndeliveredRecords())
 
 foreign_messages = Counter(
     "stele_foreign_messages",

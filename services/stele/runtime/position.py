@@ -1,6 +1,6 @@
-"""``GET /v1/position``: where a process stands in the log, the same for every service.
+"""``GET /v1/position``: the position of a process in the log, the same route in every service.
 
-Two processes at the same epoch must show the same hash; a difference is a bug (design, I1).
+Two processes at the same epoch must show the same hash. A difference is a bug (docs/design.md, I1).
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from stele.runtime.http import JsonResponse
 
 
 class HasImage(Protocol):
-    """Whatever keeps an image: a LogFollower, a Fold."""
+    """An owner of an image, such as a LogFollower or a Fold."""
 
     @property
     def image(self) -> Image: ...
 
 
 def position_route(name: str, instance: str, follower: HasImage) -> Route:
-    """The route of service ``name``; the hash is computed once for each state that is asked for."""
+    """Return the route of service ``name``. The hash is computed once per state, on request."""
     hashed: dict[bytes, str] = {}
 
     async def position(_: Request) -> Response:

@@ -1,7 +1,7 @@
-"""The newest winners that a process has read, as they stood in the log: what an archive may not have yet.
+"""The newest winners that a process has read, as recorded in the log.
 
-When the topic is lost, whoever recovers the log asks every process for them. A process that was started since
-has read none; what it has promised it knows by its disk.
+An archive may not have them yet. When the topic is lost, the recovery collects them from every
+process. A process that was restarted since has read none, but has its promise on disk.
 """
 
 import asyncio
@@ -16,23 +16,30 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.facts import Epoch
-from stele.log.archive.container import Container, DamagedFileError
-from stele.log.archive.records import SCHEMA, Archived, as_container, records_of
-from stele.log.archive.spans import LAST_EPOCH
-from stele.runtime.http_sent import Sending
+from stele.log.archive.container import (
+    LAST_EPOCH,
+    SCHEMA,
+    Archived,
+    Container,
+    DamagedFileError,
+    as_container,
+    records_of,
+)
 
 EPOCHS: Final = 1000
 BYTES: Final = 16 * 1024 * 1024
 PATH: Final = "/v1/recent"
 AVRO: Final = "avro/binary"
 PROMISED: Final = "stele.promised"
-"""Its key in the metadata of the container."""
+"""Key of the promise in the metadata of the container."""
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Promised(msgspec.Struct, frozen=True):
-    """The newest epoch that others count on this process to know, which it noted on its disk before it said so;
-    read in the log ``log_id``, or in one that this came from.
+    """The newest epoch that this process has acknowledged, noted on its disk before the ack was
+    sent.
+
+    It was read in the log ``log_id``, or in one from which that log descends.
     """
 
     log_id: _Id
@@ -41,21 +48,21 @@ class Promised(msgspec.Struct, frozen=True):
 
 
 class Recent:
-    """The last 1,000 winners, or fewer when they are large; an archive is behind by a second at most."""
+    """The last 1,000 winners, or fewer when they are large. An archive lags by a second at most."""
 
     def __init__(self) -> None:
         self._records: deque[Archived] = deque()
         self._size_bytes = 0
 
     def add(self, offset: int, value: bytes, epoch: Epoch) -> None:
-        """The winner that follows the one before."""
+        """Add the next winner."""
         self._records.append(Archived(epoch.epoch, offset, epoch.at_ms, value))
         self._size_bytes += len(value)
         while len(self._records) > EPOCHS or self._size_bytes > BYTES:
             self._size_bytes -= len(self._records.popleft().value)
 
     def records(self) -> list[Archived]:
-        """They, the oldest first."""
+        """Return the winners, the oldest first."""
         return [*self._records]
 
 
@@ -67,18 +74,17 @@ def recent_route(
     records: Callable[[], list[Archived]],
     promised: Callable[[], Promised | None] = promised_nothing,
 ) -> Route:
-    """``GET /v1/recent``: the newest winners, in the format of a segment, and what was promised."""
-
-    sending = Sending()
+    """Return ``GET /v1/recent``: the newest winners in the format of a segment, and the promise."""
 
     async def recent(_: Request) -> Response:
-        return await sending.answer(lambda: asyncio.to_thread(_packed, records(), promised()), AVRO)
+        body = await asyncio.to_thread(_packed, records(), promised())
+        return Response(body, media_type=AVRO)
 
     return Route(PATH, recent, methods=["GET"])
 
 
 def recent_from(content: bytes) -> tuple[list[Archived], Promised | None]:
-    """What such an answer holds. Raises DamagedFileError."""
+    """Decode the answer of /v1/recent. Raises DamagedFileError."""
     container = Container(io.BytesIO(content), SCHEMA)
     told = container.metadata.get(PROMISED)
     try:

@@ -1,4 +1,4 @@
-"""Trying again until it works, with pauses that grow."""
+"""Retry until success, with growing pauses."""
 
 from functools import partial
 from typing import Final
@@ -10,7 +10,10 @@ FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 2.0
 
 stamina.instrumentation.set_on_retry_hooks([])
-"""Who retries says once what is away, in its own words; a command's output is its own too."""
+"""Callers log once what is unavailable, in their own text.
+
+The output of a command has no other lines.
+"""
 
 retried = stamina.retry_context
 
@@ -22,4 +25,4 @@ until_it_works = partial(
     wait_max=LAST_PAUSE_S,
     wait_jitter=FIRST_PAUSE_S,
 )
-"""``async for attempt in until_it_works(on=OSError): with attempt: ...``"""
+"""Usage: ``async for attempt in until_it_works(on=OSError): with attempt: ...``"""

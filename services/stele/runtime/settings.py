@@ -124,10 +124,23 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
             description="Copies of each topic; 3 in production, which needs three brokers.",
         ),
     ] = 1
+    development: Annotated[
+        bool,
+        Meta(
+            description="The log may be lost, as on a developer's machine: topics with fewer than three copies"
+            " are not reported."
+        ),
+    ] = False
     redis_url: Annotated[
         str,
-        Meta(description="Redis for fencing tokens and sessions; rebuilt from the log when empty."),
+        Meta(
+            description="Redis for fencing tokens and sessions; rebuilt from the log when empty."
+            " With Sentinels: redis+sentinel://host:port,host:port/service."
+        ),
     ] = "redis://127.0.0.1:6379/0"
+    redis_cluster: Annotated[
+        bool, Meta(description="Whether STELE_REDIS_URL names a member of a Redis Cluster.")
+    ] = False
     http_host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0: on all.")] = (
         "127.0.0.1"
     )

@@ -1,29 +1,32 @@
-"""Where a process begins to read its log: behind the newest snapshot, or at the log's beginning.
+"""Where a process begins to read its log: after the newest snapshot, or at the log's beginning.
 
-The beginning will do while the topic has it and is short. A snapshot counts only when the topic still holds the
-winner that it ends with, since that is what a reader goes by; and, for a process that acknowledged something
-in an earlier life, when a replica's archive shows that this is the same history. Replicas that have stopped
-reading come last: an unclean election may have taken back what they hold.
+The beginning is used while the topic has it and is short. A snapshot counts only when the topic
+still holds the winner at its end, which is the reader's anchor. If the process acknowledged epochs
+in an earlier life, a replica's archive must also show that this is the same history. Replicas that
+stopped reading come last: an unclean election may have removed what they hold.
 """
 
+from __future__ import annotations
+
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from stele.log.archive.container import DamagedFileError
-from stele.log.errors import OtherHistoryError
+from stele.log.errors import NoBeginningError, OffsetGoneError, OtherHistoryError, RecoveredError
+from stele.log.fold import BEGINNING, BEGINNING_FOR_FOLLOWERS, Start
 from stele.log.follower import Floor
 from stele.log.port import Ends
-from stele.log.start import BEGINNING, BEGINNING_FOR_FOLLOWERS, Start
 from stele.runtime.answers.catch_up import Known, StartAnswer
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
 from stele.runtime.logs import get_logger
 
 SHORT_RECORDS: Final = 5_000
-"""Read in a quarter of a second, which is what a snapshot costs."""
+"""Records that are read in a quarter of a second, which is what a snapshot costs."""
 GRACE_S: Final = 1.0
-"""The first replica that answers may be the one that knows the least: others are waited for so long."""
+"""Wait for further answers after the first, in seconds. The first replica may hold the least."""
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 10.0
 
@@ -33,7 +36,10 @@ AskEnds = Callable[[], Awaitable[Ends]]
 
 
 class Beginning(NamedTuple):
-    """Where to begin, and the newest epoch that is known to have been there: nothing is at its end below it."""
+    """Where to begin, and the newest epoch known to exist.
+
+    A log that ends before ``floor`` is incomplete.
+    """
 
     start: Start
     floor: Floor | None
@@ -48,11 +54,14 @@ async def begin(
     decided: bool,
     patience_s: float = 0.0,
 ) -> Beginning:
-    """Waits while the topic has lost its beginning and no replica gives a snapshot.
+    """Return where to begin.
 
-    ``floor`` is what this process acknowledged itself. What the replicas hold is one too; for it most of them
-    are waited for, up to ``patience_s``. Raises OtherHistoryError when the log is not the one that the floor is
-    of, UnreadableSnapshotError.
+    Waits while the topic has lost its beginning and no replica offers a snapshot.
+
+    ``floor`` is what this process has acknowledged itself. The end of the replicas' archives is a
+    floor too. To get it, most replicas are awaited, up to ``patience_s``.
+
+    Raises OtherHistoryError when the log is not that of the floor, UnreadableSnapshotError.
     """
     pause_s, deadline_s = FIRST_PAUSE_S, time.monotonic() + patience_s
     waits = False
@@ -109,13 +118,19 @@ async def _ask(catch_up: CatchUp, span: Ends, floor: Floor | None, *, decided: b
 
 
 def _are_most(answers: Answers, catch_up: CatchUp) -> bool:
-    """One that has just been started anew has nothing yet, or not all."""
+    """Return whether most replicas have answered.
+
+    A replica that has just been reset may be empty or incomplete.
+    """
     return 2 * len(answers) > catch_up.replicas or not catch_up.replicas
 
 
 async def floor_of_most(catch_up: CatchUp, given_up: Callable[[], set[str]]) -> Floor | None:
-    """What the replicas hold, once most of them answer; None when they hold nothing. Those do not count that
-    still have one of the ``given_up`` logs, from which another was recovered.
+    """Return the floor of the replicas, once most of them answer; None when their archives are
+    empty.
+
+    Replicas do not count while they keep one of the ``given_up`` logs, from which another was
+    recovered.
     """
     while True:
         answers = await catch_up.starts(GRACE_S, tail=0)
@@ -125,7 +140,9 @@ async def floor_of_most(catch_up: CatchUp, given_up: Callable[[], set[str]]) -> 
 
 
 def _least(floor: Floor | None, answers: Answers) -> Floor | None:
-    """The later one of a process's own floor and the replicas', when these show that it is of the same log."""
+    """Return the later of a process's own floor and the replicas', if these confirm the same
+    log.
+    """
     held = _floor_of(answers)
     if floor is None or not floor.epoch:
         return held
@@ -134,7 +151,9 @@ def _least(floor: Floor | None, answers: Answers) -> Floor | None:
 
 
 def _floor_of(answers: Answers) -> Floor | None:
-    """The newest epoch that any replica has on its disk, of the newest log that any of them knows."""
+    """Return the newest epoch on any replica's disk, within the newest log that any of them
+    follows.
+    """
     newest = max(((a.log_id, a.last, a.last_state_id) for _, a in answers), default=None)
     if newest is None or not newest[2]:
         return None
@@ -158,7 +177,7 @@ async def _from_replicas(
             continue
         will_do = span.end <= SHORT_RECORDS or (is_read and answer.stopped)
         if span.begin == 0 and will_do and not answer.recovered:
-            continue  # the log is read from its beginning
+            continue  # read from the log's beginning instead
         is_past_floor = floor is not None and 0 < floor.epoch <= snapshot.epoch
         if is_past_floor and answer.known is not Known.SAME:
             continue
@@ -175,16 +194,20 @@ async def _from_replicas(
 
 
 def _check_floor(answers: Answers, floor: Floor | None) -> None:
-    """A replica that has missed a recovery may hold the history that this gave up: it says nothing of the floor
-    where another one knows the log of now, nor where it cannot read the log itself.
+    """Compare the floor with the replicas' archives.
+
+    Raises OtherHistoryError when they differ, or when the archives begin after the floor.
+
+    A replica that has missed a recovery may hold the history that the recovery gave up. It is
+    ignored when another replica follows the present log, and when it cannot read the log itself.
     """
     for url, answer in _of_newest_log(answers):
         if floor is not None and 0 < floor.epoch < answer.begins:
             raise OtherHistoryError(
                 0,
                 f"epoch {floor.epoch}, the newest that this process acknowledged, was deleted from the archive,"
-                f" which begins at epoch {answer.begins} (archive_keep_days, archive_keep_epochs): nobody can"
-                " tell any more whether it is of the same history.",
+                f" which begins at epoch {answer.begins} (archive_keep_days, archive_keep_epochs): it is"
+                " unknown whether it is of the same history.",
             )
         if floor is not None and answer.known is Known.OTHER and not answer.stopped:
             raise OtherHistoryError(
@@ -195,15 +218,96 @@ def _check_floor(answers: Answers, floor: Floor | None) -> None:
 
 
 def _of_newest_log(answers: Answers) -> Answers:
-    """A replica that has missed a recovery may have later epochs, which are none any more."""
+    """Keep the answers of the newest log.
+
+    Later epochs of an older log were given up by a recovery.
+    """
     newest = max((answer.log_id for _, answer in answers), default="")
     return [found for found in answers if found[1].log_id == newest]
 
 
 def _worth(answered: tuple[str, StartAnswer]) -> tuple[bool, str, int]:
-    """Who reads the log, and then the newest snapshot. Ids of logs are ordered by time; an older log may have
-    had later epochs, which a recovery gave up.
+    """Sort key: replicas that read the log first, then the newest snapshot.
+
+    Log ids are ordered by time. An older log may have had later epochs, which a recovery gave up.
     """
     _, answer = answered
     snapshot = answer.snapshot
     return not answer.stopped, *(("", 0) if snapshot is None else (snapshot.log_id, snapshot.epoch))
+
+
+# When a process ends in order to restart from a snapshot.
+#
+# A reader that fell behind a truncation ends at once. A reader ends too when it is past the topic's
+# end although the topic has its last winner: the missing records were no winners.
+#
+# A reader that stopped because its log is gone, or is another one, stays and reports why. Its
+# newest epochs may be all that is left. It ends once a catch-up replica reports that the log was
+# recovered. A replica that can complete a recovery does so itself.
+#
+# A reader that meets a recovery ends at once if it had read the log to its end. Otherwise it stays:
+# it has just begun, without a snapshot of the new log, and would fail at the same record again. A
+# process without catch-up replicas restarts anyway.
+
+
+LOOK_S: Final = 2.0
+
+Finish = Callable[[], Awaitable[bool]]
+"""Completes a recovery from what this process holds, if possible. Returns whether it did."""
+
+
+def end_in_order() -> None:
+    """End this process in the same way as when a supervisor requests it."""
+    signal.raise_signal(signal.SIGTERM)
+
+
+async def cannot() -> bool:
+    """Return False: only a catch-up replica can complete a recovery."""
+    return False
+
+
+def is_lasting(failure: Exception | None) -> bool:
+    """Return whether this failure persists until an operator recovers the log."""
+    return not isinstance(failure, OffsetGoneError | RecoveredError | NoBeginningError)
+
+
+async def begin_anew(
+    failed: asyncio.Event,
+    failure: Callable[[], Exception | None],
+    log_id: Callable[[], bytes],
+    catch_up: CatchUp,
+    end: Callable[[], None] = end_in_order,
+    finish: Finish = cannot,
+    has_read: Callable[[], bool] = lambda: True,
+) -> None:
+    """Wait for a failure that a restart can resolve, and end the process.
+
+    ``has_read``: the log was read to its end.
+    """
+    await failed.wait()
+    why = failure()
+    if is_lasting(why):
+        log.error("the log cannot be read any further, until it is recovered", why=str(why))
+        await recovered(log_id().hex(), catch_up, finish)
+    elif isinstance(why, RecoveredError) and not (
+        await finish() or has_read() or (finish is cannot and not catch_up.replicas)
+    ):
+        log.error("the log was recovered, and no replica offers a snapshot of it yet", why=str(why))
+        await recovered(log_id().hex(), catch_up, finish)
+    log.error(
+        "the log continues in another topic: this process restarts from a snapshot", why=str(why)
+    )
+    end()
+
+
+async def recovered(log_id: str, catch_up: CatchUp, finish: Finish) -> None:
+    """Return once a replica follows a log that was recovered from this one, or ``finish``
+    succeeds.
+    """
+    while True:
+        for _, answer in await catch_up.archives():
+            if any(before.log_id == log_id for before in answer.incarnations):
+                return
+        if await finish():
+            return
+        await asyncio.sleep(LOOK_S)

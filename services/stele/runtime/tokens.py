@@ -1,4 +1,4 @@
-"""Tokens of who changes something by HTTP, and their hashes: 256 random bits need no salt."""
+"""Tokens of HTTP callers, and their hashes. Tokens of 256 random bits need no salt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES: Final = 32
 TOKEN_FORM: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,256}")
-"""What may stand behind ``Bearer`` (RFC 6750)."""
+"""Form of a token after ``Bearer`` (RFC 6750)."""
 
 
 def new_token() -> str:
@@ -20,7 +20,10 @@ def new_token() -> str:
 
 
 def authorization_of(headers: Headers) -> str:
-    """All that stand there: two are none, of which one would count here, and the other where a proxy looks."""
+    """Return all values of the header, joined. Two values match no token.
+
+    Otherwise one of them might count here and the other at a proxy.
+    """
     return ", ".join(headers.getlist("authorization"))
 
 

@@ -1,1 +1,3 @@
-"""session-guard: knows who has applied what, and lets any process check a version or a session."""
+"""session-guard: follows the acks of all nodes, and lets any process check a version or a
+session.
+"""

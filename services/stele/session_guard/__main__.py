@@ -9,8 +9,7 @@ from stele.runtime.http import build_app, serve
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, run_service, started
 from stele.session_guard.guard import Guard
 from stele.session_guard.http import health, routes
 from stele.session_guard.proof import Proofs
@@ -19,7 +18,9 @@ from stele.session_guard.settings import SessionGuardSettings
 
 NAME = "session-guard"
 LOOK_BACK = 1_000
-"""Acks of each partition: several times the nodes that speak there, and read in a second."""
+"""Acks read from each partition at the start: several times the number of nodes, and read in a
+second.
+"""
 ACKS = LiveFlow(NAME, "acks", LOOK_BACK)
 
 

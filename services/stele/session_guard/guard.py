@@ -1,24 +1,200 @@
-"""What one session guard knows: the image, the newest ack of each node, who is up, who blocks what."""
+"""The state of one session-guard: the image, the newest ack of each node, liveness and blockers."""
+
+from __future__ import annotations
 
 import time
+from typing import Final
 
-from stele.domain.acks import AckTable
+import msgspec
+from immutables import Map
+
+from stele.domain.acks import AckTable, StateIdOf, barrier, unknown
 from stele.domain.image import NO_LOG, Image
+from stele.domain.names import NodeState
+from stele.domain.observed_time import NEVER, ObservedTime
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
-from stele.runtime.answers.session_guard import BarrierView, Liveness, NodeLiveness
+from stele.runtime.answers.session_guard import BarrierView, BlockerView, Liveness, NodeLiveness
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 from stele.session_guard import metrics
-from stele.session_guard.barriers import Blocking, Target, current_target, view
-from stele.session_guard.liveness import LivenessTracker, liveness_of_all
-from stele.session_guard.permissions import Permissions
+from stele.session_guard.check import Permissions
+
+# Liveness of nodes: an ack within the timeout, with hysteresis.
+#
+# Pure; seconds of one monotonic clock. Silence counts only as far as the acks were *read*. A guard
+# that was paused, cut off, or removed from its consumer group has received no acks, which proves
+# nothing about the nodes. After such a gap each node gets a full timeout of reading before it is
+# declared down. Until then it is unknown.
+
+
+STEADY_PART: Final = 0.5
+"""A node that was down is up after acks without a gap for this part of the timeout."""
+READING_GAP_S: Final = 2.5
+"""Longest gap in reading, in seconds.
+
+A fetch confirms it; a quiet partition answers one every 1.5 s.
+"""
+
+
+class LastSeen(msgspec.Struct, frozen=True):
+    """When a node's last ack came, since when without a gap, and whether the node was declared
+    down.
+    """
+
+    last_s: float
+    steady_since_s: float
+    down: bool = False
+
+
+class LivenessTracker(msgspec.Struct, frozen=True):
+    """Liveness of each node.
+
+    Call ``seen`` for each ack and ``read_until`` for each confirmation.
+    """
+
+    timeout_s: float
+    reading: ObservedTime = ObservedTime(READING_GAP_S)
+    """Times for which all acks that were sent are included here."""
+    by_node: Map[str, LastSeen] = Map()
+
+    def seen(self, node_id: str, now_s: float) -> LivenessTracker:
+        known = self.by_node.get(node_id)
+        if known is None:
+            return self._with(node_id, LastSeen(now_s, now_s))
+        gap = known.down and now_s - known.last_s > self.timeout_s
+        since_s = now_s if gap else known.steady_since_s
+        down = known.down and now_s - since_s < STEADY_PART * self.timeout_s
+        return self._with(node_id, LastSeen(now_s, since_s, down))
+
+    def read_until(self, at_s: float, began_s: float = NEVER) -> LivenessTracker:
+        """Record that every ack from ``began_s``, the reader's start, to ``at_s`` was passed to
+        ``seen``.
+
+        Nodes that were silent for too long are declared down.
+        """
+        if at_s <= self.reading.until_s:
+            return self
+        reading, by_node = self.reading.confirmed(at_s, began_s), self.by_node
+        for node_id, known in self.by_node.items():
+            if not known.down and reading.elapsed_s(known.last_s, at_s) > self.timeout_s:
+                by_node = by_node.set(node_id, msgspec.structs.replace(known, down=True))
+        return LivenessTracker(self.timeout_s, reading, by_node)
+
+    def liveness(self, node_id: str, now_s: float) -> Liveness:
+        known = self.by_node.get(node_id)
+        if known is None:
+            observed_s = self.reading.elapsed_s(NEVER, self.reading.until_s)
+            return Liveness.DOWN if observed_s > self.timeout_s else Liveness.UNKNOWN
+        if known.down:
+            return Liveness.DOWN
+        return Liveness.UP if now_s - known.last_s <= self.timeout_s else Liveness.UNKNOWN
+
+    def _with(self, node_id: str, last_seen: LastSeen) -> LivenessTracker:
+        return msgspec.structs.replace(self, by_node=self.by_node.set(node_id, last_seen))
+
+
+def liveness_of_all(
+    image: Image, acks: AckTable, tracker: LivenessTracker, now_s: float
+) -> list[NodeLiveness]:
+    """Return the liveness of all nodes that have not left, by id."""
+    nodes = image.membership.nodes
+    here = [n for n in sorted(nodes) if nodes[n].state is not NodeState.LEFT]
+    return [_one(image, acks, tracker, node_id, now_s) for node_id in here]
+
+
+def _one(
+    image: Image, acks: AckTable, tracker: LivenessTracker, node_id: str, now_s: float
+) -> NodeLiveness:
+    liveness, seen = tracker.liveness(node_id, now_s), acks.by_node.get(node_id)
+    if seen is None:
+        return NodeLiveness(node_id, liveness)
+    return NodeLiveness(
+        node_id=node_id,
+        liveness=liveness,
+        epoch=seen.ack.epoch,
+        lag=max(0, image.epoch - seen.ack.epoch),
+        version=seen.ack.version,
+        silent_for_s=now_s - seen.at_s,
+    )
+
+
+# Barriers for operators: each blocker's name, reason, and how long it has blocked. Pure.
+
+
+Target = tuple[int, int]
+"""Epoch and version that a barrier waits for."""
+
+KEPT_TARGETS: Final = 32
+"""Barriers remembered: the present one, those just before, and those that were queried."""
+
+
+class Blocking(msgspec.Struct, frozen=True):
+    """Times since which each node has blocked each barrier: target -> node -> seconds."""
+
+    by_target: Map[Target, Map[str, float]] = Map()
+    order: tuple[Target, ...] = ()
+
+    def since(self, target: Target, nodes: frozenset[str], now_s: float) -> Blocking:
+        """Return the memory with ``nodes`` as present blockers.
+
+        Nodes that blocked before keep their time.
+        """
+        known = self.by_target.get(target)
+        before: Map[str, float] = Map() if known is None else known
+        since_s = Map({node: before.get(node, now_s) for node in sorted(nodes)})
+        by_target = self.by_target.set(target, since_s)
+        order = self.order if known is not None else (*self.order, target)
+        if len(order) > KEPT_TARGETS:
+            by_target, order = by_target.delete(order[0]), order[1:]
+        return Blocking(by_target, order)
+
+
+def current_target(image: Image) -> Target:
+    """Return the target of the newest step."""
+    topology = image.topology
+    return topology.since_epoch, topology.version
+
+
+def view(
+    image: Image,
+    acks: AckTable,
+    blocking: Blocking,
+    target: Target,
+    now_s: float,
+    state_id_of: StateIdOf = unknown,
+) -> tuple[BarrierView, Blocking]:
+    """Return the state of the barrier, and the updated memory of its blockers."""
+    epoch, version = target
+    standing = barrier(image, acks, epoch, version, now_s, state_id_of)
+    blocking = blocking.since(target, frozenset(b.node_id for b in standing.blockers), now_s)
+    since_s = blocking.by_target[target]
+    blockers = tuple(
+        BlockerView(
+            b.node_id,
+            b.why,
+            None if b.silent_for_s == float("inf") else b.silent_for_s,
+            now_s - since_s[b.node_id],
+        )
+        for b in standing.blockers
+    )
+    seen = BarrierView(
+        standing.complete,
+        standing.satisfied,
+        blockers,
+        epoch,
+        version,
+        standing.level,
+        tuple(sorted(standing.missing)),
+    )
+    return seen, blocking
+
 
 log = get_logger(__name__)
 
 
 class Guard:
-    """The fold of acks over the image; no input or output of its own."""
+    """The fold of acks over the image. It does no input or output."""
 
     def __init__(self, follower: LogFollower, heartbeat_timeout_s: float) -> None:
         self._follower = follower
@@ -42,10 +218,10 @@ class Guard:
         )
 
     def on_ack(self, value: bytes, age_s: float = 0.0) -> None:
-        """Fold one record; what cannot be decoded is counted and left out.
+        """Fold one record. Records that cannot be decoded are counted and skipped.
 
-        One that is read from before this process's time has an age: it tells what its node has applied,
-        and nothing about whether the node is up.
+        ``age_s`` is positive for a record from before this process's start. Its ack shows what the
+        node has applied, but not whether the node is up.
         """
         try:
             ack = decode_ack(value)
@@ -63,11 +239,11 @@ class Guard:
             self._tracker = self._tracker.seen(ack.node_id, now_s)
 
     def on_read_until(self, at_s: float, began_s: float) -> None:
-        """Every ack that was sent between ``began_s`` and ``at_s`` has come to ``on_ack``."""
+        """Record that every ack sent between ``began_s`` and ``at_s`` was passed to ``on_ack``."""
         self._tracker = self._tracker.read_until(at_s, began_s)
 
     def barrier(self, target: Target | None = None) -> BarrierView:
-        """How a barrier stands; without a target the one of the newest step."""
+        """Return the state of a barrier; without a target, of the newest step's."""
         standing, self._blocking = view(
             self.image,
             self._acks,
@@ -82,7 +258,10 @@ class Guard:
         return liveness_of_all(self.image, self._acks, self._tracker, time.monotonic())
 
     def look(self) -> None:
-        """Note who blocks now, so that how long is known when somebody asks; measure."""
+        """Note the present blockers, so that later answers include how long they block.
+
+        Update the metrics.
+        """
         metrics.blockers.set(len(self.barrier().blockers))
         nodes = self.nodes()
         for liveness in Liveness:
@@ -90,10 +269,12 @@ class Guard:
 
 
 def log_id(image: Image) -> str:
-    """Which incarnation of the log the image was read from; empty before the cluster is created."""
+    """Return the incarnation of the log from which the image was read; empty before the cluster
+    exists.
+    """
     return "" if image.log_id == NO_LOG else image.log_id.hex()
 
 
 def open_sessions(image: Image) -> tuple[str, ...]:
-    """The sessions under which work may go on, in order of their ids."""
+    """Return the open sessions, ordered by id."""
     return tuple(sorted(image.topology.sessions()))

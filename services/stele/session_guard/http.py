@@ -1,4 +1,4 @@
-"""The session guard's routes: barriers, liveness, sessions, checks, and its health."""
+"""The session-guard's routes: barriers, liveness, sessions, checks, and its health."""
 
 import math
 from typing import Final
@@ -12,15 +12,14 @@ from stele.runtime.answers.session_guard import CheckCode, CheckView, SessionsVi
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 from stele.runtime.live_flow import LiveReader
-from stele.session_guard.barriers import current_target
-from stele.session_guard.guard import Guard
-from stele.session_guard.permissions import other_log, session_not_open, stale_version
+from stele.session_guard.check import other_log, session_not_open, stale_version
+from stele.session_guard.guard import Guard, current_target
 from stele.session_guard.proof import Proofs
 from stele.session_guard.redis_writer import RedisWriter
 
 NOT_CURRENT_STATUS = 503
 CHECKED: Final = frozenset({"version", "session", "log_id"})
-"""What a check may name, each once."""
+"""Parameters of a check, each at most once."""
 
 
 def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
@@ -58,9 +57,11 @@ def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
 def health(
     guard: Guard, followed: Followed, proofs: Proofs, acks: LiveReader, writer: RedisWriter
 ) -> Health:
-    """Without Redis the guard still answers over HTTP, so it is up, and says that it is degraded.
+    """Return the health.
 
-    Without acks nobody can be told who is up; without proofs nothing is permitted.
+    Without Redis the guard is up but degraded, because it still answers over HTTP.
+
+    Without acks it cannot report liveness; without proofs it permits no work.
     """
     state = followed.health()
     if not state.ok:
@@ -77,7 +78,7 @@ def health(
 
 
 def checked(guard: Guard, request: Request, age_s: float) -> CheckView:
-    """The answer by an image that is proven to be current."""
+    """Answer a check by an image that is proven to be current."""
     now, asked = guard.permissions(), request.query_params
     code, hint = CheckCode.PERMITTED, ""
     message = other_log(asked.get("log_id", ""), now.log_id, now.epoch)
@@ -112,14 +113,14 @@ def not_current(age_s: float, max_age_s: float, trouble: str) -> CheckView:
         code=CheckCode.NOT_CURRENT,
         message=f"This guard cannot say; it was last known to be current {known}: "
         f"{trouble or 'the log is slow'}.",
-        hint="Do not go on; ask again, or ask another session-guard.",
+        hint="Do not continue; retry, or ask another session-guard.",
         proof_age_s=proof_age_s,
         details={"proof_age_s": proof_age_s, "proof_max_age_s": max_age_s},
     )
 
 
 def _refuse_what_is_not_checked(request: Request) -> None:
-    """A parameter that is misspelt, or comes twice, would be permitted without having been looked at."""
+    """Reject misspelt and repeated parameters, which would be permitted without a check."""
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in CHECKED or given.count(name) > 1:

@@ -11,7 +11,7 @@ unreadable = Counter(
     registry=REGISTRY,
 )
 blockers = Gauge(
-    "stele_session_guard_blockers", "Nodes that hold up the newest step.", registry=REGISTRY
+    "stele_session_guard_blockers", "Nodes that the newest step waits for.", registry=REGISTRY
 )
 nodes = Gauge(
     "stele_session_guard_nodes",

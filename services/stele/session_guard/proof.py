@@ -1,8 +1,9 @@
-"""Proofs that the image is current: "at time t the log's end was asked, and all that was there is applied".
+"""Proofs that the image is current: "at time t the log's end was asked, and all before it is
+applied".
 
-A process that is cut off from the log has an image like any other; only the age of its proof tells. Time is
-taken before the question is sent, so that what was committed before ``asked_at_s`` is in the image. Callers
-share one probe, and nobody probes when nobody asks.
+A process that is cut off from the log has an image like any other. Only the age of its proof shows
+it. The time is taken before the request is sent, so commits before ``asked_at_s`` are in the image.
+Callers share one probe, and without callers there is no probe.
 """
 
 import asyncio
@@ -11,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from stele.log.clocks import Moment
 from stele.log.follower import LogFollower
-from stele.log.pulse import Moment
 from stele.runtime.logs import get_logger
 
 NEVER: Final = float("-inf")
@@ -21,7 +22,7 @@ log = get_logger(__name__)
 
 
 class Proofs:
-    """The newest proof of one follower. ``trouble`` says why the last probe gave none, or is empty."""
+    """The newest proof of one follower. ``trouble`` is why the last probe failed, or empty."""
 
     def __init__(
         self,
@@ -38,17 +39,24 @@ class Proofs:
         self._probe: asyncio.Task[None] | None = None
 
     def age_s(self) -> float:
-        """By the clock that moved the furthest: a machine that slept has proven nothing since. Infinite while
-        there is no proof.
+        """Age of the newest proof in seconds, by the clock that moved the furthest.
+
+        Infinite without a proof. A machine that was suspended has proven nothing since.
         """
         return math.inf if self._asked_at is None else self._asked_at.age_s()
 
     async def within(self, max_age_s: float) -> bool:
-        """Is the image proven by a question of at most ``max_age_s`` ago? Waits that long for a new proof."""
+        """Return whether a request of at most ``max_age_s`` ago proves the image.
+
+        Waits that long for a new proof.
+        """
         return await self._proven(lambda: self.age_s() <= max_age_s, max_age_s)
 
     async def asked_after(self, at_s: float, timeout_s: float) -> bool:
-        """Is it proven by a question that was sent after ``at_s``? Waits at most ``timeout_s``."""
+        """Return whether a request sent after ``at_s`` proves the image.
+
+        Waits at most ``timeout_s``.
+        """
         return await self._proven(lambda: self.asked_at_s > at_s, timeout_s)
 
     async def close(self) -> None:
@@ -62,7 +70,7 @@ class Proofs:
             left_s = end_s - self._now_s()
             if left_s <= 0 or not await _in_time(self._shared_probe(), left_s):
                 return enough()
-            if self.trouble:  # the next question would fail alike; who still wants one asks again
+            if self.trouble:  # the next probe would fail alike; callers may ask again
                 return enough()
         return True
 
@@ -72,10 +80,12 @@ class Proofs:
         return self._probe
 
     async def _ask(self) -> None:
+        # Take the time before the request: a commit between the two is in the image, a later one
+        # need not be.
         asked_at_s, asked_at = self._now_s(), Moment.now()
         try:
             await self._follower.wait_for_end(self._probe_timeout_s)
-        except Exception as error:  # whatever it is, there is no proof
+        except Exception as error:  # any error means that there is no proof
             if not self.trouble:
                 log.warning("the log's end is out of reach", why=repr(error))
             self.trouble = f"the log's end was not reached: {error!r}"
@@ -84,6 +94,6 @@ class Proofs:
 
 
 async def _in_time(task: "asyncio.Task[None]", timeout_s: float) -> bool:
-    """Wait for a task that others wait for too; False when the time is up."""
+    """Wait for a task that other callers share. Return False on timeout; the task continues."""
     done, _ = await asyncio.wait([task], timeout=timeout_s)
     return bool(done)

@@ -1,8 +1,11 @@
-"""Keeps Redis current: all of it at each epoch and at each refresh, so a flushed Redis is soon whole.
+"""Keeps Redis current: writes everything at each epoch and each refresh, so a flushed Redis is
+soon complete.
 
-What may be written when is in ``redis_script.py``. This is the loop around it: it takes proofs, remembers the
-greatest (log_id, epoch) that Redis was ever seen to show, and never offers an older one.
+``redis_script.py`` defines which writes are accepted. This is the loop around it: it takes proofs,
+remembers the greatest (log_id, epoch) that Redis ever showed, and never offers an older one.
 """
+
+from __future__ import annotations
 
 import asyncio
 import math
@@ -12,28 +15,118 @@ from typing import Final
 
 import msgspec
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, ReadOnlyError, RedisError
 
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
+from stele.runtime.redis import connect_redis
 from stele.runtime.retries import until_it_works
 from stele.runtime.service import wait_at_most
 from stele.session_guard import metrics
-from stele.session_guard.check import guard_key, nodes_key, session_field
+from stele.session_guard.check import Permissions, guard_key, nodes_key, session_field
 from stele.session_guard.guard import Guard
-from stele.session_guard.permissions import Permissions
 from stele.session_guard.proof import NEVER, Proofs
-from stele.session_guard.redis_script import VACANCY_MS, WRITE, Written, parse_answer
 from stele.session_guard.settings import SessionGuardSettings
 
+# The only script that writes Redis, and its answers.
+#
+# It decides by Redis's own clock and by the value in Redis at that moment. Therefore a slow
+# network, a paused process or a second guard cannot make Redis show an older value than before:
+#
+# - The value lives until ``ttl`` after its *proof*, not after its arrival. The guard computes when,
+#   by Redis's clock, the proof's request was sent. Each answer of the script carries Redis's time. A
+#   request sent at p was sent, by that clock, not before ``time - (answer received - p)``. This is
+#   the earliest possible time. A write that arrives after proof + ttl changes nothing.
+# - A value of a greater (log_id, epoch) is never replaced, nor one of the same epoch by an older
+#   proof.
+# - If Redis shows no value, a flush may have deleted it. The script then leaves a *vacancy*, a token
+#   that permits nothing. It accepts a write only from a guard that names this token and whose proof
+#   was requested after the guard had seen it. The value before the flush was in the log before the
+#   flush. The proof's request came later, so the new value includes it. A second flush deletes the
+#   token, and the procedure starts again.
+
+
+VACANCY_MS: Final = 60_000
+"""Lifetime of an unused token, in milliseconds. After that the next write creates another."""
+
+WRITE: Final = """
+local shown = redis.call('HMGET', KEYS[1], 'log_id', 'epoch', 'proved_at_ms', 'vacancy')
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local log_id, epoch, proved_at_ms, ttl_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local function answer(result)
+  return {result, now_ms, shown[1] or '', tonumber(shown[2]) or 0, shown[4] or ''}
+end
+
+if not shown[1] then
+  if not shown[4] then
+    shown[4] = time[1] .. '.' .. time[2] .. '.' .. ARGV[6]
+    redis.call('DEL', KEYS[1], KEYS[2])
+    redis.call('HSET', KEYS[1], 'vacancy', shown[4])
+    redis.call('PEXPIRE', KEYS[1], ARGV[7])
+  end
+  if shown[4] ~= ARGV[5] then
+    return answer('vacant')
+  end
+elseif shown[1] > log_id or (shown[1] == log_id and tonumber(shown[2]) > epoch) then
+  return answer('overtaken')
+elseif shown[1] == log_id and tonumber(shown[2]) == epoch and tonumber(shown[3]) > proved_at_ms then
+  return answer('proved_already')
+end
+if proved_at_ms > now_ms or proved_at_ms + ttl_ms <= now_ms then
+  return answer('too_late')
+end
+
+local fields, nodes = tonumber(ARGV[8]), #ARGV
+redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('HSET', KEYS[1], 'log_id', log_id, 'epoch', epoch, 'proved_at_ms', ARGV[3], 'ttl_ms', ARGV[4])
+for i = 9, 8 + fields, 2 do
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+end
+for i = 9 + fields, nodes, 2 do
+  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+end
+redis.call('PEXPIREAT', KEYS[1], proved_at_ms + ttl_ms)
+redis.call('PEXPIREAT', KEYS[2], proved_at_ms + ttl_ms)
+shown[1], shown[2] = log_id, epoch
+return answer('written')
+"""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The script's answer: ``result`` is one of the words above; the rest is what Redis shows
+    now, and its time.
+    """
+
+    result: str
+    redis_now_ms: int
+    log_id: str
+    epoch: int
+    vacancy: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.log_id, self.epoch
+
+
+def parse_answer(answer: list[bytes | int]) -> Written:
+    result, now_ms, log_id, epoch, vacancy = answer
+    return Written(_text(result), int(now_ms), _text(log_id), int(epoch), _text(vacancy))
+
+
+def _text(value: bytes | int | str) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 ANSWERS_A_WRITE: Final = 3
-"""At most: Redis's time is learnt, a vacancy is met, the value is taken."""
+"""Most calls for one write: learn Redis's time, find a vacancy, write the value."""
 
 log = get_logger(__name__)
 
 
 class RedisWriter:
-    """The loop that writes; ``trouble`` says why Redis is not current, empty when it is."""
+    """The writing loop. ``trouble`` is why Redis is not current; empty when it is."""
 
     def __init__(
         self,
@@ -47,13 +140,15 @@ class RedisWriter:
         self._settings = settings
         self._guard = guard
         self._proofs = proofs
-        self._redis = redis or connect(settings)
+        self._redis = redis or connect_redis(settings, settings.redis_timeout_s)
         self._changed = asyncio.Event()
         self._nonce = uuid.uuid4().hex
         self._shown: tuple[str, int] = ("", 0)
-        """The greatest place that Redis was ever seen to show, whoever wrote it."""
+        """The greatest position that Redis ever showed, whichever guard wrote it."""
         self._redis_ahead_ms = math.nan
-        """Redis's time less this process's monotonic time, at the least; not a number until it was told."""
+        """Lower bound of Redis's time minus this process's monotonic time, in ms; NaN while
+        unknown.
+        """
         self._vacancy, self._vacancy_seen_at_s = "", NEVER
         follower.listen(lambda _image, _epoch: self._changed.set())
 
@@ -77,16 +172,18 @@ class RedisWriter:
             self._guard.look()
             async for attempt in until_it_works(on=(RedisError, OSError, TimeoutError)):
                 with attempt:
+                    # Clear before reading the image. An epoch that arrives during the write then
+                    # causes another write.
                     self._changed.clear()
                     await self._bring_up_to_date()
 
     async def _bring_up_to_date(self) -> None:
-        """Write what is true now, if that can be proven. Raises what Redis raises."""
+        """Write the present permissions if they can be proven. Raises the errors of Redis."""
         self.trouble = self._why_not(self._guard.permissions()) or await self._write_now()
         metrics.redis_up.set(0 if self.trouble else 1)
 
     async def _write_now(self) -> str:
-        """Why Redis is not current now; empty when it is."""
+        """Write once. Return why Redis is not current; empty when it is."""
         try:
             async with asyncio.timeout(2 * self._settings.redis_timeout_s):
                 written = await self._write()
@@ -94,8 +191,12 @@ class RedisWriter:
             if not self.trouble.startswith("Redis is away"):
                 log.warning("Redis is away", error=repr(error))
             self.trouble = f"Redis is away: {error!r}"
+            if isinstance(error, MovedError):
+                self.trouble += ". It is a Redis Cluster: set STELE_REDIS_CLUSTER=true"
             metrics.redis_writes.labels("failed").inc()
             metrics.redis_up.set(0)
+            if isinstance(error, ReadOnlyError | MovedError):
+                await self._reconnect()
             raise
         metrics.redis_writes.labels(written.result).inc()
         match written.result:
@@ -108,10 +209,22 @@ class RedisWriter:
                     self._proofs.trouble or "Redis was empty, and this guard has no new proof yet"
                 )
             case _:
-                return "the proof of this guard was too old when it came to Redis"
+                return "the proof of this guard was too old when it reached Redis"
+
+    async def _reconnect(self) -> None:
+        """Drop the connections to a server that is no longer the primary.
+
+        That server keeps connections open and refuses each write, while the name in the URL leads a
+        new connection to the next primary. The next primary has another clock.
+        """
+        self._redis_ahead_ms = math.nan
+        await self._redis.aclose()  # the next call connects again
 
     def _why_not(self, now: Permissions) -> str:
-        """A guard that may be behind must not keep old permissions alive, nor bring them back."""
+        """Return why nothing may be written.
+
+        A guard that may be behind must not extend or restore old permissions.
+        """
         if not now.log_id:
             return "the cluster has not been created yet"
         if self._proofs.age_s() > self._settings.guard_ttl_s:
@@ -124,7 +237,7 @@ class RedisWriter:
         return ""
 
     async def _write(self) -> Written:
-        """Offer the newest, up to the answer that settles it."""
+        """Offer the newest permissions, and repeat until an answer is final."""
         written = await self._call()
         for _ in range(ANSWERS_A_WRITE - 1):
             if written.result == "vacant":
@@ -140,7 +253,7 @@ class RedisWriter:
         return written
 
     async def _call(self) -> Written:
-        """The script, once."""
+        """Call the script once."""
         now, cluster = self._guard.permissions(), self._settings.cluster
         fields = _fields(now, self._guard.image.cluster_id, self._guard.image.state_id)
         proven = self._proofs.asked_at_s
@@ -153,6 +266,7 @@ class RedisWriter:
             now.epoch,
             self._by_redis_clock_ms(proven),
             math.floor(self._settings.guard_ttl_s * 1000),
+            # Name the vacancy only with a proof that was requested after the vacancy was seen.
             self._vacancy if proven > self._vacancy_seen_at_s else "",
             self._nonce,
             VACANCY_MS,
@@ -165,14 +279,20 @@ class RedisWriter:
         return written
 
     def _learn(self, written: Written, now_s: float) -> None:
-        """The answer was made before ``now_s``: so Redis's clock is at least this far ahead of ours."""
+        """Store the answer, received at ``now_s``.
+
+        It was made earlier, so Redis's clock is at least this far ahead.
+        """
         self._redis_ahead_ms = written.redis_now_ms - now_s * 1000
         self._shown = max(self._shown, written.place)
         if written.vacancy != self._vacancy:
             self._vacancy, self._vacancy_seen_at_s = written.vacancy, now_s
 
     def _by_redis_clock_ms(self, at_s: float) -> int:
-        """When that was, by Redis's clock, at the earliest; 0, which is always too late, while unknown."""
+        """Return the earliest Redis time of the moment, in ms.
+
+        The result is 0, always too late, while unknown.
+        """
         if math.isnan(self._redis_ahead_ms) or at_s == NEVER:
             return 0
         return max(0, math.floor(at_s * 1000 + self._redis_ahead_ms))
@@ -183,16 +303,6 @@ class RedisWriter:
             for node in self._guard.nodes()
             for part in (node.node_id, msgspec.json.encode(node))
         ]
-
-
-def connect(settings: SessionGuardSettings) -> Redis | RedisCluster:
-    """A client of one server, or of a cluster."""
-    timeout_s = settings.redis_timeout_s
-    kind = RedisCluster if settings.redis_cluster else Redis
-    client: Redis | RedisCluster = kind.from_url(
-        settings.redis_url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
-    )
-    return client
 
 
 def _fields(now: Permissions, cluster_id: str, state_id: bytes) -> list[str | int]:

@@ -40,6 +40,3 @@ class SessionGuardSettings(ServiceSettings, frozen=True, kw_only=True):
             "and reached; seconds.",
         ),
     ] = 2.0
-    redis_cluster: Annotated[
-        bool, Meta(description="Whether STELE_REDIS_URL names a member of a Redis Cluster.")
-    ] = False

@@ -1,1 +1,1 @@
-"""A real broker, Redis and every service as processes of one machine: no Docker, no root."""
+"""A real broker, Redis and all services as processes of one machine, without Docker or root."""

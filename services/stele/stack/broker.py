@@ -1,7 +1,7 @@
 """Kafka brokers in KRaft mode on one machine, each both broker and controller.
 
-The data directory is formatted once and kept; ports may be others at every start, which a
-static quorum (`controller.quorum.voters`) allows and a dynamic one does not.
+The data directory is formatted once and kept. Ports may differ at every start, which a static
+quorum (`controller.quorum.voters`) allows and a dynamic one does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stele.stack.jars import JarSet, classpath, folder_of
 from stele.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
 from stele.stack.process import Command, Process, spawn, tail
 
-# Any fixed id does: a data directory belongs to one stack, and brokers refuse a foreign directory.
+# Any fixed id works: a data directory belongs to one stack, and brokers refuse a foreign directory.
 CLUSTER_ID = "U3RlbGVTdGVsZVN0ZWxlUQ"
 
 # Measured: 0.75 s to format, once on a machine; 1.9 s to start, 350 MB resident with these flags.
@@ -53,12 +53,15 @@ rootLogger.appenderRef.file.ref = file
 
 
 class BrokerFailed(Exception):
-    """A broker did not start or does not answer; the text holds the end of its log."""
+    """A broker did not start or does not answer. The text holds the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens, and where all others find it: the same, unless something stands before it."""
+    """Ports where a broker listens, and public ports for all others.
+
+    They differ only behind a proxy.
+    """
 
     node_id: int
     port: int
@@ -78,7 +81,7 @@ class BrokerAddress:
 def server_properties(
     me: BrokerAddress, all_brokers: Sequence[BrokerAddress], data: Path
 ) -> dict[str, str]:
-    """The broker's configuration; replication follows the number of brokers."""
+    """Return the broker's configuration. Replication follows the number of brokers."""
     replication_factor = str(min(3, len(all_brokers)))
     min_insync = "2" if len(all_brokers) >= 3 else "1"
     return {
@@ -91,7 +94,7 @@ def server_properties(
         "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{me.public_port}",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(data),
-        # A topic is made on purpose, with its retention, or not at all.
+        # Topics are created explicitly, with their retention.
         "auto.create.topics.enable": "false",
         "unclean.leader.election.enable": "false",
         "default.replication.factor": replication_factor,
@@ -108,10 +111,11 @@ def server_properties(
         "group.initial.rebalance.delay.ms": "0",
         # 128 MB by default, a quarter of this heap.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-        # A killed broker is fenced after this time, 9 s by default; one that comes back earlier
-        # waits for it, which is all that the value does when there is one broker.
+        # A killed broker is fenced after this time, 9 s by default. A broker that restarts earlier
+        # waits until then, which is the only effect of the value with one broker.
         "broker.session.timeout.ms": "3000" if len(all_brokers) == 1 else "6000",
-        "broker.heartbeat.interval.ms": "500",
+        # It is the time limit of a heartbeat's request too: three brokers on a busy machine need more.
+        "broker.heartbeat.interval.ms": "500" if len(all_brokers) == 1 else "2000",
         "num.network.threads": "2",
         "num.io.threads": "4",
     }
@@ -156,7 +160,7 @@ class Broker:
 
     @property
     def address_text(self) -> str:
-        """As people are shown it."""
+        """The address for display."""
         return self.bootstrap
 
     @property
@@ -167,7 +171,7 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Format the directory when it is new, then start; `wait_ready` tells when it answers."""
+        """Format a new directory, then start. `wait_ready` returns when the broker answers."""
         assert not self.is_running(), f"broker {self.address.node_id} is already running"
         properties = self._write_configuration()
         if not (self._data / MARK).exists():
@@ -199,17 +203,17 @@ class Broker:
         )
 
     def signal(self, number: signal.Signals) -> None:
-        """A fault: SIGSTOP pauses it, SIGCONT wakes it."""
+        """Inject a fault: SIGSTOP pauses the broker, SIGCONT resumes it."""
         if self._process:
             self._process.signal(number)
 
     def kill(self) -> None:
-        """As a crash: SIGKILL."""
+        """Crash the broker: SIGKILL."""
         if self._process:
             self._process.kill()
 
     def terminate(self) -> None:
-        """Ask for an orderly stop and do not wait."""
+        """Request an orderly stop, without waiting."""
         if self._process:
             self._process.terminate()
 
@@ -302,7 +306,7 @@ class BrokerCluster:
             broker.wait_ready(deadline_s, brokers=len(self.brokers))
 
     def stop(self) -> None:
-        """All at once: a controller that has lost its quorum cannot stop in an orderly way."""
+        """Stop all at once: a controller that has lost its quorum cannot stop in an orderly way."""
         for broker in self.brokers:
             broker.terminate()
         for broker in self.brokers:

@@ -1,10 +1,12 @@
-"""Classes that the JVMs of a stack load at each start, kept so that a start maps them instead.
+"""Caches of the classes that the JVMs of a stack load, which later starts map into memory.
 
-``make classes`` calls ``python -m stele.stack.classes``: a broker is started once, and a session of Spark,
-and each leaves its classes beside its jars when it ends (class data sharing, JEP 350). Measured on two
-cores: a broker is ready in 1.8 s instead of 3.9 s and takes 2.3 s of a processor instead of 3.9 s; a
-session of Spark is there in 6 s instead of 10.5 s, and takes with its first table 7.6 s of a processor
-instead of 12.6 s. To keep them takes half a minute, so a first start is not worth it.
+``make classes`` calls ``python -m stele.stack.classes``. It starts a broker and a session of Spark
+once. Each writes its classes beside its jars when it ends (class data sharing, JEP 350).
+
+Measured on two cores: a broker is ready in 1.8 s instead of 3.9 s. It takes 2.3 s of a processor
+instead of 3.9 s. A session of Spark is ready in 6 s instead of 10.5 s. With its first table it
+takes 7.6 s of a processor instead of 12.6 s. Writing the caches takes half a minute, so it does not
+pay for a single start.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SPARK_TIMEOUT_S: Final = 300.0
 SESSION: Final = """
 import sys
 from pathlib import Path
-from stele.placements.session import JVM_FLAGS, spark_session
+from stele.placements.settings import JVM_FLAGS, spark_session
 
 jars, scratch, *options = sys.argv[1:]
 table, copy = scratch + "/table", scratch + "/copy"
@@ -54,13 +56,16 @@ gateway.shutdown()
 gateway.proc.stdin.close()
 gateway.proc.wait()
 """
-"""What the job does at its start, without Kafka."""
+"""The work of the job at its start, without Kafka."""
 
 
 def keep() -> Iterator[str]:
-    """Keep what is not kept yet; lines about what could not be: all goes on without it, and is slower."""
+    """Write the missing caches.
+
+    Yield a line for each failure; without a cache, starts are only slower.
+    """
     for need, which, run in ((KAFKA, JarSet.KAFKA, _broker), (SPARK, JarSet.SPARK, _session)):
-        with contextlib.suppress(JavaMissing):  # others say so
+        with contextlib.suppress(JavaMissing):  # other commands report it
             java = find_java(need)
             try:
                 _keep(java, folder_of(which), run)
@@ -83,7 +88,7 @@ def _keep(java: Java, jars: Path, run: Callable[[Java, Path, Path, tuple[str, ..
             cwd=name,
             capture_output=True,
             timeout=VERSION_TIMEOUT_S,
-            check=True,  # a JVM that maps half of one crashes
+            check=True,  # a JVM that maps an incomplete cache crashes
         )
         made.replace(kept)
 

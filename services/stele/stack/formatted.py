@@ -1,7 +1,7 @@
-"""A broker's data directory as formatting leaves it, kept beside Kafka's jars: a JVM less at each first start.
+"""A cache of formatted broker directories, beside Kafka's jars. It saves a JVM at each first start.
 
-What is in it depends on Kafka's version, the cluster's id and the broker's number alone; the id of the
-directory, which is in it too, must differ within one cluster only.
+The content depends only on Kafka's version, the cluster's id and the broker's number. It includes
+the id of the directory, which must be unique only within one cluster.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 MARK: Final = "meta.properties"
-"""Is there once a directory is formatted, and says of which cluster."""
+"""File that exists once a directory is formatted. It contains the cluster's id."""
 
 
 def format_once(
     data: Path, jars: Path, cluster_id: str, node_id: int, run: Callable[[], None]
 ) -> None:
-    """``run`` formats ``data``, unless it is kept how the same broker's was formatted since the jars came."""
+    """Copy the cached format of this broker into ``data``, or call ``run`` to format it and
+    cache the result.
+
+    A cache that is older than the jars is not used.
+    """
     newest = max((path.stat().st_mtime_ns for path in jars.rglob("*.jar")), default=0)
     kept = jars / f"formatted-{cluster_id}-{node_id}-{newest}"
     with contextlib.suppress(OSError):
@@ -28,11 +32,11 @@ def format_once(
             _copy(kept, data)
             return
     run()
-    with contextlib.suppress(OSError):  # somebody else has kept it meanwhile, or nobody may
+    with contextlib.suppress(OSError):  # another process has cached it, or the folder is read-only
         _copy(data, kept)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Whole, or not at all: what is half there would count as formatted."""
+    """Copy completely or not at all, because a partial copy would count as formatted."""
     with TemporaryDirectory(prefix="formatting-", dir=target.parent) as scratch:
         shutil.copytree(source, Path(scratch) / target.name).rename(target)

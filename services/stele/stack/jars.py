@@ -30,7 +30,7 @@ class JarSet(StrEnum):
 
 
 class JarsMissing(Exception):
-    """A jar is missing, or is not the one that the lock names; the text says what to do."""
+    """A jar is missing, or differs from the lock. The text contains the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class LockedJar:
 
 
 def project_root() -> Path:
-    """The folder that holds `jars/`: STELE_HOME, or the checkout this package runs from."""
+    """Return the folder that holds `jars/`: STELE_HOME, or the checkout this package runs from."""
     home = os.environ.get("STELE_HOME")
     return Path(home) if home else Path(__file__).resolve().parents[3]
 
 
 def jar_paths(which: JarSet) -> tuple[Path, ...]:
-    """Absolute paths of every jar in a set, in the lock's order. Raises JarsMissing."""
+    """Return the absolute paths of every jar in a set, in the lock's order. Raises JarsMissing."""
     locked = read_lock(_lock_path(which))
     paths = {path.name: path for path in sorted(folder_of(which).rglob("*.jar"))}
     missing = [jar.name for jar in locked if jar.name not in paths]
@@ -59,12 +59,12 @@ def jar_paths(which: JarSet) -> tuple[Path, ...]:
 
 
 def classpath(which: JarSet) -> str:
-    """The set as the value of java's -cp option."""
+    """Return the set as the value of java's -cp option."""
     return os.pathsep.join(str(path) for path in jar_paths(which))
 
 
 def read_lock(path: Path) -> tuple[LockedJar, ...]:
-    """The jars that a lock file names. Raises JarsMissing when there is no lock file."""
+    """Return the jars that a lock file names. Raises JarsMissing when there is no lock file."""
     if not path.exists():
         raise JarsMissing(f"{path} does not exist: run make setup from a complete checkout.")
     entries = tomllib.loads(path.read_text())["dependencies"]
@@ -81,7 +81,7 @@ def read_lock(path: Path) -> tuple[LockedJar, ...]:
 
 
 def sync(which: JarSet) -> None:
-    """Fill the cache and check each jar against the lock; cheap when nothing is to be done."""
+    """Fill the cache and check each jar against the lock. Cheap when the cache is complete."""
     try:
         _verify(which)
     except JarsMissing:
@@ -129,7 +129,7 @@ def _lock_path(which: JarSet) -> Path:
 
 
 def folder_of(which: JarSet) -> Path:
-    """Where its jars are."""
+    """Return the folder of a set's jars."""
     return project_root() / ".cache" / "jars" / which
 
 

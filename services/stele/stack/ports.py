@@ -21,29 +21,37 @@ LAST_PORT = 31_999
 ATTEMPTS = 1_000
 
 Front = Callable[[str, int], int]
-"""What stands before a server: told its name and the port where it will listen, answers with the port that
-all others shall use instead."""
+"""Places a proxy in front of a server, given its name and port.
+
+Returns the port for all other processes.
+"""
 PortOf = Callable[[str], int]
-"""A free port for the server of this name."""
+"""Returns a free port for the server of this name."""
 
 _given: dict[int, socket.socket] = {}
-"""Each with a UDP socket of the same number, which nobody here uses otherwise. As long as this process lives,
-no other takes the port, not even while the server that is to have it has not started or restarts."""
+"""Claimed ports, each with a UDP socket of the same number, which is not used otherwise.
+
+While this process lives, no other takes the port, even if the server has not started or is
+restarting.
+"""
 _lock = threading.Lock()
 _chance = random.Random(os.getpid())
 
 
 class NoFreePort(Exception):
-    """Every port that was tried is taken."""
+    """Every port that was tried is in use."""
 
 
 def no_front(_: str, port: int) -> int:
-    """Nothing in between."""
+    """Return the port itself: there is no proxy."""
     return port
 
 
 def free_port() -> int:
-    """A port nobody listens on; never the same twice, in this process or another. Raises NoFreePort."""
+    """Return an unused port; never the same twice, in this process or another.
+
+    Raises NoFreePort.
+    """
     with _lock:
         for _ in range(ATTEMPTS):
             port = _chance.randint(FIRST_PORT, LAST_PORT)
@@ -53,23 +61,25 @@ def free_port() -> int:
 
 
 def any_port(_: str) -> int:
-    """Raises NoFreePort."""
+    """Return any free port. Raises NoFreePort."""
     return free_port()
 
 
 class KeptPorts:
-    """Ports by the name of the server. Those that a file has are given again where they are free still, so that
-    addresses which others have noted, as the log and browsers do, stay right.
+    """Ports by the name of the server, kept in a file.
+
+    A kept port is used again if it is still free. Addresses in the log and in browsers therefore
+    remain valid.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._kept = dict[str, int]()
-        with suppress(OSError, msgspec.DecodeError):  # any port will do
+        with suppress(OSError, msgspec.DecodeError):  # without the file, any port is used
             self._kept = msgspec.json.decode(file.read_bytes(), type=dict[str, int])
 
     def give(self, name: str) -> int:
-        """Raises NoFreePort."""
+        """Return the port of a server. Raises NoFreePort."""
         kept = self._kept.get(name, 0)
         with _lock:
             is_kept = FIRST_PORT <= kept <= LAST_PORT and _take(kept)
@@ -77,12 +87,12 @@ class KeptPorts:
         return self._kept[name]
 
     def save(self) -> None:
-        """Raises OSError."""
+        """Write the file. Raises OSError."""
         self._file.write_bytes(msgspec.json.encode(self._kept))
 
 
 def _take(port: int) -> bool:
-    """False of one that was given, or is in use."""
+    """Claim a port. Return False if it is claimed or in use."""
     if port in _given:
         return False
     claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,7 +1,7 @@
 """One child process: its own process group, output to files, and it dies with its parent.
 
-On Linux the kernel kills the child when the *thread* that forked it ends (PR_SET_PDEATHSIG).
-Every fork therefore happens on one thread that lives as long as the interpreter.
+On Linux the kernel kills the child when the *thread* that forked it ends (PR_SET_PDEATHSIG). Every
+fork therefore happens on one thread that lives as long as the interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run. `env` is the whole environment; output is appended to the two files."""
+    """The program to run. `env` is the whole environment; output is appended to the two files."""
 
     name: str
     argv: Sequence[str]
@@ -45,7 +45,7 @@ class Command:
 
 
 class Child(Protocol):
-    """What is asked of a ``subprocess.Popen``."""
+    """The part of ``subprocess.Popen`` that is used."""
 
     @property
     def pid(self) -> int: ...
@@ -56,7 +56,10 @@ class Child(Protocol):
 
 
 class Process:
-    """A started Command. The group is killed too, so nothing that it forked outlives it."""
+    """A started Command.
+
+    Its whole group is killed too, so no process that it forked outlives it.
+    """
 
     def __init__(self, command: Command, child: Child, stdout_start: int) -> None:
         self.command = command
@@ -70,16 +73,16 @@ class Process:
         return self._child.pid
 
     def poll(self) -> int | None:
-        """The exit code (negative: the signal that ended it), None while it runs."""
+        """Return the exit code (negative: the signal that ended it), None while it runs."""
         return self._child.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the whole group; nothing happens when it is gone."""
+        """Signal the whole group. Has no effect when it is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, number)
 
     def wait(self, deadline_s: float) -> int | None:
-        """The exit code, or None when the deadline passes first."""
+        """Return the exit code, or None when the deadline passes first."""
         try:
             return self._child.wait(timeout=deadline_s)
         except subprocess.TimeoutExpired:
@@ -94,12 +97,12 @@ class Process:
         return code
 
     def terminate(self) -> None:
-        """Ask for an orderly end and do not wait."""
+        """Request an orderly end, without waiting."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a stopped process handles no SIGTERM
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int | None:
-        """SIGTERM, and SIGKILL for what is left of the group after the deadline."""
+        """Send SIGTERM, and SIGKILL to the rest of the group after the deadline."""
         self.terminate()
         code = self.wait(deadline_s)
         self.kill()
@@ -109,11 +112,13 @@ class Process:
         return _read_from(self.command.stdout, self.stdout_start)
 
     def tail(self) -> str:
-        """The end of what it wrote, for error messages."""
+        """Return the end of its output, for error messages."""
         return (tail(self.command.stderr) + tail(self.command.stdout)).strip()
 
     def last_line(self) -> str:
-        """The last that it wrote as an error, else at all; empty when there is nothing."""
+        """Return the last line of its standard error, else of its output; empty when there is
+        none.
+        """
         return last_line([self.command.stderr, self.command.stdout])
 
 
@@ -123,7 +128,7 @@ def spawn(command: Command) -> Process:
 
 
 def tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
-    """The last bytes of a text file, the empty string when there is none."""
+    """Return the last bytes of a text file; the empty string when there is none."""
     try:
         return _read_from(path, max(0, path.stat().st_size - limit_bytes))
     except FileNotFoundError:
@@ -131,7 +136,7 @@ def tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
 
 
 def last_line(paths: Iterable[Path]) -> str:
-    """Of the first of these files that has a line which is not blank."""
+    """Return the last line that is not blank, of the first of these files that has one."""
     lines = (line.strip() for path in paths for line in reversed(tail(path).splitlines()))
     return next((line for line in lines if line), "")
 

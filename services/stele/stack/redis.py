@@ -13,18 +13,18 @@ from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command, Process, spawn
 
 NAME = "redis"
-"""As `stele stack status` calls it."""
+"""Name in `stele stack status`."""
 READY_DEADLINE_S = 10.0  # 0.1 s on an idle machine
 PING_TIMEOUT_S = 1.0
 POLL_S = 0.05
 
 
 class RedisFailed(Exception):
-    """The server did not start; the text holds what it wrote."""
+    """The server did not start. The text holds its output."""
 
 
 def find_redis_server() -> str:
-    """The program to run. Raises RedisFailed."""
+    """Return the program to run. Raises RedisFailed."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found:
         return found
@@ -39,7 +39,7 @@ def find_redis_server() -> str:
 
 
 class RedisServer:
-    """Nothing is persisted: what Stele keeps in Redis is rebuilt from the log."""
+    """A Redis server without persistence: Stele rebuilds its data in Redis from the log."""
 
     def __init__(
         self, directory: Path, *, port: int | None = None, front: Front = no_front
@@ -59,7 +59,7 @@ class RedisServer:
 
     @property
     def address_text(self) -> str:
-        """As people are shown it."""
+        """The address for display."""
         return self.url
 
     @property
@@ -67,7 +67,7 @@ class RedisServer:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the server; `wait_ready` tells when it answers."""
+        """Start the server. `wait_ready` returns when it answers."""
         assert self._process is None or self._process.poll() is not None, "already running"
         self._directory.mkdir(parents=True, exist_ok=True)
         log = self._directory / "redis.log"
@@ -102,7 +102,7 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """A fault: SIGSTOP pauses it, SIGCONT wakes it; nothing happens when it is gone."""
+        """Inject a fault: SIGSTOP pauses it, SIGCONT resumes it. Has no effect when it is gone."""
         if self._process:
             self._process.signal(number)
 

@@ -1,10 +1,11 @@
-"""A stack's brokers and its Redis by name, started again when they end by themselves, as services are.
+"""A stack's brokers and its Redis by name, restarted after a crash in the same way as services.
 
     running -> (ended) -> backing_off -> running ...
        |                       `-> given_up
        `-> stopped   on request
 
-Whoever holds a stack looks after them now and then. A simulator that kills and revives them itself does not.
+The owner of a stack calls ``look`` periodically. A simulator that kills and restarts them itself
+does not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stele.stack.supervisor import BackOff, State
 
 Server = Broker | RedisServer
 CANNOT_START = (OSError, BrokerFailed, RedisFailed, JavaMissing, JarsMissing)
-"""The next try may have what was missing."""
+"""Errors of a start that the next attempt may not have."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class _Kept:
 
 
 class Servers:
-    """All servers of a stack. Not for several threads at once, but for reading states."""
+    """All servers of a stack. One thread at a time may change them; any thread may read states."""
 
     def __init__(
         self, servers: Iterable[Server], clock: Callable[[], float] = time.monotonic
@@ -50,40 +51,43 @@ class Servers:
         return kept.server if kept else None
 
     def state(self, name: str) -> State:
-        """RUNNING of one that has ended, until somebody looks."""
+        """Return the state. A server that has ended is RUNNING until the next ``look``."""
         return self._kept[name].state
 
     def restarts(self, name: str) -> int:
         return self._kept[name].restarts
 
     def look(self) -> bool:
-        """Start again those that have ended by themselves, when their time has come; True if anything changed.
+        """Restart servers that have ended without a request, when their time has come.
 
-        It does not wait until they answer.
+        Return whether any changed. It does not wait until they answer.
         """
-        changed = [self._step(kept, self._clock()) for kept in self._kept.values()]  # each of them
+        changed = [self._step(kept, self._clock()) for kept in self._kept.values()]  # check all
         return any(changed)
 
     def start(self, name: str) -> None:
-        """Start one that does not run, and wait until it answers. Raises what it raises."""
+        """Start a server that does not run, and wait until it answers.
+
+        Raises the errors of the server.
+        """
         kept = self._kept[name]
         self._start(kept)
         kept.back_off = BackOff()
         kept.server.wait_ready()
 
     def stop(self, name: str) -> None:
-        """An orderly end; it stays down until ``start``."""
+        """Stop a server in order. It stays down until ``start``."""
         self._kept[name].state = State.STOPPED
         self._kept[name].server.stop()
 
     def kill(self, name: str) -> None:
-        """As if its machine were gone; it stays down until ``start``."""
+        """Kill a server as if its machine were lost. It stays down until ``start``."""
         self._kept[name].state = State.STOPPED
         self._kept[name].server.kill()
 
     def _step(self, kept: _Kept, now_s: float) -> bool:
         if kept.state is State.RUNNING and not kept.server.is_running():
-            kept.server.kill()  # what it forked
+            kept.server.kill()  # end its child processes
             kept.state = kept.back_off.after_end(kept.started_at_s, now_s)
             return True
         if kept.state is State.BACKING_OFF and now_s >= kept.back_off.restart_at_s:

@@ -3,7 +3,7 @@
     with Stack(Path(".stele")) as stack:
         print(stack.url("metadata-log"))
 
-`stack.json` in the directory tells other processes (`stele status`) where everything is.
+`stack.json` in the directory lists all addresses for other processes (`stele status`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STACK_FILE = "stack.json"
 PORTS_FILE = "ports.json"
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
 SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
-# While the stack starts: a service may be there before the one that it asks, three times.
+# While the stack starts: a service may start before the one that it needs, three times.
 START_RESTARTS = 3
 CHOSEN_FILE = "chosen.json"  # variables that a node was added with
 HOW_TO_KAFKA = frozenset(map(variable_of, KafkaSettings.__struct_fields__))
-"""Variables that are of no use to a stack's processes: its brokers want neither TLS nor SASL."""
+"""Variables that a stack's processes do not need: its brokers use neither TLS nor SASL."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 RACKS = ("r1", "r2", "r3")
 DATACENTER = "dc1"
@@ -49,8 +49,8 @@ DATACENTER = "dc1"
 class ServiceSpec:
     """A row of the table: `count` processes of `python -m <module>`.
 
-    `env` may hold `{number}` (1..count), `{directory}` (the process's own data directory) and `{url}`
-    (where others reach it).
+    `env` may hold `{number}` (1..count), `{directory}` (the process's own data directory) and
+    `{url}` (its address for other processes).
     """
 
     name: str
@@ -59,7 +59,7 @@ class ServiceSpec:
     count: int = 1
 
     def instances(self) -> tuple[str, ...]:
-        """The name itself when there is one process, else name-1, name-2, ..."""
+        """Return the name itself when there is one process, else name-1, name-2, ..."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}-{number}" for number in range(1, self.count + 1))
@@ -79,7 +79,7 @@ SERVICES: tuple[ServiceSpec, ...] = (
 
 
 def node_specs(count: int) -> tuple[ServiceSpec, ...]:
-    """Nodes n1..n<count> of dc1, in racks r1, r2, r3 in turn."""
+    """Return the specs of nodes n1..n<count> of dc1, in racks r1, r2, r3 in turn."""
     return tuple(
         ServiceSpec(
             f"n{number}",
@@ -109,9 +109,11 @@ class Stack:
         services: Sequence[ServiceSpec] = SERVICES,
         env: Mapping[str, str] | None = None,
         front: Front = no_front,
+        ready_s: float = SERVICES_READY_DEADLINE_S,
     ) -> None:
         self.directory = directory.resolve()
         self.cluster = cluster
+        self._ready_s = ready_s
         self._given = KeptPorts(self.directory / PORTS_FILE)
         give = self._given.give
         self.kafka = BrokerCluster(
@@ -127,12 +129,15 @@ class Stack:
         self._ports: dict[str, int] = {}
         self._public: dict[str, int] = {}
         self._with_more = set[str]()
-        """Nodes that run with variables which somebody gave for one start."""
+        """Nodes that run with variables for a single start."""
         for spec in self._specs:
             self._give_ports(spec)
 
     def start(self) -> None:
-        """Return when every service has announced its address. Stops all again on failure."""
+        """Return when every service has announced its address.
+
+        Stops everything again on failure.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self.start_servers()
@@ -142,19 +147,21 @@ class Stack:
             raise
 
     def _wanted(self) -> list[ServiceSpec]:
-        """All but the nodes that are to stay down: killed on purpose, or no more members."""
+        """Return all specs except the nodes that must stay down: killed on purpose, or no longer
+        members.
+        """
         return [spec for spec in self._specs if not self.why_down(spec.name)]
 
     def why_down(self, name: str) -> str:
-        """Why a node is not started with the others; empty if it is."""
+        """Return why a node is not started with the others; empty if it is."""
         return folders.stays_down(self._folder() / name)
 
     def was_removed(self, name: str) -> bool:
-        """Whether it was a node of which only the name is left."""
+        """Return whether it was a node that was removed, so that only its name remains."""
         return folders.was_removed(self._folder() / name)
 
     def start_servers(self) -> None:
-        """Brokers and Redis at once, then the project's topics."""
+        """Start brokers and Redis at once, then create the project's topics."""
         with ThreadPoolExecutor(max_workers=2) as pool:
             pending = [pool.submit(_start_and_wait, s) for s in (self.kafka, self.redis)]
         for outcome in pending:
@@ -164,7 +171,8 @@ class Stack:
     def start_services(self, specs: Iterable[ServiceSpec]) -> None:
         """Start more services (a node that joins later) and wait for their announcements.
 
-        A node of an earlier stack that does not start any more keeps the others from nothing: its log says why.
+        An earlier node whose configuration is rejected does not stop the others. Its log has the
+        reason.
         """
         started: list[str] = []
         earlier = folders.earlier(self._folder())
@@ -175,7 +183,7 @@ class Stack:
                 started.append(name)
         for name in started:
             try:
-                self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
+                self.supervisor.wait_url(name, self._ready_s, START_RESTARTS)
             except ChildFailed:
                 refused = self.supervisor.status_of(name).exit_code == EXIT_BAD_CONFIGURATION
                 if name not in earlier or not refused:
@@ -184,14 +192,17 @@ class Stack:
         self.write_stack_file()
 
     def choose(self, spec: ServiceSpec, chosen: Mapping[str, str]) -> ServiceSpec:
-        """A node with these variables; every later stack over the directory starts it with them too."""
+        """Store variables of a node.
+
+        Every later stack over the directory starts it with them too.
+        """
         folder = self._folder() / spec.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CHOSEN_FILE).write_text(json.dumps(dict(chosen)))
         return self._as_chosen(spec)
 
     def node_spec(self, number: int) -> ServiceSpec:
-        """Node n<number>, with the variables that it was added with."""
+        """Return the spec of node n<number>, with the variables that it was added with."""
         return self._as_chosen(node_specs(number)[-1])
 
     def _as_chosen(self, spec: ServiceSpec) -> ServiceSpec:
@@ -203,36 +214,39 @@ class Stack:
         return self.directory / "services"
 
     def add_node(self, number: int) -> str:
-        """Start node n<number>; its name."""
+        """Start node n<number>. Return its name."""
         spec = node_specs(number)[-1]
         self.start_services([spec])
         return spec.name
 
     def url(self, name: str) -> str:
-        """The address of an instance; the same after a restart."""
+        """Return the address of an instance, which does not change at a restart."""
         return f"http://{LOOPBACK}:{self._public[name]}"
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """A fault: the instance gets the signal, and is restarted when it dies."""
+        """Inject a fault: send a signal to the instance. It is restarted when it dies."""
         self.supervisor.kill(name, number)
 
     def kill_for_good(self, name: str) -> None:
-        """As when a machine is gone: the instance is killed and not started again, a node by no later stack."""
+        """Kill an instance as if its machine were lost.
+
+        It is not restarted; a node not by later stacks either.
+        """
         self.supervisor.kill_for_good(name)
         if name in self.node_names():
             folders.keep_down(self._folder() / name, "it was killed on purpose")
         self.write_stack_file()
 
     def stop_one(self, name: str) -> None:
-        """An orderly end; it stays down until `start_one`, or until the next stack. Raises KeyError."""
+        """Stop an instance in order, until `start_one` or the next stack. Raises KeyError."""
         self.supervisor.stop(name, SERVICE_STOP_DEADLINE_S)
         self.write_stack_file()
 
     def start_one(self, name: str, more: Mapping[str, str] = _NOTHING) -> str:
-        """Start what was stopped, killed for good or given up; its address. Raises KeyError, ChildFailed.
+        """Start an instance that was stopped, killed or given up. Return its address.
 
-        With ``more`` a node that does not run gets these variables, until it is started without them, or with
-        others.
+        With ``more``, a node that does not run gets these variables until it is started without
+        them, or with others. Raises KeyError, ChildFailed.
         """
         known = {status.name: status.state for status in self.supervisor.status()}
         if name not in known and name not in folders.earlier(self._folder()):
@@ -251,11 +265,11 @@ class Stack:
             self.start_services([replace(spec, env={**spec.env, **more})])
         elif known[name] in (State.STOPPED, State.GIVEN_UP):
             self.supervisor.restart(name)
-            self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
+            self.supervisor.wait_url(name, self._ready_s, START_RESTARTS)
         return self.url(name)
 
     def remove(self, name: str, why: str) -> None:
-        """Stop a node for ever and delete what it has; its name stays taken."""
+        """Stop a node permanently and delete its data; its name stays taken."""
         if name in self.node_names():
             self.supervisor.kill_for_good(name)
             self.supervisor.forget(name)
@@ -263,21 +277,24 @@ class Stack:
         self.write_stack_file()
 
     def look_after_servers(self) -> None:
-        """Start brokers and Redis again that ended by themselves; whoever holds the stack asks for it often."""
+        """Restart brokers and Redis that ended without a request.
+
+        The owner of the stack calls it periodically.
+        """
         if self.servers.look():
             self.write_stack_file()
 
     def keep_down(self, name: str, why: str) -> None:
-        """Have no later stack start a node."""
+        """Prevent later stacks from starting a node."""
         folders.keep_down(self._folder() / name, why)
 
     def node_names(self) -> list[str]:
-        """The data nodes that were started."""
+        """Return the data nodes that were started."""
         names = (status.name for status in self.supervisor.status())
         return sorted(name for name in names if folders.is_node(name))
 
     def stop(self) -> None:
-        """Services last to first, then Redis, then the brokers."""
+        """Stop services last to first, then Redis, then the brokers."""
         self.supervisor.stop_all(SERVICE_STOP_DEADLINE_S)
         self.redis.stop()
         self.kafka.stop()
@@ -291,7 +308,7 @@ class Stack:
         self.stop()
 
     def environment(self) -> dict[str, str]:
-        """STELE_* variables that lead any process to this stack."""
+        """Return STELE_* variables that lead any process to this stack."""
         by_service = {
             spec.name: ",".join(self.url(name) for name in spec.instances())
             for spec in self._specs
@@ -322,6 +339,7 @@ class Stack:
         env = {
             **{k: v for k, v in os.environ.items() if k not in HOW_TO_KAFKA},
             **self.environment(),
+            "STELE_DEVELOPMENT": "true",  # all of its brokers have their disks on one machine
             "STELE_INSTANCE_ID": name,
             "STELE_HTTP_HOST": LOOPBACK,
             "STELE_HTTP_PORT": str(self._ports[name]),
@@ -338,7 +356,7 @@ class Stack:
         )
 
     def write_stack_file(self) -> None:
-        """What others find this stack by, and what runs in it."""
+        """Write the addresses of this stack and the state of its processes for other processes."""
         brokers = [
             {"name": b.name, "address": b.bootstrap, **self._how_it_stands(b)}
             for b in self.kafka.brokers

@@ -28,7 +28,7 @@ STABLE_AFTER_S = 30.0  # a run this long starts the back-off from the beginning 
 RESTARTS_PER_MINUTE = 10  # with the back-off above, only a child that dies at once gets there
 WATCH_INTERVAL_S = 0.05
 READY_DEADLINE_S = 60.0
-EXIT_BAD_CONFIGURATION = 78  # sysexits.h, as runtime.service: another try reads the same settings
+EXIT_BAD_CONFIGURATION = 78  # sysexits.h, as runtime.service: a retry would read the same settings
 
 
 class State(StrEnum):
@@ -39,7 +39,10 @@ class State(StrEnum):
 
 
 class ChildFailed(Exception):
-    """A child is not ready in time or has been given up; the text holds the last line of its log."""
+    """A child is not ready in time or has been given up.
+
+    The text holds the last line of its log.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,17 @@ class ChildStatus:
 
 @dataclass(slots=True)
 class BackOff:
-    """When a process that has ended is started again, and whether. Times are monotonic seconds."""
+    """When and whether an ended process is restarted. Times are monotonic seconds."""
 
     restart_at_s: float = 0.0
     _wait_s: float = FIRST_BACK_OFF_S
     _ends_s: deque[float] = field(default_factory=deque)  # of the last minute
 
     def after_end(self, started_at_s: float, now_s: float) -> State:
-        """A run has ended: BACKING_OFF until ``restart_at_s``, or GIVEN_UP after too many in a minute."""
+        """Note the end of a run.
+
+        Return BACKING_OFF until ``restart_at_s``, or GIVEN_UP after too many in a minute.
+        """
         self._ends_s.append(now_s)
         while self._ends_s[0] < now_s - 60:
             self._ends_s.popleft()
@@ -81,7 +87,7 @@ class _Child:
     state: State = State.RUNNING
     restarts: int = 0
     restarts_before: int = 0
-    """Up to the start that somebody asked for last: what came later it needed by itself."""
+    """Restarts before the last requested start. Later ones happened without a request."""
     exit_code: int | None = None
     back_off: BackOff = field(default_factory=BackOff)
     url: str | None = None
@@ -113,7 +119,7 @@ class Supervisor:
         self._on_change()
 
     def restart(self, name: str) -> None:
-        """Start a stopped or given-up child again with the command that it had."""
+        """Start a stopped or given-up child again with its previous command."""
         self.start(self._child(name).command)
 
     def status(self) -> tuple[ChildStatus, ...]:
@@ -130,10 +136,10 @@ class Supervisor:
         deadline_s: float = READY_DEADLINE_S,
         max_restarts: int = RESTARTS_PER_MINUTE,
     ) -> str:
-        """The address that the child announced. Raises ChildFailed.
+        """Return the address that the child announced. Raises ChildFailed.
 
-        A child that ended by itself more often than `max_restarts` since its start was asked for is not
-        waited for.
+        It does not wait for a child that ended more than `max_restarts` times since its requested
+        start.
         """
         end = time.monotonic() + deadline_s
         with self._changed:
@@ -160,7 +166,7 @@ class Supervisor:
         self._child(name).process.signal(number)
 
     def stop(self, name: str, deadline_s: float = STOP_DEADLINE_S) -> int | None:
-        """Stop a child for good; its exit code."""
+        """Stop a child permanently. Return its exit code."""
         with self._changed:
             child = self._child(name)
             child.state = State.STOPPED
@@ -173,25 +179,28 @@ class Supervisor:
         return code
 
     def kill_for_good(self, name: str) -> None:
-        """A child dies, as when its machine is gone: it is not restarted."""
+        """Kill a child as if its machine were lost. It is not restarted."""
         with self._changed:
             child = self._child(name)
-            child.state = State.STOPPED  # before it dies, so that the watcher lets it be
+            child.state = State.STOPPED  # before it dies, so that the watcher ignores it
         child.process.signal(signal.SIGKILL)
         self.stop(name)
 
     def forget(self, name: str) -> None:
-        """A stopped child is no more."""
+        """Remove a stopped child."""
         with self._changed:
             assert self._child(name).state is State.STOPPED, name
             del self._children[name]
         self._on_change()
 
     def stop_all(self, deadline_s: float = STOP_DEADLINE_S) -> dict[str, int | None]:
-        """Stop every child, the last one first; each has the deadline. Exit codes by name."""
+        """Stop every child, the last one first, each within the deadline.
+
+        Return exit codes by name.
+        """
         with self._changed:
             names = [n for n, c in self._children.items() if c.state is not State.STOPPED]
-            for name in names:  # first, so that the watcher restarts nothing meanwhile
+            for name in names:  # first, so that the watcher restarts none meanwhile
                 self._children[name].state = State.STOPPED
         codes = {name: self.stop(name, deadline_s) for name in reversed(names)}
         self._stopping.set()
@@ -222,13 +231,13 @@ class Supervisor:
             code = child.process.poll()
             if code is None:
                 return False
-            child.process.kill()  # what it forked
+            child.process.kill()  # end its child processes
             _plan_restart(child, code, now)
             return True
         if child.state is State.BACKING_OFF and now >= child.back_off.restart_at_s:
             try:
                 child.process = spawn(child.command)
-            except OSError as error:  # no memory, no process left: the next try may have it
+            except OSError as error:  # memory or processes are exhausted; a retry may succeed
                 _plan_restart(child, -(error.errno or 1), now)
                 return True
             child.url = None
@@ -240,7 +249,7 @@ class Supervisor:
 
 @contextmanager
 def supervising() -> Iterator[Supervisor]:
-    """A supervisor whose children are all stopped at the end of the block."""
+    """Run a supervisor whose children are all stopped at the end of the block."""
     supervisor = Supervisor()
     try:
         yield supervisor

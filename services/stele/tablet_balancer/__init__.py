@@ -1,5 +1,5 @@
-"""tablet-balancer: asks for moves of tablets, until every node has its share of every table.
+"""tablet-balancer: requests moves of tablets until each node has its share of each table.
 
-It keeps nothing: what is where and what moves is in the log, who is up is in the acknowledgements. Several may
-run; what two ask for at once is taken once.
+It stores nothing. The log has the places of tablets and their moves, and acks tell which nodes are
+up. Several instances may run: if two request the same move, the log takes one of them.
 """

@@ -10,8 +10,7 @@ from stele.runtime.http import Health, build_app, serve
 from stele.runtime.live_flow import LiveReader, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
-from stele.runtime.service import Stop, run_service
-from stele.runtime.start import started
+from stele.runtime.service import Stop, run_service, started
 from stele.tablet_balancer.balancing import balancing
 from stele.tablet_balancer.http import routes
 from stele.tablet_balancer.loads import LOADS, Loads
@@ -44,7 +43,10 @@ async def main(stop: Stop) -> None:
 
 
 def _health(followed: Followed, reader: LiveReader) -> Health:
-    """Without new loads it still balances, by those that it knows, or by count."""
+    """Return the health. Without new loads the service is degraded.
+
+    It then balances by the loads that it has, or by count.
+    """
     state, degraded = followed.health(), reader.trouble or reader.restless
     if not state.ok or not degraded:
         return state

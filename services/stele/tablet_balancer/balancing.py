@@ -1,10 +1,10 @@
-"""The shell around ``proposal``: feeds it the log and who is heard, and asks the log for what it says."""
+"""The shell around ``proposal``: provides the image and the live nodes, and sends its commands."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from confluent_kafka import KafkaException
@@ -16,12 +16,13 @@ from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.names import BALANCER
+from stele.domain.observed_time import NEVER, ObservedTime
 from stele.domain.schema.switches import all_off
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import recounting
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.look import shards_of, to_the_end, why_there
+from stele.domain.tablets.look import shards_of, to_the_end, waits_for, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.tablets.switched import standing_still
 from stele.log.codec import DecodeError, decode_ack
@@ -50,16 +51,22 @@ from stele.tablet_balancer.loads import Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
 GATHER_S: Final = 0.2
-"""Epochs this close together are answered by one look: many tablets go on in one."""
+"""Delay before a look, in seconds. Epochs within it share one look, because many tablets proceed in
+one epoch.
+"""
 SUBMIT_TIMEOUT_S: Final = 10.0
 LOADS_TIMEOUT_S: Final = 10.0
-"""After which it balances by what it knows; else a topic that is gone would stop it."""
+"""Seconds after which the balancer uses the loads that it has. A missing topic would otherwise stop
+it.
+"""
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
 
 class Balancer:
-    """What one process knows, and its loop."""
+    """The balancer's state in one process, and its loop."""
 
     def __init__(
         self,
@@ -74,12 +81,17 @@ class Balancer:
         self._down_after_s = settings.heartbeat_timeout_s
         self._interval_s = settings.balance_interval_s
         self._acks = AckTable()
-        self._listening_since_s = time.monotonic()
+        self._reading = ObservedTime(self._down_after_s)
+        """Times at which acks were read. Each ack confirms that reading works."""
         self._asked: Envelope | None = None
-        """What the log has not answered yet: it is asked again, under its id."""
+        """The command without an outcome yet. It is sent again under its id."""
         self._last = Proposal()
         self._failures = Failures()
         self._wake = asyncio.Event()
+        self._folding = asyncio.Lock()
+        """Held by the thread that folds reports."""
+        self._viewing = asyncio.Lock()
+        """One view is computed at a time, so that requests cannot take all threads."""
         followed.follower.listen(self._on_epoch)
 
     @property
@@ -87,20 +99,35 @@ class Balancer:
         return self._followed.follower.image
 
     def on_ack(self, value: bytes) -> None:
-        """Raises DecodeError."""
+        """Note one ack. Raises DecodeError."""
         ack = decode_ack(value)
+        # Acks of another log are no evidence on members of this one (docs/design.md, rule 13).
         if ack.log_id != self.image.log_id:
             foreign_messages.labels("acks").inc()
             return
-        self._acks = self._acks.with_ack(ack, time.monotonic())
+        now_s = time.monotonic()
+        self._acks = self._acks.with_ack(ack, now_s)
+        self._reading = self._reading.confirmed(now_s)
 
     def on_unreadable(self, error: DecodeError) -> None:
         metrics.unreadable.inc()
         log.warning("left out a record", error=str(error))
 
-    def answer(self) -> BalanceAnswer:
-        """How things stand by the newest image and the last look."""
-        image, conditions = self.image, self._conditions()
+    async def answer(self) -> BalanceAnswer:
+        """Return the state of balance by the newest image and the last look."""
+        return await self._view(self.answer_for)
+
+    async def _view(self, of: Callable[[Image, Conditions], T]) -> T:
+        """Return a view of the newest image.
+
+        It is computed in a thread, because it examines each table, which takes seconds with
+        thousands of tables.
+        """
+        async with self._viewing:
+            conditions = await self._conditions()
+            return await asyncio.to_thread(of, self.image, conditions)
+
+    def answer_for(self, image: Image, conditions: Conditions) -> BalanceAnswer:
         found = described(image, conditions, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.moves_replica]
         stuck = {each.request_id: each.why for each in self._last.stuck}
@@ -108,7 +135,7 @@ class Balancer:
         return BalanceAnswer(
             epoch=image.epoch,
             state_id=image.state_id.hex(),
-            state=self._state(found.to_leave, conditions, recounted),
+            state=self._state(image, found.to_leave, conditions, recounted),
             under_way=tuple(request.request_id for request in under_way),
             resizing=image.requests.resizing(),
             planned=tuple(
@@ -130,7 +157,7 @@ class Balancer:
             nodes=found.nodes,
             tables=found.tables,
             down=tuple(sorted(conditions.down)),
-            avoided=tuple(sorted(conditions.avoided)),
+            avoided=tuple(sorted(conditions.avoided | conditions.failing)),
             full=tuple(sorted(conditions.loads.full())),
             recounting=tuple(recounted),
             off=tuple(
@@ -142,9 +169,9 @@ class Balancer:
         )
 
     def _state(
-        self, to_leave: int, conditions: Conditions, recounted: Sequence[str]
+        self, image: Image, to_leave: int, conditions: Conditions, recounted: Sequence[str]
     ) -> BalanceState:
-        image, last = self.image, self._last
+        last = self._last
         goes_on = image.requests.resizing() or last.moves or last.resizes
         if not image.schema.with_tablets():
             return BalanceState.NO_TABLETS
@@ -156,42 +183,52 @@ class Balancer:
             not off.name and not off.expired(conditions.now_ms) for off in all_off(image.schema)
         ):
             return BalanceState.OFF
-        if conditions.shut():
+        if waits_for(image, conditions):
             return BalanceState.WAITING
         return BalanceState.STALLED if recounted else BalanceState.BALANCED
 
     async def plan(self) -> BalancePlan:
-        """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""
-        image = self.image
-        plan = await asyncio.to_thread(to_the_end, image, self._conditions())
-        return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
+        """Return all remaining moves."""
 
-    def history(self, span: Span) -> LoadHistory:
-        self._known_loads()  # with what has just come
-        return self._loads.histories.answer(span)
+        def planned(image: Image, conditions: Conditions) -> BalancePlan:
+            plan = to_the_end(image, conditions)
+            return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
 
-    def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
-        """Why a tablet is where it is."""
-        image = self.image
-        found = why_there(image, table, tablet, self._conditions())
-        if isinstance(found, Rejection):
-            return found
-        return TabletWhy(
-            epoch=image.epoch,
-            state_id=image.state_id.hex(),
-            table=table,
-            tablet=tablet,
-            verdicts=tuple(found),
-            shards=shards_of(image, table, tablet),
-        )
+        return await self._view(planned)
 
-    def sizes(self, table: str, limit: int, *, hottest: bool) -> SizesAnswer | Rejection:
-        """The largest tablets of a table, or the hottest."""
-        image = self.image
-        found = largest(image, self._conditions(), table, limit, hottest=hottest)
-        if isinstance(found, Rejection):
-            return found
-        return SizesAnswer(epoch=image.epoch, state_id=image.state_id.hex(), sizes=found)
+    async def history(self, span: Span) -> LoadHistory:
+        await self._loads_now()  # includes reports that have just arrived
+        async with self._folding:
+            return await asyncio.to_thread(self._loads.histories.answer, span)
+
+    async def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
+        """Return the verdict of each node on a tablet: the reason for its place."""
+
+        def verdicts(image: Image, conditions: Conditions) -> TabletWhy | Rejection:
+            found = why_there(image, table, tablet, conditions)
+            if isinstance(found, Rejection):
+                return found
+            return TabletWhy(
+                epoch=image.epoch,
+                state_id=image.state_id.hex(),
+                table=table,
+                tablet=tablet,
+                verdicts=tuple(found),
+                shards=shards_of(image, table, tablet),
+            )
+
+        return await self._view(verdicts)
+
+    async def sizes(self, table: str, limit: int, *, hottest: bool) -> SizesAnswer | Rejection:
+        """Return the largest tablets of a table, or the hottest."""
+
+        def sizes(image: Image, conditions: Conditions) -> SizesAnswer | Rejection:
+            found = largest(image, conditions, table, limit, hottest=hottest)
+            if isinstance(found, Rejection):
+                return found
+            return SizesAnswer(epoch=image.epoch, state_id=image.state_id.hex(), sizes=found)
+
+        return await self._view(sizes)
 
     async def run(self) -> None:
         """Balance until cancelled."""
@@ -208,26 +245,45 @@ class Balancer:
         can = self._followed.follower.failure is None and takes_from(image.commits, BALANCER)
         if not can or not image.cluster or not image.schema.with_tablets():
             return
+        # A command with an unknown outcome may have been applied. A new look could then request the
+        # same work under another id (docs/design.md, rule 3).
         if self._asked is not None:
             await self._submit(self._asked)
             return
-        if time.monotonic() - self._listening_since_s < self._down_after_s:
-            return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._conditions())
+        if self._reading.elapsed_s(NEVER, began_s) < self._down_after_s:
+            return  # acks of live nodes may be unread since the last gap in reading
+        # In a thread: it examines each table, which takes seconds with thousands of tables.
+        conditions = await self._conditions()
+        self._last = found = await asyncio.to_thread(proposal, self.image, conditions)
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for command, why in found.commands():
             await self._ask(command, why)
+            # One command at a time has an unknown outcome, so that its id is kept (rule 3).
+            if self._is_open():
+                return
 
-    def _conditions(self) -> Conditions:
+    def _is_open(self) -> bool:
+        """Return whether a command has an unknown outcome."""
+        return self._asked is not None
+
+    async def _conditions(self) -> Conditions:
+        return self.conditions(await self._loads_now())
+
+    def conditions(self, loads: LoadTable) -> Conditions:
         now_ms = time.time_ns() // 1_000_000
         paused = self._failures.paused(time.monotonic())
-        return Conditions(self._down(), self._avoided(), self._known_loads(), now_ms, paused)
+        return Conditions(self._down(), self._avoided(), loads, now_ms, paused, self._failing())
 
-    def _known_loads(self) -> LoadTable:
-        """Which of them count is not known before the log has been read."""
-        read = self._followed.caught_up.is_set()
-        return self._loads.table(self.image) if read else NO_LOADS
+    async def _loads_now(self) -> LoadTable:
+        """Return the loads that count, none before the log has been read.
+
+        New reports are folded in a thread: one of them changes the heat of all tablets.
+        """
+        if not self._followed.caught_up.is_set():
+            return NO_LOADS
+        async with self._folding:
+            return await asyncio.to_thread(self._loads.table, self.image)
 
     def _down(self) -> frozenset[str]:
         now_s = time.monotonic()
@@ -236,8 +292,12 @@ class Balancer:
         return frozenset(late)
 
     def _avoided(self) -> frozenset[str]:
-        """Members to which moves have failed just now."""
+        """Return the members to which moves have just failed."""
         return self._failures.avoided(time.monotonic()) & self.image.membership.taking_part().keys()
+
+    def _failing(self) -> frozenset[str]:
+        """Return the members from which moves have just failed."""
+        return self._failures.failing(time.monotonic()) & self.image.membership.taking_part().keys()
 
     async def _ask(self, command: AnyCommand, why: str) -> None:
         await self._submit(
@@ -251,10 +311,11 @@ class Balancer:
         )
 
     async def _submit(self, envelope: Envelope) -> None:
-        """Ask, and read on to where the answer is in the log: the next look starts from there."""
+        """Send a command and read the log up to its outcome, where the next look starts."""
         self._asked = envelope
         try:
             outcome = await self._commander.submit(envelope, SUBMIT_TIMEOUT_S)
+        # The log has decided nothing, so the next look may plan differently.
         except NotTakenError as error:
             self._asked = None
             log.warning("the log does not take it", why=str(error))
@@ -287,7 +348,7 @@ class Balancer:
 async def balancing(
     settings: BalancerSettings, followed: Followed, loads: Loads
 ) -> AsyncIterator[Balancer]:
-    """A balancer with what it reads and asks by; ``run`` is the caller's to start."""
+    """Yield a balancer with its reader of acks and its commander. The caller starts ``run``."""
     commander = Commander(settings.brokers, settings.cluster)
     balancer = Balancer(settings, followed, commander, loads)
     topic = flow_topic(settings.cluster, "acks")
@@ -297,4 +358,5 @@ async def balancing(
         await commander.start()
         yield balancer
     finally:
+        # Both are closed, also if one of them fails to close.
         await asyncio.gather(acks.close(), commander.close(), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What nodes have and may have, for people."""
+"""The loads and limits of nodes, as responses describe them."""
 
 from typing import NamedTuple
 
@@ -16,8 +16,10 @@ from stele.runtime.answers.tablet_balancer import BalancedNode, BalancedShard
 
 
 class Described(NamedTuple):
-    """By what tablets are balanced; every node that has room for them, or has some; how many replicas have
-    to leave where they are; and how each table is spread.
+    """The measure of balance, the nodes, the replicas to move away, and the spread of each table.
+
+    ``nodes`` are those that take tablets or hold some. ``to_leave`` is the number of replicas on
+    nodes that must become empty.
     """
 
     measure: Measure
@@ -27,7 +29,7 @@ class Described(NamedTuple):
 
 
 def described(image: Image, conditions: Conditions, now_s: float) -> Described:
-    """``now_s`` is of the clock by which loads were heard."""
+    """Describe the balance of an image. ``now_s`` is a time of the clock that stamped the loads."""
     what, loads = look(image, conditions).what, conditions.loads
     spread = evenness(what.state, what.names)
     even = {node.id: node for node in spread.nodes}
@@ -52,7 +54,7 @@ def described(image: Image, conditions: Conditions, now_s: float) -> Described:
 
 
 def _shards(state: State, node: int, *, known: bool) -> tuple[BalancedShard, ...]:
-    """Bytes are those of the tablets, by what nodes have reported of these."""
+    """Return the shards of a node. Bytes are the sums of its tablets' sizes as reported."""
     replicas, shards = state.members(node), int(state.shards[node])
     shard = state.shard.ravel()[replicas]
     sizes = np.nan_to_num(state.size[replicas // state.width])

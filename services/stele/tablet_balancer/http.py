@@ -1,4 +1,4 @@
-"""The balancer's routes: how things stand, what would move, and why a tablet is where it is."""
+"""The balancer's routes: the state of balance, the plan, and the reasons for a tablet's place."""
 
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -15,12 +15,12 @@ from stele.tablet_balancer.load_history import Span
 T = TypeVar("T", bound=StrEnum)
 
 LARGEST: Final = 16
-"""Tablets that are told of when nobody says how many."""
+"""Number of tablets in an answer without an explicit limit."""
 MOST_DIGITS: Final = 10
 
 
 class Order(StrEnum):
-    """Which tablets come first."""
+    """The order of tablets in an answer."""
 
     SIZE = "size"
     RATE = "rate"
@@ -28,23 +28,23 @@ class Order(StrEnum):
 
 def routes(balancer: Balancer) -> list[Route]:
     async def balance(_: Request) -> Response:
-        return JsonResponse(balancer.answer())
+        return JsonResponse(await balancer.answer())
 
     async def plan(_: Request) -> Response:
         return JsonResponse(await balancer.plan())
 
     async def history(request: Request) -> Response:
-        return JsonResponse(balancer.history(_one_of(Span, request, "span", Span.HOUR)))
+        return JsonResponse(await balancer.history(_one_of(Span, request, "span", Span.HOUR)))
 
     async def why(request: Request) -> Response:
-        return _answered(balancer.why(_table(request), _number(request, "tablet", "0")))
+        return _answered(await balancer.why(_table(request), _number(request, "tablet", "0")))
 
     async def sizes(request: Request) -> Response:
         limit, order = (
             _number(request, "limit", str(LARGEST)),
             _one_of(Order, request, "order", Order.SIZE),
         )
-        return _answered(balancer.sizes(_table(request), limit, hottest=order is Order.RATE))
+        return _answered(await balancer.sizes(_table(request), limit, hottest=order is Order.RATE))
 
     return [
         Route("/v1/balance", balance, methods=["GET"]),

@@ -1,6 +1,6 @@
-"""How the load of each node was lately, by what nodes have reported.
+"""The recent load of each node, from the nodes' reports.
 
-The topic keeps the reports of the last hour, so a balancer that has just been started knows them too.
+The topic keeps the reports of the last hour, so a balancer that has just started has them too.
 """
 
 import time
@@ -13,13 +13,17 @@ from stele.domain.messages import Load
 from stele.runtime.answers.tablet_balancer import LoadHistory, LoadSample
 
 MOST_CELLS: Final = 72_000
-"""Moments times nodes of a span: with many nodes its moments are farther apart."""
+"""Largest number of moments times nodes of a span. With many nodes the moments are farther
+apart.
+"""
 HOLDS_MS: Final = 150_000
-"""So long a report stands while the next one is due: two of a node's intervals, and a late one."""
+"""Time for which a report counts until the next one: two of a node's intervals, and one late
+report.
+"""
 
 
 class Span(StrEnum):
-    """How far back."""
+    """The length of the history."""
 
     HOUR = "hour"
     DAY = "day"
@@ -40,14 +44,19 @@ class _Weight(NamedTuple):
 
 
 class Histories:
-    """One for each span. What is noted may be of any moment, in any order."""
+    """One history for each span. Reports may be noted in any order of their times."""
 
     def __init__(self) -> None:
         self._spans = _begun()
         self._cluster_id = ""
 
     def note(self, image: Image, load: Load, age_s: float) -> None:
-        """A report that is so old, of a log that goes on; nodes that the image does not know count nothing."""
+        """Note a report of the age ``age_s``.
+
+        Reports of nodes that the image does not contain are ignored.
+
+        The histories are kept when the log is recovered, and start again for another cluster.
+        """
         if image.cluster_id != self._cluster_id:
             self._spans, self._cluster_id = _begun(), image.cluster_id
         if load.node_id not in image.membership.nodes:
@@ -63,7 +72,7 @@ class Histories:
 
 
 class _Moments:
-    """What each node reported last within each step of time."""
+    """The last report of each node within each step of time."""
 
     def __init__(self, span_ms: int, every_ms: int) -> None:
         self.span_ms = span_ms
@@ -83,7 +92,10 @@ class _Moments:
             self._thin_out()
 
     def samples(self, now_ms: int) -> Iterator[LoadSample]:
-        """The oldest first; a node that did not report within a step has its last report's for a while."""
+        """Yield the samples, the oldest first.
+
+        Without a report in a step, the last one counts for ``HOLDS_MS``.
+        """
         self._forget(now_ms)
         last = dict[str, tuple[int, _Weight]]()
         for step in range(min(self._steps, default=0), max(self._steps, default=-1) + 1):
@@ -98,12 +110,12 @@ class _Moments:
             )
 
     def _forget(self, now_ms: int) -> None:
-        """What is too old, and what would be to come: the clock was set back since."""
+        """Remove reports that are too old, and those of the future after the clock was set back."""
         first, last = (now_ms - self.span_ms) // self.every_ms, now_ms // self.every_ms
         self._keep({at: step for at, step in self._steps.items() if first < at <= last})
 
     def _thin_out(self) -> None:
-        """Of two steps that become one each node's newer report stays."""
+        """Merge pairs of steps. Each node's newer report remains."""
         self.every_ms *= 2
         steps = dict[int, dict[str, _Weight]]()
         for at in sorted(self._steps):

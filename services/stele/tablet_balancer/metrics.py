@@ -16,7 +16,7 @@ repairs: Final = Counter(
 )
 refused: Final = Counter(
     "stele_balancer_refused",
-    "What was asked for and refused, by code.",
+    "Rejected requests, by code.",
     ["code"],
     registry=REGISTRY,
 )

@@ -1,1 +1,1 @@
-"""What the log and the services say, in sentences: the command line and the console share these words."""
+"""Sentences about the log and the services, shared by the command line and the console."""

@@ -1,6 +1,7 @@
-"""What the balancer, or somebody else, has asked for of tablets, told from the log backwards.
+"""Decisions about tablets by the balancer or a person, read from the log backwards.
 
-The end of a request is met before the asking, so what is kept meanwhile is what was under way at one time.
+The end of a request is read before its start. Only the requests that were under way at one time are
+kept meanwhile.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Final
 import msgspec
 
 from stele.domain.names import BALANCER, UNFINISHED, RequestStatus
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace, Table
-from stele.words.facts import EpochRow, Fact, fact_words
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import Keyspace, Table
+from stele.words.facts import EpochRow, Fact, fact_words, flat
 
 FACTS: Final = (
     *("RequestChanged", "CommandRefused", "BalancingSwitched"),
     *("KeyspaceChanged", "TableChanged"),
 )
-"""Those that a decision, or a name in it, is told from."""
+"""Facts that contain a decision or a name in it."""
 COMMANDS: Final = frozenset(
     {
         *("tablet_migration", "tablet_resize", "tablet_repair", "table_repair"),
@@ -29,14 +30,15 @@ COMMANDS: Final = frozenset(
         *("switch_balancing_off", "switch_balancing_on"),
     }
 )
-"""Whose refusals are told of."""
+"""Commands whose refusals are shown."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: a move, split, merge, repair, replication, cancel or switch, or what was refused.
+    """A decision: a move, split, merge, repair, replication, cancel, switch or refusal.
 
-    ``outcome`` is the request's status, or done or refused where it is decided at once, and ``detail`` what is
-    to be said about it; ``took_s`` runs from the asking to the end. Tablets are those of when it was asked for.
+    ``outcome`` is the request's status. For decisions that take effect at once it is done or
+    refused. ``detail`` adds to it. ``took_s`` is the time from the request to its end. Tablets are
+    those at the time of the request.
     """
 
     epoch: int
@@ -59,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Whose decisions, about which table and tablet; what is empty, or None, is any."""
+    """Filter of decisions by actor, table and tablet. An empty field or None matches any."""
 
     by: str = BALANCER
     table: str = ""
@@ -76,7 +78,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.tablet is None or (_is_of_one(request) and request.tablet == self.tablet)
 
     def is_named_in(self, text: str) -> bool:
-        """A refusal tells in words what it is about."""
+        """Return True if the text of a refusal names the wanted table and tablet."""
         if not self.table:
             return True
         tablet = "" if self.tablet is None else rf"tablet {self.tablet} of "
@@ -84,23 +86,26 @@ class Wanted(msgspec.Struct, frozen=True):
         return re.search(pattern, text, re.IGNORECASE) is not None
 
     def is_inside(self, scope: str) -> bool:
-        """What is switched by this name holds for the table."""
+        """Return True if a switch of this scope applies to the wanted table."""
         inside = scope in ("", self.table) or self.table.startswith(f"{scope}.")
         return self.tablet is None and (not self.table or inside)
 
 
 class Past:
-    """The fold over epochs, the newest first. ``names`` are those of keyspaces and tables by id; it learns."""
+    """The fold over epochs, the newest first.
+
+    It adds to ``names`` of keyspaces and tables by id.
+    """
 
     def __init__(self, wanted: Wanted, names: dict[str, str]) -> None:
         self._wanted = wanted
         self._names = names
         self._newest: dict[str, Request] = {}
-        """The newest row of requests whose asking has not been met yet."""
+        """The newest row of each request whose start was not read yet."""
 
     def add(self, row: EpochRow) -> Iterator[Decision]:
-        """What was asked for in an epoch, the last first."""
-        facts = [*_flat(row.facts)]
+        """Yield the decisions of an epoch, the last one first."""
+        facts = [*flat(row.facts)]
         for fact in facts:
             self._learn(fact)
         if row.command == "cancel":
@@ -184,7 +189,7 @@ class Past:
             yield _at_once(row, "switch", words, row.request_id)
 
     def _learn(self, fact: Fact) -> None:
-        """Whatever the fact names; the newest name of a thing is met first, and none changes."""
+        """Add the names in a fact. The newest name is read first, and is never replaced."""
         try:
             match fact.get("type"):
                 case "KeyspaceChanged":
@@ -198,17 +203,8 @@ class Past:
             return
 
 
-def _flat(facts: Sequence[Fact]) -> Iterator[Fact]:
-    """With those of parts."""
-    for fact in facts:
-        if fact.get("type") == "Part":
-            yield from _flat(fact["facts"])
-        else:
-            yield fact
-
-
 def _request_of(fact: Fact) -> Request | None:
-    """None of what this build cannot read."""
+    """Return the request of a fact; None if this build cannot read it."""
     try:
         return msgspec.convert(fact["request"], Request)
     except msgspec.ValidationError:
@@ -222,7 +218,7 @@ def _is_of_tablets(request: Request) -> bool:
 
 
 def _is_of_one(request: Request) -> bool:
-    """About a single tablet."""
+    """Return True if the request is about a single tablet."""
     return request.moves_replica or request.stays_in_place
 
 

@@ -1,26 +1,109 @@
-"""Epochs and their facts in words."""
+"""Words for epochs and their facts."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from stele.domain.cdc.heads import STREAM_BYTES
-from stele.domain.schema.facts import TABLET_MAP, Replication, placement_name
-from stele.words.archive_facts import ARCHIVE
+from stele.domain.cdc.model import STREAM_BYTES
+from stele.domain.names import TABLET_MAP, ReplicaState
+from stele.domain.schema.model import Replication, placement_name
 from stele.words.names import HistoryNames
 from stele.words.units import clock, counted
 
+# Words for facts about the archive of the log.
+
+
 Fact = Mapping[str, Any]
+
+_IS: Final = {
+    ReplicaState.CANDIDATE: "is a candidate",
+    ReplicaState.JOINING: "joins the members",
+    ReplicaState.MEMBER: "is a member",
+}
+
+
+def _replica(fact: Fact) -> str:
+    replica = fact["replica"]
+    state = _IS.get(replica["state"], replica["state"])
+    return f"catch-up replica {replica['replica_id']} {state}, at {replica['address']}"
+
+
+def _forgotten(fact: Fact) -> str:
+    unsafe = " (unsafe)" if fact.get("unsafe") else ""
+    return f"catch-up replica {fact['replica_id']} is forgotten{unsafe}"
+
+
+def _announced(fact: Fact) -> str:
+    snapshot = fact["snapshot"]
+    epochs = f"epochs {snapshot['first_epoch']} to {snapshot['epoch']}"
+    return (
+        f"{fact['replica_id']} has {epochs}, and the snapshot {snapshot['hash'][:12]} of the last"
+    )
+
+
+def _withdrawn(fact: Fact) -> str:
+    epochs = ", ".join(map(str, fact["epochs"]))
+    return f"snapshots of {fact['replica_id']} count no more: of epoch {epochs}"
+
+
+def _truncated(fact: Fact) -> str:
+    lost = fact["lost_readers"]
+    named = f"; readers that are lost: {', '.join(lost)}" if lost else ""
+    return f"the log begins at epoch {fact['epoch']}, offset {fact['offset']}{named}"
+
+
+def _reader(fact: Fact) -> str:
+    reader = fact["reader"]
+    return f"reader {reader['reader_id']} is at epoch {reader['epoch']}"
+
+
+def _diverged(fact: Fact) -> str:
+    return (
+        f"{fact['replica_id']} has diverged (time {fact['times']}): its snapshot of epoch {fact['epoch']}"
+        " differs from the members', and it starts again empty"
+    )
+
+
+def _agrees(fact: Fact) -> str:
+    store = f", and what is before it is in {fact['store']}" if fact["store"] else ""
+    return (
+        f"{fact['replica_id']} has the snapshot {fact['hash'][:12]} of epoch {fact['epoch']}{store}"
+    )
+
+
+def _trimmed(fact: Fact) -> str:
+    lost, stores = fact["lost_readers"], fact["stores"]
+    older = f"; older ones are in {', '.join(stores)}" if stores else ""
+    named = f"; readers that are lost: {', '.join(lost)}" if lost else ""
+    return f"the archive begins at epoch {fact['epoch']}{older}{named}"
+
+
+ARCHIVE: Final[dict[str, Callable[[Fact], str]]] = {
+    "ReplicaChanged": _replica,
+    "ReplicaForgotten": _forgotten,
+    "SnapshotAnnounced": _announced,
+    "SnapshotsForgotten": _withdrawn,
+    "SnapshotAsked": lambda fact: f"catch-up replicas take a snapshot of epoch {fact['epoch']}",
+    "LogTruncated": _truncated,
+    "ReaderChanged": _reader,
+    "ReplicaDiverged": _diverged,
+    "TrimProposed": lambda fact: f"the archive is to begin at epoch {fact['epoch']}",
+    "TrimAgreed": _agrees,
+    "ArchiveTrimmed": _trimmed,
+    "ReaderForgotten": lambda fact: f"reader {fact['reader_id']} is forgotten",
+}
+"""Functions by the name of the fact."""
 
 
 class EpochRow(msgspec.Struct, frozen=True):
-    """One epoch as the metadata-log shows it; state ids in hex.
+    """One epoch as the metadata-log returns it; state ids are in hex.
 
-    Unlike ``EpochAnswer`` it takes facts of kinds that this build does not know: history outlives builds.
+    Unlike ``EpochAnswer`` it accepts facts of kinds that this build does not know: history outlives
+    builds.
     """
 
     epoch: int
@@ -35,34 +118,55 @@ class EpochRow(msgspec.Struct, frozen=True):
     facts: tuple[dict[str, Any], ...] = ()
 
     def is_barrier(self) -> bool:
-        """True when it changed nothing: the barrier of a read, or of a refusal."""
+        """True if the epoch changed nothing: the barrier of a read or of a refusal."""
         return not self.facts
 
 
 def summary(row: EpochRow, names: HistoryNames | None = None) -> str:
-    """All facts on one line."""
+    """Return all facts on one line."""
     return "; ".join(fact_lines(row, names)) or "nothing: a barrier"
 
 
 def fact_lines(row: EpochRow, names: HistoryNames | None = None) -> list[str]:
-    """One line a fact; ``names`` are those of before this epoch, and learn what it says."""
+    """Return one line for each fact.
+
+    ``names`` are the names before this epoch. They learn from its facts.
+    """
     known = names or HistoryNames()
     lines = list[str]()
     for fact in row.facts:
+        # First learn, then write the line: a fact that names a thing is written with that name.
         known.learn(fact)
-        lines.append(known.line(fact, fact_words(fact), row.reason))
+        lines.append(known.line(fact, fact_words(fact), row.reason, row.epoch))
     return lines
 
 
+def flat(facts: Sequence[Fact]) -> Iterator[Fact]:
+    """Yield the facts, with those inside parts."""
+    for fact in facts:
+        if fact.get("type") == "Part":
+            yield from flat(fact["facts"])
+        else:
+            yield fact
+
+
+def altered_table(row: EpochRow) -> str:
+    """Return the id of the table whose options an epoch alters; empty if none."""
+    tables = [fact["table"]["table_id"] for fact in row.facts if fact.get("type") == "TableChanged"]
+    return tables[0] if tables and row.command == "alter_table" else ""
+
+
 def fact_words(fact: Fact) -> str:
-    """One fact, with ids as they are."""
+    """Return the words of one fact, with its ids."""
     return IN_WORDS.get(str(fact.get("type")), _any)(fact)
 
 
 def _node(fact: Fact) -> str:
     node = fact["node"]
     clean = f", to be cleaned since {node['cleanup_since']}" if node.get("cleanup_since") else ""
-    state = f"{node['state']}, excluded" if node.get("excluded_since") else node["state"]
+    state = "not a member yet" if node["state"] == "none" else node["state"]
+    if node.get("excluded_since"):
+        state += ", excluded"
     return f"node {node['node_id']} is {state}, {len(node.get('tokens', ()))} tokens{clean}"
 
 
@@ -90,6 +194,20 @@ def _keyspace(fact: Fact) -> str:
     return f"keyspace {keyspace['name']} is replicated {shared}{own}{since}"
 
 
+def _table_schema(fact: Fact) -> str:
+    schema = fact["schema"]
+    columns = ", ".join(f"{column['name']} {column['type']}" for column in schema["columns"])
+    indexes = ", ".join(index["name"] for index in schema.get("indexes", ()))
+    return (
+        f"table {schema['table_id']} has columns {columns}{f'; indexes {indexes}' * bool(indexes)}"
+    )
+
+
+def _fields(fact: Fact) -> str:
+    fields = fact["user_type"]["fields"]
+    return ", ".join(f"{field['name']} {field['type']}" for field in fields)
+
+
 def _among_some(fact: Fact) -> str:
     return " among some replicas" if fact.get("restricted") else ""
 
@@ -113,7 +231,7 @@ def _placement(fact: Fact) -> str:
 
 
 def _data(fact: Fact) -> str:
-    """Of a table's tablets, or a placement of the ring."""
+    """Return the words for the tablets of a table or a placement of the ring."""
     name = str(fact["placement"])
     table = name.removeprefix(TABLET_MAP)
     return f"placement {name}" if table == name else f"tablets of {table}"
@@ -147,7 +265,7 @@ def _commits(fact: Fact) -> str:
         case "single_user":
             return f"the log takes commands of '{commits['actor']}' alone"
         case _:
-            return f"the log is {commits['mode']}: it takes nobody's commands"
+            return f"the log is {commits['mode']}: it accepts no commands"
 
 
 _OVERRIDES: Final = {
@@ -255,6 +373,13 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "TableChanged": _table,
     "TableDropped": lambda fact: f"table {fact['table_id']} is gone",
     "BalancingSwitched": _switched,
+    "TableSchemaChanged": _table_schema,
+    "TypeChanged": lambda fact: f"type {fact['user_type']['name']} has {_fields(fact)}",
+    "TypeDropped": lambda fact: f"type {fact['type_id']} is dropped",
+    "FunctionChanged": lambda fact: f"function {fact['function']['name']} is defined",
+    "FunctionDropped": lambda fact: f"function {fact['function_id']} is dropped",
+    "AggregateChanged": lambda fact: f"aggregate {fact['aggregate']['name']} is defined",
+    "AggregateDropped": lambda fact: f"aggregate {fact['aggregate_id']} is dropped",
     "PlacementChanged": _placement,
     "PlacementDropped": lambda fact: f"{_data(fact)}: all gone",
     "VersionsChanged": _versions,
@@ -295,4 +420,4 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "SettingChanged": _setting,
     **ARCHIVE,
 }
-"""By the fact's name."""
+"""Functions by the name of the fact."""

@@ -1,21 +1,23 @@
-"""What people give as text, as commands take it: replication, spans of time, tokens."""
+"""Parsers of user input for commands: replication, durations, tokens."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
-from stele.domain.schema.facts import Replication
+from stele.domain.commands import Join, Replace
+from stele.domain.schema.model import Replication
+from stele.runtime.answers.node import NodeView
 
 _PART: Final = re.compile(r"(\d{1,13}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)\s*")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_S: Final = 100 * 365 * 86_400
-"""A century, so that no sum of times passes what clocks show."""
+"""Longest duration: a century. Sums of times then stay within what clocks can show."""
 
 
 class GivenError(ValueError):
-    """A text that is not understood: what is wrong with it, and what to give instead."""
+    """Raised for a text that cannot be parsed: the message says why, the hint what to enter."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -24,9 +26,9 @@ class GivenError(ValueError):
 
 
 def span_ms(text: str, option: str) -> int:
-    """Milliseconds of ``90s``, ``1h30m`` or ``2 d``, one at least; ``option`` is where it stands.
+    """Return the milliseconds of ``90s``, ``1h30m`` or ``2 d``, at least one.
 
-    Raises GivenError.
+    ``option`` names the option in the message. Raises GivenError.
     """
     parts = _PART.findall(text)
     whole = "".join(match[0] for match in _PART.finditer(text))
@@ -39,7 +41,7 @@ def span_ms(text: str, option: str) -> int:
 
 
 def tokens_of(text: str) -> tuple[int, ...]:
-    """Those of ``1,-2,3``; none of an empty text. Raises GivenError."""
+    """Return the tokens of ``1,-2,3``; none for an empty text. Raises GivenError."""
     try:
         return tuple(int(token) for token in text.split(",")) if text else ()
     except ValueError as error:
@@ -49,8 +51,9 @@ def tokens_of(text: str) -> tuple[int, ...]:
 
 
 def replication_of(given: Iterable[str]) -> Replication:
-    """``("dc1=3,dc2=r1,r2",)``: by dc how many copies, or the racks that have one each. A number with a comma
-    behind it is a rack. Raises GivenError.
+    """Parse ``("dc1=3,dc2=r1,r2",)``: by dc, the number of copies or the racks with one each.
+
+    A number followed by a comma is a rack. Raises GivenError.
     """
     copies, racks = dict[str, int](), dict[str, tuple[str, ...]]()
     for dc, values in _by_dc(given):
@@ -64,7 +67,7 @@ def replication_of(given: Iterable[str]) -> Replication:
 
 
 def _by_dc(given: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Each dc, with all that stands between its sign and the next dc."""
+    """Return each dc with the values between its ``=`` and the next dc."""
     found = list[tuple[str, list[str]]]()
     for text in given:
         named = len(found)
@@ -80,3 +83,41 @@ def _by_dc(given: Iterable[str]) -> list[tuple[str, list[str]]]:
                     "For example dc1=3, or dc1=r1,r2,r3.",
                 )
     return found
+
+
+# Commands that take a running node into the cluster, built from the node's view of itself.
+
+
+def join_of(node: NodeView) -> Join:
+    """Return the Join of a node, with its own tokens."""
+    return Join(num_tokens=node.num_tokens, **_itself(node))
+
+
+def replace_of(
+    node: NodeView, dead: str, ignore: tuple[str, ...] = (), *, force: bool = False
+) -> Replace:
+    """Return the Replace of ``dead`` by a node.
+
+    A node that wants no tokens becomes a zero-token node.
+    """
+    return Replace(
+        replaced_id=dead,
+        ignore_nodes=ignore,
+        force=force,
+        zero_token=not node.num_tokens,
+        **_itself(node),
+    )
+
+
+def _itself(node: NodeView) -> dict[str, Any]:
+    return {
+        "node_id": node.node_id,
+        "cluster": node.cluster,
+        "address": node.address,
+        "dc": node.dc,
+        "rack": node.rack,
+        "supported_features": node.supported_features,
+        "release_version": node.release_version,
+        "host_id": node.host_id,
+        "shards": node.shards,
+    }

@@ -1,4 +1,4 @@
-"""A plan in tables: what a command would do, whether it can, how much it moves and how long that takes."""
+"""A plan as text and tables: feasible or not, steps, bytes to move, duration, and delays."""
 
 from __future__ import annotations
 
@@ -9,31 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 from stele.domain.commands import Rejection
-from stele.domain.schema.facts import TABLET_MAP
+from stele.domain.names import TABLET_MAP
 from stele.domain.topology.preflight import PlannedPlacement, PlannedStep, Preflight
+from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, Verdict
-from stele.words.explain import BY_LIMIT, UNKNOWN, waiting_line
-from stele.words.requests import what
-from stele.words.tables import table
-from stele.words.units import counted, duration, joined, percent, size
+from stele.words.explain import BY_LIMIT, UNKNOWN, passes, waiting_line
+from stele.words.names import what
+from stele.words.operations import TEXTS
+from stele.words.units import counted, duration, joined, percent, size, table
 
 
 def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Verdict, concerns, steps, shares and streams of a plan; ``names`` are of keyspaces and tables by id."""
+    """Yield a plan: whether it is feasible, its steps, what moves, and what could delay it.
+
+    ``names`` are of keyspaces and tables by id.
+    """
     plan = found.plan
-    nodes = tuple(r.node_id for r in plan.requests() if r.node_id) or plan.request.dead_nodes
-    about = f"{plan.request.kind} {joined(nodes)}" if nodes else what(plan.request, names)
-    yield Text(f"plan of {about} at epoch {found.epoch}; nothing is done", style="bold")
-    yield from _verdict(found)
+    yield _verdict(found, names)
+    yield Text(f"planned at epoch {found.epoch}; nothing is done", style="dim")
     if plan.excludes:
         yield Text(f"declares dead for good: {joined(plan.excludes)}", style="yellow")
-    for concern in plan.concerns:
-        part = percent(concern.share, 1)
-        yield Text(
-            f"mind: {concern.message} ({part} of placement {_name(concern.placement, plan)})",
-            style="red",
-        )
-    yield from (Text(line) for line in plan.foreseen)
     if plan.steps:
         yield _steps(plan.steps)
     yield from map(_placement, plan.placements)
@@ -42,24 +37,76 @@ def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[Renderab
     if found.streams:
         yield _streams(found)
         yield Text(_total(found))
-
-
-def _verdict(found: PlanAnswer) -> Iterator[Text]:
-    match found.verdict:
-        case Verdict.STARTS:
-            yield Text("it would start at once", style="green")
-        case Verdict.WAITS:
-            assert found.wait is not None
-            yield Text(f"it {waiting_line(found.wait, 'would wait')}", style="yellow")
-        case Verdict.FAILS:
-            yield Text(f"it would fail: {_words(found.failure)}", style="red")
-    refusal = found.plan.refusal
-    if refusal is not None and found.verdict is not Verdict.FAILS:
-        yield Text(f"no room now: {_words(refusal)}", style="yellow")
-    if found.plan.steps and not found.plan.alone:
+    yield from _other_work(found)
+    for concern in plan.concerns:
+        part = percent(concern.share, 1)
         yield Text(
-            "others are under way or waiting: it is planned anew when it starts", style="dim"
+            f"warning: {concern.message} ({part} of placement {_name(concern.placement, plan)})",
+            style="red",
         )
+    yield from _delays(found)
+
+
+def _verdict(found: PlanAnswer, names: Mapping[str, str]) -> Text:
+    """Return the first line: the operation, and whether it can be done."""
+    plan = found.plan
+    nodes = tuple(r.node_id for r in plan.requests() if r.node_id) or plan.request.dead_nodes
+    about = f"{_command(plan)} {joined(nodes)}" if nodes else what(plan.request, names)
+    if found.verdict is Verdict.FAILS:
+        return Text(f"not feasible: {about} would fail: {_words(found.failure)}", style="red")
+    if plan.refusal is not None and found.wait is None:
+        return Text(f"not feasible now: {about}: {_words(plan.refusal)}", style="yellow")
+    if found.verdict is Verdict.STARTS or (found.wait is not None and passes(found.wait)):
+        return Text(f"feasible: {about} starts at once", style="green")
+    if found.wait is not None and found.wait.kind is WaitKind.LIVES:
+        return Text(f"not feasible now: {about} is for dead nodes", style="red")
+    if _waits_for_tablets(found):
+        return Text(f"feasible: {about} starts when the tablets have moved", style="green")
+    return Text(f"feasible, with a delay: {about} would wait", style="yellow")
+
+
+def _waits_for_tablets(found: PlanAnswer) -> bool:
+    """Return True if only tablets have to move first, which the balancer does."""
+    wait = found.wait
+    is_room = wait is not None and wait.kind is WaitKind.ROOM and not wait.other_request
+    return is_room and bool(found.plan.foreseen)
+
+
+def _command(plan: Preflight) -> str:
+    """Return the command of the operation, such as ``decommission``."""
+    kind = str(plan.request.kind)
+    return next((each.line for each in TEXTS.values() if each.command == kind), kind)
+
+
+def _other_work(found: PlanAnswer) -> Iterator[Text]:
+    """Yield the work of other services, with the tablets that each node receives."""
+    plan = found.plan
+    yield from (Text(line) for line in plan.foreseen)
+    for stream in found.streams:
+        gains = [g for g in plan.gains if g.node_id == stream.node_id]
+        moved = [g for g in gains if g.placement.startswith(TABLET_MAP)]
+        if not plan.foreseen or not moved or stream.size_bytes is None:
+            continue
+        part = sum(g.share for g in moved) / (sum(g.share for g in gains) or 1.0)
+        time_s = None if stream.duration_s is None else part * stream.duration_s
+        tablets = counted(sum(g.ranges for g in moved), "tablet", "tablets")
+        size_text = _bytes(round(part * stream.size_bytes))
+        yield Text(f"  {tablets} to {stream.node_id}: {size_text}, {_time(time_s, found)}")
+
+
+def _delays(found: PlanAnswer) -> Iterator[Text]:
+    """Yield what could delay the start. A wait that ends by itself is none."""
+    plan, wait = found.plan, found.wait
+    delays = list[str]()
+    is_said = _waits_for_tablets(found) or found.verdict is Verdict.FAILS
+    if wait is not None and not is_said and not passes(wait):
+        delays.append(waiting_line(wait, "it would wait"))
+    elif plan.refusal is not None and not is_said:
+        delays.append(_words(plan.refusal))
+    if plan.steps and not plan.alone:
+        delays.append("other requests are open: the plan is made again when this one starts")
+    for delay in delays:
+        yield Text(f"could delay it: {delay}", style="yellow")
 
 
 def _words(rejection: Rejection | None) -> str:
@@ -86,7 +133,7 @@ def _placement(placement: PlannedPlacement) -> Text:
 
 
 def _name(placement: str, plan: Preflight) -> str:
-    """Of a table's tablets the table's name, else the placement's own."""
+    """Return the table's name for tablets, else the placement's own name."""
     if placement.startswith(TABLET_MAP):
         found = (each.keyspaces for each in plan.placements if each.placement == placement)
         return ", ".join(next(found, ())) or placement
@@ -94,14 +141,14 @@ def _name(placement: str, plan: Preflight) -> str:
 
 
 def _shares(plan: Preflight) -> Table:
-    """Of the ring, how much each node and each rack holds: 100 % is one copy of everything."""
+    """Return the copies of each node and rack that change: 100 % is one copy of everything."""
     columns = ("placement", "of", "before", "after")
     shown = table("copies held", *columns, right=("before", "after"))
     for placement in plan.placements:
         for name, share in (*placement.racks.items(), *placement.nodes.items()):
-            style = "bold" if share.before != share.after else ""
-            before, after = _copies(share.before), _copies(share.after)
-            shown.add_row(_name(placement.placement, plan), name, before, after, style=style)
+            if share.before != share.after:
+                before, after = _copies(share.before), _copies(share.after)
+                shown.add_row(_name(placement.placement, plan), name, before, after)
     return shown
 
 
@@ -110,8 +157,8 @@ def _copies(share: float) -> str:
 
 
 def _streams(found: PlanAnswer) -> Table:
-    columns = ("node", "ranges", "of the ring", "from", "bytes", "takes")
-    shown = table("streams", *columns, right=("ranges", "of the ring", "bytes", "takes"))
+    columns = ("node", "ranges", "from", "bytes", "time")
+    shown = table("moves to", *columns, right=("ranges", "bytes", "time"))
     for stream in found.streams:
         gains = [gain for gain in found.plan.gains if gain.node_id == stream.node_id]
         sources = {
@@ -122,7 +169,6 @@ def _streams(found: PlanAnswer) -> Table:
         shown.add_row(
             stream.node_id,
             str(sum(gain.ranges for gain in gains)),
-            _copies(stream.share),
             "; ".join(sorted(sources)),
             _bytes(stream.size_bytes),
             _time(stream.duration_s, found),
@@ -132,7 +178,7 @@ def _streams(found: PlanAnswer) -> Table:
 
 def _total(found: PlanAnswer) -> str:
     return (
-        f"to move: {_bytes(found.size_bytes)}; it takes {_time(found.duration_s, found)} ({_rate(found)});"
+        f"in all: {_bytes(found.size_bytes)}, {_time(found.duration_s, found)} ({_rate(found)});"
         f" estimated from what {counted(len(found.held_bytes), 'node holds', 'nodes hold')}"
     )
 
@@ -151,5 +197,5 @@ def _bytes(size_bytes: int | None) -> str:
 
 def _time(duration_s: float | None, found: PlanAnswer) -> str:
     if duration_s is None:
-        return UNKNOWN
+        return "time unknown"
     return f"{'at least' if found.at_least else 'about'} {duration(duration_s)}"

@@ -1,25 +1,30 @@
-"""The metadata-log's diff as signed lines: + is new, - is gone, ~ has changed."""
+"""The metadata-log's diff as signed lines: + is added, - is removed, ~ is changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.tables import changed_fields
 from stele.words.units import NEVER, clock
 
 Json = Mapping[str, Any]
 Line = tuple[str, str]
 MOMENT: Final = "_ms"
-"""How fields end that are milliseconds since 1970; 0 is never."""
+"""Suffix of fields that hold milliseconds since 1970; 0 means never."""
 
 _ENTITIES = (
     ("nodes", "node", "node_id"),
     ("requests", "request", "request_id"),
     ("keyspaces", "keyspace", "keyspace_id"),
     ("tables", "table", "table_id"),
+    ("table_schemas", "columns of table", "table_id"),
+    ("types", "type", "type_id"),
+    ("functions", "function", "function_id"),
+    ("aggregates", "aggregate", "aggregate_id"),
     ("transitions", "transition", "transition_id"),
     ("services", "service", "service_id"),
     ("cdc_generations", "CDC generation", "generation_id"),
@@ -31,13 +36,14 @@ _ENTITIES = (
 
 
 def diff_lines(diff: Json) -> list[Line]:
-    """Lines in the order commits, topology, rows of entities, placements, features, settings."""
+    """Return the lines in the order commits, topology, entities, placements, features, settings."""
     return [
         *_fields("commits", diff.get("commits", {})),
         *_fields("override", diff.get("overrides", {})),
         *_fields("topology", diff.get("topology", {})),
         *_fields("coordinator", diff.get("coordinator", {})),
         *_fields("balancing", diff.get("balancing", {})),
+        *_fields("schema version", diff.get("schema_version", {})),
         *(line for part in _ENTITIES for line in _rows(diff.get(part[0], {}), *part[1:])),
         *_fields("archive", diff.get("archive", {})),
         *_placements(diff.get("placements", {})),
@@ -49,8 +55,18 @@ def diff_lines(diff: Json) -> list[Line]:
 
 def _fields(what: str, changed: Json) -> Iterator[Line]:
     for name, values in changed.items():
-        before, after = (_field(name, values[when]) for when in ("before", "after"))
-        yield "~", f"{what}: {name.removesuffix(MOMENT)} {before} -> {after}"
+        before, after = values["before"], values["after"]
+        if _is_map(before) and _is_map(after):
+            inner = changed_fields(before, after)
+            yield from _fields(what, {f"{name} {key}": value for key, value in inner.items()})
+        else:
+            change = f"{_field(name, before)} -> {_field(name, after)}"
+            yield "~", f"{what}: {name.removesuffix(MOMENT)} {change}"
+
+
+def _is_map(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return True if each entry has its own line. A switch of the balancer is one value."""
+    return isinstance(value, dict) and "off_since" not in value
 
 
 def _rows(rows: Json, what: str, key: str) -> Iterator[Line]:

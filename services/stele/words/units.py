@@ -1,17 +1,24 @@
-"""Sizes, durations, moments and counts for people."""
+"""Sizes, durations, times and counts in readable form."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
 
 NEVER: Final = "never"
 
 
 def size(size_bytes: float) -> str:
-    """Bytes for people: ``57.3 MB``."""
+    """Return bytes in readable form: ``57.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1000:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -20,7 +27,7 @@ def size(size_bytes: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: ``0.3 s``, ``2 min 5 s``; ``never`` when there is no number."""
+    """Return seconds in readable form: ``0.3 s``, ``2 min 5 s``; ``never`` for None or infinity."""
     if seconds is None or not math.isfinite(seconds):
         return NEVER
     if seconds < 120:
@@ -31,25 +38,25 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """How long it is since: ``0.3 s ago``; ``never`` when it has not been."""
+    """Return the time since an event: ``0.3 s ago``; ``never`` if it has not happened."""
     told = duration(seconds)
     return told if told == NEVER else f"{told} ago"
 
 
 def last_heard(silent_for_s: float | None) -> str:
-    """Of a node: ``last heard 0.3 s ago``, or ``never heard``."""
+    """Return the age of a node's last ack: ``last heard 0.3 s ago``, or ``never heard``."""
     return "never heard" if silent_for_s is None else f"last heard {ago(silent_for_s)}"
 
 
 def clock(at_ms: int) -> str:
-    """Milliseconds since 1970 as local time; empty for 0."""
+    """Return milliseconds since 1970 as local time; empty for 0."""
     if not at_ms:
         return ""
     return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def counted(number: int, one: str, more: str) -> str:
-    """``1 range changes``, ``2 ranges change``."""
+    """Return a count with its noun: ``1 range changes``, ``2 ranges change``."""
     return f"{number} {one if number == 1 else more}"
 
 
@@ -59,3 +66,97 @@ def percent(part: float, whole: float) -> str:
 
 def joined(names: Iterable[str]) -> str:
     return " ".join(names)
+
+
+# Tables of text.
+
+
+MANY_ROWS: Final = 200
+"""A table with more rows is laid out here, because rich takes 0.3 ms for each row."""
+
+
+def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table. Columns in ``right`` are aligned to the right."""
+    found = _Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        found.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return found
+
+
+class _Table(Table):
+    """A table that is laid out fast if it is large and each of its rows fits into one line."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        many = self.row_count > MANY_ROWS and not any(row.style for row in self.rows)
+        cells = [[*column.cells] for column in self.columns] if many else []
+        if not cells or not all(map(_is_plain, (cell for column in cells for cell in column))):
+            yield from super().__rich_console__(console, options)
+            return
+        pairs = [*zip(self.columns, cells, strict=True)]
+        widths = [max(map(_width, (column.header, *its))) for column, its in pairs]
+        widths = [max(n, c.min_width or 0) for n, c in zip(widths, self.columns, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) > options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        head = Table(
+            title=self.title, title_justify="left", header_style="bold", box=None, pad_edge=False
+        )
+        for column, width in zip(self.columns, widths, strict=True):
+            head.add_column(column.header, justify=column.justify, min_width=width)
+        yield from head.__rich_console__(console, options)
+        for row in zip(*cells, strict=True):
+            for at, (cell, column, width) in enumerate(zip(row, self.columns, widths, strict=True)):
+                style = console.get_style(cell.style) if isinstance(cell, Text) else None
+                yield Segment("  " if at else "")
+                yield Segment(_padded(str(cell), column, width), style)
+            yield Segment.line()
+
+
+def _is_plain(cell: object) -> bool:
+    """Return True if the cell is one line without markup and with one style at most."""
+    if isinstance(cell, Text):
+        return not cell.spans and cell.plain.isprintable()
+    return isinstance(cell, str) and "[" not in cell and cell.isprintable()
+
+
+def _width(cell: object) -> int:
+    text = str(cell)
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _padded(text: str, column: Column, width: int) -> str:
+    space = " " * (width - _width(text))
+    return space + text if column.justify == "right" else text + space
+
+
+# Other people's text made safe for a terminal: control characters are shown by number.
+#
+# A reason may contain any character. A terminal interprets some characters: they clear the screen,
+# move the cursor or set the title. Others reverse the direction of the text after them. See Unicode
+# Technical Report 36, section 3.2.
+
+
+HIDDEN: Final = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]"
+)
+
+
+def visible(text: str) -> str:
+    """Replace hidden characters by escapes such as ``\\u001b``; keep tabs and line ends.
+
+    JSON with such characters in a string stays the same JSON.
+    """
+    return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class VisibleConsole(Console):
+    """A console that emits only its own styles and cursor movements, none from the text."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not HIDDEN.search(segment.text):
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)

@@ -1,4 +1,4 @@
-"""What catch-up replicas announce in tests: equal snapshots of equal epochs, unless one has diverged."""
+"""Announcements of catch-up replicas in tests: equal snapshots of equal epochs, unless one has diverged."""
 
 from hashlib import sha256
 

@@ -1,7 +1,6 @@
-"""What every epoch must hold of the archive, whoever says what: counted here once more, by other means."""
+"""Rules of every epoch about the archive, computed by other means than production's."""
 
-from stele.domain.archive.facts import ArchiveTrimmed, LogTruncated, ReplicaForgotten
-from stele.domain.archive.image import ArchiveImage
+from stele.domain.archive.model import ArchiveImage, ArchiveTrimmed, LogTruncated, ReplicaForgotten
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
@@ -28,7 +27,7 @@ def check_archive(before: Image, after: Image, epoch: Epoch) -> None:
 
 
 def state(archive: ArchiveImage, replica_id: str) -> ReplicaState | None:
-    """Whoever comes as a candidate, or goes as one, has changed nothing."""
+    """Check that candidates that appear or disappear change nothing."""
     replica = archive.replicas.get(replica_id)
     return None if replica is None or replica.state is ReplicaState.CANDIDATE else replica.state
 
@@ -38,13 +37,13 @@ def joining(archive: ArchiveImage) -> list[str]:
 
 
 def check_majority_has_all(one: ArchiveImage, two: ArchiveImage) -> None:
-    """Whoever comes or goes: if more than half of the members had what is deleted, more than half have."""
+    """Check that a change of members keeps a majority with the deleted epochs, if there was one."""
     if has_majority(one):
         assert has_majority(two), (one.members(), two.members())
 
 
 def has_majority(archive: ArchiveImage) -> bool:
-    """What was deleted, and a snapshot behind it."""
+    """Return whether a majority has the deleted epochs and a snapshot behind them."""
     until = 0 if archive.truncated is None else archive.truncated.epoch
     having = [
         name

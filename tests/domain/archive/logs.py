@@ -1,6 +1,6 @@
 """A log in which the archive's tests begin: founded, with replicas that are members or candidates."""
 
-from stele.domain.archive.image import ArchiveImage
+from stele.domain.archive.model import ArchiveImage
 from stele.domain.commands import (
     AnyCommand,
     ClaimCoordinator,

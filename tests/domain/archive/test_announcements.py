@@ -1,11 +1,16 @@
-"""What replicas announce: who they are, what they have, and when that counts no more."""
+"""Announcements of replicas: identity, content, and expiry."""
 
 import msgspec
 import pytest
 
-from stele.domain.archive.facts import LogTruncated, ReplicaForgotten, SnapshotAsked
-from stele.domain.archive.limits import MAX_REPLICAS, SNAPSHOTS_KEPT
-from stele.domain.archive.majority import diverged
+from stele.domain.archive.model import (
+    MAX_REPLICAS,
+    SNAPSHOTS_KEPT,
+    LogTruncated,
+    ReplicaForgotten,
+    SnapshotAsked,
+    diverged,
+)
 from stele.domain.commands import (
     AskSnapshot,
     Cancel,
@@ -269,7 +274,7 @@ def test_a_snapshot_is_asked_for_of_the_epoch_that_asks() -> None:
     assert refusal(founded(), AskSnapshot()).code == "no_replicas"
 
 
-# Who has diverged.
+# A diverged replica.
 
 
 def test_who_has_another_snapshot_than_the_majority_is_shown() -> None:

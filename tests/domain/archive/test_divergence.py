@@ -1,8 +1,7 @@
-"""A replica whose snapshots are not the members' says so, and what it has counts for nothing any more."""
+"""A replica with other snapshots than the members' reports it, and its content counts no more."""
 
-from stele.domain.archive.divergence import is_told, to_admit, unreliable
-from stele.domain.archive.facts import ReplicaDiverged, SnapshotsForgotten
-from stele.domain.archive.limits import UPKEEP
+from stele.domain.archive.decide import is_told, to_admit, unreliable
+from stele.domain.archive.model import UPKEEP, ReplicaDiverged, SnapshotsForgotten
 from stele.domain.commands import AdmitDivergence, ForgetReplica
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from tests.domain.archive.announced import replica, snapshot

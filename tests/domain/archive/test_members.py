@@ -1,11 +1,11 @@
-"""Who is chosen, and how members are changed: one at a time, additions first, never too few."""
+"""Choice and change of members: one at a time, additions first, never too few."""
 
 import msgspec
 import pytest
 
-from stele.domain.archive.facts import Replica, SnapshotAsked
-from stele.domain.archive.members import choose, why_not_without
-from stele.domain.cluster.facts import Incarnation
+from stele.domain.archive.model import Replica, SnapshotAsked
+from stele.domain.archive.retention import choose, why_not_without
+from stele.domain.cluster.model import Incarnation
 from stele.domain.commands import (
     Cancel,
     ChooseMembers,
@@ -136,7 +136,7 @@ def choice(history: History, *members: str, request_id: str = "the-request") -> 
 
 
 def step(history: History, request_id: str = "the-request") -> str:
-    """What the request waits for; empty when it has taken a step."""
+    """Return the reason for waiting; empty when it has taken a step."""
     request = history.image.request(request_id)
     assert request is not None
     served = RECONFIGURE_CATCH_UP.served
@@ -223,7 +223,7 @@ def test_a_member_that_has_diverged_does_not_keep_others_out() -> None:
 
 
 def test_dead_members_are_replaced_although_they_announce_nothing_any_more() -> None:
-    """Of three only c-1 is alive; whoever has the archive is a majority of those who stay, each time."""
+    """Of three only c-1 is alive. At each step, a majority of the remaining members has the archive."""
     history = four()
     took(history, replica("c-5"))
     asked(history, "3")
@@ -395,7 +395,7 @@ def test_while_nothing_was_deleted_anybody_can_go_but_the_last() -> None:
 
 
 def recovered(history: History) -> int:
-    """It goes on in another topic; gives the last epoch that is in none."""
+    """Recover the log in another topic. Return the last epoch that is in no topic."""
     last = history.image.epoch
     founding = history.image.founding
     before = Incarnation(

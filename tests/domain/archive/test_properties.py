@@ -1,4 +1,4 @@
-"""Whoever announces, asks and chooses whatever in whatever order: every epoch is checked (``checks``)."""
+"""Random announcements, requests and choices: every epoch is checked (``checks``)."""
 
 import random
 from collections import Counter
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.archive.members import choose, wanted_members
-from stele.domain.archive.truncation import truncatable
+from stele.domain.archive.retention import choose, truncatable, wanted_members
 from stele.domain.commands import (
     AnnounceReader,
     AnyCommand,
@@ -63,7 +62,7 @@ class Crowd:
         return replica(name, DCS[NAMES.index(name) % 2], folder=f"f{self.folders[name]}")
 
     def snapshot(self) -> AnyCommand:
-        """Mostly of what was asked for last, seldom another than the others'."""
+        """Return a snapshot, mostly the requested one, rarely one that differs from the others'."""
         name, newest = self.chance.choice(NAMES), self.history.image.epoch
         asked = archive(self.history).asked_epoch or newest
         epoch = asked if self.chance.random() < 0.8 else self.chance.randint(1, newest)
@@ -88,7 +87,7 @@ class Crowd:
         return ReconfigureCatchUp(replication=self.chance.choice(REPLICATIONS))
 
     def choose(self) -> AnyCommand | None:
-        """By the rules, or anybody, as a coordinator might that knows nothing."""
+        """Choose by the rules, or at random, as a coordinator without knowledge might."""
         for request in self.history.image.requests.reconfigurations()[:1]:
             replicas = archive(self.history).replicas
             wanted = wanted_members(self.history.image)
@@ -121,7 +120,7 @@ class Crowd:
 @settings(deadline=None, max_examples=100)
 @given(seeds)
 def test_no_epoch_breaks_what_must_hold(seed: int) -> None:
-    """Nothing is deleted that no majority has; there is always a member; one replica changes at a time."""
+    """A majority has everything deleted, there is always a member, and one replica changes at a time."""
     Crowd(seed).go()
 
 

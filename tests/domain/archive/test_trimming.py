@@ -1,4 +1,4 @@
-"""The archive begins where the settings allow it, a majority of the members agrees, and nobody needs more."""
+"""The archive begins where the settings allow it, a majority of members agrees, and no reader needs more."""
 
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stele.domain.archive.facts import ArchiveTrimmed
-from stele.domain.archive.limits import PROPOSAL_LASTS_S, READER_LOST_AFTER_S, UPKEEP
+from stele.domain.archive.model import PROPOSAL_LASTS_S, READER_LOST_AFTER_S, UPKEEP, ArchiveTrimmed
 from stele.domain.archive.retention import Point, to_propose, trimming
 from stele.domain.commands import (
     AgreeToTrim,
@@ -104,7 +103,7 @@ def test_a_vote_without_a_hash_or_a_place_counts_for_nothing(found: str, store: 
 
 
 def test_nobody_is_believed_to_have_what_is_deleted() -> None:
-    """Also who says so after that, since the message was on its way."""
+    """Also later announcements, which were in flight."""
     history, epoch = truncated()
     took(history, propose(history, epoch), *(agrees(name, epoch) for name in THREE))
     took(history, TrimArchive(epoch))
@@ -187,7 +186,7 @@ def test_a_reader_that_needs_it_holds_it_up_until_it_is_lost() -> None:
 
 
 def test_what_was_proposed_stays_for_an_hour() -> None:
-    """Who has to fold up to there first gets its time; what nobody agrees to gives way."""
+    """Members that must fold first get their time. Proposals without agreement expire."""
     history, epoch = truncated()
     took(history, propose(history, epoch - 1))
     assert refusal(history, propose(history, epoch)).code == "already_proposed"

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from stele.domain.archive.facts import LogTruncated
-from stele.domain.archive.limits import MAX_READERS, READER_LOST_AFTER_S
-from stele.domain.archive.truncation import truncatable
+from stele.domain.archive.model import MAX_READERS, READER_LOST_AFTER_S, LogTruncated
+from stele.domain.archive.retention import truncatable
 from stele.domain.commands import AnnounceReader, ForgetReader, SetSetting, TruncateLog
 from tests.domain.archive.announced import offset_of, replica, snapshot, truncate
 from tests.domain.archive.logs import (

@@ -113,3 +113,14 @@ def test_the_same_state_gives_the_same_places() -> None:
     state = described(msgspec.structs.replace(cluster(three_racks("h", "g")))).state
     first, again = (allocate(state, 32, {"dc1": 3}) for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def test_tables_of_one_tablet_are_spread_where_others_have_unlike_numbers() -> None:
+    """A few large tablets on one node have the bytes of many small ones on the other."""
+    rows = [*[("h1", 0)] * 10, *[("h2", 0)] * 100]
+    tablets = [Tablet(at, (row,), 10 * GIB if at < 10 else GIB) for at, row in enumerate(rows)]
+    found = cluster([node("h1"), node("h2")], Table("ks", "t", 1, tuple(tablets)))
+    for number in range(20):
+        found = with_table(found, f"new{number}", 1, 1)
+    counts = replicas_of(found)
+    assert abs(counts["h1"] - 10 - 10) <= 1 and abs(counts["h2"] - 100 - 10) <= 1

@@ -163,6 +163,16 @@ def test_replicas_of_a_dead_node_are_rebuilt() -> None:
     assert replicas_of(after)["h3"] == 0
 
 
+@pytest.mark.parametrize("sizes", [[5 * GIB] * 9, [5 * GIB, 4 * GIB, 6 * GIB] * 3])
+def test_replicas_of_a_dead_node_wait_for_the_node_that_lacks_them_all(sizes: list[int]) -> None:
+    """On the others they would move twice: their share is reached already."""
+    nodes = [node("h1", 1), node("h2", 1), node("h3", 1, state=NodeState.EXCLUDED), node("h4", 1)]
+    rows = [["h1", "h3"], ["h2", "h3"], ["h1", "h2"]] * 3
+    what = described(cluster(nodes, table(rows, size_bytes=sizes), options=Options()))
+    moves = plan_round(what.state, what.names)
+    assert [(nodes[m.source[0]].id, nodes[m.target[0]].id) for m in moves] == [("h3", "h4")]
+
+
 def test_replicas_on_dead_nodes_count_in_their_racks() -> None:
     nodes = [
         node("a1", rack="a"),
@@ -352,8 +362,6 @@ def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> No
         node("n1", state=NodeState.DRAINING),
         node("n2", capacity_bytes=50 * GIB),
         node("n3", state=NodeState.DOWN, capacity_bytes=50 * GIB),
-        node("n4"),
-        node("n5"),
     ]
     sizes = Options(size_threshold=0.01)
     tables = [
@@ -366,7 +374,7 @@ def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> No
 
 
 def test_what_goes_from_one_rack_to_another_counts_once_in_the_bound() -> None:
-    """It leaves a rack whose fullest node has too much, and comes to one that has too little."""
+    """It leaves a rack with an overloaded node, and enters one with too little."""
     nodes = [
         node("n0", 1, rack="r1", capacity_bytes=59 * GIB),
         node("n3", 1, rack="r0", capacity_bytes=58 * GIB),

@@ -91,7 +91,9 @@ def test_each_change_is_planned_to_rest(seed: int, by: BalanceBy, sizes: str, al
 
 
 def even(state: State) -> None:
-    """What is up is within a replica of one size, by table too; else within two hundredths of the mean."""
+    """Check that nodes that are up are within one replica of one size, also by table; else within 2 % of the
+    mean.
+    """
     part = state.state == NodeState.NORMAL
     one_size = state.unit_load.min() == state.unit_load.max()
     by_count = state.options.balance_by is BalanceBy.COUNT

@@ -1,4 +1,4 @@
-"""The file of a cluster: what is wrong with it is told with its place; its schema is that of the types."""
+"""The file of a cluster: faults are reported with their place; its schema is that of the types."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from stele.cli.main import run
-from stele.domain.balance.checks import BadCluster, read_cluster
+from stele.domain.balance.checks import read_cluster
 from stele.domain.balance.offline import schema
+from stele.domain.json_documents import JsonDocumentError
 
 REPOSITORY = Path(__file__).parents[3]
 EXAMPLE = REPOSITORY / "docs/examples/three_racks.json"
@@ -58,7 +59,7 @@ OTHER = {"keyspace": "library", "name": "authors", "replication_factor": 1, "tab
 def test_what_is_wrong_is_told_with_its_place(
     steps: Steps, value: object, path: str, words: str
 ) -> None:
-    with pytest.raises(BadCluster) as raised:
+    with pytest.raises(JsonDocumentError) as raised:
         read_cluster(changed(steps, value))
     assert raised.value.path == path
     assert words in str(raised.value)
@@ -66,7 +67,7 @@ def test_what_is_wrong_is_told_with_its_place(
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"\xff"', b"[" * 100_000])
 def test_what_is_no_description_is_refused(raw: bytes) -> None:
-    with pytest.raises(BadCluster):
+    with pytest.raises(JsonDocumentError):
         read_cluster(raw)
 
 

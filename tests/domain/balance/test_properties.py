@@ -1,4 +1,4 @@
-"""What holds for any cluster: its rules at each prefix, rest, the fewest moves; changes equal rebuilding."""
+"""Properties of any cluster: rules at each prefix, rest, fewest moves; changes equal rebuilding."""
 
 from __future__ import annotations
 

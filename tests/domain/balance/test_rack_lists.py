@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from stele.domain.balance.checks import BadCluster, read_cluster
+from stele.domain.balance.checks import read_cluster
 from stele.domain.balance.cluster import Cluster, Node, NodeState, Table, Tablet
 from stele.domain.balance.offline import plan_offline
 from stele.domain.balance.rack_lists import keeps_list, strays, vacant
-from stele.domain.schema.facts import Replication
+from stele.domain.json_documents import JsonDocumentError
+from stele.domain.schema.model import Replication
 from stele.domain.tablets.copies import Place, amiss
 
 
@@ -38,7 +39,7 @@ def table(racks: tuple[str, ...], tablets: Mapping[str, str], rf: int = 2) -> Ta
 
 
 def after(cluster: Cluster) -> dict[str, set[str]]:
-    """Who has each tablet in the end, when each move is made."""
+    """Return the replicas of each tablet after all moves."""
     plan = plan_offline(cluster)
     assert plan.converged and not plan.unmovable
     held = {str(t.id): {node for node, _ in t.replicas} for t in cluster.tables[0].tablets}
@@ -117,7 +118,7 @@ def test_a_list_in_a_file_makes_sense(racks: dict[str, list[str]], words: str) -
     nodes = nodes_of("h1@r1 h2@r2 h3@r3")
     found = msgspec.to_builtins(Cluster(nodes, (table(("r1", "r2"), {"A": "h1 h2"}),)))
     found["tables"][0]["racks"] = racks
-    with pytest.raises(BadCluster, match=words) as raised:
+    with pytest.raises(JsonDocumentError, match=words) as raised:
         read_cluster(msgspec.json.encode(found))
     assert raised.value.path == f"tables[0].racks.{min(racks)}"
 

@@ -2,12 +2,17 @@
 
 import pytest
 
-from stele.domain.cdc import domain, generations
-from stele.domain.cdc.commands import ForgetCdcGeneration, PublishCdcGeneration
-from stele.domain.cdc.facts import CdcGenerationCommitted, CdcGenerationWritten
-from stele.domain.cdc.generations import STREAMS_PER_FACT, committed, written
+from stele.domain.cdc import domain
+from stele.domain.cdc.domain import STREAMS_PER_FACT, committed, written
 from stele.domain.cdc.image import CdcImage
-from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
+from stele.domain.cdc.model import (
+    CDC_MARGIN_S,
+    CDC_RETENTION_S,
+    CdcGenerationCommitted,
+    CdcGenerationWritten,
+    ForgetCdcGeneration,
+    PublishCdcGeneration,
+)
 from stele.domain.commands import Envelope, FoundCluster, NewCdcGeneration, SetSetting
 from stele.domain.context import Context, WorkedOut
 from stele.domain.evolve import apply_facts
@@ -61,7 +66,7 @@ def test_pieces_of_a_generation_fold_to_what_one_piece_does(
 ) -> None:
     image = founded()
     whole = apply_facts(image, written(context(image), "t", range(100)))
-    monkeypatch.setattr(generations, "STREAMS_PER_FACT", 7)
+    monkeypatch.setattr(domain, "STREAMS_PER_FACT", 7)
     pieces = [*written(context(image), "t", range(100))]
     assert len(pieces) == 15
     assert apply_facts(image, pieces) == whole

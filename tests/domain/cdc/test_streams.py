@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.base import Rejection
-from stele.domain.cdc.heads import STREAM_BYTES
-from stele.domain.cdc.image import Generation
-from stele.domain.cdc.limits import GENERATION_LEEWAY_MS
-from stele.domain.cdc.streams import (
+from stele.domain.cdc.image import (
+    Generation,
     count_of,
     end_at,
     ends_of,
@@ -16,9 +14,10 @@ from stele.domain.cdc.streams import (
     place_of,
     stream_at,
     stream_ids,
+    stream_of,
 )
-from stele.domain.cdc.writes import stream_of
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.cdc.model import GENERATION_LEEWAY_MS, STREAM_BYTES
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 
 TOKENS = st.integers(MIN_TOKEN + 1, MAX_TOKEN)
 RINGS = st.sets(TOKENS, min_size=1, max_size=40)

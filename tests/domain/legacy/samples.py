@@ -1,38 +1,36 @@
-"""What a cluster of Cassandra 5.0.2 printed: six nodes in three dcs, four tokens each."""
+"""The description of a cluster of Cassandra 5.0.2: six nodes in three dcs, four tokens each.
+
+The replicas of its ranges are those that ``nodetool describering`` printed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from stele.domain.legacy.joined import Joined, Texts, join
-from stele.domain.legacy.texts.describecluster import parse_describecluster
-from stele.domain.legacy.texts.describering import parse_describering
-from stele.domain.legacy.texts.ring import parse_ring
-from stele.domain.legacy.texts.rows import parse_peers
-from stele.domain.legacy.texts.status import parse_status
+import msgspec
 
-FOLDER = Path(__file__).parent / "samples" / "cassandra_5"
-KEYSPACES = ("audit", "orders", "system_auth", "system_distributed", "system_traces")
-ALIKE = {"system_distributed": "system_auth", "system_traces": "system_auth"}
-"""Keyspaces of the same replication: one text is kept of them."""
+from stele.domain.legacy import LegacyCluster, LegacyRange, decode_description
+
+REPOSITORY = Path(__file__).parents[3]
+EXAMPLE = REPOSITORY / "docs/examples/legacy_cluster.json"
+VERSION = "1f8e15d7-9083-3d8b-bccd-d3bc309de785"
 
 
-def sample(name: str) -> str:
-    return (FOLDER / name).read_text()
+def example() -> LegacyCluster:
+    return decode_description(EXAMPLE.read_bytes())
 
 
-def joined(kind: str = "", *, keyspaces: Iterable[str] = KEYSPACES) -> Joined:
-    """The texts as they were printed; of ``kind`` down or joining those that differ then."""
-    suffix = f"-{kind}" if kind else ""
-    cluster = f"describecluster{'' if kind == 'joining' else suffix}.txt"
-    described = {k: f"describering/{ALIKE.get(k, k)}.txt" for k in keyspaces}
-    return join(
-        Texts(
-            status=parse_status(sample(f"status{suffix}.txt")),
-            ring=parse_ring(sample(f"ring{suffix}.txt")),
-            cluster=parse_describecluster(sample(cluster)),
-            describering={k: parse_describering(sample(f)) for k, f in described.items()},
-            peers=() if kind else parse_peers(sample("peers_v2.json")),
-        )
+def with_node(address: str, /, **changes: object) -> LegacyCluster:
+    """The example with other values of one node."""
+    legacy = example()
+    nodes = (
+        msgspec.structs.replace(node, **changes) if node.address == address else node
+        for node in legacy.nodes
     )
+    return msgspec.structs.replace(legacy, nodes=tuple(nodes))
+
+
+def simple_strategy_ranges() -> tuple[LegacyRange, ...]:
+    """The ranges that the same cluster printed for a keyspace of SimpleStrategy with two replicas."""
+    raw = (Path(__file__).parent / "simple_strategy_ranges.json").read_bytes()
+    return msgspec.json.decode(raw, type=tuple[LegacyRange, ...])

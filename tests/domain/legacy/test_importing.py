@@ -1,9 +1,8 @@
-"""From a legacy cluster to a state: what it becomes, and what stands against it."""
+"""The import of a legacy cluster: the state that it becomes, and the reasons that prevent an import."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import msgspec
@@ -11,48 +10,49 @@ import pytest
 from hypothesis import given
 
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.legacy.description import Answer, Legacy
-from stele.domain.legacy.importing import Imported, imported
-from stele.domain.legacy.joined import Joined, Texts, join
-from stele.domain.legacy.texts.describecluster import parse_describecluster
-from stele.domain.legacy.texts.describering import parse_describering
-from stele.domain.legacy.texts.ring import parse_ring
-from stele.domain.legacy.texts.rows import parse_peers
-from stele.domain.legacy.texts.status import parse_status
+from stele.domain.legacy import (
+    FORMAT,
+    ImportResult,
+    LegacyCluster,
+    LegacyKeyspace,
+    LegacyNode,
+    LegacyRange,
+    import_cluster,
+)
 from stele.domain.names import NodeState
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.ring.strategy import NodeLocation, placement_of
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
-from tests.domain.legacy.samples import joined, sample
+from tests.domain.legacy.samples import VERSION, example, simple_strategy_ranges, with_node
 from tests.domain.ring.rings import Ring, rings, some_rf
 
 replace = msgspec.structs.replace
-VERSION = "83541f18-c1bc-11ee-b55e-4d563ca8da4b"
+DOWN = with_node("127.0.7.5", status="DN", schema_version="")
 
 
-def legacy(kind: str = "") -> Legacy:
-    return joined(kind).legacy
+def image_of(result: ImportResult) -> Image:
+    assert result.problems == ()
+    assert result.differences == ()
+    assert result.image is not None
+    return result.image
 
 
-def image_of(found: Imported) -> Image:
-    assert found.problems == ()
-    assert found.differences == ()
-    assert found.image is not None
-    return found.image
+def reasons(result: ImportResult) -> str:
+    assert result.image is None
+    return "\n".join(map(str, (*result.problems, *result.differences)))
 
 
-def remarks(found: Imported) -> str:
-    assert found.refused
-    assert found.image is None
-    return "\n".join(map(str, (*found.problems, *found.differences)))
+def with_keyspace(name: str, /, **changes: object) -> LegacyCluster:
+    """The example with this keyspace alone, and other values of it."""
+    keyspace = next(each for each in example().keyspaces if each.name == name)
+    return replace(example(), keyspaces=(replace(keyspace, **changes),))
 
 
-def test_a_real_cluster_becomes_a_state_at_rest() -> None:
-    found = imported(legacy())
-    image = image_of(found)
-    assert found.left_out == ("system", "system_schema")
-    assert found.compared["orders"] == 24
+def test_a_legacy_cluster_becomes_a_state_at_rest() -> None:
+    result = import_cluster(example())
+    image = image_of(result)
+    assert result.left_out == ("system", "system_schema")
+    assert result.compared == {"audit": 24, "orders": 24, "system_auth": 24}
     assert image.cluster == "Shop Prod"
     assert (image.topology.version, image.topology.fence_version) == (1, 1)
     assert {node.state for node in image.membership.nodes.values()} == {NodeState.NORMAL}
@@ -60,194 +60,174 @@ def test_a_real_cluster_becomes_a_state_at_rest() -> None:
     assert (node.host_id, node.address, node.dc) == (node.node_id, "127.0.7.6", "south")
     assert node.release_version == "5.0.2"
     assert {*image.ring.placements} == {"east:2,south:1,west:2", "east:3,south:1"}
-    assert {*image.schema.ids} == {*found.compared}
+    assert {*image.schema.ids} == {*result.compared}
     assert image.schema.serving("orders") is not None
 
 
-def test_the_same_cluster_becomes_the_same_state_each_time_and_is_written_back_as_facts() -> None:
-    image = image_of(imported(legacy()))
-    again = replace(legacy(), nodes=legacy().nodes[::-1], keyspaces=legacy().keyspaces[::-1])
-    assert state_hash(image_of(imported(again))) == state_hash(image)
-    read = facts_to_image(image_to_facts(image), image.epoch, image.state_id)
-    assert state_hash(read) == state_hash(image) != state_hash(EMPTY_FOR_FOLLOWERS)
+def test_the_same_cluster_becomes_the_same_state_at_each_import() -> None:
+    legacy = example()
+    image = image_of(import_cluster(legacy))
+    again = replace(legacy, nodes=legacy.nodes[::-1], keyspaces=legacy.keyspaces[::-1])
+    assert state_hash(image_of(import_cluster(again))) == state_hash(image)
+    restored = facts_to_image(image_to_facts(image), image.epoch, image.state_id)
+    assert state_hash(restored) == state_hash(image) != state_hash(EMPTY_FOR_FOLLOWERS)
 
 
-def test_a_keyspace_that_is_left_out_needs_no_answer() -> None:
-    some = joined(keyspaces=["orders"]).legacy
-    assert "audit: nothing says which replicas" in remarks(imported(some))
-    without = ("audit", "system_auth", "system_distributed", "system_traces")
-    assert {*image_of(imported(some, without=without)).schema.ids} == {"orders"}
-
-
-def test_every_difference_in_replicas_is_told() -> None:
-    right = legacy()
-    first, *others = right.answers["orders"]
-    wrong = Answer(first.start, first.end, (*first.replicas[:-1], "127.0.7.1"))
-    found = imported(replace(right, answers={**right.answers, "orders": (wrong, *others[:-1])}))
-    assert found.problems == ()
-    changed, missing = sorted(found.differences, key=lambda each: each.theirs is None)
-    assert (changed.start, changed.end) == (first.start, first.end)
-    assert changed.theirs == tuple(sorted(wrong.replicas))
-    assert changed.ours == tuple(sorted(first.replicas))
-    assert (missing.start, missing.end) == (others[-1].start, others[-1].end)
-    assert "no such range" in remarks(found)
-
-
-def test_a_simple_strategy_over_racks_differs_and_over_dcs_is_refused() -> None:
-    over_dcs = legacy().keyspaces[0]
-    simple = replace(over_dcs, strategy="SimpleStrategy", options={"replication_factor": "2"})
-    some = replace(legacy(), keyspaces=(simple,), answers={simple.name: ()})
-    assert "SimpleStrategy over 3 dcs" in remarks(imported(some))
-    answers = parse_describering(sample("describering/system_traces-simple.txt")).answers
-    racks = replace(
-        some,
-        nodes=tuple(replace(node, dc="all") for node in some.nodes),
-        answers={simple.name: answers},
+def test_a_keyspace_without_ranges_is_refused_unless_it_is_left_out() -> None:
+    legacy = replace(
+        example(),
+        keyspaces=tuple(
+            replace(each, ranges=()) if each.name == "audit" else each
+            for each in example().keyspaces
+        ),
     )
-    found = imported(racks)
-    assert found.problems == ()
-    assert 0 < len(found.differences) < len(answers), "1 and 2 share rack r1, and are neighbours"
-    rackless = replace(racks, nodes=tuple(replace(node, rack="r1") for node in racks.nodes))
-    assert image_of(imported(rackless)).schema.replications() == {"all:2": {"all": 2}}
+    assert "keyspace audit: its `ranges` are missing" in reasons(import_cluster(legacy))
+    image = image_of(import_cluster(legacy, without=["audit"]))
+    assert {*image.schema.ids} == {"orders", "system_auth"}
+    assert "there is no such keyspace" in reasons(import_cluster(example(), without=["music"]))
 
 
-def test_a_node_that_is_down_is_a_member_when_it_is_named() -> None:
-    down = legacy("down")
-    assert "127.0.7.5: it is down (DN)" in remarks(imported(down))
-    assert "the versions of 127.0.7.5 are not known" in remarks(imported(down))
+def test_every_difference_in_replicas_is_reported() -> None:
+    first, *others = next(each for each in example().keyspaces if each.name == "orders").ranges
+    wrong = replace(first, replicas=(*first.replicas[:-1], "127.0.7.1"))
+    result = import_cluster(with_keyspace("orders", ranges=(wrong, *others[1:])))
+    assert result.problems == ()
+    changed, missing = sorted(result.differences, key=lambda each: each.legacy is None)
+    assert (changed.start, changed.end) == (first.start, first.end)
+    assert changed.legacy == tuple(sorted(wrong.replicas))
+    assert changed.computed == tuple(sorted(first.replicas))
+    assert (missing.start, missing.end) == (others[0].start, others[0].end)
+    assert "legacy no such range" in reasons(result)
+
+
+def test_simple_strategy_differs_over_racks_and_is_refused_over_dcs() -> None:
+    ranges = simple_strategy_ranges()
+    simple = with_keyspace(
+        "orders", strategy="SimpleStrategy", options={"replication_factor": "2"}, ranges=ranges
+    )
+    assert "SimpleStrategy over 3 dcs" in reasons(import_cluster(simple))
+    one_dc = replace(simple, nodes=tuple(replace(node, dc="all") for node in simple.nodes))
+    result = import_cluster(one_dc)
+    assert result.problems == ()
+    assert 0 < len(result.differences) < len(ranges), "1 and 2 are neighbours in the same rack"
+    one_rack = replace(one_dc, nodes=tuple(replace(node, rack="r1") for node in one_dc.nodes))
+    assert image_of(import_cluster(one_rack)).schema.replications() == {"all:2": {"all": 2}}
+
+
+def test_a_node_that_is_down_becomes_a_member_only_when_it_is_ignored() -> None:
+    assert "127.0.7.5: it is down (DN)" in reasons(import_cluster(DOWN))
+    assert "the versions of 127.0.7.5 are not known" in reasons(import_cluster(DOWN))
+    expected = state_hash(image_of(import_cluster(example())))
     for name in ("127.0.7.5", "93d54e74-4dbd-4ecf-9f71-ce8f7fd69a0c"):
-        assert state_hash(image_of(imported(down, ignored=[name]))) == state_hash(
-            image_of(imported(legacy()))
-        )
-    assert "there is no such node" in remarks(imported(legacy(), ignored=["127.0.7.9"]))
+        assert state_hash(image_of(import_cluster(DOWN, ignored=[name]))) == expected
+    unknown = import_cluster(example(), ignored=["127.0.7.9"])
+    assert "there is no such node" in reasons(unknown)
 
 
-def test_a_node_that_joins_refuses_the_import_and_changes_no_replicas() -> None:
-    found = imported(legacy("joining"), ignored=["127.0.7.7"])
-    assert found.differences == ()
-    (only,) = found.problems
+def test_a_joining_node_prevents_the_import_and_adds_no_differences() -> None:
+    joining = replace(
+        example().nodes[0],
+        host_id="cecede93-3bc2-4b8d-9975-3f453056df90",
+        address="127.0.7.7",
+        status="UJ",
+        tokens=(-3500000000000000071, 1100000000000000072),
+        schema_version="",
+    )
+    legacy = replace(example(), nodes=(*example().nodes, joining))
+    result = import_cluster(legacy, ignored=["127.0.7.7"])
+    assert result.differences == ()
+    (only,) = result.problems
     assert "it is joining (UJ)" in only.what
 
 
-def refused_for(**changes: object) -> str:
-    return remarks(imported(replace(legacy(), **changes)))
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": "UL"}, "it is leaving"),
+        ({"status": "DL"}, "it is leaving"),
+        ({"status": "UM"}, "it is moving"),
+        ({"status": "?N"}, "its state is not known (?N)"),
+        ({"status": "U?"}, "its state is not known (U?)"),
+        ({"tokens": ()}, "it has no tokens"),
+        ({"tokens": (MIN_TOKEN,)}, "nodetool move"),
+        ({"rack": "a/b"}, "is no name for a rack"),
+        ({"schema_version": VERSION.replace("1", "2")}, "there are 2 schema versions"),
+        (
+            {"tokens": (-9100000000000000001,)},
+            "token -9100000000000000001: 127.0.7.2 and 127.0.7.1",
+        ),
+        ({"address": "127.0.7.1"}, "address 127.0.7.1: 3c1c0d95-87ec-40b6-b7dc-4edc29e49099 and"),
+        ({"host_id": "a5475e99-1ad1-46fe-b75e-0b3f68e40ac2"}, "host id a5475e99"),
+    ],
+)
+def test_a_node_that_is_not_as_it_must_be_prevents_the_import(
+    changes: dict[str, object], reason: str
+) -> None:
+    assert reason in reasons(import_cluster(with_node("127.0.7.2", **changes)))
 
 
 @pytest.mark.parametrize(
-    ("status", "why"),
-    [("UL", "leaving"), ("DL", "leaving"), ("UM", "moving"), ("?N", "not known"), ("U?", "known")],
-)
-def test_a_node_that_does_not_stand_still_refuses_the_import(status: str, why: str) -> None:
-    first, *others = legacy().nodes
-    assert why in refused_for(nodes=(replace(first, status=status), *others))
-
-
-def test_what_is_there_twice_or_lacking_refuses_the_import() -> None:
-    first, second, *others = legacy().nodes
-    shared = replace(second, tokens=(*second.tokens, first.tokens[0]))
-    assert f"token {first.tokens[0]}: {first.address} and" in refused_for(
-        nodes=(first, shared, *others)
-    )
-    same = replace(second, host_id=first.host_id)
-    assert f"host id {first.host_id}" in refused_for(nodes=(first, same, *others))
-    none = refused_for(nodes=(replace(first, tokens=()), second, *others))
-    assert "it has no tokens" in none
-    lowest = replace(first, tokens=(MIN_TOKEN, *first.tokens))
-    assert "nodetool move" in refused_for(nodes=(lowest, second, *others))
-    assert "is no name for a rack" in refused_for(nodes=(replace(first, rack="a/b"), *others))
-
-
-def test_what_is_not_of_this_world_refuses_the_import() -> None:
-    assert "RandomPartitioner" in refused_for(partitioner="RandomPartitioner")
-    versions = {**legacy().schema_versions, VERSION: ("127.0.7.2",)}
-    assert f"{VERSION} on 127.0.7.2" in refused_for(schema_versions=versions)
-    assert "no node tells" in refused_for(schema_versions={})
-    assert "Give the rows of system_schema.keyspaces" in refused_for(keyspaces=())
-    orders = next(each for each in legacy().keyspaces if each.name == "orders")
-    for change, why in (
-        ({"options": {"east": "4"}}, "replication factor 4 in east, which has 3"),
-        ({"options": {"north": "1"}}, "replication factor 1 in north, which has 0"),
+    ("changes", "reason"),
+    [
+        (
+            {"options": {"east": "4"}},
+            "its replication factor in east is 4, above the 3 of its nodes with tokens",
+        ),
+        (
+            {"options": {"north": "1"}},
+            "its replication factor in north is 1, above the 0 of its nodes with tokens",
+        ),
         ({"options": {"east": "3/1"}}, "transient"),
-        ({"options": {}}, "no replicas"),
-        ({"strategy": "EverywhereStrategy"}, "EverywhereStrategy"),
+        ({"options": {}}, "it has no replicas"),
+        ({"strategy": "EverywhereStrategy"}, "EverywhereStrategy is not supported"),
         ({"tablets": True}, "tablets"),
-        ({"name": "_orders"}, "cannot have this name"),
-    ):
-        assert why in refused_for(keyspaces=(replace(orders, **change),))
+        ({"name": "_orders"}, "does not allow this name"),
+    ],
+)
+def test_a_keyspace_that_is_not_supported_prevents_the_import(
+    changes: dict[str, object], reason: str
+) -> None:
+    assert reason in reasons(import_cluster(with_keyspace("orders", **changes)))
 
 
-def with_status(old: str, new: str) -> Joined:
-    return join(texts()._replace(status=parse_status(sample("status.txt").replace(old, new))))
+def test_another_partitioner_or_no_keyspaces_prevent_the_import() -> None:
+    other = replace(example(), partitioner="RandomPartitioner")
+    assert "RandomPartitioner" in reasons(import_cluster(other))
+    assert "there are no keyspaces" in reasons(import_cluster(replace(example(), keyspaces=())))
 
 
-def texts() -> Texts:
-    return Texts(
-        status=parse_status(sample("status.txt")),
-        ring=parse_ring(sample("ring.txt")),
-        cluster=parse_describecluster(sample("describecluster.txt")),
-        describering={},
-        peers=parse_peers(sample("peers_v2.json")),
-    )
-
-
-def test_texts_that_contradict_each_other_refuse_the_import() -> None:
-    assert join(texts()).problems == ()
-    (rack,) = {p.what for p in with_status(" z1", " z2").problems if "ring" in p.where}
-    assert rack == "127.0.7.6 is south z1 UN, and in status south z2 UN"
-    assert "does not know it" in str(with_status("127.0.7.6", "127.0.7.8").problems)
-    other = with_status("c6a45212", "c6a45213")
-    assert "host id of 127.0.7.6" in str(other.problems)
-    short = texts()._replace(ring=texts().ring[1:])
-    assert "has 4 tokens, and 3 in the ring" in str(join(short).problems)
-    described = parse_describering(sample("describering/orders.txt"))
-    later = {"orders": replace(described, schema_version=VERSION)}
-    assert len(join(texts()._replace(describering=later)).legacy.schema_versions) == 2
-
-
-def as_texts(ring: Ring, rf: Mapping[str, int], rows: Iterable[RangeReplicas]) -> Texts:
-    """A ring as nodetool prints one. Nodes n0, n1, … have addresses fd00::1, fd00::2, …"""
-    status, tokens = "", ""
-    for dc in sorted({place.dc for place in ring.locations.values()}):
-        here = [n for n in ring.locations if ring.locations[n].dc == dc]
-        owned = sorted((t, n) for t, n in ring.tokens.items() if n in here)
-        status += (
-            f"Datacenter: {dc}\n====\nStatus=Up/Down\n|/ State=Normal/Leaving/Joining/Moving\n"
-        )
-        status += "--  Address  Load  Tokens  Owns (effective)  Host ID  Rack\n"
-        for n in here:
-            count = sum(owner == n for _, owner in owned)
-            rack = ring.locations[n].rack
-            status += f"UN  {address(n)}  1 KiB  {count}  1.0%  {host_id(n)}  {rack}\n"
-        tokens += f"\nDatacenter: {dc}\n==========\n{HEADER}{' ' * 60}{owned[-1][0]}\n"
-        for token, n in owned:
-            rack = ring.locations[n].rack
-            tokens += f"{address(n)}  {rack}  Up  Normal  1 KiB  1.00%  {token}\n"
-    options = ", ".join(f"{dc}={count}" for dc, count in rf.items())
-    cluster = (
-        f"Cluster Information:\n\tName: c\n\tPartitioner: x.Murmur3Partitioner\n\tSchema versions:\n"
-        f"\t\t{VERSION}: [{address('n0')}]\nKeyspaces:\n"
-        f"\tks -> Replication class: NetworkTopologyStrategy {{{options}}}\n"
-    )
-    described = f"Schema Version:{VERSION}\nTokenRange: \n"
+def described(ring: Ring, rf: dict[str, int]) -> LegacyCluster:
+    """A ring with one keyspace ``ks``, whose ranges are those of its placement."""
+    at = {row.end: row for row in placement_of(ring.tokens, ring.locations, rf).rows}
     ends = sorted(ring.tokens)
-    at = {row.end: row for row in rows}
-    for start, end in pairwise((ends[-1], *ends)):
-        hosts = ", ".join(map(address, at[end].reads))
-        described += f"\tTokenRange(start_token:{start}, end_token:{end}, endpoints:[{hosts}],"
-        described += f" rpc_endpoints:[{hosts}], endpoint_details:[])\n"
-    return Texts(
-        parse_status(status),
-        parse_ring(tokens),
-        parse_describecluster(cluster),
-        {"ks": parse_describering(described)},
+    return LegacyCluster(
+        format=FORMAT,
+        cluster="c",
+        partitioner="Murmur3Partitioner",
+        nodes=tuple(
+            LegacyNode(
+                host_id=host_id(name),
+                address=name,
+                dc=place.dc,
+                rack=place.rack,
+                status="UN",
+                tokens=tuple(token for token, owner in ring.tokens.items() if owner == name),
+                schema_version=VERSION,
+            )
+            for name, place in ring.locations.items()
+        ),
+        keyspaces=(
+            LegacyKeyspace(
+                name="ks",
+                strategy="NetworkTopologyStrategy",
+                options={dc: str(count) for dc, count in rf.items()},
+                ranges=tuple(
+                    LegacyRange(start, end, (*at[end].reads,))
+                    for start, end in pairwise((ends[-1], *ends))
+                ),
+            ),
+        ),
     )
-
-
-HEADER = "Address  Rack  Status  State  Load  Owns  Token\n"
-
-
-def address(node: str) -> str:
-    return f"fd00:0:0:0:0:0:0:{int(node[1:]) + 1:x}"
 
 
 def host_id(node: str) -> str:
@@ -255,9 +235,7 @@ def host_id(node: str) -> str:
 
 
 @given(rings(), some_rf)
-def test_a_ring_that_nodetool_prints_comes_to_the_same_placement(
-    ring: Ring, rf: dict[str, int]
-) -> None:
+def test_a_described_ring_becomes_the_same_placement(ring: Ring, rf: dict[str, int]) -> None:
     owners = {*ring.tokens.values()}
     nodes: dict[str, int] = {}
     for place in ring.locations.values():
@@ -265,15 +243,13 @@ def test_a_ring_that_nodetool_prints_comes_to_the_same_placement(
     rf = {dc: min(count, nodes[dc]) for dc, count in rf.items() if dc in nodes}
     if owners != {*ring.locations} or not rf:
         return
-    wanted = placement_of(ring.tokens, ring.locations, rf)
-    found = join(as_texts(ring, rf, wanted.rows))
-    assert found.problems == ()
-    image = image_of(imported(found.legacy))
+    expected = placement_of(ring.tokens, ring.locations, rf)
+    image = image_of(import_cluster(described(ring, rf)))
     placement = image.placement_of("ks")
     assert placement is not None
     names = {host_id(n): n for n in ring.locations}
     assert [(row.start, row.end, [names[n] for n in row.reads]) for row in placement.rows] == [
-        (row.start, row.end, [*row.reads]) for row in wanted.rows
+        (row.start, row.end, [*row.reads]) for row in expected.rows
     ]
     assert image.membership.locations() == {
         host_id(n): NodeLocation(place.dc, place.rack) for n, place in ring.locations.items()

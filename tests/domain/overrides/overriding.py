@@ -12,10 +12,10 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import CommitMode
-from stele.domain.overrides.content import packed_state
+from stele.domain.overrides.domain import packed_state
 from stele.domain.requests.ids import named
 from stele.domain.snapshot import image_to_facts
-from stele.domain.soundness.transitions import under_way
+from stele.domain.soundness.check import under_way
 from tests.coordinator.random_runs import RandomRun
 from tests.domain.epochs import History
 

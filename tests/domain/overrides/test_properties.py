@@ -1,4 +1,4 @@
-"""What holds of every override, whatever state takes the place of which: numbers and ids only go forward."""
+"""Properties of every override: numbers and ids only increase."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,8 +11,7 @@ from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.snapshot import content_hash, facts_to_image, image_to_facts, state_hash
-from stele.domain.soundness.check import flaws_of
-from stele.domain.soundness.transitions import under_way
+from stele.domain.soundness.check import flaws_of, under_way
 from stele.domain.view import diff
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.domain.epochs import History
@@ -81,7 +80,7 @@ def _data_ids(image: Image) -> set[str]:
 
 
 def test_a_stale_version_never_counts_again() -> None:
-    """A request that was fenced out stays out; one of before goes on only by the replicas that it has asked."""
+    """A fenced request stays fenced. An earlier one continues only with the replicas that it has asked."""
     went_on = 0
     for _, before, _, history in (each for seed in SEEDS for each in overridden(seed)):
         after = history.image

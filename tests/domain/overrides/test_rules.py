@@ -1,4 +1,4 @@
-"""Who may override the state of a log, when, and what it costs; rule by rule."""
+"""Permission, time and cost of overriding the state of a log, rule by rule."""
 
 import zlib
 from functools import cache
@@ -25,13 +25,13 @@ from stele.domain.commits.restricted import restricted
 from stele.domain.decide import decide
 from stele.domain.features.known import KNOWN
 from stele.domain.image import Image
-from stele.domain.membership.hosts import may_take, unclaimed
+from stele.domain.membership.model import may_take, unclaimed
 from stele.domain.names import CommitMode, NodeState, OverrideKind, RequestStatus
-from stele.domain.overrides.content import packed_state, unpacked_state
+from stele.domain.overrides.domain import packed_state, unpacked_state
 from stele.domain.recovery.versions import LOST_VERSIONS
 from stele.domain.requests.ids import named
 from stele.domain.snapshot import image_to_facts
-from stele.domain.staging.facts import Part
+from stele.domain.staging import Part
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log.parts import in_parts
 from tests.coordinator.world import World

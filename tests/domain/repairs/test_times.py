@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.repairs.domain import DOMAIN, TIMES_PER_FACT
-from stele.domain.repairs.facts import (
+from stele.domain.repairs import (
+    CHUNK,
+    DOMAIN,
+    TIMES_PER_FACT,
     RepairsForgotten,
+    RepairsImage,
     RepairsResized,
     RepairTimes,
     TabletRepaired,
+    Times,
 )
-from stele.domain.repairs.image import RepairsImage
-from stele.domain.repairs.times import CHUNK, Times
 
 COUNTS = st.integers(0, 12).map(lambda power: 1 << power)
 columns = COUNTS.flatmap(

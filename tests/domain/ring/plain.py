@@ -1,4 +1,4 @@
-"""What facts carry, put plainly: row by row. Columns must come to the same."""
+"""The content of facts, row by row. Columns must be equal to it."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,8 +8,8 @@ from operator import attrgetter
 import msgspec
 
 from stele.domain.column import Column
-from stele.domain.ring.numbers import NodeNumbers
-from stele.domain.ring.packed import PackedRanges, PackedRows
+from stele.domain.ring.columns import NodeNumbers
+from stele.domain.ring.model import PackedRanges, PackedRows
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of, upper_bound
 from stele.domain.ring.transition import PlacementDelta
 
@@ -64,7 +64,7 @@ def unpacked(rows: PackedRows, nodes: NodeNumbers) -> Rows:
 
 
 def applied(rows: Rows, removed: Sequence[Range], added: Sequence[RangeReplicas]) -> Rows:
-    """Whether that fits is not looked at."""
+    """The result is not checked."""
     kept = [row for row in rows if range_of(row) not in removed]
     return tuple(sorted((*kept, *added), key=by_start))
 

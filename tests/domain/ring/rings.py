@@ -6,9 +6,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
 MAX_NODES = 12
 MAX_TOKENS = 8

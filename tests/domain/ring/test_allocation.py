@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.domain.ring import allocation
 from stele.domain.ring.allocation import allocate_tokens
-from stele.domain.ring.ownership import held_tokens
+from stele.domain.ring.ranges import MIN_TOKEN, RING_SIZE, distance, held_tokens
 from stele.domain.ring.strategy import NodeLocation, placement_of
-from stele.domain.ring.tokens import MIN_TOKEN, RING_SIZE, distance
 from tests.domain.ring.rings import ONE_RACK, Ring, join, leave, rings, some_location
 
 TOKENS = 16
@@ -45,7 +45,7 @@ def in_turn(nodes: int, racks: int, dc: str = "dc1") -> list[NodeLocation]:
 
 
 def shares(ring: Ring, rf: int, dc: str = "dc1") -> dict[str, float]:
-    """What each node of the dc holds; 1 is a replica of everything."""
+    """Return the share of each node of the dc; 1 is a replica of everything."""
     held = held_tokens(placement_of(ring.tokens, ring.locations, {dc: rf}).rows)
     return {node: size / RING_SIZE for node, size in held.items()}
 
@@ -193,6 +193,17 @@ def test_the_choice_depends_on_its_arguments_and_on_nothing_else() -> None:
     assert one == allocate_tokens(turned, ring.locations, "new", ONE_RACK, 8, b"s")
     first = [allocate_tokens({}, {}, "new", ONE_RACK, 8, seed) for seed in (b"s", b"t")]
     assert first[0] != first[1]
+
+
+def test_tokens_of_the_same_ring_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that waits for room is planned again after every epoch."""
+    ring, place = grown(in_turn(5, 3), seed=b"once"), NodeLocation("dc1", "r1")
+    chosen = allocate_tokens(ring.tokens, ring.locations, "new", place, 3, b"s")
+    monkeypatch.setattr(allocation, "_chosen", None)
+    again = dict(reversed(ring.tokens.items()))
+    assert allocate_tokens(again, ring.locations, "new", place, 3, b"s") == chosen
+    with pytest.raises(TypeError):
+        allocate_tokens(ring.tokens, ring.locations, "new", place, 3, b"s", factors={5})
 
 
 def test_a_node_needs_tokens_and_gets_them_once() -> None:

@@ -1,6 +1,6 @@
-"""Whose answers each level of a barrier asks for: the table of the reference, and what holds of all levels.
+"""The levels of a barrier: Cassandra's table of levels, and properties of all levels (docs/design.md, rule 26).
 
-A checker counts here by itself: majorities are counted, and quorums are gone through one by one.
+The checker counts by itself: it counts majorities and enumerates quorums.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.names import BarrierLevel
-from stele.domain.ring.barrier_levels import LEVELS, Where, is_unsafe, lacking
+from stele.domain.ring.quorum import LEVELS, Where, is_unsafe, lacking
 
 ALL, EACH_QUORUM, QUORUM, LOCAL_QUORUM, ONE, NODE_LOCAL = LEVELS
 DCS = {
@@ -60,7 +60,7 @@ def test_a_level_asks_for_what_it_does_in_the_reference(
 
 
 def majorities(level: BarrierLevel, replicas: frozenset[str], answered: frozenset[str]) -> bool:
-    """The reference's formulas, word for word: n / 2 + 1, of all or in each dc."""
+    """The formulas of Cassandra's ``ProgressBarrier``: n / 2 + 1, of all or in each dc."""
     dcs = {DCS[n] for n in replicas} if level is EACH_QUORUM else {"dc1"}
     groups = {dc: [n for n in replicas if DCS[n] == dc] for dc in dcs}
     if level is QUORUM:
@@ -88,7 +88,7 @@ def test_of_two_replicas_one_is_enough_since_the_other_is_no_quorum() -> None:
 
 
 def test_without_a_local_replica_a_quorum_of_all_is_asked_for() -> None:
-    """The reference asks for one answer of nobody there, which never comes."""
+    """The reference waits for one answer of a dc without replicas, which never arrives."""
     assert not lacking(LOCAL_QUORUM, frozenset("def"), frozenset("de"), where())
     assert lacking(LOCAL_QUORUM, frozenset("def"), frozenset("d"), where()) == frozenset("ef")
     assert lacking(LOCAL_QUORUM, frozenset("abc"), frozenset("a"), where("")) == frozenset("bc")
@@ -145,7 +145,7 @@ def test_from_quorum_up_every_write_quorum_meets_every_barrier() -> None:
 
 
 def test_at_the_default_level_the_quorums_of_each_dc_meet_it_too() -> None:
-    """Whoever writes at LOCAL_QUORUM in any dc, or at EACH_QUORUM, is held back as well."""
+    """Writes at LOCAL_QUORUM in any dc, and at EACH_QUORUM, are fenced as well."""
     for answered in subsets(SEVEN):
         if lacking(EACH_QUORUM, SEVEN, answered, where()):
             continue

@@ -7,24 +7,30 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from stele.domain.column import as_list, column_of
-from stele.domain.ring import image as image_module
-from stele.domain.ring.changes import pieces_of
+from stele.domain.ring import model as image_module
+from stele.domain.ring.columns import NO_NODES, NodeNumbers
 from stele.domain.ring.domain import placement_changed, to_facts
-from stele.domain.ring.facts import NodeNumbered, PlacementChanged, RingFact
-from stele.domain.ring.image import RingImage
-from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.packed import PackedRanges, PackedRows, packed, unpacked
+from stele.domain.ring.model import (
+    NodeNumbered,
+    PackedRanges,
+    PackedRows,
+    PlacementChanged,
+    RingFact,
+    RingImage,
+    packed,
+    pieces_of,
+    unpacked,
+)
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,
     Placement,
+    PlacementError,
     change_of,
     changed,
     rows_of,
 )
-from stele.domain.ring.ranges import Range, RangeReplicas, range_of
-from stele.domain.ring.spans import PlacementError
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, range_of
 from stele.domain.ring.transition import PlacementDelta
 from tests.domain.ring import plain
 from tests.domain.ring.test_placement import NODES, difference, placements, row_changes
@@ -45,7 +51,7 @@ def shards_of(draw: st.DrawFn, count: int) -> dict[str, tuple[int, ...]]:
 
 @st.composite
 def moving(draw: st.DrawFn) -> Rows:
-    """Rows of which some move: reads that are not the first of the writes, another side, other shards."""
+    """Rows, some of which move: readers that are not the first writers, another side, other shards."""
     several = draw(st.booleans())
     return tuple(
         msgspec.structs.replace(
@@ -94,7 +100,7 @@ def test_rows_survive_being_packed(rows: Rows, known: list[str], count: int) -> 
 def test_reads_that_are_listed_though_they_come_first_are_the_same_rows(
     rows: Rows, data: st.DataObject
 ) -> None:
-    """Nobody writes them so; but whoever does has the state that all have."""
+    """Production does not write them so, but any writer gets the same state."""
     nodes, reads, listed = NodeNumbers(NODES), list[int](), list[int]()
     for row in rows:
         alone = row.reads != row.writes[: len(row.reads)] or data.draw(st.booleans())
@@ -133,10 +139,10 @@ def test_a_node_needs_a_number_before_rows_name_it() -> None:
     assert facts[0] == NodeNumbered(1, "a")
     assert [type(fact) for fact in facts[1:]] == [PlacementChanged]
     rows = plain.packed([row], both)
-    with pytest.raises(PlacementError, match="number that nobody has"):
+    with pytest.raises(PlacementError, match="an unknown number"):
         unpacked(WHOLE, rows, NodeNumbers(("a",)))
     nobody = msgspec.structs.replace(rows, nodes=plain.column((0, -1)))
-    with pytest.raises(PlacementError, match="number that nobody has"):
+    with pytest.raises(PlacementError, match="an unknown number"):
         unpacked(WHOLE, nobody, both)
 
 

@@ -1,4 +1,4 @@
-"""The table against a plain list: any splices, however the rows came to stand in their chunks."""
+"""The table compared with a plain list: any splices, whatever the chunks."""
 
 import hashlib
 
@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stele.domain.ring import columns
-from stele.domain.ring.columns import (
-    Columns,
-    Rows,
-    merged,
-)
-from stele.domain.ring.numbers import padded
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.columns import Columns, Rows, merged, padded
+from stele.domain.ring.ranges import MIN_TOKEN
 
 Plain = dict[int, tuple[int, tuple[int, ...]]]
 """Key -> a number and a list: the model of a table of these two columns."""

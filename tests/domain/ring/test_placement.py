@@ -1,4 +1,4 @@
-"""A placement as chunked columns: what a change does equals what is built anew, and numbers do not show."""
+"""A placement as chunked columns: a change equals a rebuild, and numbers do not matter."""
 
 from itertools import pairwise
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.placement import Placement, apply
+from stele.domain.ring.columns import NO_NODES, NodeNumbers
+from stele.domain.ring.placement import Placement, PlacementError, apply
 from stele.domain.ring.ranges import (
     Range,
     RangeReplicas,
@@ -18,7 +18,6 @@ from stele.domain.ring.ranges import (
     split_row,
     upper_bound,
 )
-from stele.domain.ring.spans import PlacementError
 from tests.domain.ring.rings import some_token
 
 NODES = ("a", "b", "c", "d", "e")
@@ -97,7 +96,7 @@ def test_a_change_gives_what_is_built_anew(
 def test_a_change_that_does_not_fit_is_refused(
     change: tuple[tuple[RangeReplicas, ...], tuple[RangeReplicas, ...]], data: st.DataObject
 ) -> None:
-    """Whoever leaves out or doubles a row of a sound change is told, as the whole would not be sound."""
+    """A missing or duplicate row in a sound change is an error, since the whole would not be sound."""
     before, after = change
     removed, added = difference(before, after)
     if removed or added:

@@ -1,6 +1,6 @@
-"""Quorums intersect: proved by going through all of them (seed 001, quorum intersection simulator).
+"""Quorums intersect, by enumeration (docs/design.md, I4; CEP-21, "Test Plan", quorum intersection simulator).
 
-Only sizes matter, so old replicas are o0, o1, … and new ones keep the first few of them.
+Only sizes matter. Old replicas are o0, o1, …, and new ones keep the first few of them.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -21,7 +21,7 @@ def moves() -> list[TransitionRow]:
     for rf, size in product(RFS, RFS):
         old = tuple(f"o{i}" for i in range(rf))
         for kept in range(min(rf, size) + 1):
-            # What is kept stands behind what comes, as after a join.
+            # Kept replicas follow new ones, as after a join.
             coming = tuple(f"n{i}" for i in range(size - kept))
             found.append(TransitionRow(0, 10, old, (*coming, *old[:kept])))
     return found
@@ -110,7 +110,7 @@ def test_streaming_around_silent_replicas_loses_nothing(move: TransitionRow) -> 
 
 
 def test_two_replicas_fewer_lose_writes_when_who_stays_is_given_nothing() -> None:
-    """Why a range that shrinks streams although nobody gains it."""
+    """Hence a shrinking range streams although no replica gains it."""
     move = TransitionRow(0, 10, ("a", "b", "c"), ("a",))
     assert move.receiving() == ["a"]
     assert frozenset("bc") in read_quorums(move.old), "acknowledged without a"
@@ -128,7 +128,7 @@ def test_a_quorum_of_the_readers_alone_misses_those_who_are_read_next() -> None:
 def holders_after_streaming(
     move: TransitionRow, acks: Set[str], unavailable: Set[str]
 ) -> Iterator[Set[str]]:
-    """Who of the new set has the write, for the worst choice of sources each who receives could make."""
+    """Return the members of the new set with the write, for the worst choices of sources by each receiver."""
     holders = set(move.new) & acks
     for node in move.receiving():
         sources, needed = stream_sources(move, node, unavailable)

@@ -4,10 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.ring.placement import EMPTY_RING, Placement, apply
-from stele.domain.ring.ranges import Range, RangeReplicas, contains, range_of, ranges_of, split_row
-from stele.domain.ring.spans import PlacementError
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.placement import EMPTY_RING, Placement, PlacementError, apply
+from stele.domain.ring.ranges import (
+    MAX_TOKEN,
+    MIN_TOKEN,
+    Range,
+    RangeReplicas,
+    contains,
+    range_of,
+    ranges_of,
+    split_row,
+)
 from tests.domain.ring.rings import some_token
 
 ABC = ("a", "b", "c")

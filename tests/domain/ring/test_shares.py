@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stele.domain.ring.shares import fair_shares
+from stele.domain.ring.allocation import fair_shares
 
 
 @pytest.mark.parametrize(

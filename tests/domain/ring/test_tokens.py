@@ -3,7 +3,7 @@ from hypothesis import given
 
 from stele.domain.ring import partitioner
 from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN, RING_SIZE, distance, wrapped
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RING_SIZE, distance, wrapped
 from tests.domain.ring.rings import some_token
 
 

@@ -1,14 +1,13 @@
-"""The steps of a join and a leave, row by row (seed 001's worked example), and the vectors."""
+"""The steps of a join and a leave, row by row (the example of CEP-21, "Bootstrap"), and the vectors."""
 
 import msgspec
 import pytest
 
 from stele.domain.ring import transition
-from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.columns import NodeNumbers
 from stele.domain.ring.placement import EMPTY_RING, Placement, apply
-from stele.domain.ring.ranges import Range, range_of
+from stele.domain.ring.ranges import MIN_TOKEN, Range, range_of
 from stele.domain.ring.strategy import NodeLocation, placement_of
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import (
     WHOLE_RING,
     PlacementDelta,

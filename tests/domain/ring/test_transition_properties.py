@@ -1,4 +1,4 @@
-"""What holds at every step of every join, leave, replace and move, on random rings."""
+"""Properties at every step of every join, leave, replace and move, on random rings."""
 
 from itertools import pairwise, permutations
 
@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from stele.domain.ring import transition
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.quorum import blocking
-from stele.domain.ring.ranges import range_of
+from stele.domain.ring.ranges import MIN_TOKEN, range_of
 from stele.domain.ring.strategy import placement_of
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionPlan, prepare_rings, received, stream_sources
 from tests.domain.ring.rings import Ring, changes, some_rf
 
@@ -47,7 +46,7 @@ def test_every_step_covers_the_ring_and_writes_where_it_reads(
     change: Change, rf: dict[str, int]
 ) -> None:
     for placement in walked(change, rf):
-        # ``of`` checks: no gap, no overlap, nobody twice, writes include reads.
+        # ``of`` checks: no gap, no overlap, no duplicate, writes include reads.
         assert Placement.of(placement.rows) == placement
 
 

@@ -13,15 +13,11 @@ from immutables import Map
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.image import Image
 from stele.domain.names import NodeState
-from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.spans import PlacementError
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.schema.facts import TableOptions, tablet_map
-from stele.domain.soundness.check import flaws_of
+from stele.domain.ring.placement import Placement, PlacementError
+from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
+from stele.domain.schema.model import TableOptions, tablet_map
+from stele.domain.soundness.check import flaws_of, row_flaws, under_way
 from stele.domain.soundness.described import Described, Placed, checked, described
-from stele.domain.soundness.rows import row_flaws
-from stele.domain.soundness.transitions import under_way
 from tests.domain.history import join, three_nodes
 
 replace = msgspec.structs.replace
@@ -81,7 +77,7 @@ def with_keyspace(image: Image, **changes: Any) -> Image:
 
 
 def with_row(image: Image, **changes: Any) -> Image:
-    """Of the first tablet."""
+    """Return a state with a row of the first tablet."""
     name = next(name for name in image.ring.placements if name.startswith("tablets:"))
     first, *others = image.ring.placements[name].rows
     numbers = image.ring.nodes.with_nodes(("ghost",))

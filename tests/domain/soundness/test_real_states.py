@@ -1,4 +1,4 @@
-"""What the log makes is sound: random histories, in which nodes come and go and steps are undone."""
+"""The log makes sound states: random histories, in which nodes join and leave and steps are undone."""
 
 from stele.domain.snapshot import state_hash
 from stele.domain.soundness.check import flaws_of

@@ -1,4 +1,4 @@
-"""What a group of co-located tables asks for, and weighs."""
+"""Wishes and weights of a group of co-located tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.schema.facts import TableOptions
+from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.groups import combined, summed
 from stele.domain.tablets.hot import hottest_of
 from stele.domain.tablets.tablet_stats import COLUMNS, LOWER, READS, SIZE, WRITES, TabletStats
@@ -46,18 +46,16 @@ def test_a_tablet_weighs_what_it_has_of_all_tables() -> None:
     assert found.columns[SIZE].tolist() == [15, 3]
     assert found.rates.tolist() == [8, 7]
     assert found.lower.tolist() == [4, 0]
-    assert found.counted
+    assert not found.uncounted
 
 
-def test_a_new_table_leaves_what_is_known_of_the_others_and_is_not_merged_before_it_was_counted() -> (
-    None
-):
+def test_a_new_table_keeps_what_is_known_of_the_others_and_its_missing_rates_are_named() -> None:
     known, new = stats((10, 4, 2, 3), (1, 0, 0, 0)), stats(*[(NAN, NAN, NAN, NAN)] * 2)
     found = summed([known, new])
     assert found.columns.tolist() == known.columns.tolist()
     whole, partly = hottest_of(known), hottest_of(found)
-    assert whole is not None and whole.complete
-    assert partly is not None and not partly.complete
+    assert whole is not None and not whole.uncounted
+    assert partly is not None and partly.uncounted == 2
     assert partly.by_count == whole.by_count
     assert np.isnan(summed([new, new]).columns).all()
 
@@ -82,7 +80,7 @@ def test_of_halves_that_are_counted_in_one_table_alone_nothing_is_known() -> Non
     )
 )
 def test_sums_are_those_of_what_is_known(tablets: list[list[tuple[float, float]]]) -> None:
-    """By tablet and table: the bytes, and the reads, all of which are in the lower half."""
+    """By tablet and table: the bytes, and the reads, all of them in the lower half."""
     each = [
         stats(*[(size, reads, 0 * reads, reads) for size, reads in row])
         for row in zip(*tablets, strict=True)

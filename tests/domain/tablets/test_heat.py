@@ -28,7 +28,7 @@ from tests.domain.tablets.test_measure import GIB, Reporting, balance, moves_of
 
 LEAST = 25.0
 HOT = 8000
-"""Of one tablet, where the others serve a hundred each."""
+"""Rate of one tablet, where the others serve a hundred each."""
 
 
 def stats(rates: list[float]) -> TabletStats:
@@ -82,7 +82,7 @@ def size_of(table: str, tablet: int) -> int:
 
 
 def world_of(nodes: str = "a1 b1 c1 d1", tablets: int = 32, weight: int = 50) -> World:
-    """Whose tables are not split for what they serve."""
+    """Return a world whose tables are not split for their rates."""
     world = with_table(nodes, tablets, rf=1)
     for name, value in {"target_tablet_rate": 0, "tablet_rate_weight": weight}.items():
         assert world.apply(SetSetting(name, str(value))) is None

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.schema.facts import TableOptions
+from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.hot import Hottest, hottest_of, words
-from stele.domain.tablets.resizing import Table, aims
+from stele.domain.tablets.resizing import Needs, aims
 from stele.domain.tablets.sizing import Goals, Present, Scope, Sized, by_rate, fewest, most
 from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
@@ -24,7 +24,7 @@ ROOM = 10**6
 
 
 def stats(halves: Sequence[float] | Reals, counted: bool = True) -> TabletStats:
-    """What the halves of the tablets of a table serve, each a byte; lower ones first."""
+    """Return rates of the halves of a table's tablets, each of one byte; lower ones first."""
     pairs = np.asarray(halves, np.float64).reshape(-1, 2)
     total, lower = pairs.sum(axis=1), pairs[:, 0] if counted else np.full(len(pairs), NAN)
     return TabletStats(np.stack([np.ones(len(pairs)), total, np.zeros(len(pairs)), lower]))
@@ -42,12 +42,13 @@ def bounds(hottest: Hottest | None, count: int, resizing_to: int = 0) -> tuple[i
     return found.split.count, found.keep.count
 
 
-def table_of(hottest: Hottest, count: int, size_bytes: float | None = 0.0, **options: Any) -> Table:
+def table_of(
+    hottest: Hottest | None, count: int, size_bytes: float | None = 0.0, **options: Any
+) -> Needs:
     """An empty one unless it is said."""
     present, asked = Present(count, size_bytes, 0, hottest), TableOptions(**options)
     about = (asked, 1, ONE, present, GOALS)
-    return Table(
-        name="t",
+    return Needs(
         count=count,
         options=asked,
         scopes=ONE,
@@ -59,11 +60,11 @@ def table_of(hottest: Hottest, count: int, size_bytes: float | None = 0.0, **opt
 
 def test_what_fewer_and_twice_as_many_tablets_would_serve_follows_from_the_halves() -> None:
     found = hot(1, 2, 30, 10, 5, 5, 0, 0)
-    assert found == Hottest(by_count=(53, 43, 40), tablet=1, split=30, complete=True)
+    assert found == Hottest(by_count=(53, 43, 40), tablet=1, split=30)
     assert hot(1, 2, 30, 10, counted=False).split is None
     assert hottest_of(stats([NAN] * 4)) is None
     some = hot(1, 2, NAN, NAN)
-    assert (some.by_count, some.complete, some.split) == ((3, 3), False, 2)
+    assert (some.by_count, some.uncounted, some.split) == ((3, 3), 1, 2)
 
 
 def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() -> None:
@@ -111,7 +112,7 @@ def test_a_single_hot_key_is_not_split_away_and_the_reason_says_so() -> None:
     )
     assert words(hot(2000, 2000), 2500).endswith("2,500 are the target")
     uncounted = words(hot(2000, 2000, counted=False), 2500)
-    assert uncounted.endswith("nobody has counted yet whether a split would help")
+    assert uncounted.endswith("there are no samples yet of whether a split would help")
     assert bounds(hot(2000, 2000, counted=False), 1)[0] == 1
 
 
@@ -126,10 +127,15 @@ def test_what_has_begun_goes_on_while_rates_waver() -> None:
     assert bounds(hot(26, 25, 25, 25), 2) == (2, 2)
 
 
-def test_until_all_rates_are_known_nothing_is_merged() -> None:
-    assert bounds(None, 8)[1] == 8
-    assert bounds(hot(*[0.0] * 14, NAN, NAN), 8)[1] == 8
-    assert bounds(hot(*[0.0] * 16), 8)[1] == 1
+def test_unknown_rates_do_not_prevent_a_merge_and_the_reason_names_them() -> None:
+    """A store that reports no rates at all, and one that does not know the rate of one tablet."""
+    none, some = (
+        aims([table_of(hottest, 8)], ROOM)[0] for hottest in (None, hot(*[0.0] * 14, NAN, NAN))
+    )
+    assert (none.count, some.count) == (4, 4)
+    assert none.reason.endswith("; no node reports rates of its tablets, so bytes alone count")
+    assert some.reason.endswith("; the rates of 1 of its 8 tablets are unknown and count as 0")
+    assert bounds(hot(*[60.0] * 14, NAN, NAN), 8)[1] == 8, "those that are known still do"
 
 
 def test_without_a_target_rates_ask_for_nothing() -> None:
@@ -139,7 +145,7 @@ def test_without_a_target_rates_ask_for_nothing() -> None:
 
 
 def seen(ring: Reals, count: int) -> Hottest:
-    """What is known of a table of so many tablets over a ring whose parts serve this."""
+    """Return the known loads of a table with ``count`` tablets over a ring whose parts serve these rates."""
     found = hottest_of(stats(ring.reshape(2 * count, -1).sum(axis=1)))
     assert found is not None
     return found

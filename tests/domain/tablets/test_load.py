@@ -20,7 +20,7 @@ NAN = float("nan")
 
 
 def stats(**by_node: dict[int, int]) -> LoadTable:
-    """Nodes that have told sizes of tablets of a map of four."""
+    """Return nodes that have reported sizes of tablets of a map of four."""
     table = LoadTable()
     for name, sizes in by_node.items():
         table = table.with_load(load_of(name, table_of("t", 4, sizes)), 0.0)
@@ -181,7 +181,7 @@ def rated(rates: dict[int, Rate] | None, count: int = 4, **changes: object) -> L
 
 
 def rates(table: LoadTable, count: int = 4) -> tuple[list[float], list[float]]:
-    """What is served, and that in lower halves; -1: unknown."""
+    """Return rates, and those of lower halves; -1: unknown."""
     stats = table.stats("t", count)
     return np.nan_to_num(stats.rates, nan=-1).tolist(), np.nan_to_num(stats.lower, nan=-1).tolist()
 
@@ -214,7 +214,7 @@ def test_merged_tablets_serve_the_sum_and_their_halves_are_what_they_were() -> N
 
 
 def test_what_a_node_knows_no_more_stands_until_somebody_tells_it() -> None:
-    """It has started anew, or the table was split, and it counts from nothing."""
+    """It has restarted, or the table was split, and it counts from zero."""
     table = rated({0: Rate(30, 10), 1: even(8), 2: even(8), 3: even(8)})
     again = load_of("n1", table_of("t", 4, dict.fromkeys(range(4), 2), {3: even(2)}), sequence=2)
     table = table.with_load(again, 1.0)

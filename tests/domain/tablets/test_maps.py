@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.columns import NodeNumbers
 from stele.domain.ring.placement import Placement, ends_of, rows_of
-from stele.domain.ring.ranges import RangeReplicas, upper_bound
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas, upper_bound
 from stele.domain.ring.ranges import range_of as range_of_row
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.tablets.maps import new_map, resized
 from stele.domain.tablets.ranges import range_of, ranges, tablet_of
 

@@ -14,7 +14,7 @@ from stele.domain.balance.cluster import BalanceBy, NodeState
 from stele.domain.commands import CreateTable, Leave, SetSetting, Truncate
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
-from stele.domain.requests.facts import RequestChanged
+from stele.domain.requests.model import RequestChanged
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.load import NO_LOADS, LoadTable
@@ -25,7 +25,7 @@ from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, loads_of
 
 GIB = 2**30
 SMALL = 5 * GIB // 100
-"""What the smallest tablets count as."""
+"""Counted size of the smallest tablets."""
 
 
 SizeOf = Callable[[str, int], int]
@@ -123,7 +123,7 @@ def moves_of(world: World) -> Counter[tuple[str, int]]:
 
 @pytest.mark.parametrize("every_s", [1.0, 7.0, 60.0])
 def test_late_reports_make_nothing_move_twice(every_s: float) -> None:
-    """While a tablet has moved, and neither its old nor its new node has told so, or only the old one has."""
+    """A tablet has moved, and neither its old nor its new node has reported it, or only the old one."""
     world = world_of(tablets=32)
     large = {
         (world.image.schema.full_name(table), tablet)
@@ -166,12 +166,13 @@ def test_who_leaves_is_drained_by_size_too() -> None:
     assert max(bytes_of.values()) - min(bytes_of.values()) <= 4 * GIB
 
 
-def test_until_all_have_reported_and_while_the_setting_says_so_it_is_by_count() -> None:
+def test_until_any_has_reported_and_while_the_setting_says_so_it_is_by_count() -> None:
     world = world_of("a1 b1 c1")
     loads = loads_of(world.image, size_of)
     assert by(world, NO_LOADS) == (BalanceBy.COUNT, "no load is known of a1, b1, c1")
     lacks = LoadTable(loads.by_node.delete("b1"))
-    assert by(world, lacks) == (BalanceBy.COUNT, "no load is known of b1")
+    why = "the loads of 2 of 3 nodes are known; b1 did not report, and tablets are not evened out there"
+    assert by(world, lacks) == (BalanceBy.SIZE, why)
     many = world_of(" ".join(f"n{number}" for number in range(1, 8)), tablets=1)
     assert by(many, NO_LOADS)[1] == "no load is known of n1, n2, n3, n4, n5 and 2 more"
     assert by(world, loads) == (BalanceBy.SIZE, "the loads of all 3 nodes are known")
@@ -180,6 +181,24 @@ def test_until_all_have_reported_and_while_the_setting_says_so_it_is_by_count() 
     setting(world, "tablet_balance_by", "count")
     assert by(world, loads) == (BalanceBy.COUNT, "tablet_balance_by is count")
     assert (tablets_of(world.image, loads=loads).state.unit_load == 1).all()
+
+
+def test_a_node_without_a_report_is_left_out_alone_and_takes_what_leaving_nodes_give() -> None:
+    world = world_of()
+    assert _moved(world) == {"a1", "c1"}
+    assert _moved(world, silent="c1") == {"a1", "b1"}
+    assert world.apply(Leave("d1")) is None
+    assert _moved(world, silent="c1") == {"c1", "d1"}
+
+
+def _moved(world: World, silent: str = "") -> set[str]:
+    """Nodes that give or get tablets next."""
+    loads = loads_of(world.image, size_of)
+    conditions = Conditions(
+        loads=LoadTable(loads.by_node.delete(silent) if silent else loads.by_node)
+    )
+    asked = [each.move for each in proposal(world.image, conditions).moves]
+    return {node for move in asked for node in (move.from_node, move.to_node)}
 
 
 def columns(world: World, loads: LoadTable) -> Tablets:

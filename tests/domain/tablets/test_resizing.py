@@ -5,12 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.commands import CreateTable, ResizeTable, SetSetting
-from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.resizing import MOST_AT_ONCE, Loaded, Table, aims, sizing
+from stele.domain.commands import AlterTable, CreateTable, Envelope, ResizeTable, SetSetting
+from stele.domain.names import BALANCER
+from stele.domain.schema.model import TableOptions
+from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.proposals import Proposal, proposal
+from stele.domain.tablets.resizing import MOST_AT_ONCE, Loaded, Needs, aims, sizing
 from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, most
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
+from tests.domain.load_of import IDLE, TOTAL_BYTES, loads_of
 
 TARGET = 1000
 tables = st.lists(
@@ -115,7 +119,7 @@ def test_so_many_tables_at_one_time() -> None:
 def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
     data: st.DataObject,
 ) -> None:
-    """Of any tables, in any number of dcs, of known and unknown sizes, with any goals."""
+    """Any tables, in any number of dcs, of known and unknown sizes, with any goals."""
     shards = {dc: data.draw(st.integers(1, 6)) for dc in ("d1", "d2")}
     per_shard = data.draw(st.sampled_from((1, 2, 5, 10, 18, 37, 100)))
     goals = Goals(TARGET, 0, per_shard, data.draw(st.sampled_from((1, 2, 3, 10))))
@@ -140,14 +144,12 @@ def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
     )
     counts, went = [1 << power for *_, power in asked], [set[bool]() for _ in asked]
     for _ in range(100):
-        found = list[Table]()
+        found = list[Needs]()
         for (dcs, factor, options, size, initial, _), count in zip(asked, counts, strict=True):
             scopes = {dc: Scope(shards[dc], factor) for dc in dcs}
             about = (options, initial, scopes, Present(count, size), goals)
             low, high = fewest(*about), most(*about)
-            found.append(
-                Table(name="t", count=count, options=options, scopes=scopes, fewest=low, most=high)
-            )
+            found.append(Needs(count=count, options=options, scopes=scopes, fewest=low, most=high))
         wanted = [aim.count for aim in aims(found, per_shard)]
         if wanted == counts:
             break
@@ -157,3 +159,28 @@ def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
     else:
         raise AssertionError(f"it goes on and on: {counts}")
     assert all(len(ways) <= 1 for ways in went), went
+
+
+def test_a_merge_and_a_full_disk_do_not_wait_for_each_other() -> None:
+    """The sibling leaves the full disk. Where both disks are full the table is not merged but balanced."""
+    world = with_table("a1 b1 c1", 2, rf=1)
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=1))) is None
+    (one,), (two,) = (row.reads for row in tablets(world))
+    assert one != two
+
+    def look(*full: str) -> Proposal:
+        free = dict.fromkeys(full, TOTAL_BYTES // 100)
+        loads = loads_of(world.image, lambda *_: TOTAL_BYTES // 2, lambda *_: IDLE, **free)
+        assert loads.full() == {*full}
+        return proposal(world.image, Conditions(loads=loads))
+
+    assert [resize.tablets for resize in look(one).resizes] == [1]
+    assert not look(one, two).resizes
+    merge = Envelope(request_id="merge", command=ResizeTable(TABLE, 1), actor=BALANCER)
+    assert world.submit(merge) is None
+    for full, other in ((one, two), (two, one)):
+        moves = [(each.move.from_node, each.move.to_node) for each in look(full).moves]
+        assert moves == [(full, other)]
+    (revoked,) = look(one, two).revoked
+    assert revoked.request_id == "merge"
+    assert f"while no disk of {min(one, two)}, {max(one, two)} has room" in revoked.why

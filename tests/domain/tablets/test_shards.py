@@ -21,9 +21,8 @@ from stele.domain.commands import (
     ResizeTable,
     SwitchBalancingOff,
 )
-from stele.domain.names import RequestKind, RequestStatus, TransitionState
+from stele.domain.names import MAX_SHARDS, NodeState, RequestKind, RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.shards import MAX_SHARDS
 from stele.domain.tablets.conditions import NO_CONDITIONS
 from stele.domain.tablets.maps import apart, new_map
 from stele.domain.tablets.proposals import proposal
@@ -225,7 +224,7 @@ def test_who_leaves_is_not_evened_out_within() -> None:
 
 
 def test_streams_are_limited_for_each_shard() -> None:
-    """A repair takes all that a shard reads and writes at one time: as many go on as there are shards."""
+    """A repair uses all streams of a shard: one for each shard can run at a time."""
     world = with_shards("a1*3 b1*3", 8, rf=2)
     assert world.apply(RepairTable(TABLE)) is None
     chosen = [each.tablet for each in proposal(world.image, NO_CONDITIONS).repairs]
@@ -248,7 +247,9 @@ def test_a_new_node_takes_a_dead_ones_tablets_on_its_own_shards() -> None:
     world.nodes["c1"].alive = False
     world.pass_s(30)
     assert world.replace("c9", "c1", rack="r", shards=4) is None
+    world.balances = True
     world.run()
+    assert world.state("c1") is NodeState.LEFT
     counts = held(world)["c9"]
     assert counts.total() and spread(counts) <= 1
 
@@ -269,7 +270,7 @@ def test_what_is_cancelled_stays_where_it_was(state: TransitionState) -> None:
 
 
 def test_force_gives_up_nothing_that_the_node_itself_has() -> None:
-    """Whose other replicas are dead for good still takes all from its own shard."""
+    """A tablet whose other replicas are dead streams everything from its own shard."""
     world = with_shards("a1*2 b1*2 c1*2", 4, rf=2)
     tablet, row = next((at, r) for at, r in enumerate(rows(world)) if "a1" in r.reads)
     (other,) = {*row.reads} - {"a1"}

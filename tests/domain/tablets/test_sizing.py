@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.schema.facts import TableOptions
+from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, first_count, most
 
 GOALS = Goals(target_bytes=1000, target_rate=0)
@@ -94,7 +94,7 @@ def test_a_power_of_two_within_the_bounds(
 def test_a_size_splits_above_twice_the_target_and_merges_below_half(
     mean: int, resizing_to: int, fewest_: int, most_: int
 ) -> None:
-    """What has begun goes on until the target itself is passed: sizes that waver do not turn it round."""
+    """A split or merge continues until the target itself is passed, so that varying sizes do not reverse it."""
     about = (TableOptions(), 1, NINE, Present(64, 64.0 * mean, resizing_to), GOALS)
     assert (fewest(*about).count, most(*about).count) == (fewest_, most_)
 

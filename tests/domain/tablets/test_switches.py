@@ -22,10 +22,10 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 from stele.domain.requests.ids import named
+from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
 from stele.domain.schema.balancing import MAX_MS
-from stele.domain.schema.facts import Balancing
+from stele.domain.schema.model import Balancing
 from stele.domain.schema.switches import all_off, off_for
 from stele.domain.tablets.switched import expired, standing_still
 from stele.domain.topology.operations.commands import TabletMove
@@ -143,6 +143,7 @@ def test_a_move_of_the_balancers_leaves_the_state_however_it_ends() -> None:
     assert world.image.request(named("fails")) is None
     rows = [f for epoch in world.epochs for f in epoch.facts if isinstance(f, RequestChanged)]
     assert rows[-1].request.status is RequestStatus.FAILED, "the log has it"
+    world.until(lambda: not world.image.membership.uncleaned(), "its rows to be deleted")
     world.nodes[target].fails = 2 * world.limits.attempts
     assert world.apply(MoveTablets((free_move(world, 0),)), "mine") is None
     world.until(lambda: not world.image.requests.open, "its end")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from stele.domain.base import Rejection
@@ -16,12 +17,25 @@ from stele.domain.commands import (
     DropTable,
     KeyspaceRfChange,
     MoveTablets,
+    RepairTable,
+    RepairTablets,
+    ResizeTable,
+    SnapshotTable,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
     Truncate,
 )
-from stele.domain.schema.facts import Table, TableOptions
+from stele.domain.evolve import apply_facts
+from stele.domain.membership.model import NodeChanged
+from stele.domain.names import RequestStatus
+from stele.domain.schema.model import Table, TableOptions
 from stele.domain.tablets.maps import held_by
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.tablets.moves import check_move
+from stele.domain.tablets.proposals import proposal
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
+from tests.coordinator.stories import status_of
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World, three_nodes
 
 
@@ -82,7 +96,7 @@ def test_names_are_free_once_what_had_them_is_gone() -> None:
     first = table(world).table_id
     assert code(world.apply(CreateTable("music.songs"))) == "table_exists"
     assert world.apply(DropTable("music.songs")) is None
-    assert code(world.apply(DropTable("music.songs"))) == "request_in_progress"
+    assert code(world.apply(DropTable("music.songs"))) == "table_being_dropped"
     world.until(lambda: table(world).dropped_version, "the drop")
     assert code(world.apply(CreateTable("music.songs"))) == "table_being_dropped"
     world.run()
@@ -97,10 +111,45 @@ def test_a_keyspace_takes_its_tables_with_it() -> None:
     for name in ("music.songs", "music.bands"):
         assert world.apply(CreateTable(name)) is None
     assert world.apply(DropKeyspace("music")) is None
-    assert code(world.apply(Truncate("music.songs"))) == "request_in_progress"
     world.run()
     assert not world.image.schema.tables and not world.image.schema.table_ids
     assert {*world.image.ring.placements} == {"dc1:2"}
+
+
+@pytest.mark.parametrize("drop", [DropTable("music.songs"), DropKeyspace("music")])
+@pytest.mark.parametrize("status", [RequestStatus.PENDING, RequestStatus.RUNNING])
+def test_no_command_is_taken_for_what_an_accepted_drop_takes_away(
+    drop: DropTable | DropKeyspace, status: RequestStatus
+) -> None:
+    world = with_tablets()
+    assert world.apply(CreateTable("music.songs")) is None
+    assert world.apply(drop, "drop") is None
+    world.until(lambda: status_of(world, "drop") is status, status)
+    kind = "table" if isinstance(drop, DropTable) else "keyspace"
+    of_the_keyspace = (
+        CreateTable("music.others"),
+        CreateKeyspace("music", {"dc1": 1}),
+        KeyspaceRfChange("music", {"dc1": 1}),
+        SwitchBalancingOff("music"),
+    )
+    for command in (
+        *(of_the_keyspace if kind == "keyspace" else ()),
+        AlterTable("music.songs", TableOptions(min_tablet_count=16)),
+        CreateTable("music.songs"),
+        CreateTable("music.by_band", colocated_with="music.songs"),
+        DropTable("music.songs"),
+        MoveTablets((TabletMove(table="music.songs", tablet=0, from_node="a1", to_node="c1"),)),
+        RepairTable("music.songs"),
+        RepairTablets((TabletRepair(table="music.songs", tablet=0),)),
+        ResizeTable("music.songs", 64),
+        SnapshotTable(name="music.songs", snapshot="before"),
+        SwitchBalancingOff("music.songs"),
+        SwitchBalancingOn("music.songs"),
+        Truncate("music.songs"),
+    ):
+        refused = world.apply(command)
+        assert refused is not None and refused.code == f"{kind}_being_dropped", command
+        assert refused.details == {"request_id": "drop"} and "request drop" in refused.message
 
 
 def test_a_truncated_table_has_other_data_and_the_same_tablets() -> None:
@@ -114,12 +163,34 @@ def test_a_truncated_table_has_other_data_and_the_same_tablets() -> None:
     assert world.image.schema.of_data(before.data_id) is None
 
 
+def test_alter_keeps_options_that_it_does_not_name() -> None:
+    world, name = with_tablets(), "music.songs"
+    assert world.apply(CreateTable(name, TableOptions(min_tablet_count=4))) is None
+    assert world.apply(AlterTable(name, TableOptions(auto_repair_enabled="on"))) is None
+    assert table(world).options == TableOptions(min_tablet_count=4, auto_repair_enabled="on")
+    assert world.apply(AlterTable(name, reset=("min_tablet_count",))) is None
+    assert table(world).options == TableOptions(auto_repair_enabled="on")
+    assert code(world.apply(AlterTable(name))) == "no_option_named"
+    for reset in ("nonsense", "max_tablet_count"):
+        both = AlterTable(name, TableOptions(max_tablet_count=8), (reset,))
+        assert code(world.apply(both)) == "bad_table_options"
+    assert table(world).options == TableOptions(auto_repair_enabled="on")
+
+
+def test_options_that_would_have_no_effect_are_refused() -> None:
+    world, name = with_tablets(), "library.books"
+    options = TableOptions(auto_repair_enabled="on")
+    assert code(world.apply(CreateTable(name, options))) == "no_tablets"
+    assert world.apply(CreateTable(name)) is None
+    assert code(world.apply(AlterTable(name, options))) == "no_tablets"
+
+
 def test_options_are_changed_and_checked() -> None:
     world = with_tablets()
     assert world.apply(CreateTable("music.songs", TableOptions(min_tablet_count=20))) is None
     assert len(world.image.ring.placements[table(world).placement]) == 32
     assert world.apply(AlterTable("music.songs", TableOptions(max_tablet_count=64))) is None
-    assert table(world).options == TableOptions(max_tablet_count=64)
+    assert table(world).options == TableOptions(min_tablet_count=20, max_tablet_count=64)
     for wrong in (
         TableOptions(min_tablet_count=-1),
         TableOptions(min_tablet_count=2**31),
@@ -177,3 +248,22 @@ def test_a_tablet_that_moves_is_not_asked_to_move_again() -> None:
     assert code(world.apply(one)) == "tablet_moves"
     world.run()
     assert free in world.image.ring.placements[table(world).placement].rows[0].reads
+
+
+def test_no_tablet_comes_to_a_node_before_its_old_rows_are_deleted() -> None:
+    """It may be one that the node had before: its old rows would be the node's own again (INV-TABL-1)."""
+    world = with_table("a1 b1 c1", 8)
+    world.add("d1")
+    world.run()
+    table = world.image.schema.standing_map_owner(TABLE)
+    assert table is not None
+    move = TabletMove(
+        table=TABLE, tablet=0, from_node=tablets(world)[0].reads[0], to_node="d1", to_shard=0
+    )
+    assert check_move(world.image, table, move) is None
+    assert {each.move.to_node for each in proposal(world.image).moves} == {"d1"}
+    marked = msgspec.structs.replace(world.image.membership.nodes["d1"], cleanup_since=7)
+    image = apply_facts(world.image, [NodeChanged(marked)])
+    refused = check_move(image, table, move)
+    assert refused is not None and refused.code == "cleanup_pending"
+    assert not proposal(image).moves

@@ -5,16 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from stele.cli.demo.checks import read_report
 from stele.cli.local.lock import is_held
 from stele.cli.places import read_stack_file
+from stele_harness.demo.checks import read_report
+from tests.chromium import is_skipped
 from tests.console.browser import Watched, chromium
 from tests.end_to_end.demo.ran import Ran, url_of
 from tests.polling import wait_until
@@ -41,12 +41,11 @@ RECORD = """() => {
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser | None]:
-    """None where there is no Chromium: the demo's own checks do without."""
-    with ExitStack() as stack:
-        try:
-            found = stack.enter_context(chromium())
-        except pytest.skip.Exception:
-            found = None
+    """None if the browser tests are skipped on purpose: the demo's own checks need no browser."""
+    if is_skipped():
+        yield None
+        return
+    with chromium() as found:
         yield found
 
 
@@ -88,12 +87,12 @@ def ran(browser: Browser | None, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="package")
 def watched(ran: Ran) -> tuple[Watched, Path]:
     if ran.page is None:
-        pytest.skip("no Chromium; install one, as chromium")
+        pytest.skip("STELE_SKIP_BROWSER is set")
     return ran.page, ran.directory
 
 
 def is_up(directory: Path) -> bool:
-    """Whether the console and the log answer."""
+    """Return whether the console and the log answer."""
     found = read_stack_file(directory)
     page = None if found is None else found.service("console")
     try:

@@ -1,12 +1,12 @@
-"""What is there once the demo has run."""
+"""Results of a run of the demo."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-from stele.cli.demo.checks import Report
 from stele.cli.places import read_stack_file
+from stele_harness.demo.checks import Report
 from tests.console.browser import Watched
 
 

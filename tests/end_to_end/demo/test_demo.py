@@ -1,4 +1,4 @@
-"""The demo, as anybody runs it: its checks, its figures, and what it says."""
+"""The demo as a user runs it: its checks, figures and output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKS = {
     "a dead node is replaced under load",
     "two nodes join as one transition",
     "a dead node is removed under load",
-    "a leave waits for the ranges of another, then runs",
+    "of two requests for the same ranges one waits for the other",
     "a table is split while it is written",
     "a new node is given its share of the tablets",
     "a node that leaves gives its tablets away first",
@@ -54,7 +54,7 @@ def test_the_timeline_names_the_steps_and_the_faults(ran: Ran) -> None:
         "kill -9 coordinator",
         "kill -9 metadata-log",
         "kill -9 n3, and nobody starts it again",
-        "the cause is n2: is down",
+        "kill -9 n2, and nobody starts it again",
         "write_both_read_old",
         "write_both_read_new",
         "checks held",

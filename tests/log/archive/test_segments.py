@@ -10,13 +10,17 @@ from fastavro import reader as avro_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.log.archive.container import Container, DamagedFileError
-from stele.log.archive.records import SCHEMA, Archived
-from stele.log.archive.segment import up_to
-from stele.log.archive.segments import Limits, Segments
-from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.archive.container import (
+    SCHEMA,
+    Archived,
+    Container,
+    DamagedFileError,
+    NotArchivedError,
+    Span,
+)
+from stele.log.archive.segments import Limits, Segments, up_to
 from stele.log.codec import encode_epoch
-from stele.sim.processes.disk import Disk
+from stele_simulator.processes.disk import Disk
 from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 
@@ -242,7 +246,7 @@ def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list
 def test_a_segment_that_somebody_deletes_is_missing_from_then_on(
     tmp_path: Path, records: list[Archived]
 ) -> None:
-    """What is told to others is what is on the disk, not what was."""
+    """Reports follow the disk."""
     segments = kept(tmp_path, records[:-1])
     end = len(records) - 1
     assert segments.spans() == [Span(1, end)]

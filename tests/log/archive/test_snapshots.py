@@ -9,21 +9,20 @@ from typing import cast
 import pytest
 
 from stele.domain.evolve import apply_facts
-from stele.domain.features.facts import FeaturesEnabled
+from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import Image, without_memory
-from stele.domain.requests.decided import to_facts
-from stele.domain.schema.facts import Table, TableChanged
+from stele.domain.requests.memory import to_facts
+from stele.domain.schema.model import Table, TableChanged
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.archive import SNAPSHOTS, Archive, archived
 from stele.log.archive.container import Container, DamagedFileError
-from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.snapshots import UnreadableSnapshotError, head_of, start_of
+from stele.log.archive.snapshots import Kept, Snapshots, UnreadableSnapshotError, head_of, start_of
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
 from stele.log.flight import MAX_RECORD_BYTES
-from stele.log.start import BEGINNING
-from stele.sim.processes.disk import Disk
-from stele.sim.processes.event_loop import Died
+from stele.log.fold import BEGINNING
+from stele_simulator.processes.disk import Disk
+from stele_simulator.processes.event_loop import Died
 from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 
@@ -53,7 +52,7 @@ def test_image_to_file_to_image(tmp_path: Path, story: Story) -> None:
 def test_an_archive_tells_where_its_spans_end_and_which_states_they_follow(
     tmp_path: Path, story: Story
 ) -> None:
-    """By what is missing somewhere histories are told apart, and archives that have holes are no worse."""
+    """Histories are compared by missing parts, and archives with holes are equally good."""
     archive = Archive(tmp_path)
     records = [archived(e.epoch - 1, encode_epoch(e), e) for e in story.epochs]
     for first, last in ((1, 6), (21, 30), (41, 80)):
@@ -297,8 +296,8 @@ def test_a_snapshot_that_is_adopted_is_there_whole_or_not_at_all(
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
 def test_snapshots_of_what_is_given_up_stay_aside(power: bool) -> None:
-    """Two recoveries in a row, the second from before the first: epoch 46 of the first, and epoch 40 of the
-    log before that, were given up; epoch 70 is of what the log goes on as.
+    """Two recoveries in a row, the second from before the first: epoch 46 of the first, and epoch 40 of the log
+    before that, were given up; epoch 70 is of the continued log.
     """
     story = long_story()
     story.recover(bytes([0xB0] * 16), 45)

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from stele.domain.facts import Epoch
-from stele.domain.requests.decided import to_facts
+from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive, archived, folded
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived
 from stele.log.archive.segments import Limits
 from stele.log.archive.snapshots import head_of
-from stele.log.archive_store import plan
-from stele.log.archive_store.claim import Kind
+from stele.log.archive_store import layout
 from stele.log.archive_store.copying import Copier, Progress
+from stele.log.archive_store.layout import Kind
 from stele.log.archive_store.source import About, LocalSource
 from stele.log.blobs.port import BlobStore
 from stele.log.codec import encode_epoch
-from stele.log.start import BEGINNING, Start
+from stele.log.fold import BEGINNING, Start
 from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 
@@ -27,7 +27,7 @@ SNAPSHOTS = (20, 41, 60)
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "BLOCK_EPOCHS", BLOCK)
+    monkeypatch.setattr(layout, "BLOCK_EPOCHS", BLOCK)
 
 
 class Made:
@@ -83,7 +83,7 @@ class Made:
 
 
 def record_of(epoch: Epoch) -> Archived:
-    """As it stood in a topic with a loser after each third winner."""
+    """Return the record as in a topic with a loser after each third winner."""
     return archived(epoch.epoch + epoch.epoch // 3, encode_epoch(epoch), epoch)
 
 

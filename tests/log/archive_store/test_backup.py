@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from stele.log.archive.archive import Archive
-from stele.log.archive_store.backup import BackedUp, NothingToRestoreError, back_up
-from stele.log.archive_store.claim import ForeignStoreError
-from stele.log.archive_store.manifest import NAME as MANIFEST
-from stele.log.archive_store.manifest import manifest_in
-from stele.log.archive_store.restore import restore
+from stele.log.archive_store.backup import BackedUp, NothingToRestoreError, back_up, restore
+from stele.log.archive_store.layout import MANIFEST_NAME as MANIFEST
+from stele.log.archive_store.layout import ForeignStoreError, manifest_in
 from stele.log.archive_store.source import LocalSource
 from stele.log.archive_store.stored import stored_archive
 from stele.log.archive_store.verify import verify

@@ -7,13 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.domain.requests.decided import to_facts
+from stele.domain.requests.memory import to_facts
 from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import Archive
+from stele.log.archive.container import DamagedFileError
 from stele.log.archive.snapshots import head_of
-from stele.log.archive_store.check import Progress, check
+from stele.log.archive_store.source import LocalSource
+from stele.log.archive_store.verify import OnProgress, Progress, Verdict, verify
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import SNAPSHOTS, Made
+
+
+async def check(archive: Archive, on_progress: OnProgress = lambda progress: None) -> Verdict:
+    return await verify(LocalSource(archive), on_progress)
+
 
 NEW_LOG = bytes([0xC0] * 16)
 LAST = 80
@@ -25,10 +32,10 @@ def made(tmp_path: Path) -> Made:
     return found
 
 
-def test_a_whole_archive_has_no_flaw_and_every_snapshot_is_compared(tmp_path: Path) -> None:
+async def test_a_whole_archive_has_no_flaw_and_every_snapshot_is_compared(tmp_path: Path) -> None:
     told = list[Progress]()
     archive = made(tmp_path)
-    found = check(archive.archive, told.append)
+    found = await check(archive.archive, told.append)
     assert (found.flaws, found.damaged) == ((), ())
     assert (found.first_epoch, found.last_epoch, found.folded_epochs) == (1, LAST, LAST)
     assert found.snapshots == SNAPSHOTS
@@ -38,32 +45,34 @@ def test_a_whole_archive_has_no_flaw_and_every_snapshot_is_compared(tmp_path: Pa
     assert told[-1] == Progress(1, LAST, LAST, len(SNAPSHOTS))
 
 
-def test_a_trimmed_archive_has_no_flaw(tmp_path: Path) -> None:
+async def test_a_trimmed_archive_has_no_flaw(tmp_path: Path) -> None:
     archive = made(tmp_path).archive
     archive.trim(SNAPSHOTS[1])
-    found = check(archive)
+    found = await check(archive)
     assert found.flaws == ()
     assert (found.first_epoch, found.snapshots) == (SNAPSHOTS[1], SNAPSHOTS[1:])
     assert found.folded_epochs == LAST - SNAPSHOTS[1]
 
 
-def test_an_open_segment_and_an_empty_archive_are_checked_too(tmp_path: Path) -> None:
-    assert check(Archive(tmp_path / "empty")).flaws == ()
+async def test_an_open_segment_and_an_empty_archive_are_checked_too(tmp_path: Path) -> None:
+    assert (await check(Archive(tmp_path / "empty"))).flaws == ()
     found = Made(tmp_path / "open", LAST)
-    assert check(found.archive).last_epoch == LAST
+    assert (await check(found.archive)).last_epoch == LAST
 
 
-def test_a_recovered_log_is_checked_across_its_recovery(tmp_path: Path) -> None:
+async def test_a_recovered_log_is_checked_across_its_recovery(tmp_path: Path) -> None:
     story = long_story()
     story.recover(NEW_LOG, 45)
-    found = check(Made(tmp_path, snapshots=(20, 41, 46), story=story).archive)
+    found = await check(Made(tmp_path, snapshots=(20, 41, 46), story=story).archive)
     assert found.flaws == ()
     assert found.snapshots == (20, 41, 46)
     assert found.state_hash == state_hash(story.image)
 
 
 @pytest.mark.parametrize("at", SNAPSHOTS)
-def test_a_snapshot_of_another_state_is_found_whichever_it_is(tmp_path: Path, at: int) -> None:
+async def test_a_snapshot_of_another_state_is_found_whichever_it_is(
+    tmp_path: Path, at: int
+) -> None:
     """Its file is whole: only what the epochs lead to tells."""
     archive = made(tmp_path).archive
     (kept,) = (k for k in archive.snapshots.all() if k.head.epoch == at)
@@ -74,31 +83,43 @@ def test_a_snapshot_of_another_state_is_found_whichever_it_is(tmp_path: Path, at
     image = msgspec.structs.replace(start.image, features=other)
     head = head_of(image, start.next_offset, start.anchor, kept.head.at_ms)
     archive.snapshots.write(image, head, to_facts(image.decided))
-    found = check(archive)
+    found = await check(archive)
     assert found.flaws == (f"Epoch {at}: its snapshot has another state than the epochs lead to.",)
     assert found.snapshots == tuple(epoch for epoch in SNAPSHOTS if epoch != at)
 
 
 @pytest.mark.parametrize("place", range(10))
-def test_every_damaged_file_is_named(tmp_path: Path, place: int) -> None:
+async def test_every_damaged_file_is_named(tmp_path: Path, place: int) -> None:
     made(tmp_path)
-    path = sorted(tmp_path.rglob("*.avro"))[place]
+    path = sorted(tmp_path.rglob("*.avro"))[place]  # noqa: ASYNC240
     content = bytearray(path.read_bytes())
     content[2 * len(content) // 3] ^= 1
     path.write_bytes(content)
     archive = Archive(tmp_path)
-    found = check(archive)
+    found = await check(archive)
     assert found.flaws
     assert path.name.partition("-decided")[0] in " ".join([*found.flaws, *found.damaged])
     assert found.last_epoch == LAST
     assert path.with_name(path.name + ".damaged").exists()
 
 
-def test_missing_epochs_are_a_flaw_and_those_behind_them_are_checked(tmp_path: Path) -> None:
+async def test_missing_epochs_are_a_flaw_and_those_behind_them_are_checked(tmp_path: Path) -> None:
     made(tmp_path)
-    (path,) = (p for p in tmp_path.rglob("*.avro") if p.name.startswith(f"{26:020}"))
+    (path,) = (p for p in tmp_path.rglob("*.avro") if p.name.startswith(f"{26:020}"))  # noqa: ASYNC240
     path.unlink()
-    found = check(Archive(tmp_path))
+    found = await check(Archive(tmp_path))
     assert found.flaws == ("Epochs 26 to 50 are missing.",)
     assert found.snapshots == SNAPSHOTS
     assert found.folded_epochs == 25 + LAST - 60
+
+
+async def test_a_damaged_snapshot_is_set_aside_by_whoever_copies_it(tmp_path: Path) -> None:
+    archive = made(tmp_path).archive
+    source = LocalSource(archive)
+    shot = source.shots[0]
+    path = tmp_path / "snapshots" / f"{shot.stem}-decided.avro"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match="set aside"):
+        await source.files(shot)
+    assert shot not in source.shots
+    assert path.with_name(path.name + ".damaged").exists()

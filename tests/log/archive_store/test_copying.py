@@ -1,4 +1,4 @@
-"""A store gets all of an archive, whatever happens on the way, and nobody else's."""
+"""A store gets all of an archive, with any faults on the way, and no other data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import pytest
 
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
-from stele.log.archive.container import ContainerWriter
-from stele.log.archive.records import SCHEMA, SYNC, encoded, from_container
-from stele.log.archive_store.claim import NAME as CLAIM
-from stele.log.archive_store.claim import ForeignStoreError, Kind
-from stele.log.archive_store.lineage import spans
+from stele.log.archive.container import SCHEMA, SYNC, ContainerWriter, encoded, from_container
+from stele.log.archive_store.layout import CLAIM_NAME as CLAIM
+from stele.log.archive_store.layout import ForeignStoreError, Kind, spans
 from stele.log.archive_store.stored import stored_archive
 from stele.log.blobs.folder import FolderStore
 from stele.log.blobs.port import StoreError, StoreRefusedError, StoreUnavailableError
@@ -115,7 +113,7 @@ async def test_replicas_that_share_a_store_put_each_epoch_once(
 async def test_a_copy_that_is_cut_off_anywhere_goes_on(
     tmp_path: Path, store: Flaky, when: str
 ) -> None:
-    """Whether a call took effect is not known: the next copy does what is left."""
+    """It is unknown whether a call took effect: the next copy does the rest."""
     made = Made(tmp_path / "archive", last=40)
     await made.copy(store)
     made.go_on(80)

@@ -1,4 +1,4 @@
-"""What is put into a store, which of it nobody needs, and which of it makes the history."""
+"""Files to copy into a store, unneeded files, and the files of the history."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.log.archive.spans import Span
-from stele.log.archive_store import plan
-from stele.log.archive_store.layout import Piece, Shot, contents_of
-from stele.log.archive_store.lineage import Past, history, own_shots, spans
+from stele.log.archive.container import Span
+from stele.log.archive_store import layout
+from stele.log.archive_store.layout import Past, Piece, Shot, contents_of, history, own_shots, spans
 from stele.log.blobs.port import Blob
 from tests.log.archive_store.made import small_blocks
 
@@ -50,7 +49,7 @@ def test_blocks_that_are_not_wholly_there_are_lacking(
     first: int,
     lacks: list[tuple[int, int]],
 ) -> None:
-    found = plan.lacking((Span(*s) for s in own), (Span(*s) for s in there), first)
+    found = layout.lacking((Span(*s) for s in own), (Span(*s) for s in there), first)
     assert found == lacks
 
 
@@ -59,10 +58,10 @@ def test_what_lacks_and_what_is_there_are_all_epochs(
     drawn: list[tuple[int, int]], last: int
 ) -> None:
     there = [Span(first, first + more) for first, more in drawn]
-    lacks = plan.lacking([Span(1, last)], there)
+    lacks = layout.lacking([Span(1, last)], there)
     found = {e for first, end in [*lacks, *there] for e in range(first, end + 1)}
     assert {*range(1, last + 1)} <= found
-    assert plan.lacking([Span(1, last)], [*there, *lacks]) == []
+    assert layout.lacking([Span(1, last)], [*there, *lacks]) == []
 
 
 def test_a_segment_is_covered_by_a_longer_one_of_its_log() -> None:
@@ -73,8 +72,8 @@ def test_a_segment_is_covered_by_a_longer_one_of_its_log() -> None:
         piece(5, 16),
         piece(1, 9, OLD),
     )
-    assert plan.covered([other, part, longer, begins, own]) == {part: own, begins: longer}
-    assert plan.covered([piece(1, 16), Piece(NEW, 1, 16, "cd" * 16)]) == {}
+    assert layout.covered([other, part, longer, begins, own]) == {part: own, begins: longer}
+    assert layout.covered([piece(1, 16), Piece(NEW, 1, 16, "cd" * 16)]) == {}
 
 
 def test_what_a_kept_snapshot_needs_is_not_expired() -> None:
@@ -83,11 +82,11 @@ def test_what_a_kept_snapshot_needs_is_not_expired() -> None:
     blobs = [Blob(p.name, 1) for p in pieces]
     blobs += [Blob(name, 1) for s in shots for name in (s.name, s.decided_name)]
     contents = contents_of(blobs)
-    assert plan.base_of(contents.shots, 20) == 0
-    assert plan.expired(contents, plan.base_of(contents.shots, 20)) == []
-    assert plan.base_of(contents.shots, 39) == 32
-    assert plan.expired(contents, 32) == [pieces[0].name, shots[0].name, shots[0].decided_name]
-    assert plan.expired(contents, 33)[:2] == [pieces[0].name, pieces[1].name]
+    assert layout.base_of(contents.shots, 20) == 0
+    assert layout.expired(contents, layout.base_of(contents.shots, 20)) == []
+    assert layout.base_of(contents.shots, 39) == 32
+    assert layout.expired(contents, 32) == [pieces[0].name, shots[0].name, shots[0].decided_name]
+    assert layout.expired(contents, 33)[:2] == [pieces[0].name, pieces[1].name]
 
 
 def test_other_names_and_half_a_snapshot_are_no_contents() -> None:

@@ -11,16 +11,15 @@ from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import archived
-from stele.log.archive.records import Archived
-from stele.log.archive.spans import NotArchivedError
-from stele.log.archive_store import replay as replay_rules
-from stele.log.archive_store.replay import (
+from stele.log.archive.container import Archived, NotArchivedError
+from stele.log.archive_store import source as replay_rules
+from stele.log.archive_store.source import (
+    LocalSource,
     Replayed,
     first_epoch,
     fold_archive_and_topic,
     fold_topic,
 )
-from stele.log.archive_store.source import LocalSource
 from stele.log.codec import encode_epoch
 from stele.log.errors import CorruptRecordError, LostWinnersError
 from stele.log.fold import Fold
@@ -36,7 +35,7 @@ KEPT = 6
 
 
 class Topic:
-    """What is left of a topic: holes where nothing stands, nothing before ``begin``."""
+    """The rest of a topic: holes, and nothing before ``begin``."""
 
     def __init__(self, records: Sequence[Record], begin: int = 0) -> None:
         self.records = [record for record in records if record.offset >= begin]
@@ -129,7 +128,7 @@ async def test_what_an_older_log_left_in_the_topic_is_not_gone_on_with(tmp_path:
     new = [Record(100 + n, encode_epoch(epoch)) for n, epoch in enumerate(story.epochs[KEPT:])]
 
     class InSmallParts(LocalSource):
-        async def records(self, first: int, last: int) -> Sequence[Archived]:
+        async def records(self, first: int, last: int) -> list[Archived]:
             return (await super().records(first, last))[:1]
 
     topic = Topic([*left, *new])
@@ -155,13 +154,13 @@ async def test_an_archive_without_the_beginning_is_none_to_replay(tmp_path: Path
 class Repeating(LocalSource):
     """Gives an epoch twice."""
 
-    async def records(self, first: int, last: int) -> Sequence[Archived]:
+    async def records(self, first: int, last: int) -> list[Archived]:
         found = await super().records(first, last)
         return [found[0], *found]
 
 
 class OldReads(Topic):
-    """Every second answer has an old end: nothing before it is asked for."""
+    """Every second answer has an outdated end: nothing before it is requested."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         found = await super().read(offset, limit)

@@ -1,4 +1,4 @@
-"""What is in a store becomes a folder that a replica starts with, or says why not."""
+"""The content of a store becomes a folder for a replica's start, or an error explains why not."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from stele.domain.commands import SetSetting
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.spans import Span
-from stele.log.archive_store.restore import BEGUN, NotEmptyError, restore
+from stele.log.archive.container import DamagedFileError, Span
+from stele.log.archive_store.backup import BEGUN, NotEmptyError, restore
 from stele.log.archive_store.stored import NoArchiveError
 from stele.log.blobs.folder import FolderStore
 from stele.log.blobs.port import StoreUnavailableError
@@ -32,7 +31,7 @@ def store(tmp_path: Path) -> Slow:
 
 
 class Slow(FolderStore):
-    """Ends in the middle when it is told to."""
+    """Can be stopped in the middle."""
 
     reads_left = 1 << 30
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.domain.requests.decided import to_facts
+from stele.domain.requests.memory import to_facts
 from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import Archive
 from stele.log.archive.snapshots import head_of
@@ -129,9 +129,9 @@ async def test_a_snapshot_of_another_state_is_found(tmp_path: Path, store: Folde
     told = wrong.write(image, head, to_facts(start.image.decided))
     (name,) = (name for name in await names(store) if "00041-" in name and "decided" not in name)
     await store.put(name, told.path, "")
-    assert (await verdict(store)).flaws == (
-        "Epoch 41: its snapshot has another state than the epochs lead to.",
-    )
+    found = await verdict(store)
+    assert found.flaws == ("Epoch 41: its snapshot has another state than the epochs lead to.",)
+    assert found.snapshots == (20, 60), "later snapshots are compared with the epochs' state"
     head = head_of(start.image, start.next_offset + 5, start.anchor, kept.head.at_ms)
     told = wrong.write(start.image, head, to_facts(start.image.decided))
     await store.put(name, told.path, "")

@@ -1,4 +1,4 @@
-"""What every blob store does, asked of each adapter."""
+"""The contract of blob stores, for each adapter."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from stele.log.archive.files import UNFINISHED
-from stele.log.blobs.folder import FolderStore
-from stele.log.blobs.opened import open_store
+from stele.log.blobs.folder import FolderStore, open_store
 from stele.log.blobs.port import (
     Blob,
     BlobMissingError,

@@ -12,7 +12,7 @@ RUNS = 6
 """One of four aborted, under load, while the library's own coroutines were used."""
 ASKS = """
 import asyncio, sys
-from stele.log.blobs.opened import open_store
+from stele.log.blobs.folder import open_store
 store = open_store(sys.argv[1], sys.argv[2])
 asyncio.run(store.list())
 """

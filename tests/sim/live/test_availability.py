@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stele.sim.live.availability import SETTLED_S, AnswersDue, check_availability
-from stele.sim.live.faults import FaultKind, Role
-from stele.sim.live.history import Hit, StateRead
-from stele.sim.violation import Violation
+from stele_simulator.live.availability import SETTLED_S, AnswersDue, check_availability
+from stele_simulator.live.faults import FaultKind, Role
+from stele_simulator.live.history import Hit, StateRead
+from stele_simulator.violation import Violation
 
 ME = "metadata-log-1"
 

@@ -12,16 +12,16 @@ from stele.domain.commands import AnyCommand, Envelope, Leave, Outcome, SetSetti
 from stele.domain.decide import decide
 from stele.domain.messages import Ack
 from stele.domain.ring.partitioner import token_of
-from stele.domain.schema.facts import CreateKeyspace
+from stele.domain.schema.model import CreateKeyspace
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch
 from stele.log.port import Record
-from stele.sim.live.checks import LogRead, check_all
-from stele.sim.live.clients import KEYSPACE
-from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, WatchedEpoch
-from stele.sim.live.rest import Rest
-from stele.sim.live.watchers import PROBE_KEY
-from stele.sim.violation import Violation
+from stele_simulator.live.checks import LogRead, check_all
+from stele_simulator.live.clients import KEYSPACE
+from stele_simulator.live.history import AnyRecord, Probe, Question, StateRead, WatchedEpoch
+from stele_simulator.live.rest import Rest
+from stele_simulator.live.watchers import PROBE_KEY
+from stele_simulator.violation import Violation
 from tests.domain.history import History, join, three_nodes
 
 
@@ -31,7 +31,7 @@ class Moment(TypedDict):
 
 
 class Run:
-    """What a run without faults would leave behind; tests change a part of it."""
+    """The result of a run without faults, of which tests change a part."""
 
     def __init__(self) -> None:
         self.history, driver = three_nodes()
@@ -155,7 +155,7 @@ def test_a_run_that_fits_its_log() -> None:
 
 
 def test_a_read_at_barrier_may_give_what_was_not_known_when_it_began() -> None:
-    """Another one, meanwhile, is told of a newer epoch: the older answer is right, as it began before."""
+    """Another client sees a newer epoch meanwhile: the older answer is correct, as the read began before."""
     run = Run()
     before = run.history.image
     run.ask(SetSetting(name="a", value="3"))

@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stele.sim.live.fabric import Fabric, Rule
-from stele.sim.live.peers import CLIENT, Peers
 from stele.stack.ports import LOOPBACK
+from stele_simulator.live.fabric import Fabric, Rule
+from stele_simulator.live.peers import CLIENT, Peers
 
 SOON_S = 5.0
 HELD_S = 0.3
 
 
 class Line:
-    """A connection through the proxy, and what its server has heard."""
+    """A connection through the proxy, and the bytes that its server received."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from stele.sim.live.faults import BROKER_RECOVERY_S, FaultKind, Role, plan, rules_of
+from stele_simulator.live.faults import BROKER_RECOVERY_S, FaultKind, Role, plan, rules_of
 
 DURATION_S = 600.0
 
@@ -45,3 +45,23 @@ def test_rules_say_who_is_cut_from_whom() -> None:
     assert cut(FaultKind.NO_LOG, "n1", "broker-2") and cut(FaultKind.NO_LOG, "broker-1", "n1")
     assert not cut(FaultKind.NO_LOG, "n1", "n2")
     assert not cut(FaultKind.ISOLATE, "n2", "n3")
+
+
+def test_without_brokers_all_others_still_reach_each_other() -> None:
+    fault = next(f for s in range(9) for f in plan(s, DURATION_S) if f.kind is FaultKind.NO_BROKER)
+    rules = rules_of(fault, "", ["broker-1", "broker-2"], ["n1", "coordinator-1"])
+
+    def is_cut(source: str, target: str) -> bool:
+        return any(rule.holds_for(source, target) for rule in rules)
+
+    assert is_cut("n1", "broker-1") and is_cut("broker-2", "coordinator-1")
+    assert not is_cut("n1", "coordinator-1") and not is_cut("broker-1", "broker-2")
+    assert not is_cut("client", "broker-1")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_long_faults_hit_services_and_nodes_one_after_the_other(seed: int) -> None:
+    long = [f for f in plan(seed, DURATION_S) if f.kind in (FaultKind.STOP, FaultKind.NO_BROKER)]
+    assert all(fault.role not in (Role.BROKER, Role.REDIS) for fault in long)
+    for one, two in pairwise(long):
+        assert two.at_s >= one.at_s + one.lasts_s

@@ -1,14 +1,14 @@
-"""What clients saw around truncations: which operations tell of which pause, and what contradicts it."""
+"""Observations of clients around truncations: the operations of each pause, and contradictions."""
 
 from __future__ import annotations
 
 import pytest
 
-from stele.sim.live.copies import check_copies
-from stele.sim.live.history import Copy, DataOp, Truncation
-from stele.sim.live.truncations import Pause, pauses, registers
-from stele.sim.registers import check_registers
-from stele.sim.violation import Violation
+from stele_simulator.live.copies import check_copies
+from stele_simulator.live.history import Copy, DataOp, Truncation
+from stele_simulator.live.truncations import Pause, pauses, registers
+from stele_simulator.registers import check_registers
+from stele_simulator.violation import Violation
 
 KEY = "scratch/key1"
 

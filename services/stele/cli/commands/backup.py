@@ -1,4 +1,4 @@
-"""``stele backup``, ``stele backup verify`` and ``stele restore``: the log's archive in a folder or bucket."""
+"""``stele backup``, ``backup verify`` and ``restore``: the log's archive in a folder or bucket."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -14,23 +14,27 @@ import structlog
 from cyclopts import App, Parameter
 
 from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
+from stele.cli.notice import ProgressLine
 from stele.cli.options import Json, TypedDirectory
 from stele.cli.output import console, counted, duration, print_value_as_json, size
 from stele.cli.places import told_or_of_stack
-from stele.log.archive.container import DamagedFileError
+from stele.log.archive.container import DamagedFileError, NotArchivedError, gaps
 from stele.log.archive.snapshots import UnreadableSnapshotError
-from stele.log.archive.spans import NotArchivedError, gaps
-from stele.log.archive_store.backup import BackedUp, NothingToRestoreError, back_up
-from stele.log.archive_store.restore import NotEmptyError, Restored
-from stele.log.archive_store.restore import restore as restore_into
+from stele.log.archive_store.backup import (
+    BackedUp,
+    NotEmptyError,
+    NothingToRestoreError,
+    Restored,
+    back_up,
+)
+from stele.log.archive_store.backup import restore as restore_into
 from stele.log.archive_store.stored import stored_archive
 from stele.log.archive_store.verify import Verdict
 from stele.log.archive_store.verify import verify as verify_stored
-from stele.log.blobs.opened import open_store
+from stele.log.blobs.folder import open_store
 from stele.log.blobs.port import BlobStore, StoreError, StoreUnavailableError
 from stele.log.errors import LogError
-from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
-from stele.runtime.replica_source import DifferentLogsError, replica_source
+from stele.runtime.catch_up import CatchUp, CatchUpUnavailable, DifferentLogsError, replica_source
 
 T = TypeVar("T")
 
@@ -55,24 +59,24 @@ def backup(
     check: Annotated[bool, Parameter(name="--check", negative="")] = False,
     endpoint: Endpoint = "",
     directory: TypedDirectory = None,
-    json: Json = Json(),  # noqa: B008
+    json: Json = Json(),
 ) -> int:
-    """Copy the newest snapshot and all epochs from the catch-up replicas, as far as they are not there yet.
+    """Copy the metadata from the catch-up replicas into a backup: the newest snapshot and all epochs.
 
-    It is the metadata: nodes, keyspaces, tables, tablets, requests, and how they came to be. Rows are the
-    nodes' data, which it does not hold. Exit status 1 when epochs are missing on the replicas.
+    Files that the backup has already are not copied again. A backup holds no rows of tables. Exit status 1
+    when the replicas lack epochs.
 
     Args:
-        target: DIR, file:///DIR or s3://BUCKET/PREFIX; keys come by the usual AWS_* variables.
-        catch_up: Address of a catch-up replica; may be repeated. Else those of --dir, else
-            STELE_CATCH_UP_URLS, else those of the stack in STELE_DIR or .stele.
-        check: Read all that is there first, and put again what is damaged.
-        endpoint: Server of S3's protocol, when it is not AWS.
+        target: DIR, file:///DIR or s3://BUCKET/PREFIX. S3 keys come from the usual AWS_* variables.
+        catch_up: Address of a catch-up replica; may be repeated. Default: that of --dir, else
+            STELE_CATCH_UP_URLS, else that of the stack in STELE_DIR or .stele.
+        check: Read the existing files first, and replace damaged ones.
+        endpoint: Server of the S3 protocol, if it is not AWS.
         directory: Directory of a local stack.
     """
     urls = catch_up or known_urls(directory)
     began_s = time.perf_counter()
-    done = run_work(_back_up(_store(target, endpoint), urls, check=check))
+    done = run_work(_back_up(_store(target, endpoint), urls, check=check), "copying the metadata")
     manifest, progress = done.manifest, done.progress
     missing = [
         f"Epochs {first} to {last} are missing on the replicas." for first, last in gaps(done.spans)
@@ -105,19 +109,19 @@ def verify(
     /,
     *,
     endpoint: Endpoint = "",
-    json: Json = Json(),  # noqa: B008
+    json: Json = Json(),
 ) -> int:
-    """Read all of a backup, or of catch-up's mirror, and check it: bytes, chain of states, and snapshots.
+    """Read a whole backup, or the mirror of catch-up, and check bytes, chain of states and snapshots.
 
-    Every epoch must follow from the one before it, and the epochs after a snapshot must lead to the state of
-    the next one. Exit status 1 when something is wrong.
+    Every epoch must follow from the one before it. The epochs after a snapshot must lead to the state of the
+    next one. Exit status 1 when something is wrong.
 
     Args:
         target: DIR, file:///DIR or s3://BUCKET/PREFIX.
-        endpoint: Server of S3's protocol, when it is not AWS.
+        endpoint: Server of the S3 protocol, if it is not AWS.
     """
     began_s = time.perf_counter()
-    verdict = run_work(_verify(_store(target, endpoint)))
+    verdict = run_work(_verify(_store(target, endpoint)), "checking the backup")
     if json.as_json:
         print_value_as_json(verdict)
     else:
@@ -131,20 +135,20 @@ def restore(
     *,
     into: Annotated[Path, Parameter(name="--into")],
     endpoint: Endpoint = "",
-    json: Json = Json(),  # noqa: B008
+    json: Json = Json(),
 ) -> None:
-    """Make a folder that a catch-up replica starts with from a backup, or from catch-up's mirror.
+    """Create the data folder of a catch-up replica from a backup, or from the mirror of catch-up.
 
-    All that is read is checked. Give the folder to catch-up as STELE_DATA_DIR. It holds the metadata; what
-    becomes of the topic is another matter, and so are the nodes' data.
+    Everything that is read is checked. Start catch-up with the folder as STELE_DATA_DIR. It holds metadata
+    only: it changes neither the topic nor the data of nodes.
 
     Args:
         target: DIR, file:///DIR or s3://BUCKET/PREFIX.
-        into: The folder to make; it must not exist, or be empty.
-        endpoint: Server of S3's protocol, when it is not AWS.
+        into: The folder to create; it must be missing or empty.
+        endpoint: Server of the S3 protocol, if it is not AWS.
     """
     began_s = time.perf_counter()
-    restored = run_work(restore_into(_store(target, endpoint), into))
+    restored = run_work(restore_into(_store(target, endpoint), into), "restoring the backup")
     if json.as_json:
         print_value_as_json(restored)
         return
@@ -224,7 +228,7 @@ def _summary(done: BackedUp, flaws: tuple[str, ...]) -> dict[str, object]:
 
 
 def known_urls(typed: Path | None) -> tuple[str, ...]:
-    """Addresses of catch-up: of the stack that was typed, of the environment, of the usual stack.
+    """Return the addresses of catch-up: of the given stack, the environment, or the default stack.
 
     Raises UsageError.
     """
@@ -245,11 +249,14 @@ def _store(target: str, endpoint: str) -> BlobStore:
         raise UsageError(str(error)) from error
 
 
-def run_work(work: Coroutine[Any, Any, T]) -> T:
-    """Its result. What archives and stores raise becomes a CliError."""
+def run_work(work: Coroutine[Any, Any, T], what: str = "") -> T:
+    """Run work and return its result. Errors of archives and stores become a CliError.
+
+    ``what`` is shown as progress; empty: the work shows its own.
+    """
     if not structlog.is_configured():  # else it prints whatever a library of ours notes
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    with _as_cli_errors():
+    with _as_cli_errors(), ProgressLine().running(what) if what else nullcontext():
         return asyncio.run(work)
 
 

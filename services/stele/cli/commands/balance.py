@@ -1,22 +1,31 @@
-"""``stele balance status|plan|why|off|on|history``."""
+"""``stele balance status|plan|why|off|on|history``, and ``stele plan --file``."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
 
-from cyclopts import App
+import msgspec
+from cyclopts import App, Parameter, validators
+from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from stele.cli.balance_words import exit_of, print_plan
 from stele.cli.client import Client
-from stele.cli.commands.balance_history import history
-from stele.cli.commands.balance_switch import off, on
-from stele.cli.options import Json, Where
+from stele.cli.commands.table import require_table_name
+from stele.cli.errors import CliError, Exit, UsageError
+from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, Where, described, span_ms
 from stele.cli.output import (
     ago,
+    clock,
     console,
     counted,
+    duration,
     joined,
     percent,
     print_value_as_json,
@@ -24,10 +33,16 @@ from stele.cli.output import (
     styled,
 )
 from stele.cli.output import table as table_of
-from stele.cli.reading import Reading, as_counted
+from stele.cli.reading import EPOCHS_IN_ANSWER, Reading, as_counted, read_epochs
 from stele.cli.switch_words import switch_text
-from stele.domain.requests.facts import Request
-from stele.domain.ring.shards import place_text
+from stele.domain.balance.planned import OfflinePlan
+from stele.domain.commands import SwitchBalancingOff, SwitchBalancingOn
+from stele.domain.json_documents import JsonDocumentError
+from stele.domain.names import BALANCER
+from stele.domain.requests.ids import is_id, time_ms
+from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import place_text
+from stele.domain.schema.model import Balancing, Off
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
@@ -35,22 +50,22 @@ from stele.runtime.answers.tablet_balancer import (
     PlannedTabletMove,
     TabletWhy,
 )
-from stele.words.requests import what
+from stele.runtime.request_ids import new_request_id
+from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.words.facts import EpochRow
+from stele.words.names import what
 
 SERVICE = "tablet-balancer"
 MOST_MOVES = 20
-"""So many are shown of those that are under way: each node gives and gets two at a time."""
-app = App(name="balance", help="How tablets are spread over the nodes, and what moves.")
-app.command(off)
-app.command(on)
-app.command(history)
+"""Limit of the moves shown. Each node gives and receives two at a time."""
+app = App(name="balance", help="Show and control the tablet balancer.")
 
 
 @app.command
-def plan(json: Json = Json(), where: Where = Where()) -> int:  # noqa: B008
-    """All moves that are left until everything is even, each with its reason, and how even it is then.
+def plan(json: Json = Json(), where: Where = Where()) -> int:
+    """List all moves that would make the cluster even, with reasons, and do nothing.
 
-    What really moves is planned anew at each step. Nothing is done.
+    The balancer plans again before each move, so the real moves may differ.
     """
     with where.client() as client:
         found = client.get(SERVICE, "/v1/balance/plan", BalancePlan)
@@ -66,16 +81,16 @@ def plan(json: Json = Json(), where: Where = Where()) -> int:  # noqa: B008
 def why(
     table: str,
     tablet: int,
+    /,
     *,
-    json: Json = Json(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    json: Json = Json(),
+    where: Where = Where(),
 ) -> None:
-    """Why a tablet is where it is: for each of its replicas and each other node, what speaks for a move, or
-    forbids it.
+    """Explain the place of a tablet: the arguments for and against a move, by replica and node.
 
     Args:
         table: KEYSPACE.TABLE.
-        tablet: Its number.
+        tablet: Number of the tablet.
     """
     with where.client() as client:
         found = client.get(SERVICE, "/v1/balance/why", TabletWhy, table=table, tablet=tablet)
@@ -93,12 +108,12 @@ def why(
 
 
 @app.command
-def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
-    """Whether every node has its share of every table; what moves and why, what is next, and what cannot.
+def status(json: Json = Json(), where: Where = Where()) -> None:
+    """Show whether each node has its share of each table, and which tablets move and why.
 
-    It is done when it says `balanced`. Shares are within the racks: no rack gets more replicas of a tablet than
-    its fullest one has, so nodes of a small rack may have more than others. A replica that moves counts on both
-    of its nodes once the new one is written.
+    The balancer has finished when the first line says `balanced`. Shares count within racks: no rack gets more
+    replicas of a tablet than its fullest one has, so nodes of a small rack may have more than others. A replica
+    that moves counts on both nodes once the new one is written.
     """
     with where.client() as client:
         found = client.get(SERVICE, "/v1/balance", BalanceAnswer)
@@ -127,8 +142,10 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the log says beside the balancer: moves, requests whose nodes give all away, and tables that
-    get another number of tablets; and repairs and restores, those of whole tables first.
+    """Unfinished requests in the log, beside the balancer's answer.
+
+    They are moves, requests whose nodes give away all tablets, resizes, and repairs and restores,
+    those of whole tables first.
     """
 
     moves: list[Request]
@@ -138,7 +155,7 @@ class Around:
     names: Mapping[str, str]
 
     def moved(self) -> set[tuple[str, str, str]]:
-        """Tablet, from and to of each move, as they are shown."""
+        """Return tablet, source and destination of each move, as shown."""
         return {self.columns(request) for request in self.moves}
 
     def columns(self, request: Request) -> tuple[str, str, str]:
@@ -147,7 +164,7 @@ class Around:
 
 
 def look(client: Client) -> Around:
-    """Raises CliError."""
+    """Read the unfinished requests. Raises CliError."""
     reading = Reading(client)
     unfinished = reading.requests(unfinished="true")
     moves = [request for request in unfinished if request.moves_replica]
@@ -181,7 +198,7 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
     if found.down:
         yield f"not heard: {joined(found.down)}"
     if found.avoided:
-        yield f"moves have failed to {joined(found.avoided)}: nothing goes there for a while"
+        yield f"moves to or from {joined(found.avoided)} have failed: nothing goes there for a while"
     if found.full:
         yield f"no room left on {joined(found.full)}: nothing goes there"
     yield f"by {found.balanced_by}{' and rate' if found.rate_weight else ''}: {found.why}"
@@ -225,3 +242,316 @@ def _moved(move: PlannedTabletMove) -> tuple[str, str, str]:
     within = move.from_node == move.to_node
     to = place_text(move.to_node, move.to_shard, within=within)
     return f"{move.table} {move.tablet}", move.from_node, to
+
+
+@described("balance-off")
+@app.command
+def off(
+    name: str = "",
+    /,
+    *,
+    lasting: Annotated[str, Parameter(name="--for")] = "",
+    abort_after: Annotated[
+        str,
+        Parameter(
+            name="--abort-after",
+            help="Cancel what has begun and is not done after this time, where that is still possible.",
+        ),
+    ] = "",
+    change: Change = Change(),
+    where: Where = Where(),
+) -> None:
+    """Once the command returns, nothing that the balancer asked for begins any more. You may still move,
+    split and merge tablets yourself.
+    """
+    request_id = _request_id(change)
+    asked_ms = time_ms(request_id)  # so that it is the same command when it is sent again
+    command = SwitchBalancingOff(
+        name=name,
+        until_ms=asked_ms + span_ms(lasting, "--for") if lasting else 0,
+        abort_at_ms=asked_ms + span_ms(abort_after, "--abort-after") if abort_after else 0,
+    )
+    envelope = msgspec.structs.replace(change.envelope(command), request_id=request_id)
+    out = console()
+    with where.client() as client:
+        out.print(f"request {request_id}", soft_wrap=True)
+        epoch = change.submit(client, envelope).epoch
+        until = f", until {clock(command.until_ms)}" if command.until_ms else ""
+        out.print(f"{_words(name)} off since epoch {epoch}{until}", soft_wrap=True)
+        going = _still_moving(client, name)
+    if not going:
+        return
+    end = f"nothing cancels {'it' if len(going) == 1 else 'them'}"
+    if command.abort_at_ms:
+        patience_s = (command.abort_at_ms - asked_ms) / 1000
+        end = f"what is not done after {duration(patience_s)} is cancelled"
+    one = "move or resize of the balancer's goes on"
+    many = "moves and resizes of the balancer's go on"
+    out.print(
+        f"{counted(len(going), one, many)}; {end}",
+        soft_wrap=True,
+    )
+
+
+@described("balance-on")
+@app.command
+def on(
+    name: str = "",
+    /,
+    *,
+    change: Change = Change(),
+    where: Where = Where(),
+) -> None:
+    envelope = change.envelope(SwitchBalancingOn(name))
+    out = console()
+    with where.client() as client:
+        out.print(f"request {envelope.request_id}", soft_wrap=True)
+        epoch = change.submit(client, envelope).epoch
+        out.print(f"{_words(name)} on since epoch {epoch}", soft_wrap=True)
+        for line in _still_off(client, name):
+            out.print(f"still: {line}", soft_wrap=True, markup=False)
+
+
+def _request_id(change: Change) -> str:
+    """Return the request id, given or new. Raises UsageError."""
+    if change.request_id and not is_id(change.request_id):
+        raise UsageError(f"'{change.request_id}' is no request id.", "`stele id` makes one.")
+    return change.request_id or new_request_id()
+
+
+def _words(name: str) -> str:
+    return Off(name, Balancing()).words().removesuffix(" off")
+
+
+def _still_moving(client: Client, name: str) -> list[Request]:
+    """Return the balancer's unfinished requests there."""
+    reading = Reading(client)
+    own = [r for r in reading.requests(unfinished="true") if r.actor == BALANCER and r.table_id]
+    names, of = reading.names(own), reading.map_owner(name) if own else name
+    return [r for r in own if _is_in(names.get(r.table_id, ""), of)]
+
+
+def _still_off(client: Client, name: str) -> list[str]:
+    """Return what is still switched off, outside and inside the scope that was switched on."""
+    reading = Reading(client)
+    keyspaces = {keyspace.keyspace_id: keyspace for keyspace in reading.keyspaces()}
+    switches = {"": reading.balancing}
+    switches |= {keyspace.name: keyspace.balancing for keyspace in keyspaces.values()}
+    for table in reading.tables():
+        switches[f"{keyspaces[table.keyspace_id].name}.{table.name}"] = table.balancing
+    return [
+        switch_text(other, balancing)
+        for other, balancing in sorted(switches.items())
+        if balancing.off_since and (_is_in(other, name) or _is_in(name, other))
+    ]
+
+
+def _is_in(name: str, scope: str) -> bool:
+    return not scope or name == scope or name.startswith(f"{scope}.")
+
+
+ANYBODY: Final = "anybody"
+DEFAULT_LIMIT: Final = 20
+MOST: Final = 10_000
+"""Limit of the decisions shown at once; each takes a kilobyte."""
+MOST_EPOCHS: Final = 100_000
+"""Limit of one search, which takes up to half a minute. The output states where to continue."""
+FIRST_PAGE: Final = 100
+GONE: Final = frozenset({"epoch_not_found", "epoch_truncated", "epoch_deleted"})
+
+
+@app.command
+def history(
+    table: str = "",
+    tablet: Annotated[int | None, Parameter(validator=FROM_ZERO)] = None,
+    /,
+    *,
+    by: str = BALANCER,
+    since: str = "",
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
+    limit: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST))] = DEFAULT_LIMIT,
+    form: Format = Format(),
+    where: Where = Where(),
+) -> None:
+    """List the requests of the balancer with reason and outcome, the newest last.
+
+    They are moves, splits, merges, repairs, cancels and refusals. --by anybody adds the requests of users
+    about tablets. They are read from the log, which keeps them longer than `stele requests`. A tablet's number
+    is that of the time of the request.
+
+    Args:
+        table: Only requests about KEYSPACE.TABLE.
+        tablet: Only moves of this tablet.
+        by: Who asked: the balancer, a user's name, or anybody.
+        since: An epoch, or a span until now, such as 90s, 30m or 2h.
+        epoch: End at this epoch instead of the newest.
+        limit: Most requests that are shown.
+    """
+    if table:
+        require_table_name(table)
+    first, since_ms = _since(since)
+    with where.client() as client:
+        reading = Reading(client, epoch)
+        wanted = Wanted("" if by == ANYBODY else by, reading.map_owner(table), tablet)
+        past = Past(wanted, reading.all_names())
+        found, back_to = _look_back(client, past, reading.epoch, limit, first, since_ms)
+    if form.is_document:
+        form.print_document({"epoch": reading.epoch, "looked_back_to": back_to, "decisions": found})
+        return
+    _show(found, reading.epoch, back_to, wanted, form)
+    if reading.epoch - back_to + 1 >= MOST_EPOCHS and len(found) < limit:
+        form.note(f"{MOST_EPOCHS} epochs were searched: --epoch {max(1, back_to - 1)} continues.")
+
+
+def _since(text: str) -> tuple[int, int]:
+    """Parse --since.
+
+    Return the first epoch and the first time (ms since 1970). Raises UsageError.
+    """
+    if not text:
+        return 1, 0
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return max(1, int(text)), 0
+    try:
+        return 1, time.time_ns() // 1_000_000 - span_ms(text, "--since")
+    except UsageError as error:
+        raise UsageError(
+            f"--since '{text}' is neither an epoch nor a span of time.",
+            "For example --since 1200 or --since 2h.",
+        ) from error
+
+
+def _look_back(
+    client: Client, past: Past, newest: int, limit: int, first: int, since_ms: int
+) -> tuple[list[Decision], int]:
+    """Return decisions up to an epoch, the newest first, and the oldest epoch searched."""
+    found = list[Decision]()
+    before, size, least = newest + 1, FIRST_PAGE, max(first, newest + 1 - MOST_EPOCHS)
+    while before > least:
+        begin = max(least, before - size)
+        try:
+            rows = read_epochs(client, begin, before - begin, list[EpochRow], FACTS)
+        except CliError as error:
+            if error.code not in GONE:
+                raise
+            return found, before  # the log is kept no further back
+        for row in reversed(rows):
+            if row.at_ms < since_ms:
+                return found, row.epoch + 1
+            for decision in past.add(row):
+                found.append(decision)
+                if len(found) == limit:
+                    return found, row.epoch
+        before, size = begin, EPOCHS_IN_ANSWER
+    return found, before
+
+
+def _show(found: list[Decision], epoch: int, back_to: int, wanted: Wanted, form: Format) -> None:
+    who = [] if wanted.by == BALANCER else ["by"]
+    columns = ("at", "epoch", "what", *who, "because", "outcome", "took")
+    title = f"decisions from epoch {back_to} to {epoch}"
+    shown = table_of(title, *columns, right=("epoch", "took"))
+    for each in reversed(found):
+        outcome = styled(each.outcome)
+        if each.detail:
+            outcome.append(f": {each.detail}", style="default")
+        took = "" if each.took_s is None else duration(each.took_s)
+        by = [each.by] if who else []
+        shown.add_row(
+            clock(each.at_ms), str(each.epoch), each.what, *by, each.reason, outcome, took
+        )
+    form.print_table(shown)
+    if not found:
+        form.note("nothing was asked for")
+
+
+SHOWN: Final = 20
+"""Limit of the moves in the readable table. JSON has all moves."""
+
+
+def print_plan(plan: OfflinePlan) -> None:
+    """Print the first moves, what cannot be moved, and the balance before and after."""
+    out = console()
+    for part in _parts(plan):
+        out.print(part, soft_wrap=isinstance(part, Text))
+
+
+def exit_of(plan: OfflinePlan) -> Exit:
+    """Return FAILED when the plan does not come to rest or something cannot be moved."""
+    return Exit.OK if plan.converged and not plan.unmovable else Exit.FAILED
+
+
+def _parts(plan: OfflinePlan) -> Iterator[RenderableType]:
+    kinds = Counter(move.kind for move in plan.moves)
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    yield Text(f"moves: {counts or 'none'}; nothing is done", style="bold")
+    if plan.moves:
+        yield _moves(plan)
+    if len(plan.moves) > SHOWN:
+        yield Text(f"and {len(plan.moves) - SHOWN} more: --json has them all", style="dim")
+    for one in plan.unmovable:
+        what = f"{one.keyspace}.{one.table} tablet {one.tablet} cannot leave {one.node}"
+        yield Text(f"{what}: {one.reason}", style="red")
+    yield _planned_nodes(plan)
+    yield Text(
+        f"to move between nodes: {size(plan.moved_bytes)}, at least"
+        f" {size(plan.lower_bound_bytes)} for such evenness; within nodes:"
+        f" {size(plan.moved_within_nodes_bytes)}"
+    )
+    if not plan.converged:
+        yield Text("it does not come to rest: please report this file", style="red")
+
+
+def _moves(plan: OfflinePlan) -> Table:
+    shown = table_of("moves", "tablet", "from", "to", "kind", "because")
+    for move in plan.moves[:SHOWN]:
+        shown.add_row(
+            f"{move.keyspace}.{move.table} {move.tablet}",
+            f"{move.source[0]}/{move.source[1]}",
+            f"{move.target[0]}/{move.target[1]}",
+            move.kind,
+            move.reason,
+        )
+    return shown
+
+
+def _planned_nodes(plan: OfflinePlan) -> Table:
+    by_rate = any(node.rate for node in plan.before.nodes)
+    rates = ("operations/s", "will serve") if by_rate else ()
+    numbers = ("replicas", "after", "of its share", "will be", *rates)
+    shown = table_of("nodes", "node", *numbers, right=numbers)
+    for pair in zip(plan.before.nodes, plan.after.nodes, strict=True):
+        before, after = pair
+        cells = [str(before.replicas), str(after.replicas), *(_share(n.of_share) for n in pair)]
+        cells += [f"{node.rate:,.0f}" for node in pair] if by_rate else []
+        shown.add_row(before.id, *cells)
+    return shown
+
+
+def _share(of_share: float | None) -> str:
+    return "" if of_share is None else f"{of_share:.1%}"
+
+
+def show_balance(file: Path, *, as_json: bool) -> int:
+    """Print the plan. Return 1 when it does not come to rest or something cannot be moved.
+
+    Raises UsageError for a file that cannot be read or makes no sense.
+    """
+    from stele.domain.balance.checks import read_cluster  # noqa: PLC0415  (numpy takes a moment)
+    from stele.domain.balance.offline import plan_offline  # noqa: PLC0415
+
+    try:
+        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}.") from None
+    try:
+        plan = plan_offline(read_cluster(raw))
+    except JsonDocumentError as error:
+        raise UsageError(
+            f"{file}: {error}.", "docs/guides/plan_tablets_offline.md says what it holds."
+        ) from None
+    if as_json:
+        print_value_as_json(plan)
+    else:
+        print_plan(plan)
+    return exit_of(plan)

@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
+from stele.cli.client import ask, replicas_of
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
-from stele.cli.optional import ask
-from stele.cli.options import Change, Force, Read, Where
+from stele.cli.options import Change, Force, Json, Read, Where
 from stele.cli.output import (
     ago,
     clock,
@@ -24,11 +24,11 @@ from stele.cli.output import (
     styled,
     table,
 )
-from stele.cli.replicas import replicas_of
-from stele.domain.archive.heads import ReplicaSummary
+from stele.domain.archive.model import ReplicaSummary
 from stele.domain.commands import Cancel, ForgetReplica, ReconfigureCatchUp
 from stele.domain.names import ReplicaState
-from stele.runtime.answers.coordinator import Progress, ReplicaProgress, WaitKind
+from stele.domain.topology.waits import WaitKind
+from stele.runtime.answers.coordinator import Progress, ReplicaProgress
 from stele.runtime.answers.metadata_log import CatchUpAnswer
 
 app = App(
@@ -39,17 +39,17 @@ EITHER_WAY = "Say who is to be a member, such as 3 or dc1=2,dc2=1, or --cancel."
 
 
 @app.command
-def show(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """The replicas: who is a member, who is alive, what each has, and how far the log is truncated.
+def show(read: Read = Read(), json: Json = Json(), where: Where = Where()) -> None:
+    """List the catch-up replicas: members, liveness, their epochs, and where the log is truncated.
 
-    The log is truncated only behind snapshots that a majority of the members has announced, each the same.
+    The log is truncated only behind snapshots that a majority of the members has announced alike.
     """
     with where.client() as client:
         found = read.of(client).catch_up()
         progress = ask(client, "coordinator", "/v1/progress", Progress)
         replicas = replicas_of(client)
     troubles = {url: each.trouble for url, each in replicas.items() if each.trouble}
-    if read.as_json:
+    if json.as_json:
         heard = {} if progress is None else progress.replicas
         print_value_as_json({"catch_up": found, "replicas": heard, "troubles": troubles})
         return
@@ -68,7 +68,7 @@ def show(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
 
 
 def _fields(found: CatchUpAnswer) -> Iterator[tuple[str, str]]:
-    """What holds for all of them."""
+    """Yield the fields about all replicas."""
     members = [r for r in found.replicas if r.state is ReplicaState.MEMBER]
     yield "members", f"{len(members)}; archive_replication is {found.archive_replication}"
     if found.agreed:
@@ -125,7 +125,10 @@ def _replicas(found: CatchUpAnswer, heard: dict[str, ReplicaProgress]) -> object
 
 
 def _liveness(found: CatchUpAnswer, heard: ReplicaProgress | None) -> tuple[Text, str]:
-    """When it was heard, and how many epochs it was behind; nobody knows without a coordinator."""
+    """Return the time since the last message and the lag in epochs.
+
+    Without a coordinator both are unknown.
+    """
     if heard is None:
         return styled("unknown"), ""
     if heard.silent_for_s is None:
@@ -137,7 +140,7 @@ def _liveness(found: CatchUpAnswer, heard: ReplicaProgress | None) -> tuple[Text
 
 
 def _epochs(replica: ReplicaSummary) -> str:
-    """Those that it has announced to have."""
+    """Return the epochs that the replica has announced."""
     if not replica.snapshots:
         return "none announced"
     newest = replica.snapshots[-1]
@@ -147,25 +150,28 @@ def _epochs(replica: ReplicaSummary) -> str:
 @app.command
 def reconfigure(
     *replication: str,
+    retire: Annotated[tuple[str, ...], Parameter(name="--retire", negative="")] = (),
     cancel: Annotated[bool, Parameter(name="--cancel", negative="")] = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
-    """Change who the members are: one joins at a time, and then one goes at a time.
+    """Change the members among the catch-up replicas, one at a time.
 
-    Those who are alive come first, spread over dcs and racks; members stay before others come. A request waits
-    while another is under way. From now on dead members are replaced so that there are as many.
+    Live replicas are preferred, spread over datacentres and racks. Members stay before others join. A request
+    waits while another one runs. From then on, dead members are replaced so that the number stays.
 
     Args:
-        replication: How many, such as 3, or of each dc, such as dc1=2 dc2=1; nothing: as the setting
-            archive_replication says, as far as there are replicas.
-        cancel: Cancel the one that is under way; who has become a member stays one.
+        replication: Number of members, as 3, or by datacentre, as dc1=2 dc2=1. Default: the setting
+            archive_replication, limited by the number of replicas.
+        retire: A member to replace by another replica; may be repeated. It stays a candidate: stop it and run
+            `stele catch-up forget`, or it may be chosen again.
+        cancel: Cancel the running change. Replicas that became members stay members.
     """
-    if cancel and replication:
+    if cancel and (replication or retire):
         raise UsageError("A change is either asked for or cancelled.", EITHER_WAY)
     with where.client() as client:
         if not cancel:
-            asked = ReconfigureCatchUp(replication=",".join(replication))
+            asked = ReconfigureCatchUp(replication=",".join(replication), retired=retire)
             return submit_and_follow(client, change, asked)
         requests = Read().of(client).requests(unfinished="true")
         under_way = [request for request in requests if request.reconfigures]
@@ -183,16 +189,16 @@ def reconfigure(
 def forget(
     *replica_ids: str,
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> None:
-    """Forget replicas that never come back. One that runs announces itself again.
+    """Forget replicas that never come back. A replica that still runs announces itself again.
 
-    A member goes so only where the others have all that was deleted from the log.
+    A member is forgotten only if the others have everything that was deleted from the log.
 
     Args:
-        replica_ids: As `stele catch-up show` lists them.
-        force: A member that the others need too: what only it has is given up.
+        replica_ids: Ids from `stele catch-up show`.
+        force: Forget a member even if its epochs or snapshots are then lost.
     """
     with where.client() as client:
         for replica_id in replica_ids:

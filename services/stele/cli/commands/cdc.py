@@ -8,26 +8,26 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import Change, Force, Read, Where
-from stele.cli.output import clock, console, id_table, print_id_table, print_value_as_json, table
-from stele.domain.cdc.heads import GenerationSummary
+from stele.cli.options import Change, Force, Format, Read, Where
+from stele.cli.output import clock, id_table, table
+from stele.domain.cdc.model import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
 
 PAGE = 1000
 
-app = App(name="cdc", help="CDC generations and their streams.")
+app = App(name="cdc", help="List CDC generations and streams.")
 
 
 @app.command
-def generations(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """CDC generations in the order in which they were written, and from when each holds."""
+def generations(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+    """List CDC generations in the order of their creation, and the time from which each is used."""
     with where.client() as client:
         reading = read.of(client)
         pages = reading.pages("/v1/cdc/generations", CdcGenerationsPage)
         found = [generation for page in pages for generation in page.cdc_generations]
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {"epoch": reading.epoch, "state_id": reading.state_id, "cdc_generations": found}
         )
         return
@@ -38,7 +38,7 @@ def generations(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
         epochs = (f"epoch {at}" if at else "" for at in (each.epoch, each.committed_epoch))
         since = clock(each.since_ms)
         shown.add_row(each.generation_id, *epochs, since, str(each.streams), _state(each))
-    print_id_table(shown)
+    form.print_table(shown)
 
 
 @app.command
@@ -48,14 +48,15 @@ def streams(
     *,
     token: Annotated[int | None, Parameter(name="--token", allow_leading_hyphen=True)] = None,
     limit: Annotated[int, Parameter(name="--limit")] = 64,
-    read: Read = Read(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    read: Read = Read(),
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
-    """The streams of a CDC generation: one for each range of the ring that it was made for.
+    """List the streams of a CDC generation: one for each range of its ring.
 
     Args:
-        generation: Its id; without it the newest that is committed.
-        token: Only the stream of the range that holds this token.
+        generation: Id of the generation; default: the newest committed one.
+        token: Only the stream of the range with this token.
         limit: Most streams that are shown; 0 shows all.
     """
     with where.client() as client:
@@ -71,8 +72,8 @@ def streams(
         rest = (row for page in pages for row in page.streams)
         missing = max(0, limit - len(first.streams)) if limit else None
         found = [*first.streams, *islice(rest, missing)]
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -82,27 +83,27 @@ def streams(
         )
         return
     title = f"streams of generation {first.generation.generation_id} at epoch {reading.epoch}"
-    console().print(title, soft_wrap=True)
+    form.note(title)
     shown = table("", "end (inclusive)", "stream", right=("end (inclusive)",))
     for row in found:
         shown.add_row(str(row.end), row.stream_id)
-    console().print(shown)
+    form.print_table(shown)
     if token is None and len(found) < first.generation.streams:
         more = first.generation.streams - len(found)
-        console().print(f"{more} more streams: --limit 0 shows all.", soft_wrap=True)
+        form.note(f"{more} more streams: --limit 0 shows all.")
 
 
 @app.command(name="new-generation")
 def new_generation(
     *,
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
-    """Make a CDC generation that fits the ring, if the present one does not (check and repair).
+    """Create a CDC generation that fits the ring, if the present one does not.
 
     Args:
-        force: Make one in any case.
+        force: Create one in any case.
     """
     with where.client() as client:
         return submit_and_follow(client, change, NewCdcGeneration(force=force))

@@ -14,16 +14,17 @@ Shell = Literal["bash", "zsh", "fish"]
 
 def completion(
     shell: Shell | None = None,
+    /,
     *,
     show: Annotated[bool, Parameter(name="--print", negative="")] = False,
 ) -> None:
-    """Have Tab complete commands and options from the next shell on.
+    """Install Tab completion of commands and options for the next shell.
 
-    It writes a file of your shell's own kind, and a line into its start file that reads it.
+    It writes a completion file, and a line that reads it into the start file of the shell.
 
     Args:
-        shell: bash, zsh or fish; without it, the shell that this runs in.
-        show: Print what would be written, and write nothing.
+        shell: bash, zsh or fish; default: the shell that runs this command.
+        show: Print the file and the line, and write nothing.
     """
     from stele.cli.main import build_app  # noqa: PLC0415  (it has this command in its table)
 

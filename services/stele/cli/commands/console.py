@@ -15,14 +15,14 @@ from stele.cli.places import find_places, told_by_shell
 def console(
     *,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> None:
-    """Print the address of the page that shows the cluster, live and at any epoch of its past.
+    """Print the address of the web console, which shows the cluster live and at past epochs.
 
-    The stack in --dir, else STELE_CONSOLE_URLS, else that in STELE_DIR or .stele says where it is.
+    The address is that of --dir, else STELE_CONSOLE_URLS, else that of the stack in STELE_DIR or .stele.
 
     Args:
-        open_: Open it in the browser too.
+        open_: Also open it in the browser.
     """
     url = find_places((), where.directory, told_by_shell(where.typed)).of("console")[0]
     output().print(url, soft_wrap=True, highlight=False)

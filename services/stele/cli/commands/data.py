@@ -1,4 +1,4 @@
-"""``stele put`` and ``stele get``: data, through any node that answers."""
+"""``stele put``, ``get`` and ``delete``: data, through any node that answers."""
 
 from __future__ import annotations
 
@@ -32,49 +32,79 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def put(
-    keyspace: str,
+    table: str,
     key: str,
-    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    value: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
+    file: Annotated[str, Parameter(name="--file", allow_leading_hyphen=True)] = "",
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
-    where: Where = Where(),  # noqa: B008
+    where: Where = Where(),
 ) -> None:
     """Write a value.
 
     Args:
-        keyspace: KEYSPACE.TABLE, or a keyspace without tablets.
-        key: Its key.
-        file: The file that holds the value; - reads standard input.
-        consistency: How many replicas must have it before it counts.
+        table: KEYSPACE.TABLE, or a keyspace without tablets.
+        key: The key.
+        value: The value; - reads standard input.
+        file: A file with the value; - reads standard input.
+        consistency: Replicas that must acknowledge the write.
     """
-    value = _read(file)
+    if (value is None) == (not file):
+        raise UsageError(
+            "put needs either a value or a file.",
+            "stele put KEYSPACE.TABLE KEY VALUE, - for standard input, or --file FILE.",
+        )
+    content = value.encode() if value not in (None, "-") else _read(file or "-")
     with where.client() as client:
-        answer = through_any_node(client, "PUT", keyspace, key, consistency, value)
-    written = decode(answer.content, Written)
+        answer = through_any_node(client, "PUT", table, key, consistency, content)
+    _tell(f"{size(len(content))} written", decode(answer.content, Written))
+
+
+def delete(
+    table: str,
+    key: str,
+    /,
+    *,
+    consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
+    where: Where = Where(),
+) -> None:
+    """Delete a value. It is no error if there is none.
+
+    Args:
+        table: KEYSPACE.TABLE, or a keyspace without tablets.
+        key: The key.
+        consistency: Replicas that must acknowledge the delete.
+    """
+    with where.client() as client:
+        answer = through_any_node(client, "DELETE", table, key, consistency, None)
+    _tell("deleted", decode(answer.content, Written))
+
+
+def _tell(done: str, written: Written) -> None:
     error_console().print(
-        f"{size(len(value))} written at {written.timestamp}: version {written.version}, "
+        f"{done} at {written.timestamp}: version {written.version}, "
         f"epoch {written.epoch}, acknowledged by {joined(written.acks)}"
     )
 
 
 def get(
-    keyspace: str,
+    table: str,
     key: str,
     /,
     *,
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
-    where: Where = Where(),  # noqa: B008
+    where: Where = Where(),
 ) -> None:
-    """Read a value to standard output.
+    """Print a value to standard output, byte for byte.
 
     Args:
-        keyspace: KEYSPACE.TABLE, or a keyspace without tablets.
-        key: Its key.
-        consistency: How many replicas must have answered.
+        table: KEYSPACE.TABLE, or a keyspace without tablets.
+        key: The key.
+        consistency: Replicas that must answer.
     """
     with where.client() as client:
-        answer = through_any_node(client, "GET", keyspace, key, consistency, None)
+        answer = through_any_node(client, "GET", table, key, consistency, None)
     sys.stdout.buffer.write(answer.content)
     sys.stdout.buffer.flush()
 
@@ -87,13 +117,13 @@ def through_any_node(
     consistency: Consistency,
     value: bytes | None,
 ) -> httpx.Response:
-    """The first answer of a member; members that do not answer are passed over.
+    """Return the first answer of a member. Members that do not answer are skipped.
 
-    Raises CliError: what a member said, if one did, before that another could not be reached, and that the
-    outcome is unknown before that a later one refused.
+    Raises CliError. A refusal by a member takes precedence over another member's connection error.
+    An unknown outcome takes precedence over a later refusal.
     """
     nodes = Reading(client, level="local").nodes()
-    addresses = [node.address for node in nodes if node.state in OWNS_TOKENS]
+    addresses = [node.address for node in nodes if node.address and node.state in OWNS_TOKENS]
     path = data_path(keyspace, key)
     refused: CliError | None = None
     away = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
@@ -110,18 +140,19 @@ def through_any_node(
             return answer
         if answer.status_code == httpx.codes.NOT_FOUND and not _is_about_a_key(answer):
             raise RefusedError(
-                f"The store at {address} takes no `stele put` and no `stele get`: 404 for {path}.",
+                f"The store at {address} takes no `stele put`, `get` or `delete`: 404 for {path}.",
                 "They speak to the store for trials: ask a store of your own by its own clients.",
             )
         if not isinstance(refused, UnreachableError):
             refused = refusal_of(answer)
+        # Below 500 the request itself is refused, so no other member is asked.
         if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
             break
     raise refused or away
 
 
 def _is_about_a_key(answer: httpx.Response) -> bool:
-    """Whether a 404 comes from a store that knows such paths, and not the key: an unknown path is named."""
+    """Return True if a 404 is about the key. A store that lacks the path names the path instead."""
     try:
         return "path" not in msgspec.json.decode(answer.content, type=ErrorBody).details
     except msgspec.MsgspecError:
@@ -129,7 +160,7 @@ def _is_about_a_key(answer: httpx.Response) -> bool:
 
 
 def data_path(keyspace: str, key: str) -> str:
-    """The path of a value at a node."""
+    """Return the path of a value at a node."""
     return f"/v1/data/{quote(keyspace, safe='')}/{quote(key)}"
 
 

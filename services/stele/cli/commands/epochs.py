@@ -1,10 +1,12 @@
-"""``stele epochs``, ``stele epoch show N``, ``stele diff N M``: the history."""
+"""``stele epochs``, ``epoch show``, ``diff`` and ``watch``: the history."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -14,22 +16,19 @@ from rich.text import Text
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import CliError, UsageError
-from stele.cli.history_names import HistoryWords, names_at
-from stele.cli.history_search import slices
-from stele.cli.moments import moment_ms
-from stele.cli.options import FROM_ONE, Json, Where
+from stele.cli.history import Gone, HistoryWords, ShortIds, epochs_from, names_at, slices
+from stele.cli.options import FROM_ONE, Format, Json, Where, moment_ms
 from stele.cli.output import (
     clock,
     console,
     error_console,
     print_json,
-    print_value_as_json,
     table,
 )
 from stele.cli.reading import Reading, read_epochs
-from stele.cli.short_ids import ShortIds
 from stele.words.facts import EpochRow, fact_lines
 from stele.words.state_diff import diff_lines
+from stele.words.units import visible
 
 app = App(name="epoch", help="One epoch of the log.")
 
@@ -58,7 +57,7 @@ class Only:
     """Only commands that were refused."""
 
     def asked(self) -> dict[str, object]:
-        """As the metadata-log is asked; empty when everything is meant. Raises UsageError."""
+        """Return the query for the metadata-log; empty if it matches all. Raises UsageError."""
         now_ms = time.time_ns() // 1_000_000
         asked: dict[str, object] = {
             "actor": self.actor,
@@ -73,29 +72,29 @@ class Only:
 
 DEFAULT_LAST = 20
 TABLE_WIDTH = 130
-"""Columns of the terminal from which on the table's last column has room for an id."""
+"""Width of the terminal at which the table's last column has room for an id."""
 MIN_PAGE = 100
 MOST_HIDDEN = 10_000
-"""After so many barriers in a row the search for changes ends."""
+"""Consecutive barriers after which the search for changes ends."""
 
 
 def epochs(
     *,
     first: Annotated[int | None, Parameter(name="--from", validator=FROM_ONE)] = None,
-    last: Annotated[int, Parameter(name="--last", validator=FROM_ONE)] = DEFAULT_LAST,
+    last: Annotated[int, Parameter(name=("--limit", "--last"), validator=FROM_ONE)] = DEFAULT_LAST,
     epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
     barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
     only: Only = Only(),
-    json: Json = Json(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
-    """The log: what changed at which epoch, who asked and why.
+    """List the newest epochs of the log: what changed, who asked and why.
 
     Args:
-        first: The first epoch that is shown.
-        last: How many are shown; from the end, unless --from says where to begin.
-        epoch: End at this epoch instead of the newest.
-        barriers: Show those too that changed nothing: the barriers of reads.
+        first: Begin with this epoch.
+        last: Most epochs that are shown: the newest ones, or with --from the first ones.
+        epoch: End with this epoch instead of the newest.
+        barriers: Also show epochs that changed nothing: the barriers of reads.
     """
     with where.client() as client:
         end = newest_epoch(client) if epoch is None else epoch
@@ -113,34 +112,40 @@ def epochs(
             rows, hidden = last_epochs(client, end, last, barriers)
         else:
             rows, hidden = first_epochs(client, first, end, last, barriers)
-        shown = [] if json.as_json else [msgspec.convert(raw, EpochRow) for raw in rows]
+        shown = [] if form.is_document else [msgspec.convert(raw, EpochRow) for raw in rows]
         words = HistoryWords(client, shown[0].epoch - 1).summaries(shown) if shown else []
-    if json.as_json:
-        print_value_as_json(rows)
+    if form.is_document:
+        form.print_document(rows)
         return
     out = console()
-    for part in _as_table(shown, words) if out.width >= TABLE_WIDTH else _as_lines(shown, words):
-        out.print(part, soft_wrap=isinstance(part, Text))
+    if form.shortens and out.width < TABLE_WIDTH:
+        for line in _as_lines(shown, words):
+            out.print(line, soft_wrap=True)
+    elif form.shortens:
+        out.print(_as_table(shown, words))
+    else:
+        form.print_table(_as_table(shown, words))
     if hidden:
-        out.print(
-            f"{hidden} barriers in between are hidden: --barriers shows them.", soft_wrap=True
-        )
+        form.note(f"{hidden} barriers in between are hidden: --barriers shows them.")
 
 
 DELETED: Final = "epoch_deleted"
 
 
-def _as_table(rows: list[EpochRow], words: list[str]) -> Iterator[Table]:
+def _as_table(rows: list[EpochRow], words: list[str]) -> Table:
     found = table("", "epoch", "at", "command", "by", "what became true", right=("epoch",))
     for column in found.columns[:3]:
         column.no_wrap = True
     for row, became in zip(rows, words, strict=True):
         found.add_row(str(row.epoch), clock(row.at_ms), row.command, by(row), became)
-    yield found
+    return found
 
 
 def _as_lines(rows: list[EpochRow], words: list[str]) -> Iterator[Text]:
-    """For a narrow terminal: in columns ids would be broken, and could not be copied."""
+    """Yield epochs as lines, for a narrow terminal.
+
+    Columns would break ids, which must be copied.
+    """
     for row, became in zip(rows, words, strict=True):
         head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command}"
         yield Text.assemble((head, "bold"), f"  by {by(row)}" if row.actor else "")
@@ -148,23 +153,31 @@ def _as_lines(rows: list[EpochRow], words: list[str]) -> Iterator[Text]:
 
 
 def by(row: EpochRow) -> str:
-    """Who asked, and why."""
+    """Return the actor and the reason."""
     return f"{row.actor}: {row.reason}" if row.reason else row.actor
 
 
+def line_of(row: EpochRow, words: HistoryWords) -> Text:
+    """Return an epoch on one line: time, command, actor and a summary of its facts."""
+    head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
+    (became,) = words.summaries([row])
+    return Text.assemble((head, "bold"), f"  {by(row):<12}  {became}")
+
+
 def newest_such(client: Client, asked: dict[str, object], count: int, end: int) -> list[Raw]:
-    """The last ``count`` epochs up to ``end`` that a search finds, in their order."""
+    """Return the last ``count`` epochs up to ``end`` that match, in order."""
     found = [raw for part in slices(client, asked, count, end + 1) for raw in part.epochs]
     return found[::-1]
 
 
 Raw = dict[str, Any]
-"""An epoch as it came, so that JSON shows all of it."""
+"""An epoch as received, so that JSON shows all of it."""
 
 
 def last_epochs(client: Client, end: int, count: int, barriers: bool) -> tuple[list[Raw], int]:
-    """The last ``count`` epochs up to ``end`` that are shown, and how many between them are not. That older
-    ones were deleted is told beside them.
+    """Return the last ``count`` shown epochs up to ``end``, and the number hidden between them.
+
+    A note about deleted older epochs is printed separately.
     """
     found: list[Raw] = []
     hidden, before = 0, end + 1
@@ -183,7 +196,7 @@ def last_epochs(client: Client, end: int, count: int, barriers: bool) -> tuple[l
 
 
 def _not_deleted(client: Client, before: int, limit: int) -> tuple[list[Raw], int]:
-    """A page of what is before an epoch, and how long it is: shorter where some of it was deleted."""
+    """Return a page of epochs before an epoch, and its length. Deleted epochs shorten it."""
     while True:
         try:
             return read_epochs(client, before - limit, limit, list[Raw]), limit
@@ -196,7 +209,9 @@ def _not_deleted(client: Client, before: int, limit: int) -> tuple[list[Raw], in
 def first_epochs(
     client: Client, first: int, end: int, count: int, barriers: bool
 ) -> tuple[list[Raw], int]:
-    """The first ``count`` epochs from ``first`` on that are shown, and how many between them are not."""
+    """Return the first ``count`` shown epochs from ``first`` on, and the number hidden between
+    them.
+    """
     found: list[Raw] = []
     hidden, following = 0, first
     while len(found) < count and following <= end and hidden < MOST_HIDDEN:
@@ -210,7 +225,7 @@ def first_epochs(
 
 
 def _take(found: list[Raw], page: Iterable[Raw], count: int, barriers: bool) -> int:
-    """Add the epochs that are shown, up to ``count`` in all; how many before that are not."""
+    """Add shown epochs, up to ``count`` in all. Return the number hidden before that."""
     hidden = 0
     for raw in page:
         if len(found) == count:
@@ -225,17 +240,20 @@ def _take(found: list[Raw], page: Iterable[Raw], count: int, barriers: bool) -> 
 @app.command
 def show(
     epoch: int,
-    json: Json = Json(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    /,
+    json: Json = Json(),
+    where: Where = Where(),
 ) -> None:
-    """One epoch with all of its facts."""
+    """Show one epoch with all of its facts."""
     with where.client() as client:
         raw = client.get_raw("metadata-log", f"/v1/epochs/{epoch}")
+        row = decode(raw, EpochRow)
         names = None if json.as_json else names_at(client, epoch - 1)
-    if json.as_json:
+        if names is not None:
+            Gone(client, names).look_for_options(row)
+    if names is None:
         print_json(raw)
         return
-    row = decode(raw, EpochRow)
     out = console()
     out.print(Text.assemble((f"epoch {row.epoch}", "bold"), f"  {row.command}"), soft_wrap=True)
     for name, value in (
@@ -256,10 +274,11 @@ def show(
 def diff(
     first: int,
     second: int,
-    json: Json = Json(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    /,
+    json: Json = Json(),
+    where: Where = Where(),
 ) -> None:
-    """What differs between the states at two epochs."""
+    """Compare the states at two epochs."""
     with where.client() as client:
         params = {"from": first, "to": second}
         raw = client.get_raw("metadata-log", "/v1/diff", **params)
@@ -278,5 +297,35 @@ def diff(
 
 
 def newest_epoch(client: Client) -> int:
-    """The newest committed epoch."""
+    """Return the newest committed epoch."""
     return Reading(client).topology().epoch
+
+
+def watch(
+    *,
+    first: Annotated[int | None, Parameter(name="--from", validator=FROM_ONE)] = None,
+    count: Annotated[int | None, Parameter(name="--count", validator=FROM_ONE)] = None,
+    barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
+    json: Json = Json(),
+    where: Where = Where(),
+) -> None:
+    """Print each new epoch, in order and without gaps. Restarts of the metadata-log are bridged.
+
+    Args:
+        first: Begin with this earlier epoch.
+        count: Exit after this number of epochs.
+        barriers: Also show epochs that changed nothing: the barriers of reads.
+    """
+    out = console()
+    with where.client() as client:
+        begin = newest_epoch(client) + 1 if first is None else first
+        words = HistoryWords(client, 0 if json.as_json else begin - 1)
+        found = epochs_from(client, begin, where.timeout_s)
+        rows = ((data, decode(data.encode(), EpochRow)) for data in found)
+        shown = ((data, row) for data, row in rows if barriers or not row.is_barrier())
+        for data, row in islice(shown, count):
+            if json.as_json:
+                sys.stdout.write(visible(data) + "\n")
+                sys.stdout.flush()
+            else:
+                out.print(line_of(row, words), soft_wrap=True)

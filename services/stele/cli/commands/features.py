@@ -1,12 +1,12 @@
-"""``stele features list|enable|forget``: what builds can do, and what is switched on."""
+"""``stele features list|enable|forget``: features of builds, and which are enabled."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import Change, Read, Where
-from stele.cli.output import console, print_value_as_json, table
+from stele.cli.options import Change, Format, Read, Where
+from stele.cli.output import console, table
 from stele.domain.commands import EnableFeatures, ForgetService
 from stele.domain.names import NodeState
 
@@ -14,15 +14,15 @@ app = App(name="features", help="Features: who supports which, and which are ena
 
 
 @app.command(name="list")
-def list_features(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """The features that are enabled, and what every member and service supports."""
+def list_features(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+    """List the enabled features, and the features that each member and service supports."""
     with where.client() as client:
         reading = read.of(client)
         enabled = reading.features()
         services = reading.services()
         members = [node for node in reading.nodes() if node.state is not NodeState.LEFT]
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -32,28 +32,28 @@ def list_features(read: Read = Read(), where: Where = Where()) -> None:  # noqa:
             }
         )
         return
-    console().print(f"enabled: {', '.join(enabled) or 'none'}", soft_wrap=True)
+    form.note(f"enabled: {', '.join(enabled) or 'none'}")
     shown = table(f"support at epoch {reading.epoch}", "process", "release", "supports")
     for service in services:
         supported = ", ".join(service.supported_features)
         shown.add_row(service.service_id, service.release_version, supported)
     for node in members:
         shown.add_row(node.node_id, node.release_version, ", ".join(node.supported_features))
-    console().print(shown)
+    form.print_table(shown)
 
 
 @app.command
 def enable(
     *names: str,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
-    """Enable features that every member and service supports, once every member has acknowledged that.
+    """Enable features that every member and service supports. This cannot be undone.
 
-    There is no way back to older builds.
+    The command waits until every member has acknowledged them. Older builds can then no longer join.
 
     Args:
-        names: The features.
+        names: Features from `stele features list`.
     """
     with where.client() as client:
         return submit_and_follow(client, change, EnableFeatures(names))
@@ -62,13 +62,13 @@ def enable(
 @app.command
 def forget(
     *service_ids: str,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> None:
-    """Wait no longer for services that never come back. One that runs announces itself again.
+    """Forget services that never come back. A service that still runs announces itself again.
 
     Args:
-        service_ids: As `stele features list` shows them, such as coordinator/c-1.
+        service_ids: Ids from `stele features list`, such as coordinator/c-1.
     """
     with where.client() as client:
         for service_id in service_ids:

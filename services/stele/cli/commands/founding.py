@@ -1,4 +1,4 @@
-"""``stele found``: the first epoch of an empty log, and with --from the state that it begins with."""
+"""``stele found``: the first epoch of an empty log; with --from also its initial state."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ FOUNDED = 1
 def found(
     *,
     from_: Annotated[Path | None, Parameter(name="--from")] = None,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> None:
-    """Make the cluster in an empty log; when it is there already, say so and change nothing.
+    """Create the cluster in an empty log. If the log has a cluster already, nothing changes.
 
-    It is refused where something tells of an older cluster of the same name, whose log may be lost.
+    It is refused where an older cluster of the same name existed, because its log may be lost.
 
-    With --from the cluster begins with a dump: nodes, keyspaces, tables, placements and settings are those of
-    the file, cluster and log have new ids. A dump is metadata and holds no rows. Each node's place waits for
-    the data folder with the host id that the dump has: started with STELE_ACCEPT_LOST_EPOCHS=<the old log's id>
-    it keeps its data. An empty folder takes a place only with STELE_CLAIM_HOST_ID=<that host id>, and then has
-    nothing of what was written: restore or rebuild it.
+    With --from the cluster begins with a dump: nodes, keyspaces, tables, placements and settings come from the
+    file; cluster and log get new ids. A dump holds no rows. Each node of the dump needs a data folder. The
+    folder of that host id keeps its data if it starts with STELE_ACCEPT_LOST_EPOCHS=<id of the old log>. An
+    empty folder takes the node's place with STELE_CLAIM_HOST_ID=<host id>; restore or rebuild its data then.
 
     Args:
         from_: A file of `stele state export` or `stele import read`.
@@ -54,8 +53,9 @@ def found(
 
 
 def _found_from(file: Path, change: Change, where: Where) -> None:
-    """The log is founded frozen, so that nobody comes before the state. Who is interrupted in between calls it
-    again.
+    """Found the log frozen, so that no command precedes the state, then load the dump.
+
+    After an interruption in between, the same command continues.
     """
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
 
@@ -67,6 +67,7 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
     dump, out = dumps.sound(file), console()
     with where.client() as client:
         if not _waits(client):
+            # A call after an interruption skips this: the log is founded, only the dump is missing.
             envelope = change.envelope(FoundCluster(begin_frozen=True))
             out.print(f"request {envelope.request_id}", soft_wrap=True)
             change.submit(client, envelope)
@@ -98,7 +99,7 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
 
 
 def _waits(client: Client) -> bool:
-    """The log was founded for a dump that has not come yet."""
+    """Return True if the log was founded for a dump that is not loaded yet."""
     try:
         found = Reading(client).topology()
     except RefusedError:
@@ -108,7 +109,7 @@ def _waits(client: Client) -> bool:
 
 
 def _load(dump: Dump) -> LoadState:
-    from stele.domain.overrides.content import packed_state  # noqa: PLC0415
+    from stele.domain.overrides.domain import packed_state  # noqa: PLC0415
     from stele.domain.snapshot import image_to_facts  # noqa: PLC0415
 
     assert dump.image is not None

@@ -8,19 +8,21 @@ from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Force, Read, Where
-from stele.cli.output import console, print_value_as_json, table
+from stele.cli.options import Change, Force, Format, Read, Where, Yes, confirm, described
+from stele.cli.output import table
 from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
-from stele.domain.schema.facts import Keyspace, Replication, placement_name
+from stele.domain.schema.model import Keyspace, Replication, placement_name
 from stele.words.given import GivenError, replication_of
 
-app = App(name="keyspace", help="Keyspaces and how they are replicated.")
+app = App(name="keyspace", help="List, create, alter and drop keyspaces.")
 
 
 @app.command
+@described("create-keyspace")
 def create(
     name: str,
+    /,
     *,
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     tablets: Annotated[bool, Parameter(negative="")] = False,
@@ -28,15 +30,8 @@ def create(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Create a keyspace: --replication dc1=3, once for each datacentre. With tablets the racks can be named
-    that have one copy of each tablet each: --replication dc1=r1,r2,r3.
-
-    Args:
-        name: The keyspace's name.
-        replication: DC=COPIES or DC=RACK,RACK; may be repeated or separated by commas.
-        tablets: Its data is in tables, split into tablets that move one by one.
-        initial_tablets: How many tablets a new table has at least, rounded up to a power of two; 0: as many as
-            its copies ask for.
+    """Give --replication dc1=3 for each datacentre. With tablets, racks can be named instead, each with one
+    copy of each tablet: --replication dc1=r1,r2,r3.
     """
     copies, racks = parse_replication(replication)
     command = CreateKeyspace(
@@ -46,24 +41,18 @@ def create(
 
 
 @app.command
+@described("alter-keyspace")
 def alter(
     name: str,
+    /,
     *,
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Change how a keyspace is replicated: --replication dc1=3, or the racks: dc1=r1,r2,r3.
-
-    The coordinator carries it out while the keyspace is read and written; the command follows the request until
-    it is done. A datacentre that is not named, or named with 0, keeps no copies. Racks are named for keyspaces
-    with tablets: each of them has one copy of each tablet then, and no other rack has any.
-
-    Args:
-        name: The keyspace's name.
-        replication: DC=COPIES or DC=RACK,RACK; may be repeated or separated by commas.
-        force: Give up what only nodes have that are declared dead.
+    """Give --replication dc1=3, or the racks: dc1=r1,r2,r3. The command follows the request until it is
+    done.
     """
     copies, racks = parse_replication(replication)
     command = KeyspaceRfChange(name, {**copies}, force, {**racks})
@@ -72,22 +61,24 @@ def alter(
 
 
 @app.command
+@described("drop-keyspace")
 def drop(
     name: str,
+    /,
+    *,
+    yes: Yes = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Drop a keyspace: nobody serves it any more, then its name is free again.
-
-    The coordinator carries it out; the command follows the request until it is done.
-    """
+    """The command follows the request until it is done."""
+    confirm(change, f"Keyspace {name} and all of its data are deleted.", name, yes=yes)
     with where.client() as client:
         return submit_and_follow(client, change, DropKeyspace(name))
 
 
 @app.command(name="list")
-def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """All keyspaces with their replication."""
+def list_keyspaces(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:  # noqa: B008
+    """List all keyspaces with their replication."""
     with where.client() as client:
         reading = read.of(client)
         keyspaces = reading.keyspaces()
@@ -95,8 +86,8 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
             name: reading.ranges(name)
             for name in sorted({k.placement for k in keyspaces if not k.tablets})
         }
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -112,9 +103,9 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
         shown = "in tablets" if keyspace.tablets else str(ranges[keyspace.placement])
         state = _state(keyspace) or off_text(keyspace.balancing)
         found.add_row(keyspace.name, keyspace.wanted.words(), shown, state)
-    console().print(found)
+    form.print_table(found)
     if reading.balancing.off_since:
-        console().print(switch_text("", reading.balancing), soft_wrap=True, markup=False)
+        form.note(switch_text("", reading.balancing))
 
 
 def _state(keyspace: Keyspace) -> str:
@@ -126,7 +117,7 @@ def _state(keyspace: Keyspace) -> str:
 
 
 def parse_replication(texts: tuple[str, ...]) -> Replication:
-    """``given.replication_of``. Raises UsageError."""
+    """Parse options of replication by ``given.replication_of``. Raises UsageError."""
     try:
         return replication_of(texts)
     except GivenError as error:

@@ -1,7 +1,8 @@
-"""``stele import read``: a cluster of Cassandra or Scylla as a state to begin a cluster with."""
+"""``stele import describe|read``: describe a Cassandra or ScyllaDB cluster and import it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,68 +12,114 @@ from stele.cli.errors import UsageError
 from stele.cli.output import console, counted, size
 
 if TYPE_CHECKING:
-    from stele.domain.legacy.importing import Imported
-    from stele.domain.legacy.joined import Joined
+    from stele.domain.legacy import ImportResult, LegacyCluster
 
-app = App(name="import", help="Take over a legacy cluster of Cassandra or Scylla: read it.")
+_HINT = "docs/schemas/legacy_cluster.json defines the file; `stele import describe` writes one."
+
+app = App(name="import", help="Import a legacy cluster of Cassandra or Scylla: describe, read.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CqlOptions:
+    """How to connect over CQL."""
+
+    username: Annotated[str, Parameter(name="--username")] = ""
+    """User name, where the cluster asks for one."""
+
+    password_file: Annotated[Path | None, Parameter(name="--password-file")] = None
+    """File with the password of that user."""
+
+    timeout_s: Annotated[float, Parameter(name="--timeout", validator=validators.Number(gt=0))] = (
+        10.0
+    )
+    """Seconds until the connection or a query times out."""
+
+    def describe(self, contact: str) -> LegacyCluster:
+        """Describe the cluster of the node at ``contact``. Raises CliError."""
+        from stele.cli.legacy_driver import describe_cluster  # noqa: PLC0415 - slow import
+
+        credentials = None
+        if bool(self.username) != (self.password_file is not None):
+            raise UsageError("--username and --password-file are given together or not at all.")
+        if self.password_file is not None:
+            password = self.password_file.read_text(encoding="utf-8").rstrip("\r\n")
+            credentials = (self.username, password)
+        return describe_cluster(contact, self.timeout_s, credentials)
+
+
+@app.command
+def describe(
+    contact: str,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name="--output")],
+    cql: CqlOptions = CqlOptions(),
+) -> None:
+    """Write a description of a legacy cluster into a JSON file, over CQL.
+
+    Run it where the cluster is reachable, then `stele import read --file` where the file is needed. It changes
+    nothing in the legacy cluster.
+
+    Args:
+        contact: HOST[:PORT] of a node.
+        output: The file to create.
+    """
+    from stele.cli import dumps  # noqa: PLC0415 - slow import
+    from stele.domain.legacy import encode_description  # noqa: PLC0415
+
+    dumps.check_free(output)
+    legacy = cql.describe(contact)
+    _print_cluster(legacy)
+    written = dumps.write_bytes(output, encode_description(legacy))
+    console().print(
+        f"{size(written)} in {output}; `stele import read --file {output}` checks it",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 @app.command
 def read(
     *,
     output: Annotated[Path, Parameter(name="--output")],
-    status: Annotated[Path | None, Parameter(name="--status")] = None,
-    ring: Annotated[Path | None, Parameter(name="--ring")] = None,
-    cluster: Annotated[Path | None, Parameter(name="--describecluster")] = None,
-    describering: Annotated[tuple[str, ...], Parameter(name="--describering", negative="")] = (),
-    schema: Annotated[Path | None, Parameter(name="--schema")] = None,
-    peers: Annotated[tuple[Path, ...], Parameter(name="--peers", negative="")] = (),
     contact: Annotated[str, Parameter(name="--contact")] = "",
+    file: Annotated[Path | None, Parameter(name="--file")] = None,
     ignore: Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")] = (),
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
-    timeout_s: Annotated[
-        float, Parameter(name="--timeout", validator=validators.Number(gt=0))
-    ] = 10.0,
+    cql: CqlOptions = CqlOptions(),
 ) -> int:
-    """Read a legacy cluster, check it, and write the state that it becomes here into a file.
+    """Check a legacy cluster, and write the state that it becomes in Stele into a file.
 
-    Nothing is written to any log: that is `stele found --from FILE`. The replicas that are computed here are
-    compared with those that the cluster itself tells of; any difference is shown, and nothing is written then.
-    Exit status 1 when something stands against the import.
+    It writes to no log: `stele found --from FILE` does. It computes the replicas of each range and compares
+    them with those of the legacy cluster. Exit status 1, without a file, when a check fails or replicas differ.
 
     Args:
-        output: The file to write; it must not be there yet.
-        status: What `nodetool status` prints.
-        ring: What `nodetool ring` prints.
-        cluster: What `nodetool describecluster` prints.
-        describering: KEYSPACE=FILE: what `nodetool describering KEYSPACE` prints; for each keyspace.
-        schema: Rows of system_schema.keyspaces, where describecluster does not tell of keyspaces: as
-            `SELECT JSON *` in cqlsh prints them, or as CSV with a header.
-        peers: Rows of system.peers, system.peers_v2 or system.local, to compare; the same forms.
-        contact: HOST[:PORT] of a node to read over CQL instead; --status may be given too.
-        ignore: Address or host id of a node that is down, and a member all the same.
-        without: A keyspace that is left out.
-        timeout_s: Seconds until a query over CQL is given up.
+        output: The file to write; it must not exist.
+        contact: HOST[:PORT] of a node of the legacy cluster, to read it over CQL.
+        file: A description of the legacy cluster, from `stele import describe` or made by hand, instead.
+        ignore: Address or host id of a node that is down and becomes a member all the same.
+        without: A keyspace to leave out.
     """
-    from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
-    from stele.domain.legacy.importing import imported  # noqa: PLC0415
+    from stele.cli import dumps  # noqa: PLC0415 - slow import
+    from stele.domain.legacy import import_cluster  # noqa: PLC0415
 
     dumps.check_free(output)
-    if contact:
-        if ring or cluster or describering or schema or peers:
-            raise UsageError("--contact reads all but the status itself.", "Leave the files out.")
-        found = _of_contact(contact, timeout_s, status)
-    else:
-        found = _of_texts(ring, status, cluster, describering, schema, peers)
-    result = imported(found.legacy, ignored=ignore, without=without)
-    problems = (*found.problems, *result.problems)
-    _say(found, result, over_cql=bool(contact))
+    if bool(contact) == (file is not None):
+        raise UsageError(
+            "Either --contact or --file is needed.",
+            "--contact reads the cluster over CQL, --file a description of it.",
+        )
+    legacy = cql.describe(contact) if file is None else _read_description(file)
+    result = import_cluster(legacy, ignored=ignore, without=without)
+    _print_cluster(legacy)
+    _print_keyspaces(result)
     out = console()
-    for each in (*problems, *result.differences):
+    found = (*result.problems, *result.differences)
+    for each in found:
         out.print(str(each), soft_wrap=True, markup=False, style="red")
-    if problems or result.image is None:
-        against = counted(len(problems) + len(result.differences), "thing stands", "things stand")
-        out.print(f"{against} against the import; nothing is written")
+    if result.image is None:
+        out.print(f"{counted(len(found), 'problem', 'problems')}; no file is written")
         return 1
     written = dumps.write(output, result.image)
     out.print(
@@ -83,49 +130,35 @@ def read(
     return 0
 
 
-def _of_texts(
-    ring: Path | None,
-    status: Path | None,
-    cluster: Path | None,
-    describering: tuple[str, ...],
-    schema: Path | None,
-    peers: tuple[Path, ...],
-) -> Joined:
-    from stele.cli.legacy_files import of_files  # noqa: PLC0415
+def _read_description(file: Path) -> LegacyCluster:
+    from stele.domain.json_documents import JsonDocumentError  # noqa: PLC0415
+    from stele.domain.legacy import decode_description  # noqa: PLC0415
 
-    if ring is None or status is None or cluster is None:
-        raise UsageError(
-            "--status, --ring and --describecluster are all needed, or --contact.",
-            "Each is a file with what nodetool prints under that name.",
-        )
-    return of_files(ring, status, cluster, describering, schema, peers)
+    try:
+        return decode_description(file.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except JsonDocumentError as error:
+        raise UsageError(f"{file}: {error}.", _HINT) from error
 
 
-def _of_contact(contact: str, timeout_s: float, status: Path | None) -> Joined:
-    from stele.cli.legacy_driver import of_contact  # noqa: PLC0415 - the driver takes long too
-    from stele.cli.legacy_files import of_file  # noqa: PLC0415
-    from stele.domain.legacy.joined import Joined  # noqa: PLC0415
-    from stele.domain.legacy.texts.status import parse_status  # noqa: PLC0415
-
-    rows = None if status is None else of_file(status, parse_status)
-    return Joined(of_contact(contact, timeout_s, rows), ())
-
-
-def _say(found: Joined, result: Imported, *, over_cql: bool) -> None:
-    legacy, out = found.legacy, console()
+def _print_cluster(legacy: LegacyCluster) -> None:
     dcs = sorted({node.dc for node in legacy.nodes})
     tokens = sum(len(node.tokens) for node in legacy.nodes)
-    out.print(
+    console().print(
         f"cluster {legacy.cluster}: {counted(len(legacy.nodes), 'node', 'nodes')} in {', '.join(dcs)},"
         f" {counted(tokens, 'token', 'tokens')}",
         soft_wrap=True,
         markup=False,
     )
-    by = "of the driver" if over_cql else "of describering"
+
+
+def _print_keyspaces(result: ImportResult) -> None:
+    out = console()
     for name, ranges in result.compared.items():
-        apart = sum(each.keyspace == name for each in result.differences)
         if ranges:
-            differ = f"{counted(apart, 'difference', 'differences')}" if apart else "no difference"
-            out.print(f"keyspace {name}: {ranges} ranges {by} compared, {differ}", soft_wrap=True)
+            count = sum(each.keyspace == name for each in result.differences)
+            differ = counted(count, "difference", "differences") if count else "no difference"
+            out.print(f"keyspace {name}: {ranges} ranges compared, {differ}", soft_wrap=True)
     if result.left_out:
         out.print(f"left out: {', '.join(result.left_out)}", soft_wrap=True, markup=False)

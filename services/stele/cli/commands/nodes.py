@@ -1,38 +1,50 @@
-"""``stele nodes``: every node that ever was, how it stands, and what it holds of each keyspace."""
+"""``stele nodes``: every node that ever existed, its state, and its share of each keyspace."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.console import RenderableType
 
-from stele.cli.client import Client
+from stele.cli.client import Client, ask
 from stele.cli.errors import CliError
-from stele.cli.optional import ask
-from stele.cli.options import Read, Where
-from stele.cli.output import ago, console, percent, print_value_as_json, size, styled, table
+from stele.cli.history import last_seen
+from stele.cli.options import Format, Read, Where
+from stele.cli.output import (
+    NO_ADDRESS,
+    ago,
+    percent,
+    size,
+    styled,
+    table,
+)
 from stele.cli.reading import Reading
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
-from stele.domain.ring.ownership import held_tokens
-from stele.domain.ring.tokens import RING_SIZE
-from stele.domain.schema.facts import Keyspace
+from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import RING_SIZE, held_tokens
+from stele.domain.schema.model import Keyspace
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from stele.words.names import departure
 
 Held = dict[str, dict[str, int]]
-"""Keyspace -> node -> how many tokens of the ring it is read for."""
+"""Keyspace -> node -> number of tokens of the ring that the node serves reads for."""
 
 Stored = dict[str, NodeView]
-"""What each node says that it stores; those that did not answer are missing."""
+"""The view of each node that answered, with the bytes that it stores."""
 
 UNKNOWN = "unknown"
+MOST_LOOKED_FOR: Final = 50
+"""Limit of lookups of how nodes left. Others are only shown as left."""
 
 
-def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """All nodes with state, place, liveness and cleanup, and how much of each keyspace they hold.
+def nodes(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+    """List all nodes: state, place, liveness, cleanup, and their share of each keyspace.
 
-    The share is that of the ring for which a node serves reads: over all nodes it makes up the replication
-    factor. The bytes are what the node itself says that it stores; unknown if it does not answer. At an --epoch
-    of the past there are neither bytes nor who is up: of these the log keeps nothing.
+    The share is the part of the ring for which the node serves reads; the shares of all nodes add up to the
+    replication factor. The bytes are what the node reports, unknown if it does not answer. Past epochs have
+    neither bytes nor liveness, because the log does not keep them.
     """
     newest = read.epoch is None
     with where.client() as client:
@@ -45,16 +57,18 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
         live = asked or []
         heard = {row.node_id: row for row in live}
         stored = _stored(client, found, heard) if newest and keyspaces else {}
-    if read.as_json:
+        left = _departures(client, reading, found)
+    if form.is_document:
         now = {
             "stored_bytes": {k.name: _bytes(k, stored) for k in keyspaces},
             "liveness": live,
         }
-        print_value_as_json(
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
                 "nodes": found,
+                "departures": left,
                 "holds": {name: _shares(by_node) for name, by_node in held.items()},
                 **(now if newest else {}),
             }
@@ -76,7 +90,9 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
     for node in found:
         shown.add_row(
             node.node_id,
-            styled(f"{node.state}, excluded" if node.excluded else node.state),
+            styled(
+                f"{node.state}, excluded" if node.excluded else node.state, left.get(node.node_id)
+            ),
             node.dc,
             node.rack,
             str(len(node.tokens)),
@@ -84,13 +100,28 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
             f"since epoch {node.cleanup_since}" if node.cleanup_since else "",
             *([str(node.shards)] if several else []),
             *(_cell(node, keyspace, held, stored if newest else None) for keyspace in keyspaces),
-            node.address,
+            node.address or NO_ADDRESS,
         )
-    console().print(shown)
+    form.print_table(shown)
+
+
+def _departures(client: Client, reading: Reading, found: list[Node]) -> dict[str, str]:
+    """Return how each node left, from its last request.
+
+    The history has the requests that the state has forgotten.
+    """
+    gone = [node for node in found if node.state is NodeState.LEFT]
+    known = dict[str, Request | None]()
+    for node in gone[-MOST_LOOKED_FOR:]:
+        try:
+            known[node.node_id] = reading.request(node.request_id).request
+        except CliError:
+            known[node.node_id] = last_seen(client, node.request_id, reading.epoch)
+    return {node.node_id: departure(node, known.get(node.node_id)) for node in gone}
 
 
 def _held(reading: Reading, keyspaces: list[Keyspace]) -> Held:
-    """Those of equal replication hold the same; it is asked for once."""
+    """Return the tokens held. Keyspaces of equal replication share one query."""
     by_placement = {
         name: held_tokens(row for page in reading.placement(name, 10_000) for row in page.rows)
         for name in sorted({keyspace.placement for keyspace in keyspaces})
@@ -99,11 +130,15 @@ def _held(reading: Reading, keyspaces: list[Keyspace]) -> Held:
 
 
 def _stored(client: Client, found: list[Node], heard: dict[str, NodeLiveness]) -> Stored:
-    """Asks each node that may answer; who answers in its place is not it."""
+    """Return the views of the nodes that answer.
+
+    An answer of another node at the address is dropped.
+    """
     stored: Stored = {}
     for node in found:
         row = heard.get(node.node_id)
-        if node.state is NodeState.LEFT or (row is not None and row.liveness is Liveness.DOWN):
+        is_down = row is not None and row.liveness is Liveness.DOWN
+        if not node.address or node.state is NodeState.LEFT or is_down:
             continue
         try:
             view = client.get_one(f"{node.address}/v1/node", NodeView)
@@ -119,7 +154,7 @@ def _up(row: NodeLiveness | None) -> tuple[RenderableType, str]:
 
 
 def _cell(node: Node, keyspace: Keyspace, held: Held, stored: Stored | None) -> str:
-    """``50.0 %, 1.2 MB``, of the past ``50.0 %``; nothing of a node that has left."""
+    """Return ``50.0 %, 1.2 MB``, or ``50.0 %`` for a past epoch; empty for a node that left."""
     if node.state is NodeState.LEFT:
         return ""
     share = percent(held[keyspace.name].get(node.node_id, 0), RING_SIZE)
@@ -130,7 +165,7 @@ def _cell(node: Node, keyspace: Keyspace, held: Held, stored: Stored | None) -> 
 
 
 def _bytes(keyspace: Keyspace, stored: Stored) -> dict[str, int]:
-    """Of the nodes that answered."""
+    """Return the bytes of the nodes that answered."""
     sizes = {node_id: view.keyspaces.get(keyspace.keyspace_id) for node_id, view in stored.items()}
     return {node_id: found.bytes if found else 0 for node_id, found in sizes.items()}
 

@@ -1,7 +1,8 @@
-"""``stele plan ...``: the commands for operations, with their own arguments, but nothing is done.
+"""``stele plan ...``: the commands for operations with their own arguments, without effect.
 
-Each subcommand is the command itself with the options of a plan in place of those of a change, and asks a
-coordinator. ``stele plan --file`` asks nobody: it plans where the tablets of a described cluster should be.
+Each subcommand is the command itself with the options of a plan instead of those of a change. It
+asks a coordinator. ``stele plan --file`` asks no service: it plans the tablets of a described
+cluster.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from cyclopts import App, Parameter
 
 from stele.cli.commands import (
     cdc,
-    global_requests,
     keyspace,
     table,
-    table_snapshot,
     tablet,
     topology,
 )
@@ -41,10 +40,10 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "delete-replica": tablet.delete_replica,
     "resize-table": table.resize,
     "repair-table": table.repair,
-    "snapshot-table": table_snapshot.snapshot,
-    "restore-table": table_snapshot.restore,
-    "restore-tablet": table_snapshot.restore_tablet,
-    "truncate": global_requests.truncate,
+    "snapshot-table": table.snapshot,
+    "restore-table": table.restore,
+    "restore-tablet": table.restore_tablet,
+    "truncate": topology.truncate,
     "new-cdc-generation": cdc.new_generation,
 }
 
@@ -61,7 +60,7 @@ def plan_file(
     file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Plan the tablets of a described cluster, with no cluster at hand (docs/balancer.md).
+    """Plan the tablets of a described cluster, with no cluster at hand (docs/guides/plan_tablets_offline.md).
 
     Parameters
     ----------
@@ -75,19 +74,23 @@ def plan_file(
             "Say what to plan: --file FILE, or the command that is to be planned.",
             "`stele plan --help` lists them.",
         )
-    from stele.cli.balance_file import show_balance  # noqa: PLC0415 - numpy takes a moment
+    from stele.cli.commands.balance import show_balance  # noqa: PLC0415 - numpy takes a moment
 
     return show_balance(file, as_json=as_json)
 
 
 def planned(command: Callable[..., int]) -> Callable[..., int]:
-    """The command with ``plan`` options for its ``change``."""
+    """Return the command with ``plan`` options for its ``change``.
+
+    Planning needs no confirmation.
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters = [
         parameter.replace(name="plan", annotation=PlanOptions, default=PlanOptions())
         if parameter.name == "change"
         else parameter
         for parameter in signature.parameters.values()
+        if parameter.name != "yes"
     ]
 
     shown = signature.replace(parameters=parameters)

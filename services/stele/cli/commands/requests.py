@@ -1,29 +1,33 @@
-"""``stele requests``, ``stele request show ID``, ``stele request follow ID``."""
+"""``stele requests``, ``stele request show|follow`` and ``stele id``."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import Annotated, Final
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 from rich.text import Text
 
 from stele.cli.errors import Exit
 from stele.cli.follow import follow
-from stele.cli.history_names import names_of
-from stele.cli.options import Read, Where
+from stele.cli.history import ShortIds, names_of
+from stele.cli.options import FROM_ZERO, Format, Json, Read, Where, moment_ms
 from stele.cli.output import (
     clock,
     console,
     duration,
     id_table,
     print_fields,
-    print_id_table,
     print_value_as_json,
     styled,
 )
 from stele.cli.reading import Reading
-from stele.domain.requests.facts import Request
-from stele.words.requests import what
+from stele.domain.requests.ids import NEWEST_MS
+from stele.domain.requests.model import Request
+from stele.runtime.request_ids import new_request_id
+from stele.words.names import what
+
+DEFAULT_LIMIT: Final = 50
 
 app = App(name="request", help="One topology request: show or follow it.")
 
@@ -32,21 +36,32 @@ def requests(
     *,
     unfinished: Annotated[bool, Parameter(name="--unfinished", negative="")] = False,
     node: Annotated[str | None, Parameter(name="--node")] = None,
-    read: Read = Read(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    since: Annotated[str, Parameter(name="--since")] = "",
+    limit: Annotated[int | None, Parameter(name="--limit", validator=FROM_ZERO)] = None,
+    read: Read = Read(),
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
-    """Topology requests: who asked for what, why, and how it stands.
+    """List topology requests: who asked for what and why, and the status.
 
     Args:
-        unfinished: Only those that are pending or running.
-        node: Only those about this node.
+        unfinished: Only pending and running requests.
+        node: Only requests about this node.
+        since: Only requests submitted since then: 2h (ago), 2026-11-22 or '2026-11-22 08:30'.
+        limit: Most requests that are shown, the newest ones; 0 shows all; default: 50, in JSON and YAML all.
     """
+    since_ms = moment_ms(since, "--since", time.time_ns() // 1_000_000) if since else 0
     with where.client() as client:
         reading = read.of(client)
         found = reading.requests(unfinished="true" if unfinished else None, node=node)
+        found = [request for request in found if request.submitted_at_ms >= since_ms]
+        if limit is None and not form.is_document:
+            limit = DEFAULT_LIMIT
+        older = max(0, len(found) - limit) if limit else 0
+        found = found[older:]
         names = names_of(client, reading, found)
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -57,10 +72,12 @@ def requests(
         return
     columns = ("request", "what", "status", "epoch", "took", "by", "why")
     shown = id_table(f"requests at epoch {reading.epoch}", *columns, right=("epoch", "took"))
-    shown.columns[0].min_width = max((len(r.request_id) for r in found), default=0)
-    for request in found:
+    ids = [request.request_id for request in found]
+    for id_, request in zip(
+        ShortIds().shortened(ids) if form.shortens else ids, found, strict=True
+    ):
         shown.add_row(
-            request.request_id,
+            id_,
             what(request, names),
             styled(request.status),
             str(request.submitted_epoch),
@@ -68,22 +85,26 @@ def requests(
             request.actor,
             "; ".join(text for text in (request.reason, request.error) if text),
         )
-    print_id_table(shown)
-    console().print(since_text(*reading.since), soft_wrap=True)
+    form.print_table(shown)
+    if older:
+        form.note(f"{older} older requests: --limit 0 shows all.")
+    form.note(since_text(*reading.since))
 
 
 @app.command
 def show(
     request_id: str,
-    read: Read = Read(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    /,
+    read: Read = Read(),
+    json: Json = Json(),
+    where: Where = Where(),
 ) -> None:
-    """Everything that the state says about one request; the beginning of its id is enough."""
+    """Show everything that the state has about one request. A unique prefix of its id is enough."""
     with where.client() as client:
         reading = read.of(client)
         answer = reading.request(reading.find(request_id).request_id)
         names = names_of(client, reading, [answer.request])
-    if read.as_json:
+    if json.as_json:
         print_value_as_json(answer)
         return
     request, transition = answer.request, answer.transition
@@ -106,18 +127,18 @@ def show(
 
 
 @app.command(name="follow")
-def follow_request(request_id: str, where: Where = Where()) -> int:  # noqa: B008
-    """Follow a request until it is finished; exit status 0 only when it was done."""
+def follow_request(request_id: str, /, where: Where = Where()) -> int:
+    """Follow a request until it ends. Exit status 0 only when it succeeded."""
     with where.client() as client:
         request = Reading(client).find(request_id)
         return Exit.OK if follow(client, request.request_id) else Exit.FAILED
 
 
 def since_text(epoch: int, ms: int) -> str:
-    """How far back finished requests are kept."""
+    """Return how far back finished requests are kept."""
     if not epoch:
         return "goes back to the beginning of the log"
-    return f"all since epoch {epoch}, {clock(ms)}; of what ended earlier some are only in `stele epochs`"
+    return f"requests that ended up to epoch {epoch}, {clock(ms)}, are in `stele epochs`"
 
 
 def _moment(epoch: int, at_ms: int) -> str:
@@ -125,7 +146,20 @@ def _moment(epoch: int, at_ms: int) -> str:
 
 
 def _took(request: Request) -> str:
-    """From the asking to the end."""
+    """Return the time from the request to its end."""
     if not (request.submitted_at_ms and request.finished_at_ms):
         return ""
     return duration((request.finished_at_ms - request.submitted_at_ms) / 1000)
+
+
+def make_id(
+    *, after: Annotated[int, Parameter(validator=validators.Number(gte=-1, lt=NEWEST_MS))] = -1
+) -> None:
+    """Print a new request id: a UUID of version 7. It has one outcome, however often it is sent.
+
+    Parameters
+    ----------
+    after
+        Milliseconds since 1970 that its time comes after, as the refusal of an id that was too old says.
+    """
+    console().print(new_request_id(horizon_ms=after), soft_wrap=True, highlight=False)

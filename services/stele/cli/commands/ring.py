@@ -1,21 +1,21 @@
-"""``stele ring``: ranges and who reads and writes them."""
+"""``stele ring``: ranges and the replicas that serve their reads and writes."""
 
 from __future__ import annotations
 
+import shlex
 from itertools import islice
 from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
+from rich.table import Table
 from rich.text import Text
 
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import FROM_ZERO, Read, Where
-from stele.cli.output import console, joined, percent, print_value_as_json, table
+from stele.cli.options import FROM_ZERO, Format, Read, Where
+from stele.cli.output import joined, percent, table
 from stele.cli.reading import Reading
-from stele.domain.ring.ownership import tokens_in
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import RING_SIZE
-from stele.domain.schema.facts import Keyspace
+from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, tokens_in
+from stele.domain.schema.model import Keyspace
 from stele.runtime.answers.metadata_log import PlacementsPage
 
 PAGE = 1000
@@ -23,19 +23,21 @@ PAGE = 1000
 
 def ring(
     keyspace: str | None = None,
+    /,
     *,
     key: Annotated[str | None, Parameter(name="--key")] = None,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
-    read: Read = Read(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    read: Read = Read(),
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
-    """The ring of each placement: range, share, replicas that are read and written.
+    """List the ranges of each placement: share, and the replicas that serve reads and writes.
 
-    Replicas that are written but not yet read are marked with +, those read but leaving with -.
+    + marks replicas that are written and not yet read, - those that are read and leave.
 
     Args:
-        keyspace: Only the placement of this keyspace; of a table with tablets, see `stele tablet list`.
-        key: Only the range that this key of the keyspace is in.
+        keyspace: Only the placement of this keyspace. For a table with tablets, use `stele tablet list`.
+        key: Only the range of this key.
         limit: Most ranges that are shown; 0 shows all.
     """
     if key is not None and keyspace is None:
@@ -43,28 +45,26 @@ def ring(
     with where.client() as client:
         reading = read.of(client)
         keyspaces = reading.keyspaces()
-        chosen = _chosen(keyspaces, keyspace, reading.epoch)
+        chosen = _chosen(keyspaces, keyspace, reading.epoch, key)
         found = {name: shown_rows(reading, limit, key, placement=name) for name in chosen}
-    if read.as_json:
+    if form.is_document:
         placements = {name: shown.rows for name, shown in found.items()}
-        print_value_as_json(
+        form.print_document(
             {"epoch": reading.epoch, "state_id": reading.state_id, "placements": placements}
         )
         return
     for name, (rows, ranges, _, _) in found.items():
         if key is not None:
-            console().print(f"{key_text(key)} is in this range", soft_wrap=True, markup=False)
-        _print(f"placement {name} at epoch {reading.epoch}", rows)
+            form.note(f"{key_text(key)} is in this range")
+        form.print_table(_table(f"placement {name} at epoch {reading.epoch}", rows))
         if len(rows) < ranges and key is None:
-            console().print(
-                f"{ranges - len(rows)} more ranges: --limit 0 shows all.", soft_wrap=True
-            )
+            form.note(f"{ranges - len(rows)} more ranges: --limit 0 shows all.")
     if not found:
-        console().print("No placements: create a keyspace with `stele keyspace create`.")
+        form.note("No placements: create a keyspace with `stele keyspace create`.")
 
 
 def replicas(row: RangeReplicas) -> Text:
-    """``n1 n2 n3 +n4``: + is written only, - is read only. So it is with shards: ``n1:0 n2:3+1``."""
+    """Return ``n1 n2 n3 +n4``: + is written only, - is read only. With shards: ``n1:0 n2:3+1``."""
     stable = [row.place(node) for node in row.reads if node in row.writes]
     coming = [f"+{row.place(node)}" for node in row.writes if node not in row.reads]
     going = [f"-{node}" for node in row.reads if node not in row.writes]
@@ -73,17 +73,17 @@ def replicas(row: RangeReplicas) -> Text:
     )
 
 
-def _print(title: str, rows: list[RangeReplicas]) -> None:
+def _table(title: str, rows: list[RangeReplicas]) -> Table:
     numbers = ("start (exclusive)", "end (inclusive)", "share", "version")
     shown = table(title, *numbers, "replicas", right=numbers)
     for row in rows:
         share = percent(tokens_in(row), RING_SIZE)
         shown.add_row(str(row.start), str(row.end), share, str(row.version), replicas(row))
-    console().print(shown)
+    return shown
 
 
 class Shown(NamedTuple):
-    """Rows that are shown, of how many, of which placement, and whose placement that is."""
+    """The rows shown, the number of all rows, the placement, and the keyspaces that use it."""
 
     rows: list[RangeReplicas]
     ranges: int
@@ -92,7 +92,10 @@ class Shown(NamedTuple):
 
 
 def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: str) -> Shown:
-    """The first ``limit`` rows, 0: all, or that of a key or a token; of a placement or a keyspace."""
+    """Return the first ``limit`` rows (0: all), or the row of a key or token.
+
+    ``which`` names a placement or a keyspace.
+    """
     size = min(limit or PAGE, PAGE)
     if key is not None:
         which["token"] = str(token_of_key(key))
@@ -105,7 +108,7 @@ def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: st
 
 
 def token_of_key(key: str) -> int:
-    """Where ``stele put`` and ``stele get`` find a key on the ring."""
+    """Return the token of a key, as ``stele put`` and ``stele get`` compute it."""
     from stele.domain.ring.partitioner import token_of  # noqa: PLC0415 - only who asks for a key hashes
 
     return token_of(key.encode())
@@ -115,7 +118,7 @@ def key_text(key: str) -> str:
     return f"key '{key}' has token {token_of_key(key)} and"
 
 
-def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str]:
+def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int, key: str | None) -> list[str]:
     if name is None:
         return sorted({keyspace.placement for keyspace in keyspaces if not keyspace.tablets})
     for known in keyspaces:
@@ -123,9 +126,11 @@ def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str
             return [known.placement]
     spread = {known.name for known in keyspaces if known.tablets}
     if name.partition(".")[0] in spread:
+        full_name = name if "." in name else f"{name}.TABLE"
+        command = f"stele tablet list {full_name}" + (f" --key {shlex.quote(key)}" if key else "")
         raise CliError(
             f"'{name}' is in tablets, not on the ring.",
-            "`stele table list` shows the tables, `stele tablet list KEYSPACE.TABLE` where one is.",
+            f"`{command}` shows its replicas; `stele table list` lists the tables.",
         )
     names = ", ".join(k.name for k in keyspaces if not k.tablets) or "none"
     raise CliError(

@@ -7,23 +7,23 @@ import difflib
 from cyclopts import App
 
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Force, Read, Where
-from stele.cli.output import console, print_value_as_json, table
+from stele.cli.options import Change, Force, Format, Read, Where
+from stele.cli.output import console, table
 from stele.cli.reading import Reading
 from stele.domain.commands import SetSetting
-from stele.domain.features.counts import Setting
 from stele.domain.features.known import KNOWN
+from stele.domain.features.model import Setting
 
 app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")
 
 
 @app.command(name="list")
-def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """Every setting with its value, its default and what it is for."""
+def list_settings(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+    """List every setting with its value, its default and its meaning."""
     with where.client() as client:
         reading = read.of(client)
         values = reading.settings()
-    if read.as_json:
+    if form.is_document:
         at = {"epoch": reading.epoch, "state_id": reading.state_id}
         known = [
             {
@@ -34,7 +34,7 @@ def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa:
             }
             for name, setting in sorted(KNOWN.items())
         ]
-        print_value_as_json({**at, "settings": values, "known": known})
+        form.print_document({**at, "settings": values, "known": known})
         return
     shown = table(f"settings at epoch {reading.epoch}", "setting", "value", "default", "what it is")
     for name, setting in sorted(KNOWN.items()):
@@ -43,7 +43,7 @@ def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa:
         shown.add_row(name, value + unsafe, str(setting.default), setting.counts)
     for name in sorted(values.keys() - KNOWN.keys()):
         shown.add_row(name, values[name], "", "nothing that this build knows")
-    console().print(shown)
+    form.print_table(shown)
 
 
 @app.command(name="set")
@@ -53,15 +53,15 @@ def set_(
     /,
     *,
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> None:
-    """Change a setting, for what runs already too.
+    """Change a setting of the cluster. Running processes apply it at once.
 
     Args:
-        name: As `stele settings list` shows it.
-        value: A whole number, or one of the words that the setting knows.
-        force: Take a value that gives up a guarantee; the history keeps that it was unsafe.
+        name: Name from `stele settings list`.
+        value: A whole number, or one of the setting's words.
+        force: Accept a value that gives up a guarantee. The history marks it as unsafe.
     """
     setting = _known(name)
     if not setting.accepts(value):
@@ -77,13 +77,13 @@ def reset(
     name: str,
     /,
     *,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> None:
-    """Give a setting its default again.
+    """Reset a setting to its default.
 
     Args:
-        name: As `stele settings list` shows it.
+        name: Name from `stele settings list`.
     """
     with where.client() as client:
         values = {} if name in KNOWN else Reading(client).settings()

@@ -13,13 +13,12 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.cli.local.control import Answer, Control, Deed, ask_stack
 from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
-from stele.cli.local.lifecycle import bring_down, empty, require_stack
+from stele.cli.local.lifecycle import bring_down, empty, require_stack, settle, why_given_up
 from stele.cli.local.lock import is_held
 from stele.cli.local.servers import all_run, with_servers
-from stele.cli.local.settling import settle, why_given_up
 from stele.cli.local.table import stack_table, tail_log
-from stele.cli.options import Force, Here, Json
-from stele.cli.output import console, print_value_as_json
+from stele.cli.options import Force, Format, Here
+from stele.cli.output import console
 from stele.cli.places import find_places, says_where
 from stele.cli.reading import Reading
 from stele.domain.names import NodeState
@@ -40,17 +39,17 @@ def up(
     detach: Annotated[bool, Parameter(name="--detach", negative="")] = False,
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
     found: Annotated[bool, Parameter(name="--found", negative="--no-found")] = True,
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> int:
-    """Start everything and keep it running until Ctrl-C, with a live table.
+    """Start a cluster on this machine, and keep it running with a live table until Ctrl-C.
 
     Args:
         brokers: Kafka brokers: 1, or 3 with replication.
-        nodes: Data nodes n1, n2 ... in racks r1, r2, r3 in turn.
-        cluster: The cluster's name.
-        detach: Return when everything is up; `stele stack down` stops it.
-        without: Services that are not started, such as placements (Spark).
-        found: Make the cluster where the log is empty; with --no-found it waits for `stele found`, which can
+        nodes: Number of data nodes n1, n2 ... in racks r1, r2, r3 in turn.
+        cluster: Name of the cluster.
+        detach: Return when all processes are up; `stele stack down` stops them.
+        without: A service that is not started, such as placements (Spark); may be repeated.
+        found: Create the cluster if the log is empty. With --no-found it waits for `stele found`, which can
             begin with a dump.
     """
     options = StackOptions(
@@ -65,25 +64,25 @@ def up(
 
 
 @app.command
-def status(json: Json = Json(), where: Here = Here()) -> int:  # noqa: B008
-    """The processes; exit status 0 when every one runs."""
+def status(form: Format = Format(), where: Here = Here()) -> int:
+    """List the processes. Exit status 0 when all run."""
     stack = with_servers(require_stack(where.directory))
-    if json.as_json:
-        print_value_as_json(stack)
+    if form.is_document:
+        form.print_document(stack)
     else:
-        console().print(stack_table(stack))
+        form.print_table(stack_table(stack))
         for service in stack.services:
             if service.state == State.GIVEN_UP:
                 error = CliError(*why_given_up(where.directory, service))
-                console().print(error.line(), markup=False, soft_wrap=True)
+                form.note(error.line())
     return 0 if all_run(stack) else 1
 
 
 @app.command
-def env(where: Here = Here()) -> None:  # noqa: B008
-    """What a process of yours needs to know of the stack, for a shell: eval "$(stele stack env)".
+def env(where: Here = Here()) -> None:
+    """Print the addresses of the stack as shell variables: eval "$(stele stack env)".
 
-    What the shell knows of other clusters' addresses is taken back.
+    Variables with addresses of other clusters are unset.
     """
     told = require_stack(where.directory).environment
     for name in sorted(name for name in os.environ if says_where(name) and name not in told):
@@ -95,15 +94,16 @@ def env(where: Here = Here()) -> None:  # noqa: B008
 @app.command
 def logs(
     name: str,
+    /,
     *,
     lines: Annotated[int, Parameter(name=("--lines", "-n"))] = 40,
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> None:
-    """The end of a process's log.
+    """Print the end of a process's log.
 
     Args:
         name: metadata-log, coordinator, n1 ... or broker-1.
-        lines: How many lines.
+        lines: Number of lines.
     """
     for line in tail_log(where.directory, name, lines):
         console().print(line, markup=False, soft_wrap=True)
@@ -113,12 +113,12 @@ def logs(
 def down(
     *,
     purge: Annotated[bool, Parameter(name="--purge", negative="")] = False,
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> None:
-    """Stop everything; the data stays in --dir.
+    """Stop all processes. The data stays in --dir.
 
     Args:
-        purge: Delete the data too, also that of a stack that does not run.
+        purge: Also delete the data. The stack need not run.
     """
     if not purge or is_held(where.directory):
         bring_down(where.directory)
@@ -141,17 +141,17 @@ def add_node(
     shards: Annotated[int | None, Parameter(name="--shards")] = None,
     join: Annotated[bool, Parameter(name="--join", negative="--no-join")] = True,
     replace: Annotated[str, Parameter(name="--replace")] = "",
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> None:
-    """Start one more data node; it asks to join by itself.
+    """Start one more data node, which asks to join.
 
     Args:
-        dc: Its datacentre; default: dc1.
-        rack: Its rack; default: r1, r2, r3 in turn, or that of the node that it replaces.
-        num_tokens: How many tokens it takes, none with 0; default: 16.
-        shards: How many shards it has for tablets; default: 1.
-        join: Whether the node asks to join; without it, use `stele join URL`.
-        replace: A dead node whose place, tokens and data it takes.
+        dc: Datacentre of the node; default: dc1.
+        rack: Rack of the node; default: r1, r2, r3 in turn, or that of the replaced node.
+        num_tokens: Number of tokens; 0: the node holds no data; default: 16.
+        shards: Number of shards for tablets; default: 1.
+        join: Ask to join. With --no-join, use `stele join URL` later.
+        replace: A dead node whose place, tokens and data the node takes.
     """
     require_stack(where.directory)
     control = Control(
@@ -162,11 +162,11 @@ def add_node(
 
 
 @app.command
-def stop(name: str, where: Here = Here()) -> None:  # noqa: B008
-    """Stop one process in order; it is down until `stele stack start NAME`, or the next `stele stack up`.
+def stop(name: str, /, where: Here = Here()) -> None:
+    """Stop one process. It stays down until `stele stack start NAME`, or the next `stele stack up`.
 
     Args:
-        name: metadata-log, coordinator, n1 ... broker-1, redis
+        name: metadata-log, coordinator, n1 ... broker-1, redis.
     """
     _do(where, Deed.STOP, name)
     console().print(
@@ -178,19 +178,20 @@ def stop(name: str, where: Here = Here()) -> None:  # noqa: B008
 @app.command
 def start(
     name: str,
+    /,
     *,
     accept_older_copy: Annotated[str, Parameter(name="--accept-older-copy")] = "",
     accept_lost_epochs: Annotated[str, Parameter(name="--accept-lost-epochs")] = "",
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> None:
-    """Start what was stopped, killed or given up.
+    """Start a process that was stopped or killed, or that failed too often.
 
     Args:
-        name: metadata-log, coordinator, n1 ... broker-1, redis
-        accept_older_copy: The number of heartbeats that a node with an older copy of its directory names: it
-            goes on without what it acknowledged since.
-        accept_lost_epochs: The log that a node names, which was recovered without epochs that it acknowledged:
-            it goes on all the same.
+        name: metadata-log, coordinator, n1 ... broker-1, redis.
+        accept_older_copy: Start a node with an older copy of its data directory. Give the number of
+            heartbeats from its error. Its later acknowledged writes are lost on it.
+        accept_lost_epochs: Start a node whose acknowledged epochs were lost with the log. Give the log id
+            from its error.
     """
     wanted = {
         "STELE_ACCEPT_OLDER_COPY": accept_older_copy,
@@ -201,21 +202,23 @@ def start(
 
 
 @app.command
-def restart(name: str, where: Here = Here()) -> None:  # noqa: B008
-    """Stop one process in order and start it again.
+def restart(name: str, /, where: Here = Here()) -> None:
+    """Restart one process.
 
     Args:
-        name: metadata-log, coordinator, n1 ... broker-1, redis
+        name: metadata-log, coordinator, n1 ... broker-1, redis.
     """
     _tell_started(where, _do(where, Deed.RESTART, name))
 
 
 @app.command
-def kill(name: str, where: Here = Here()) -> None:  # noqa: B008
-    """Kill one process as if its machine were gone: it stays down, a node over `stele stack up` too.
+def kill(name: str, /, where: Here = Here()) -> None:
+    """Kill one process, as if its machine were gone. It stays down until `stele stack start NAME`.
+
+    A killed node stays down even after `stele stack up`.
 
     Args:
-        name: metadata-log, coordinator, n1 ... broker-1, redis
+        name: metadata-log, coordinator, n1 ... broker-1, redis.
     """
     _do(where, Deed.KILL, name)
     console().print(_dead(name, where.again), soft_wrap=True)
@@ -224,15 +227,16 @@ def kill(name: str, where: Here = Here()) -> None:  # noqa: B008
 @app.command
 def remove(
     name: str,
+    /,
     *,
     force: Force = False,
-    where: Here = Here(),  # noqa: B008
+    where: Here = Here(),
 ) -> None:
-    """Stop a node that is no member for ever, and delete its data; its name is not used again.
+    """Stop a node that is no member, and delete its data. Its name is not used again.
 
     Args:
         name: n1, n2 ...
-        force: Even if it is a member: what only it has is lost.
+        force: Also remove a member. Data that only it has is lost.
     """
     require_stack(where.directory)
     if not force:
@@ -258,7 +262,10 @@ def _do(where: Here, deed: Deed, name: str, accepts: Mapping[str, str] | None = 
 
 
 def _tell_started(where: Here, answer: Answer, *, joins: bool = True) -> None:
-    """Where it runs, and how its join is followed. Raises CliError for a node that ends as it cannot run so."""
+    """Print the address of a started process and how to follow its join.
+
+    Raises CliError for a node that ends because it cannot run.
+    """
     request_id = settle(where.directory, answer.name) if joins and is_node(answer.name) else ""
     console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
     if request_id:

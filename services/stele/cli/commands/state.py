@@ -1,16 +1,26 @@
-"""``stele state export|check``: the whole metadata as a file, and what is unsound in one."""
+"""``stele state export|check`` and ``stele unsafe revert|load``: the whole metadata as a file."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from cyclopts import App, Parameter
+from rich.text import Text
 
-from stele.cli.options import FROM_ONE, Json, Where
+from stele.cli.client import Client
+from stele.cli.errors import CliError, UsageError
+from stele.cli.options import FROM_ONE, Change, Json, Where
 from stele.cli.output import console, counted, print_value_as_json, size
+from stele.domain.base import Rejection
+from stele.domain.commands import Envelope, LoadState, RevertState
 
-app = App(name="state", help="The whole state as a file: export, check.")
+if TYPE_CHECKING:
+    from stele.domain.image import Image
+
+app = App(name="state", help="Export the whole state to a file, and check one.")
 
 
 @app.command
@@ -20,18 +30,17 @@ def export(
     *,
     epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
     format_: Annotated[Literal["json", "avro"] | None, Parameter(name="--format")] = None,
-    where: Where = Where(),  # noqa: B008
+    where: Where = Where(),
 ) -> None:
-    """Write all of the metadata at an epoch into a file. It holds no rows of any table.
+    """Write the whole metadata at an epoch into a file. It holds no rows of tables.
 
-    As JSON it can be edited: each fact and each row of a placement is a line. `stele state check` says what is
-    unsound in it, `stele found --from` begins a new cluster with it, `stele unsafe load` puts it in place of
-    this cluster's state.
+    JSON can be edited: each fact and each row of a placement is a line. `stele state check` checks the file,
+    `stele found --from` begins a new cluster with it, and `stele unsafe load` replaces this cluster's state.
 
     Args:
-        file: The file to write; it must not be there yet.
-        epoch: The state as it was then; default: the newest.
-        format_: json, or avro as the archive has its snapshots; default: as the file's name ends, else json.
+        file: The file to create.
+        epoch: The state at this epoch; default: the newest.
+        format_: json or avro; default: by the file's name, else json.
     """
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
 
@@ -56,12 +65,12 @@ def check(
     file: Path,
     /,
     *,
-    json: Json = Json(),  # noqa: B008
+    json: Json = Json(),
 ) -> int:
-    """Say all that is unsound in a dump, each with its place. Exit status 1 when something is.
+    """Report everything that is unsound in a dump. Exit status 1 when there is something.
 
     Args:
-        file: As `stele state export` or `stele import read` writes it, edited or not; JSON or Avro.
+        file: A file of `stele state export` or `stele import read`, edited or not; JSON or Avro.
     """
     from stele.cli import dumps  # noqa: PLC0415
 
@@ -85,3 +94,186 @@ def check(
         markup=False,
     )
     return 0
+
+
+SHOWN_LOSSES = 20
+SHOWN_RANGES = 20
+CONFIRM = "--i-know-what-this-does"
+
+AcceptLoss = Annotated[bool, Parameter(name="--accept-loss", negative="")]
+DryRun = Annotated[bool, Parameter(name="--dry-run", negative="")]
+Confirmed = Annotated[bool, Parameter(name=CONFIRM, negative="")]
+
+unsafe = App(name="unsafe", help="Override the state of a frozen log.")
+
+
+@unsafe.command
+def revert(
+    *,
+    to: Annotated[int, Parameter(name="--to", validator=FROM_ONE)],
+    accept_loss: AcceptLoss = False,
+    dry_run: DryRun = False,
+    confirmed: Confirmed = False,
+    change: Change = Change(),
+    where: Where = Where(),
+) -> int:
+    """Replace the state by that of an earlier epoch, as a new epoch. The history stays.
+
+    The log must be frozen, or in single-user mode, by the same actor. The command shows the differences, and
+    does nothing else without --i-know-what-this-does. Open requests end. Versions, fences and ids only
+    increase. Nodes that left, and data that was dropped or truncated, do not come back.
+
+    Args:
+        to: The epoch with the wanted state; nothing may have been under way then.
+        accept_loss: Continue even if acknowledged rows may be lost.
+        dry_run: Show the differences and losses, and do nothing. The log need not be frozen.
+        confirmed: Confirms that you have read the differences.
+    """
+    from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
+
+    command = RevertState(to_epoch=to, accept_loss=accept_loss)
+    with where.client() as client:
+        target = dumps.of_cluster(client, to).image
+        assert target is not None
+        preview = msgspec.structs.replace(command, content=_content(target))
+        return _override(client, command, preview, change, dry_run=dry_run, confirmed=confirmed)
+
+
+@unsafe.command
+def load(
+    file: Path,
+    /,
+    *,
+    accept_loss: AcceptLoss = False,
+    dry_run: DryRun = False,
+    confirmed: Confirmed = False,
+    change: Change = Change(),
+    where: Where = Where(),
+) -> int:
+    """Replace the state by that of a file, as a new epoch. The history stays.
+
+    The rules of `stele unsafe revert` apply. The file is a dump of this cluster, edited or not. It may neither
+    add nodes nor rename objects.
+
+    Args:
+        file: A file of `stele state export`.
+        accept_loss: Continue even if acknowledged rows may be lost.
+        dry_run: Show the differences and losses, and do nothing. The log need not be frozen.
+        confirmed: Confirms that you have read the differences.
+    """
+    from stele.cli import dumps  # noqa: PLC0415
+
+    dump = dumps.sound(file)
+    assert dump.image is not None
+    command = LoadState(
+        content=_content(dump.image),
+        accept_loss=accept_loss,
+        of_epoch=dump.head.epoch,
+        of_cluster_id=dump.head.cluster_id,
+        of_log_id=dump.head.log_id,
+    )
+    with where.client() as client:
+        return _override(client, command, command, change, dry_run=dry_run, confirmed=confirmed)
+
+
+def _override(
+    client: Client,
+    command: RevertState | LoadState,
+    preview: RevertState | LoadState,
+    change: Change,
+    *,
+    dry_run: bool,
+    confirmed: bool,
+) -> int:
+    if not (change.reason or dry_run):
+        raise UsageError("An override stays in the history.", 'Say --reason "why".')
+    envelope, out = change.envelope(command), console()
+    lost = _show(client, msgspec.structs.replace(envelope, command=preview), dry_run=dry_run)
+    if dry_run:
+        out.print("nothing was done", soft_wrap=True)
+        return 0
+    if lost and not command.accept_loss:
+        raise CliError(
+            f"Nothing was done: acknowledged rows may be lost ({counted(lost, 'loss', 'losses')} above).",
+            "Say --accept-loss if that is meant.",
+        )
+    if not confirmed:
+        raise UsageError("Nothing was done.", f"Say {CONFIRM} if this is what you want.")
+    out.print(f"request {envelope.request_id}", soft_wrap=True)
+    epoch = change.submit(client, envelope).epoch
+    from stele.cli import dumps  # noqa: PLC0415
+
+    now = dumps.of_cluster(client, epoch).image
+    override = None if now is None else now.overrides.last
+    if override is None or override.epoch != epoch:
+        raise CliError(f"Epoch {epoch} is no override.", "Look at `stele epochs`.")
+    out.print(
+        f"epoch {epoch}: state {override.hash_before[:16]} was replaced by {override.hash_after[:16]};"
+        " `stele log thaw` opens the log",
+        soft_wrap=True,
+        highlight=False,
+    )
+    return 0
+
+
+def _show(client: Client, envelope: Envelope, *, dry_run: bool) -> int:
+    """Print the differences and return the number of losses. Raises CliError for a refusal."""
+    from stele.cli import dumps  # noqa: PLC0415
+    from stele.domain.decide import decide  # noqa: PLC0415
+    from stele.domain.evolve import apply_facts  # noqa: PLC0415
+    from stele.domain.overrides.domain import losses  # noqa: PLC0415
+    from stele.domain.view import diff  # noqa: PLC0415
+    from stele.words.state_diff import diff_lines  # noqa: PLC0415
+
+    before = dumps.of_cluster(client).image
+    assert before is not None
+    command = msgspec.structs.replace(envelope.command, accept_loss=True)
+    asked = msgspec.structs.replace(envelope, command=command, reason=envelope.reason or "dry run")
+    on = _as_if_frozen(before, envelope.actor) if dry_run else before
+    found = decide(on, asked, time.time_ns() // 1_000_000)
+    if isinstance(found, Rejection):
+        raise CliError(found.message, found.hint, found.code)
+    after, out = apply_facts(before, found), console()
+    differ = {**diff(before, after), "overrides": {}}
+    ranges, names = 0, _names(before) | _names(after)
+    for sign, line in diff_lines(differ):
+        ranges += line.startswith("placement ")
+        if line.startswith("placement ") and ranges > SHOWN_RANGES:
+            continue
+        for id_ in names.keys() & {*line.replace(":", " ").split()}:
+            line = line.replace(id_, names[id_])  # noqa: PLW2901
+        style = {"+": "green", "-": "red"}.get(sign, "yellow")
+        out.print(Text(f"{sign} {line}", style=style), soft_wrap=True)
+    if ranges > SHOWN_RANGES:
+        out.print(f"and {ranges - SHOWN_RANGES} more rows of placements", soft_wrap=True)
+    lost = losses(before, after)
+    for each in lost[:SHOWN_LOSSES]:
+        out.print(Text(f"LOST: {each}", style="bold red"), soft_wrap=True)
+    if len(lost) > SHOWN_LOSSES:
+        out.print(f"and {len(lost) - SHOWN_LOSSES} more that may be lost", soft_wrap=True)
+    return len(lost)
+
+
+def _names(image: Image) -> dict[str, str]:
+    """Return the names of keyspaces and tables by id."""
+    schema = image.schema
+    tables = {id_: schema.full_name(table) for id_, table in schema.tables.items()}
+    return {**{id_: keyspace.name for id_, keyspace in schema.by_id.items()}, **tables}
+
+
+def _as_if_frozen(image: Image, actor: str) -> Image:
+    """Return the image as if frozen: a dry run works before the log is frozen, too."""
+    from stele.domain.commits.model import Commits  # noqa: PLC0415
+    from stele.domain.names import CommitMode  # noqa: PLC0415
+
+    commits = image.commits
+    if commits.mode is not CommitMode.OPEN:
+        return image
+    return msgspec.structs.replace(image, commits=Commits(mode=CommitMode.FROZEN, by=actor))
+
+
+def _content(image: Image) -> bytes:
+    from stele.domain.overrides.domain import packed_state  # noqa: PLC0415
+    from stele.domain.snapshot import image_to_facts  # noqa: PLC0415
+
+    return packed_state(image_to_facts(image))

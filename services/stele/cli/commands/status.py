@@ -1,13 +1,15 @@
-"""``stele status``: one look at the whole cluster."""
+"""``stele status``: a summary of the whole cluster."""
 
 from __future__ import annotations
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from stele.cli.optional import ask, is_known
-from stele.cli.options import Read, Where
+from stele.cli.client import ask, is_known, older_log
+from stele.cli.options import Json, Read, Where
 from stele.cli.output import (
+    NO_ADDRESS,
     ago,
     console,
     joined,
@@ -16,25 +18,29 @@ from stele.cli.output import (
     styled,
     table,
 )
-from stele.cli.replicas import older_log
 from stele.domain.commits.restricted import restricted_text
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import NodeState, RequestStatus
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import Keyspace
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
-from stele.words.explain import left
-from stele.words.requests import what
-from stele.words.why import NO_COORDINATOR
+from stele.words.explain import NO_COORDINATOR, left
+from stele.words.names import what
 
 
-def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
-    """The cluster at a glance: epoch, members, what is under way.
+class _Health(msgspec.Struct, frozen=True):
+    """The field of ``runtime.http.Health`` that is shown. That module is slow to import."""
 
-    Exit status 0 when every member is up and a coordinator answers, else 1; of an empty log 0, unless a
+    reason: str = ""
+
+
+def status(read: Read = Read(), json: Json = Json(), where: Where = Where()) -> int:
+    """Show the cluster at a glance: epoch, members and open operations.
+
+    Exit status 0 when every member is up and a coordinator answers, else 1. An empty log gives 0, unless a
     catch-up replica holds an older one.
     """
     with where.client() as client:
@@ -47,8 +53,10 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
         progress = ask(client, "coordinator", "/v1/progress", Progress) if newest else None
         is_alone = newest and progress is None and is_known(client, "coordinator")
+        health = ask(client, "metadata-log", "/healthz", _Health) if newest else None
+        notice = "" if health is None else health.reason
         older = None if topology.cluster else older_log(client)
-    if read.as_json:
+    if json.as_json:
         print_value_as_json(
             {
                 "cluster": topology,
@@ -58,6 +66,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
                 "liveness": liveness,
                 "progress": progress,
                 "older_log": older,
+                "notice": notice,
             }
         )
     elif older is not None:
@@ -73,7 +82,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
             "The log is empty: there is no cluster yet. `stele found` makes it.", soft_wrap=True
         )
     else:
-        head = _head(topology, keyspaces)
+        head = _head(topology, keyspaces, notice)
         under_way = _under_way(topology, waiting, names, progress)
         alone = [Text(f"{NO_COORDINATOR} `stele why`", "red")] if is_alone else []
         alone += [Text(f"  {client.silent['coordinator']}", "dim")] if is_alone else []
@@ -82,9 +91,14 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
     return 1 if is_down or is_alone or older is not None else 0
 
 
-def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableType]:
+def _head(answer: TopologyAnswer, keyspaces: list[Keyspace], notice: str) -> list[RenderableType]:
+    """Return the head lines. ``notice`` is the reason in the metadata-log's health.
+
+    For a restricted log, that reason starts with the restriction, which is removed here.
+    """
     versions, coordinator = answer.topology, answer.coordinator
     restricted = restricted_text(answer.commits)
+    notice = notice.removeprefix(restricted).strip()
     return [
         Text.assemble(
             (answer.cluster, "bold"),
@@ -92,6 +106,7 @@ def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableT
             (f"  state {answer.state_id}", "dim"),
         ),
         *([Text(f"{restricted}; `stele log thaw` opens it", "yellow")] if restricted else ()),
+        *([Text(notice, "yellow")] if notice else ()),
         Text(
             f"version {versions.version}, fence {versions.fence_version}; term "
             f"{coordinator.term} held by {coordinator.holder or 'nobody'}; "
@@ -106,7 +121,7 @@ def _under_way(
     names: dict[str, str],
     progress: Progress | None,
 ) -> list[RenderableType]:
-    """One line a transition, and how many wait."""
+    """Return one line per transition, and the number of waiting requests."""
     if not waiting and not answer.transitions:
         return [Text("nothing is under way", style="dim")]
     lines: list[RenderableType] = []
@@ -140,7 +155,7 @@ def _how_far(transition: TransitionSummary, progress: Progress | None) -> str:
 
 
 def members(nodes: list[Node], liveness: list[NodeLiveness] | None) -> RenderableType:
-    """The table of nodes; those that have left are not shown."""
+    """Return the table of nodes, without those that left."""
     by_id = {row.node_id: row for row in liveness or []}
     columns = ("node", "", "state", "dc", "rack", "tokens", "epoch", "heard", "address")
     found = table("", *columns, right=("tokens", "epoch"))
@@ -157,6 +172,6 @@ def members(nodes: list[Node], liveness: list[NodeLiveness] | None) -> Renderabl
             str(len(node.tokens)),
             "" if alive is None else str(alive.epoch),
             "" if alive is None else ago(alive.silent_for_s),
-            node.address,
+            node.address or NO_ADDRESS,
         )
     return found

@@ -1,82 +1,103 @@
-"""``stele table create|alter|resize|repair|drop|list``; snapshots of them are in ``table_snapshot``."""
+"""``stele table create|alter|drop|list|resize|repair|snapshot|snapshots|restore``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from cyclopts import App, Parameter
 
-from stele.cli.commands.table_snapshot import require_table_name, restore, snapshot, snapshots
+from stele.cli.client import Client, ask, decode
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
-from stele.cli.options import FROM_ZERO, Change, Read, Where
-from stele.cli.output import console, print_value_as_json
+from stele.cli.errors import CliError, Exit, UsageError
+from stele.cli.options import (
+    FROM_ZERO,
+    Change,
+    Format,
+    Planning,
+    Read,
+    Where,
+    Yes,
+    confirm,
+    described,
+    span_ms,
+)
+from stele.cli.output import clock, console, joined, size
 from stele.cli.output import table as table_of
 from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import (
     AlterTable,
     CreateTable,
+    DeleteTableSnapshot,
     DropTable,
     RepairTable,
     RepairTablets,
     ResizeTable,
+    RestoreTable,
+    RestoreTablets,
+    SnapshotTable,
 )
-from stele.domain.repairs.among import Among
-from stele.domain.schema.facts import Keyspace, Table, TableOptions
-from stele.domain.topology.operations.commands import TabletRepair
+from stele.domain.requests.model import Among
+from stele.domain.schema.model import Keyspace, Table, TableOptions
+from stele.domain.topology.operations.commands import TabletRepair, TabletRestore
+from stele.runtime.answers.tablet_sizes import SizesAnswer
+from stele.words.names import option_changes, set_options
 
-app = App(name="table", help="Tables: what has data in a keyspace.")
-app.command(snapshot)
-app.command(snapshots)
-app.command(restore)
+BALANCER: Final = "tablet-balancer"
+
+app = App(name="table", help="List, create, alter, drop, repair and snapshot tables.")
+
+
+OptionName = Literal[
+    "min_tablet_count",
+    "max_tablet_count",
+    "min_per_shard_tablet_count",
+    "expected_data_size_in_gb",
+    "auto_repair_enabled",
+    "auto_repair_threshold",
+]
+"""The fields of ``TableOptions``."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Options:
-    """How many tablets a table is to have, and whether they are repaired by schedule; 0 says nothing."""
+    """How many tablets a table is to have, and whether they are repaired by schedule."""
 
-    min_tablet_count: int = 0
+    min_tablet_count: int | None = None
     """At least so many, rounded up to a power of two."""
-    max_tablet_count: int = 0
+    max_tablet_count: int | None = None
     """At most so many."""
-    min_per_shard_tablet_count: int = 0
+    min_per_shard_tablet_count: int | None = None
     """So many replicas for each shard of a datacentre, on average."""
-    expected_data_size_in_gb: int = 0
+    expected_data_size_in_gb: int | None = None
     """Enough for data of this size."""
-    auto_repair_enabled: Literal["", "on", "off"] = ""
-    """Whether its tablets are repaired by schedule; else the setting auto_repair_enabled_default says."""
-    auto_repair_threshold: int = 0
-    """Seconds until a tablet is repaired again; 0: the setting auto_repair_threshold_in_seconds says."""
+    auto_repair_enabled: Literal["on", "off"] | None = None
+    """Whether its tablets are repaired by schedule; default: the setting auto_repair_enabled_default."""
+    auto_repair_threshold: int | None = None
+    """Seconds until a tablet is repaired again; default: the setting auto_repair_threshold_in_seconds."""
 
     def options(self) -> TableOptions:
-        return TableOptions(
-            min_tablet_count=self.min_tablet_count,
-            max_tablet_count=self.max_tablet_count,
-            min_per_shard_tablet_count=self.min_per_shard_tablet_count,
-            expected_data_size_in_gb=self.expected_data_size_in_gb,
-            auto_repair_enabled=self.auto_repair_enabled,
-            auto_repair_threshold=self.auto_repair_threshold,
-        )
+        return TableOptions(**{n: value for n, value in vars(self).items() if value is not None})
+
+    def zeros(self) -> list[str]:
+        """Return the options given as 0. In the log, 0 means not set."""
+        return [name for name, value in vars(self).items() if value == 0]
 
 
 @app.command
+@described("create-table")
 def create(
     name: str,
+    /,
     *,
     colocate_with: str = "",
     options: Options = Options(),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Create a table. In a keyspace with tablets it is split into these from the start.
-
-    Args:
-        name: KEYSPACE.TABLE.
-        colocate_with: Another table of the keyspace, whose tablets it has: they move, are split, merged and
-            repaired together for as long as it stands.
-    """
     require_table_name(name)
     if colocate_with:
         require_table_name(colocate_with)
@@ -87,65 +108,95 @@ def create(
 @app.command
 def alter(
     name: str,
+    /,
     *,
     options: Options = Options(),
+    reset: Annotated[tuple[OptionName, ...], Parameter(name="--reset", negative="")] = (),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Give a table other options; those that are not named say nothing from then on.
+    """Change options of a table. Options that are not named keep their values.
 
-    The balancer then splits or merges its tablets as the options say.
+    The balancer then splits or merges the tablets as the options say.
 
     Args:
         name: KEYSPACE.TABLE.
+        reset: An option to unset, as in --reset min_tablet_count; may be repeated.
     """
     require_table_name(name)
-    command = AlterTable(name, options.options())
-    submit_and_tell(where, change, command, f"table {name} has these options")
+    command = AlterTable(name, options.options(), tuple(sorted({*reset, *options.zeros()})))
+    envelope = change.envelope(command)
+    with where.client() as client:
+        console().print(f"request {envelope.request_id}", soft_wrap=True)
+        epoch = change.submit(client, envelope).epoch
+        changed = _changed_options(client, epoch)
+    console().print(f"table {name} since epoch {epoch}: {changed}", soft_wrap=True, markup=False)
+
+
+def _changed_options(client: Client, epoch: int) -> str:
+    """Return the options that this epoch changed, with old and new values."""
+    try:
+        raw = client.get_raw("metadata-log", "/v1/diff", **{"from": epoch - 1, "to": epoch})
+    except CliError:  # it is altered whether or not the state before can still be read
+        return "has other options"
+    rows = decode(raw, dict[str, Any]).get("tables", {}).get("changed", ())
+    options = [row["fields"]["options"] for row in rows if "options" in row["fields"]]
+    told = [option_changes(each["before"], each["after"]) for each in options]
+    return ", ".join(told) or "its options are as before"
 
 
 @app.command
+@described("resize-table")
 def resize(
     name: str,
     tablets: int,
+    /,
     *,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Split or merge the tablets of a table, while it is read and written.
-
-    The balancer does so by itself, and later again: what is to last is an option of the table (table alter).
-
-    Args:
-        name: KEYSPACE.TABLE.
-        tablets: How many it is to have: twice as many as it has, or half.
-    """
+    """The answer says what the balancer would do, and which option keeps the number."""
     require_table_name(name)
     with where.client() as client:
-        return submit_and_follow(client, change, ResizeTable(name, tablets))
+        undone = (
+            "" if isinstance(change, Planning) else _undone_by_the_balancer(client, name, tablets)
+        )
+        status = submit_and_follow(client, change, ResizeTable(name, tablets))
+    if undone and status == Exit.OK:
+        console().print(undone, soft_wrap=True, markup=False, highlight=False)
+    return status
+
+
+def _undone_by_the_balancer(client: Client, name: str, tablets: int) -> str:
+    """Return what the balancer may do after a resize and how to prevent it; empty if unknown."""
+    found = ask(client, BALANCER, "/v1/balance/sizes", SizesAnswer, table=name, limit=1)
+    if found is None or found.sizes.wanted in (0, tablets):
+        return ""
+    wanted, why = found.sizes.wanted, found.sizes.why
+    option = "--min-tablet-count" if wanted < tablets else "--max-tablet-count"
+    return (
+        f"While balancing is on, the balancer may change it back to {wanted} tablets: {why}."
+        f" `stele table alter {name} {option} {tablets}` keeps {tablets}."
+    )
 
 
 @app.command
+@described("repair-table")
 def repair(
     name: str,
+    /,
     *,
-    tablet: Annotated[int | None, Parameter(name="--tablet", validator=FROM_ZERO)] = None,
+    tablet: Annotated[
+        int | None,
+        Parameter(name="--tablet", validator=FROM_ZERO, help="Only this tablet, at once."),
+    ] = None,
     nodes: Annotated[tuple[str, ...], Parameter(name="--nodes", negative="")] = (),
     dcs: Annotated[tuple[str, ...], Parameter(name="--dcs", negative="")] = (),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Give each replica of a table's tablets what the others have, while it is read and written.
-
-    The balancer sees to it, the tablets that were repaired longest ago first; `stele tablet repairs` says when
-    that was. Replicas are compared first: what is equal is not streamed. A repair among some replicas does not
-    count as one: the tablets were repaired when they were before.
-
-    Args:
-        name: KEYSPACE.TABLE.
-        tablet: This one alone, at once.
-        nodes: Only replicas on these nodes take part; may be repeated or separated by commas.
-        dcs: Only replicas in these datacentres take part.
+    """The tablets that were repaired longest ago come first; `stele tablet repairs` lists the times.
+    Replicas are compared first, and equal data is not streamed.
     """
     require_table_name(name)
     among = Among(_each(nodes), _each(dcs))
@@ -160,33 +211,31 @@ def repair(
 
 
 @app.command
+@described("drop-table")
 def drop(
     name: str,
+    /,
+    *,
+    yes: Yes = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Drop a table: nobody serves it any more, then its name is free again.
-
-    The coordinator carries it out; the command follows the request until it is done.
-
-    Args:
-        name: KEYSPACE.TABLE.
-    """
+    """The command follows the request until it is done."""
     require_table_name(name)
+    confirm(change, f"Table {name} and all of its data are deleted.", name, yes=yes)
     with where.client() as client:
         return submit_and_follow(client, change, DropTable(name))
 
 
 @app.command(name="list")
-def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """All tables, with their tablets and options."""
+def list_tables(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:  # noqa: B008
+    """List all tables with their tablets and options."""
     with where.client() as client:
         reading = read.of(client)
-        tables = reading.tables()
+        tables, tablets = reading.tables_and_tablets()
         keyspaces = {k.keyspace_id: k for k in reading.keyspaces()} if tables else {}
-        tablets = {t.table_id: reading.ranges(t.placement) for t in tables if t.placement}
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -196,35 +245,162 @@ def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
         )
         return
     columns = ("table", "tablets", "options", "")
+    names = {each.table_id: each.name for each in tables}
     found = table_of(f"tables at epoch {reading.epoch}", *columns, right=("tablets",))
     for each in tables:
         keyspace = keyspaces[each.keyspace_id]
         found.add_row(
             f"{keyspace.name}.{each.name}",
             str(tablets.get(each.table_id, "on the ring")),
-            _said(each.options),
-            _state(each, keyspace, tables),
+            set_options(each.options),
+            _state(each, keyspace, names),
         )
-    console().print(found)
+    form.print_table(found)
     if reading.balancing.off_since:
-        console().print(switch_text("", reading.balancing), soft_wrap=True, markup=False)
+        form.note(switch_text("", reading.balancing))
 
 
-def _state(table: Table, keyspace: Keyspace, tables: list[Table]) -> str:
-    """Whether it is being dropped, whose tablets it has, and whether they are balanced."""
+def _state(table: Table, keyspace: Keyspace, names: Mapping[str, str]) -> str:
+    """Return the state: being dropped, co-located with another table, or not balanced.
+
+    ``names`` are those of tables by id.
+    """
     if table.dropped_version:
         return "is being dropped"
-    bases = (t.name for t in tables if t.table_id == table.base_table_id)
-    found = [f"co-located with {keyspace.name}.{name}" for name in bases]
+    base = names.get(table.base_table_id)
+    found = [] if base is None else [f"co-located with {keyspace.name}.{base}"]
     off = off_text(table.balancing, keyspace.balancing)
     return ", ".join([*found, off] if off else found)
 
 
 def _each(given: tuple[str, ...]) -> tuple[str, ...]:
-    """What is named, by commas or again."""
+    """Return the given names, separated by commas or given repeatedly."""
     return tuple(filter(None, (part.strip() for part in ",".join(given).split(","))))
 
 
-def _said(options: TableOptions) -> str:
-    found = msgspec.structs.asdict(options)
-    return ", ".join(f"{name} {value}" for name, value in found.items() if value)
+DELETE = "delete"
+SECOND_MS = 1000
+
+
+@app.command
+def snapshot(
+    name: str,
+    deleted: str = "",
+    /,
+    *,
+    tag: Annotated[str, Parameter(name="--tag")] = "",
+    expire: Annotated[str, Parameter(name="--expire")] = "",
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Write the rows of a table into the nodes' backup folders. Reads and writes continue.
+
+    The snapshot holds all writes that were acknowledged before. `stele table snapshot delete TAG` deletes one.
+
+    Args:
+        name: KEYSPACE.TABLE, or delete.
+        deleted: The tag of the snapshot to delete.
+        tag: Name of the snapshot; default: table and time.
+        expire: Delete it after this span, such as 7d or 12h; default: never.
+    """
+    if name == DELETE and deleted:
+        if tag or expire:
+            raise UsageError(
+                "--tag and --expire are of a snapshot that is taken, not of one that is deleted.",
+                f"stele table snapshot delete {deleted}",
+            )
+        submit_and_tell(where, change, DeleteTableSnapshot(deleted), f"snapshot {deleted} is gone")
+        return 0
+    if deleted:
+        raise UsageError(
+            f"'{name} {deleted}' is not understood.",
+            "Write KEYSPACE.TABLE, or delete TAG.",
+        )
+    require_table_name(name)
+    at = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    command = SnapshotTable(
+        name=name,
+        snapshot=tag or f"{name.partition('.')[2]}-{at}",
+        expire_s=span_ms(expire, "--expire") // SECOND_MS if expire else 0,
+    )
+    with where.client() as client:
+        return submit_and_follow(client, change, command)
+
+
+@app.command
+def snapshots(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:  # noqa: B008
+    """List snapshots of tables: table, time, size, expiry, and the nodes with the files."""
+    with where.client() as client:
+        reading = read.of(client)
+        found = reading.table_snapshots()
+    if form.is_document:
+        form.print_document(
+            {"epoch": reading.epoch, "state_id": reading.state_id, "snapshots": found}
+        )
+        return
+    columns = ("tag", "table", "tablets", "taken", "expires", "size", "nodes")
+    shown = table_of(f"snapshots at epoch {reading.epoch}", *columns, right=("tablets", "size"))
+    for each in found:
+        shown.add_row(
+            each.name,
+            each.table,
+            str(each.tablets),
+            clock(each.taken_ms),
+            clock(each.expires_ms) or "never",
+            size(each.size_bytes),
+            joined(part.node_id for part in each.parts),
+        )
+    form.print_table(shown)
+
+
+@app.command
+def restore(
+    name: str,
+    /,
+    *,
+    tag: Annotated[str, Parameter(name="--tag")],
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Restore the rows of a snapshot into its table or another one. Reads and writes continue.
+
+    Later writes and deletes win, by their timestamps. To get exactly the rows of the snapshot, truncate the
+    table first, or restore into a new one.
+
+    Args:
+        name: KEYSPACE.TABLE.
+        tag: Name of the snapshot, from `stele table snapshots`.
+    """
+    require_table_name(name)
+    with where.client() as client:
+        return submit_and_follow(client, change, RestoreTable(name=name, snapshot=tag))
+
+
+def restore_tablet(
+    table: str,
+    tablet: int,
+    /,
+    *,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Restore one tablet of a table that is being restored, before its turn.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        tablet: Number of the tablet.
+    """
+    require_table_name(table)
+    asked = RestoreTablets((TabletRestore(table=table, tablet=tablet),))
+    with where.client() as client:
+        return submit_and_follow(client, change, asked)
+
+
+def require_table_name(name: str) -> None:
+    """Raise UsageError unless the name is KEYSPACE.TABLE."""
+    keyspace, _, table = name.partition(".")
+    if not (keyspace and table):
+        raise UsageError(
+            f"'{name}' names no table.",
+            "Write KEYSPACE.TABLE; `stele table list` shows the tables.",
+        )

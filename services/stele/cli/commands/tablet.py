@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from rich.text import Text
 
 from stele.cli.commands.ring import key_text, replicas, shown_rows
-from stele.cli.commands.table_snapshot import require_table_name, restore_tablet
-from stele.cli.commands.tablet_show import require_tablets, show
+from stele.cli.commands.table import require_table_name, restore_tablet
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
-from stele.cli.output import clock, console, print_value_as_json, size
+from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, Read, Where, described
+from stele.cli.output import clock, console, print_fields, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import Reading
-from stele.domain.ring.shards import ANY
+from stele.domain.names import TABLET_MAP, RequestStatus
+from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import ANY
 from stele.domain.tablets.ranges import range_of, tablet_of
 from stele.domain.tablets.sizes import TableSizes
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 from stele.runtime.answers.tablet_sizes import SizesAnswer
+from stele.words.names import what
 
 SERVICE = "tablet-balancer"
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
 app.command(restore_tablet, name="restore")
-app.command(show)
 
 
 @app.command(name="list")
 def list_tablets(
     table: str,
+    /,
     *,
     key: Annotated[str | None, Parameter(name="--key")] = None,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
     read: Read = Read(),  # noqa: B008
+    form: Format = Format(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """The tablets of a table: range and replicas.
+    """List the tablets of a table: range and replicas.
 
-    Replicas that are written but not yet read are marked with +, those read but leaving with -.
+    + marks replicas that are written and not yet read, - those that are read and leave.
 
     Args:
         table: KEYSPACE.TABLE.
-        key: Only the tablet that this key is in.
+        key: Only the tablet of this key.
         limit: Most tablets that are shown; 0 shows all.
     """
     require_table_name(table)
@@ -52,8 +56,8 @@ def list_tablets(
         rows, tablets, placement, tables = shown_rows(reading, limit, key, keyspace=table)
         require_tablets(table, placement)
     first = 0 if key is None else tablet_of(tablets, rows[0].end)
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -66,7 +70,7 @@ def list_tablets(
         return
     numbers = ("tablet", "start (exclusive)", "end (inclusive)", "version")
     if key is not None:
-        console().print(f"{key_text(key)} is in tablet {first}", soft_wrap=True, markup=False)
+        form.note(f"{key_text(key)} is in tablet {first}")
     shown = table_of(
         f"{tablets} tablets of {table} at epoch {reading.epoch}",
         *numbers,
@@ -75,30 +79,32 @@ def list_tablets(
     )
     for number, row in enumerate(rows, first):
         shown.add_row(str(number), str(row.start), str(row.end), str(row.version), replicas(row))
-    console().print(shown)
+    form.print_table(shown)
     others = ", ".join(name for name in tables if name != table)
     if others:
-        console().print(f"they are those of {others} too", soft_wrap=True, markup=False)
+        form.note(f"they are those of {others} too")
     if len(rows) < tablets and key is None:
-        console().print(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
+        form.note(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
 
 
 @app.command
 def sizes(
     table: str,
+    /,
     *,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
     hottest: Annotated[bool, Parameter(name="--hottest", negative="")] = False,
-    json: Json = Json(),  # noqa: B008
+    form: Format = Format(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """The largest tablets of a table, how often they are read and written, and who has them, by what nodes told
-    of their loads; and why the table has so many. Reads and writes are those that one replica serves.
+    """List the largest tablets of a table with reads and writes per second of one replica.
+
+    It also explains the number of tablets. The figures are those that the nodes reported.
 
     Args:
         table: KEYSPACE.TABLE.
         limit: Most tablets that are shown.
-        hottest: Those that are read and written most come first.
+        hottest: Sort by reads and writes instead of size.
     """
     require_table_name(table)
     with where.client() as client:
@@ -106,19 +112,19 @@ def sizes(
         found = client.get(
             SERVICE, "/v1/balance/sizes", SizesAnswer, table=table, limit=limit, order=order
         )
-    if json.as_json:
-        print_value_as_json(found)
+    if form.is_document:
+        form.print_document(found)
         return
-    known, out = found.sizes, console()
+    known = found.sizes
     numbers = ("tablet", "bytes", "reads/s", "writes/s")
     title = f"{known.tablets} tablets of {table} at epoch {found.epoch}"
     shown = table_of(title, *numbers, "replicas", right=numbers)
     for each in known.largest:
         rates = ("?" if n is None else f"{n:,}" for n in (each.reads_per_s, each.writes_per_s))
         shown.add_row(str(each.tablet), size(each.size_bytes), *rates, " ".join(each.replicas))
-    out.print(shown)
+    form.print_table(shown)
     for line in _in_all(known):
-        out.print(line, soft_wrap=True, markup=False)
+        form.note(line)
 
 
 def _in_all(known: TableSizes) -> Iterator[str]:
@@ -138,12 +144,14 @@ def _in_all(known: TableSizes) -> Iterator[str]:
 @app.command
 def repairs(
     table: str,
+    /,
     *,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
     read: Read = Read(),  # noqa: B008
+    form: Format = Format(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """When each tablet of a table was repaired last, the oldest first.
+    """List the time of the last repair of each tablet, the oldest first.
 
     Args:
         table: KEYSPACE.TABLE.
@@ -155,8 +163,8 @@ def repairs(
         times = reading.repairs(table)
     oldest = sorted(range(len(times)), key=lambda tablet: (times[tablet], tablet))
     first = oldest[: limit or len(times)]
-    if read.as_json:
-        print_value_as_json(
+    if form.is_document:
+        form.print_document(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
@@ -170,16 +178,18 @@ def repairs(
     for tablet in first:
         shown.add_row(str(tablet), clock(times[tablet]) or "never")
     title = f"{len(times)} tablets of {table} at epoch {reading.epoch}"
-    console().print(title, soft_wrap=True)
-    console().print(shown)
+    form.note(title)
+    form.print_table(shown)
     if len(first) < len(times):
-        console().print(f"{len(times) - len(first)} more tablets: --limit 0 shows all.")
+        form.note(f"{len(times) - len(first)} more tablets: --limit 0 shows all.")
 
 
 @app.command
+@described("move-tablet")
 def move(
     table: str,
     tablet: int,
+    /,
     *,
     from_node: Annotated[str, Parameter(name="--from")],
     to_node: Annotated[str, Parameter(name="--to")],
@@ -187,16 +197,8 @@ def move(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Move a replica of a tablet to another node, or another shard of its node, while it is read and written.
-
-    The coordinator carries it out; the command follows the request until it is done.
-
-    Args:
-        table: KEYSPACE.TABLE.
-        tablet: Its number.
-        from_node: The node that has a replica; its shard may be said too, as the lists show it.
-        to_node: The node that gets it, or NODE:SHARD; without a shard the one of it with the fewest tablets.
-        force: Give up what only nodes have that are declared dead.
+    """It may also move to another shard of its node: give NODE:SHARD. The command follows the request
+    until it is done.
     """
     node, shard = _place(to_node)
     source, on = _place(from_node)
@@ -210,6 +212,7 @@ def move(
 def add_replica(
     table: str,
     tablet: int,
+    /,
     *,
     to_node: Annotated[str, Parameter(name="--to")],
     beyond: Annotated[bool, Parameter(negative="")] = False,
@@ -217,16 +220,16 @@ def add_replica(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Give a tablet one replica more, while its keyspace's replication rises.
+    """Add a replica to a tablet while the replication of its keyspace rises.
 
-    The balancer does so by itself: `stele keyspace alter`. The command follows the request until it is done.
+    The balancer does this by itself after `stele keyspace alter`. The command follows the request to its end.
 
     Args:
         table: KEYSPACE.TABLE.
-        tablet: Its number.
-        to_node: The node that gets it, or NODE:SHARD; without a shard the one of it with the fewest tablets.
-        beyond: More than the keyspace asks for, too: the balancer deletes one again, unless it is off.
-        force: Give up what only nodes have that are declared dead.
+        tablet: Number of the tablet.
+        to_node: The receiving node, or NODE:SHARD; default: the shard with the fewest tablets.
+        beyond: Allow more replicas than the keyspace has. The balancer deletes one again, unless it is off.
+        force: Give up data that only dead nodes have.
     """
     node, shard = _place(to_node)
     asked = TabletMove(
@@ -245,21 +248,22 @@ def add_replica(
 def delete_replica(
     table: str,
     tablet: int,
+    /,
     *,
     from_node: Annotated[str, Parameter(name="--from")],
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Take one replica of a tablet away, where it has more than its keyspace asks for, or is to ask for.
+    """Delete a replica of a tablet that has more replicas than its keyspace asks for.
 
-    The balancer does so by itself: `stele keyspace alter`. The command follows the request until it is done.
+    The balancer does this by itself after `stele keyspace alter`. The command follows the request to its end.
 
     Args:
         table: KEYSPACE.TABLE.
-        tablet: Its number.
-        from_node: The node that has it; its shard may be said too, as the lists show it.
-        force: Give up what only nodes have that are declared dead.
+        tablet: Number of the tablet.
+        from_node: The node with the replica, or NODE:SHARD.
+        force: Give up data that only dead nodes have.
     """
     source, on = _place(from_node)
     asked = TabletMove(table=table, tablet=tablet, from_node=source, to_node="", force=force)
@@ -267,7 +271,7 @@ def delete_replica(
 
 
 def _place(text: str) -> tuple[str, int]:
-    """NODE, or NODE:SHARD. Raises UsageError."""
+    """Parse NODE or NODE:SHARD. Raises UsageError."""
     node, colon, shard = text.partition(":")
     if not colon:
         return node, ANY
@@ -277,7 +281,7 @@ def _place(text: str) -> tuple[str, int]:
 
 
 def _ask_for(move: TabletMove, change: Change, where: Where, on: int = ANY) -> int:
-    """``on`` is the shard that the replica is said to be on."""
+    """Submit a move. ``on`` is the shard that must hold the replica now."""
     require_table_name(move.table)
     with where.client() as client:
         if on != ANY:
@@ -286,7 +290,10 @@ def _ask_for(move: TabletMove, change: Change, where: Where, on: int = ANY) -> i
 
 
 def _check_place(reading: Reading, move: TabletMove, on: int) -> None:
-    """Raises UsageError when the replica is on another shard. Who has none is told by the log."""
+    """Raise UsageError if the replica is on another shard.
+
+    A node without a replica is refused by the log.
+    """
     count = shown_rows(reading, 1, keyspace=move.table).ranges
     if move.tablet >= count:
         return
@@ -298,3 +305,100 @@ def _check_place(reading: Reading, move: TabletMove, on: int) -> None:
             f" {move.from_node}, not on {on}.",
             f"--from {move.from_node}",
         )
+
+
+@app.command
+def show(
+    table: str,
+    tablet: Annotated[int, Parameter(validator=FROM_ZERO)],
+    /,
+    *,
+    read: Read = Read(),  # noqa: B008
+    json: Json = Json(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Show one tablet: range, replicas, open requests and the last repair.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        tablet: Number of the tablet; `stele tablet list KEYSPACE.TABLE --key KEY` finds that of a key.
+    """
+    require_table_name(table)
+    with where.client() as client:
+        reading = read.of(client)
+        shown = shown_rows(reading, 1, keyspace=table)
+        require_tablets(table, shown.placement)
+        if tablet >= shown.ranges:
+            raise CliError(
+                f"{table} has {shown.ranges} tablets at epoch {reading.epoch}, the last is"
+                f" {shown.ranges - 1}: there is no tablet {tablet}.",
+                f"stele tablet list {table}",
+            )
+        token = str(range_of(shown.ranges, tablet).end)
+        (row,) = shown_rows(reading, 1, keyspace=table, token=token).rows
+        requests = [*_about(reading, shown.users, tablet, shown.ranges)]
+        names = reading.names(requests)
+        states = _states(reading) if requests else {}
+        (repaired_ms,) = reading.repairs(table, tablet)
+    if json.as_json:
+        print_value_as_json(
+            {
+                "epoch": reading.epoch,
+                "state_id": reading.state_id,
+                "table": table,
+                "tables": shown.users,
+                "tablet": tablet,
+                "tablets": shown.ranges,
+                "row": row,
+                "repaired_ms": repaired_ms,
+                "requests": requests,
+            }
+        )
+        return
+    title = f"tablet {tablet} of {shown.ranges} of {table} at epoch {reading.epoch}"
+    console().print(Text(title, style="bold"), soft_wrap=True)
+    fields: list[tuple[str, str | Text]] = [
+        ("range", f"({row.start}, {row.end}]"),
+        ("replicas", replicas(row)),
+        ("version", str(row.version)),
+        ("repaired", clock(repaired_ms) or "never"),
+        ("shared by", ", ".join(name for name in shown.users if name != table)),
+    ]
+    for request in requests:
+        state = states.get(request.request_id, str(request.status))
+        who = f", by {request.actor}" if request.actor else ""
+        why = f": {request.reason}" if request.reason else ""
+        text = f"{state}: {what(request, names)}{who}{why} (request {request.request_id})"
+        fields.append(("under way", text))
+    print_fields(fields)
+
+
+def require_tablets(table: str, placement: str) -> None:
+    """Raise CliError if the table is spread over the ring."""
+    if not placement.startswith(TABLET_MAP):
+        raise CliError(
+            f"{table} has no tablets: its keyspace is spread over the ring.",
+            f"stele ring {table.partition('.')[0]}",
+        )
+
+
+def _about(reading: Reading, tables: Iterable[str], tablet: int, count: int) -> Iterable[Request]:
+    """Return open requests for this tablet, or for all tablets of its table."""
+    open_ = [
+        request
+        for status in (RequestStatus.RUNNING, RequestStatus.PENDING)
+        for request in reading.requests(status=status)
+        if request.table_id
+    ]
+    names = reading.names(open_)
+    for request in open_:
+        one = request.moves_replica or request.stays_in_place
+        this = (request.tablet, request.tablet_count) == (tablet, count)
+        if names[request.table_id] in tables and (this or not one):
+            yield request
+
+
+def _states(reading: Reading) -> dict[str, str]:
+    """Return the state of the transition, by request."""
+    found = reading.topology().transitions
+    return {id_: str(each.state) for each in found for id_ in each.request_ids()}

@@ -17,22 +17,17 @@ PRIVATE = 0o600
 
 
 def token(
-    name: str, file: Path, *, may: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    name: str, file: Path, /, *, may: Annotated[tuple[str, ...], Parameter(negative="")] = ()
 ) -> None:
-    """Make the token of somebody who may change a cluster, and print the line that lets him in.
+    """Make an access token, and print the line that admits it.
 
-    The line goes into the file of STELE_HTTP_CALLERS_FILE, which metadata-log, catch-up and the console read;
-    it counts a second later. It holds the token's hash, of which nobody can make the token. To withdraw a token
-    delete its line.
+    Add the line to the file of STELE_HTTP_CALLERS_FILE. Metadata-log, catch-up and the console read it within
+    a second. The line holds a hash of the token. To withdraw the token, delete the line.
 
-    Parameters
-    ----------
-    name
-        Who it is of: the actor of all that he asks for.
-    file
-        A file that is not there yet, for the token: for the command line as --token-file or STELE_TOKEN_FILE.
-    may
-        Only this command, such as create_keyspace, or recover; may be repeated. Else all that people send.
+    Args:
+        name: The owner, who becomes the actor of all commands with the token.
+        file: The file to create for the token. Pass it as --token-file or STELE_TOKEN_FILE.
+        may: Allow only this command, such as create_keyspace or recover; may be repeated. Default: all.
     """
     made = new_token()
     try:

@@ -1,7 +1,13 @@
-"""Changes of members: ``stele join``, ``decommission``, ``move``, ``rebuild``, ``remove`` and the like."""
+"""Changes of members, and requests about a whole table or cluster.
+
+``stele join``, ``decommission``, ``move``, ``rebuild``, ``remove``, ``truncate``, ``cleanup`` and others.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -10,56 +16,60 @@ from cyclopts import Parameter
 from stele.cli.client import Client
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow, follow_on
-from stele.cli.options import Change, Force, Planning, Where
-from stele.cli.output import console
+from stele.cli.options import Change, Force, Planning, Where, Yes, confirm, described
+from stele.cli.output import console, counted
 from stele.cli.places import address_of
 from stele.cli.reading import Reading
-from stele.cli.restored import restored
 from stele.domain.commands import (
     AnyCommand,
     Cancel,
+    Cleanup,
     Exclude,
     Leave,
     MoveNode,
+    NoopRequest,
+    Quiesce,
     Rebuild,
     Remove,
+    Truncate,
 )
 from stele.domain.names import RequestStatus
+from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import RangeReplicas, upper_bound
+from stele.runtime.answers.metadata_log import PlannedRow, TransitionPage
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
-from stele.words.comers import join_of, replace_of
-from stele.words.given import GivenError, tokens_of
+from stele.words.given import GivenError, join_of, replace_of, tokens_of
 
 Ignore = Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")]
 
 
+@described("join", "replace")
 def join(
     address: str | None = None,
+    /,
     *,
-    node_id: Annotated[str, Parameter(name="--node-id")] = "",
-    dc: str = "",
-    rack: str = "",
-    num_tokens: Annotated[int | None, Parameter(name="--num-tokens")] = None,
-    cluster: str = "",
-    replace: Annotated[str, Parameter(name="--replace")] = "",
+    node_id: Annotated[str, Parameter(name="--node-id", help="Name of the node.")] = "",
+    dc: Annotated[str, Parameter(help="Datacentre of the node.")] = "",
+    rack: Annotated[str, Parameter(help="Rack of the node.")] = "",
+    num_tokens: Annotated[
+        int | None,
+        Parameter(name="--num-tokens", help="Number of tokens; 0: the node holds no data."),
+    ] = None,
+    cluster: Annotated[str, Parameter(help="The cluster that the node joins.")] = "",
+    replace: Annotated[
+        str,
+        Parameter(
+            name="--replace",
+            help="A permanently dead node, whose place, tokens and data the node takes.",
+        ),
+    ] = "",
     ignore: Ignore = (),
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Ask for a node to become a member: it is asked who it is, then the request is queued.
-
-    Args:
-        address: The node's http://host:port.
-        node_id: Its name, if not the one that it says; likewise the others.
-        dc: Its datacentre.
-        rack: Its rack.
-        num_tokens: How many tokens it takes, none with 0; 16 unless the node says otherwise.
-        cluster: The cluster that it means to join.
-        replace: A node that is dead for good, whose place, tokens and data it takes.
-        ignore: Another node that is dead for good; may be given several times.
-        force: Give up what only dead nodes have.
-    """
+    """The node itself answers for options that are left out."""
     if (ignore or force) and not replace:
         raise UsageError(
             "--ignore and --force are for a node that replaces another.",
@@ -86,74 +96,63 @@ def join(
         return submit_and_follow(client, change, join_of(known))
 
 
+@described("replace")
 def replace(
     dead: str,
     address: str,
+    /,
     *,
     ignore: Ignore = (),
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Have a new node take the place, the tokens and the data of one that is dead for good.
-
-    Args:
-        dead: The dead node.
-        address: The new node's http://host:port.
-        ignore: Another node that is dead for good; may be given several times.
-        force: Give up what only dead nodes have.
-    """
     return join(address, replace=dead, ignore=ignore, force=force, change=change, where=where)
 
 
+@described("decommission")
 def decommission(
-    node_id: str,
+    node: str,
+    /,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Have a node stream its data to those who take over, then leave for good."""
     with where.client() as client:
-        return submit_and_follow(client, change, Leave(node_id))
+        return submit_and_follow(client, change, Leave(node))
 
 
+@described("move")
 def move(
-    node_id: str,
+    node: str,
+    /,
     *,
     tokens: Annotated[str, Parameter(name="--tokens")] = "",
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Give a node other tokens while it serves: data moves to and from it, nothing else changes.
-
-    Args:
-        tokens: The tokens that it is to have, as 1,-2,3 (`--tokens=-5,7`); without them they are chosen anew.
-    """
-    command = MoveNode(node_id=node_id, tokens=_tokens(tokens))
+    command = MoveNode(node_id=node, tokens=_tokens(tokens))
     with where.client() as client:
         return submit_and_follow(client, change, command)
 
 
+@described("rebuild")
 def rebuild(
-    node_id: str,
+    node: str,
+    /,
     *,
     source_dc: Annotated[str, Parameter(name="--source-dc")] = "",
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Have a node stream everything that it replicates again, from the other replicas.
-
-    Args:
-        source_dc: Stream from nodes of this datacentre only.
-        force: Make do with the replicas that there are, though some of the data may be with others.
-    """
-    command = Rebuild(node_id=node_id, source_dc=source_dc, force=force)
+    command = Rebuild(node_id=node, source_dc=source_dc, force=force)
     with where.client() as client:
         return submit_and_follow(client, change, command)
 
 
+@described("remove", nodes="node")
 def remove(
-    node_ids: Annotated[tuple[str, ...], Parameter(negative="")],
+    nodes: Annotated[tuple[str, ...], Parameter(negative="")],
     /,
     *,
     ignore: Ignore = (),
@@ -161,43 +160,33 @@ def remove(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Do without nodes that are dead for good: others take their ranges over, from whoever has the data.
-
-    They never come back, whatever becomes of the request. A node that works leaves by `stele decommission`.
-
-    Args:
-        node_ids: The dead nodes. Several go as one operation, in which none takes over from another.
-        ignore: Another node that is dead for good; may be given several times.
-        force: Give up what only dead nodes have.
+    """Several nodes go as one operation, in which none takes over from another. A node that is alive
+    leaves by `stele decommission`.
     """
-    if change.request_id and len(node_ids) > 1:
+    if change.request_id and len(nodes) > 1:
         raise UsageError(
             "--request-id is for one node: each removal has an id of its own.",
             "stele remove NODE --request-id ID",
         )
-    commands = [Remove(node_id=n, ignore_nodes=ignore, force=force) for n in node_ids]
+    commands = [Remove(node_id=n, ignore_nodes=ignore, force=force) for n in nodes]
     with where.client() as client:
         return submit_and_follow(client, change, *commands)
 
 
+@described("exclude")
 def exclude(
-    node_ids: Annotated[tuple[str, ...], Parameter(negative="")],
+    nodes: Annotated[tuple[str, ...], Parameter(negative="")],
     /,
     *,
+    force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Declare nodes dead for good: nothing waits for them any more, and they never serve again.
-
-    Remove or replace them later.
-
-    Args:
-        node_ids: The dead nodes.
-    """
     with where.client() as client:
-        return submit_and_follow(client, change, Exclude(node_ids))
+        return submit_and_follow(client, change, Exclude(nodes, force=force))
 
 
+@described("cancel")
 def cancel(
     request: str,
     /,
@@ -205,12 +194,8 @@ def cancel(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Undo a request that is pending, or running before its point of no return.
-
-    It is followed to its end, and the placements are compared with those of before it began.
-
-    Args:
-        request: Its id, or the beginning of it.
+    """The beginning of the id suffices. The command follows the request to its end, and compares the
+    placements with those of before it began.
     """
     with where.client() as client:
         asked = Reading(client).find(request)
@@ -231,7 +216,10 @@ def cancel(
 
 
 def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str) -> None:
-    """Submit what is done at once, say its id before anything else, and since when ``text`` is true."""
+    """Submit a command that takes effect at once, and print since which epoch ``text`` is true.
+
+    The request id is printed first, so that it is known if the outcome is not.
+    """
     envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
@@ -240,9 +228,10 @@ def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str
 
 
 def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:
-    """Submit topology requests, say the id of each before anything else, and follow them if asked to.
+    """Submit topology requests and follow them if requested.
 
-    A change that is only planned is shown instead.
+    The id of each request is printed before anything else. A change that is only planned is shown
+    instead.
     """
     if isinstance(change, Planning):
         from stele.cli.planning import show_plan  # noqa: PLC0415  (it needs all that plans are made of)
@@ -252,6 +241,7 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
     request_ids = list[str]()
     for command in commands:
         envelope = change.envelope(command)
+        # Print the id first: if no answer arrives, the user sends the same id again.
         out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
         outcome = change.submit(client, envelope)
         request_ids.append(outcome.request_id)
@@ -265,7 +255,7 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
 
 
 def _tokens(text: str) -> tuple[int, ...]:
-    """Raises UsageError."""
+    """Parse tokens. Raises UsageError."""
     try:
         return tokens_of(text)
     except GivenError as error:
@@ -273,7 +263,10 @@ def _tokens(text: str) -> tuple[int, ...]:
 
 
 def _ask_node(client: Client, url: str) -> NodeView:
-    """Who the node at an address is. Raises CliError, which names what is there instead."""
+    """Return the view of the node at an address.
+
+    Raises CliError, which names what answers instead.
+    """
     try:
         return client.get_one(f"{url}/v1/node", NodeView)
     except CliError as error:
@@ -285,3 +278,114 @@ def _ask_node(client: Client, url: str) -> NodeView:
             "Give the node's own address: it prints it when it starts, and `stele stack status` "
             "shows those of a local stack.",
         ) from error
+
+
+@described("cleanup")
+def cleanup(
+    *,
+    node: Annotated[str, Parameter(name="--node")] = "",
+    change: Change = Change(),
+    where: Where = Where(),
+) -> int:
+    """`stele cancel` ends the wait for a node that is down."""
+    with where.client() as client:
+        return submit_and_follow(client, change, Cleanup(node_id=node))
+
+
+@described("truncate")
+def truncate(
+    name: str,
+    /,
+    *,
+    yes: Yes = False,
+    change: Change = Change(),
+    where: Where = Where(),
+) -> int:
+    confirm(change, f"All data of {name} is deleted.", name, yes=yes)
+    with where.client() as client:
+        return submit_and_follow(client, change, Truncate(name))
+
+
+def quiesce(
+    change: Change = Change(),
+    where: Where = Where(),
+) -> int:
+    """Wait until all earlier requests have ended, are fenced, and are cleaned up."""
+    with where.client() as client:
+        return submit_and_follow(client, change, Quiesce())
+
+
+def noop(
+    change: Change = Change(),
+    where: Where = Where(),
+) -> int:
+    """Wait until the coordinator has read this request, and all older versions are fenced."""
+    with where.client() as client:
+        return submit_and_follow(client, change, NoopRequest())
+
+
+PAGE = 10_000
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The result of a check: the number of compared ranges and those that differ."""
+
+    epoch: int
+    ranges: int
+    differing: tuple[PlannedRow, ...]
+    by_many: bool = False
+    """True if the request had no own transition, but led to other requests."""
+
+    def text(self) -> str:
+        if self.by_many:
+            return "each tablet has as many replicas as before, which need not be the same ones"
+        if not self.ranges:
+            return "no range had changed its replicas"
+        if self.differing:
+            of = counted(self.ranges, "range is", "ranges are")
+            return f"{len(self.differing)} of {of} not as before it began"
+        return (
+            f"the placements are those of before: {counted(self.ranges, 'range', 'ranges')} that it had to"
+            f" change compared at epoch {self.epoch}"
+        )
+
+
+def restored(client: Client, request: Request) -> Restored:
+    """Compare the plan of an undone request with the state at its end. Raises CliError."""
+    if not request.started_epoch:
+        return Restored(request.finished_epoch, 0, ())
+    planned = _planned(client, request)
+    if request.replication and not planned:
+        return Restored(request.finished_epoch, 0, (), by_many=True)
+    reading = Reading(client, request.finished_epoch)
+    differing = tuple(
+        row
+        for name, rows in planned.items()
+        for row in differing_rows(rows, [r for p in reading.placement(name, PAGE) for r in p.rows])
+    )
+    return Restored(request.finished_epoch, sum(map(len, planned.values())), differing)
+
+
+def differing_rows(
+    planned: Iterable[PlannedRow], rows: Sequence[RangeReplicas]
+) -> Iterable[PlannedRow]:
+    """Yield planned ranges that are not read and written by exactly their earlier replicas."""
+    starts = [row.start for row in rows]
+    for wanted in planned:
+        row = rows[bisect_right(starts, wanted.start) - 1]
+        inside = upper_bound(wanted.end) <= upper_bound(row.end)
+        same = row.reads == row.writes == wanted.old and row.shards == wanted.old_shards
+        if not inside or not same or row.other_shards:
+            yield wanted
+
+
+def _planned(client: Client, request: Request) -> dict[str, list[PlannedRow]]:
+    """Return the planned ranges of a request's transition when it opened, by placement."""
+    reading = Reading(client, request.started_epoch)
+    transition = reading.request(request.request_id).transition
+    found = defaultdict[str, list[PlannedRow]](list)
+    if transition is not None:
+        for page in reading.pages(f"/v1/transitions/{transition.transition_id}", TransitionPage):
+            for row in page.rows:
+                found[row.placement].append(row)
+    return found

@@ -1,32 +1,32 @@
-"""``stele why``: what each request waits for, who is the cause and since when, and what can be done."""
+"""``stele why``: why each request waits, the cause and its duration, and advice."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
-from stele.cli.client import Client
-from stele.cli.optional import ask
+from stele.cli.client import Client, ask
 from stele.cli.options import Json, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.reading import Reading
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
-from stele.words.why import Known, sentences, story
+from stele.runtime.answers.tablet_balancer import BalanceAnswer
+from stele.words.explain import Known, sentences, story
 
 NEWEST = 3
-"""So many finished requests are shown when nothing is under way."""
+"""Limit of finished requests shown when nothing is under way."""
 
 
 def why(
     request_id: str | None = None,
-    json: Json = Json(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    /,
+    json: Json = Json(),
+    where: Where = Where(),
 ) -> None:
-    """Why a request does not go on: what it waits for and since when, which node is the cause, how long it
-    will go on waiting by which setting, and what to do.
+    """Explain what a request waits for: the condition, the cause, the time limit, and what to do.
 
     Args:
-        request_id: One request, or the beginning of its id; without it, all that are unfinished.
+        request_id: A request, or a unique prefix of its id; default: all unfinished requests.
     """
     with where.client() as client:
         known = look(client, request_id)
@@ -40,6 +40,7 @@ def why(
                 "finished": known.finished,
                 "transitions": topology.transitions,
                 "progress": progress,
+                "no_place": known.no_place,
                 "down": known.down,
                 "why": why_,
             }
@@ -51,7 +52,7 @@ def why(
 
 
 def look(client: Client, request_id: str | None) -> Known:
-    """One request, or all that are unfinished. Raises CliError."""
+    """Read one request, or all unfinished ones. Raises CliError."""
     reading = Reading(client)
     topology = reading.topology()
     requests = (
@@ -63,11 +64,18 @@ def look(client: Client, request_id: str | None) -> Known:
     progress = ask(client, "coordinator", "/v1/progress", Progress)
     groups = reading.groups() if any(request.table_id for request in requests) else []
     down = [] if requests else _down(client, reading)
-    return Known(topology, requests, finished, names, progress, groups, down)
+    no_place = _no_place(client) if any(request.removes_node for request in requests) else {}
+    return Known(topology, requests, finished, names, progress, groups, no_place, down)
+
+
+def _no_place(client: Client) -> dict[str, str]:
+    """Return the balancer's reasons for which nodes cannot be emptied, by request."""
+    balance = ask(client, "tablet-balancer", "/v1/balance", BalanceAnswer)
+    return {} if balance is None else balance.stuck
 
 
 def _down(client: Client, reading: Reading) -> list[NodeLiveness]:
-    """Those that are known to be down, of the members that operations wait for."""
+    """Return the members that are known to be down, for which operations wait."""
     rows = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
     down = [row for row in rows if row.liveness is Liveness.DOWN]
     members = (

@@ -1,1 +1,1 @@
-"""A stack on this machine: started in the foreground or detached, looked at, added to, stopped."""
+"""A stack on this machine: start it in the foreground or detached, inspect, extend, stop it."""

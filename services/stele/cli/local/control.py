@@ -1,4 +1,7 @@
-"""What other processes may ask of a running stack: files in ``control/``, one question, one answer."""
+"""Requests of other processes to a running stack, and the actions that carry them out.
+
+They are files in ``control/``, with one answer each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,15 @@ from typing import Final
 
 import msgspec
 
+from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
+from stele.cli.places import find_places
+from stele.cli.reading import Reading
+from stele.domain.names import NodeState
+from stele.stack.folders import is_node, node_numbers
+from stele.stack.servers import Server
+from stele.stack.stack import SERVICES, Stack, node_specs
+from stele.stack.supervisor import State
 
 CONTROL_DIRECTORY = "control"
 QUESTION = ".question.json"
@@ -20,7 +31,7 @@ POLL_S = 0.1
 
 
 class Deed(StrEnum):
-    """What a stack can be asked to do."""
+    """The actions of a stack."""
 
     ADD_NODE = "add-node"
     STOP = "stop"
@@ -41,10 +52,10 @@ _FAILED: Final[Mapping[Deed, str]] = {
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """Start one more node; without a rack, in the stack's own choice. Or do something with process ``name``.
+    """A request to add a node, or to act on process ``name``.
 
-    ``replace`` is a node of the stack whose place the new one takes. ``accepts`` are variables with which a
-    node goes on without what it lost.
+    Without a rack the stack chooses one. ``replace`` is a node of the stack that the new one
+    replaces. ``accepts`` are variables that let a node start without the data that it lost.
     """
 
     deed: Deed = Deed.ADD_NODE
@@ -61,7 +72,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that it was about, or why it was not done."""
+    """The answer: the process, or the reason why the action was not done."""
 
     name: str = ""
     url: str = ""
@@ -70,7 +81,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
-    """Have the stack that runs over ``directory`` do something. Raises CliError."""
+    """Send a request to the stack over ``directory`` and return its answer. Raises CliError."""
     folder = directory / CONTROL_DIRECTORY
     folder.mkdir(parents=True, exist_ok=True)
     name = uuid.uuid4().hex
@@ -93,7 +104,7 @@ def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
 
 
 def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> None:
-    """Answer every question that waits."""
+    """Answer each waiting request."""
     for question in sorted((directory / CONTROL_DIRECTORY).glob(f"*{QUESTION}")):
         control = msgspec.json.decode(question.read_bytes(), type=Control)
         question.unlink(missing_ok=True)
@@ -101,7 +112,7 @@ def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> No
             answer = handle(control)
         except CliError as error:
             answer = Answer(error=error.message, hint=error.hint)
-        except Exception as error:  # whatever went wrong, the one who asked is to be told
+        except Exception as error:  # any failure must reach the requester
             text = (" ".join(str(error).split()) or repr(error)).rstrip(".")
             log = f"`stele stack logs {control.name or 'stack'}`"
             answer = Answer(
@@ -112,6 +123,137 @@ def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> No
 
 
 def _write(path: Path, content: bytes) -> None:
+    # The other side polls for the name, so the file appears only when it is complete.
     temporary = path.with_name(f"{path.name}.new")
     temporary.write_bytes(content)
     temporary.replace(path)
+
+
+LOOK_TIMEOUT_S = 1.0
+"""Limit of a check for nodes that left. The next check follows soon."""
+
+
+def do(stack: Stack, control: Control) -> Answer:
+    """Carry out a request. Raises CliError and the errors of the stack."""
+    if control.deed is Deed.ADD_NODE:
+        return add_node(stack, control)
+    name = control.name
+    states = {status.name: status.state for status in stack.supervisor.status()}
+    down = nodes_there(stack) - states.keys()
+    may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
+    server = stack.servers.get(name)
+    if control.accepts and not is_node(name):
+        raise CliError(f"{name} is no node: it has no data of its own to go on without.", "")
+    if server is not None:
+        return _do_to_server(stack, server, control)
+    if name not in may:
+        known = may if control.deed is Deed.REMOVE else may | stack.servers.names()
+        raise _unknown(stack, name, known)
+    match control.deed:
+        case Deed.STOP:
+            stack.stop_one(name)
+        case Deed.KILL:
+            stack.kill_for_good(name)
+        case Deed.REMOVE:
+            stack.remove(name, "it was removed")
+        case Deed.START if states.get(name) is State.RUNNING:
+            raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
+        case Deed.START:
+            stack.start_one(name, control.accepts)
+        case Deed.RESTART:
+            stack.stop_one(name)
+            stack.start_one(name)
+    return Answer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
+
+
+def _unknown(stack: Stack, name: str, known: set[str]) -> CliError:
+    """Return the error for an unknown process."""
+    if stack.was_removed(name):
+        return CliError(
+            f"{name} was removed, and its name is not used again.",
+            "`stele stack add-node` starts a new node.",
+        )
+    if name in {spec.name for spec in SERVICES}:
+        return CliError(
+            f"{name} was left out when this stack was started.",
+            f"`stele stack down` keeps the data; then `stele stack up` without `--without {name}`.",
+        )
+    return CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(known))}.")
+
+
+def _do_to_server(stack: Stack, server: Server, control: Control) -> Answer:
+    """Act on a broker or Redis. Services wait for it; it starts again only by another request."""
+    name, deed = control.name, control.deed
+    if deed is Deed.REMOVE:
+        text = f"{name} serves everything else of the stack: only nodes are removed."
+        raise CliError(text, "`stele stack down --purge` deletes it all.")
+    if deed is Deed.START and server.is_running():
+        raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
+    if deed is Deed.KILL:
+        stack.servers.kill(name)
+    if deed in (Deed.STOP, Deed.RESTART):
+        stack.servers.stop(name)
+    if deed in (Deed.START, Deed.RESTART):
+        stack.servers.start(name)
+    stack.write_stack_file()
+    return Answer(name=name, url=server.address_text)
+
+
+def add_node(stack: Stack, control: Control) -> Answer:
+    """Start a node. A node that replaces another has its dc and rack, unless others are given."""
+    taken = {status.name for status in stack.supervisor.status()} | folder_names(stack)
+    number = next(n for n in range(1, len(taken) + 2) if f"n{n}" not in taken)
+    spec = node_specs(number)[-1]
+    dc, rack = control.dc, control.rack
+    if control.replace:
+        known = nodes_there(stack) | {*stack.node_names()}
+        if control.replace not in known:
+            text = f"There is no node '{control.replace}' in this stack, so nothing was started."
+            raise CliError(text, f"Known: {', '.join(sorted(known))}.")
+        dead = stack.node_spec(int(control.replace[1:])).env
+        dc, rack = dc or dead["STELE_DC"], rack or dead["STELE_RACK"]
+    more = {
+        "STELE_REPLACE_NODE": control.replace,
+        "STELE_DC": dc,
+        "STELE_RACK": rack,
+        "STELE_NUM_TOKENS": "" if control.num_tokens is None else str(control.num_tokens),
+        "STELE_SHARDS": "" if control.shards is None else str(control.shards),
+        "STELE_JOIN": "" if control.join else "no",
+    }
+    chosen = {name: value for name, value in more.items() if value}
+    stack.start_services([stack.choose(spec, chosen)])
+    return Answer(name=spec.name, url=stack.url(spec.name))
+
+
+def folder_names(stack: Stack) -> set[str]:
+    """Return the names of all nodes that ever had a directory in this stack."""
+    return {f"n{number}" for number in node_numbers(stack.directory / "services")}
+
+
+def nodes_there(stack: Stack) -> set[str]:
+    """Return the names of the nodes whose data still exists."""
+    return {name for name in folder_names(stack) if not stack.was_removed(name)}
+
+
+def note_who_left(stack: Stack) -> None:
+    """Note the nodes that left the cluster, so that no later stack starts them."""
+    try:
+        client = Client(
+            find_places((), stack.directory, {}),
+            timeout_s=LOOK_TIMEOUT_S,
+            retry_for_s=LOOK_TIMEOUT_S,
+        )
+        try:
+            nodes = Reading(client, level="local").nodes()
+        finally:
+            client.close()
+    except CliError:
+        return  # no service answers now
+    ours = folder_names(stack)
+    for node in nodes:
+        if (
+            node.state is NodeState.LEFT
+            and node.node_id in ours
+            and not stack.why_down(node.node_id)
+        ):
+            stack.keep_down(node.node_id, "it has left the cluster")

@@ -1,4 +1,4 @@
-"""``stele stack up``: the process that holds a stack, in the foreground or detached."""
+"""``stele stack up``: the process that runs a stack, in the foreground or detached."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from rich.status import Status
 from rich.table import Table
 
 from stele.cli.errors import CliError, Exit
-from stele.cli.local.control import answer_questions
-from stele.cli.local.deeds import do, note_who_left
-from stele.cli.local.lifecycle import READY_FILE, forget, forget_dead, wait_ready
+from stele.cli.local.control import answer_questions, do, note_who_left
+from stele.cli.local.lifecycle import READY_FILE, SETTLE_S, forget, forget_dead, settle, wait_ready
 from stele.cli.local.lock import hold
-from stele.cli.local.settling import SETTLE_S, settle
 from stele.cli.local.table import stack_table
 from stele.cli.output import console, error_console
 from stele.cli.places import StackFile, read_stack_file
@@ -38,12 +36,16 @@ from stele.stack.supervisor import ChildFailed
 
 TICK_S = 0.25
 LOOK_AT_LEFT_S = 10.0
+DEVELOPMENT_NOTE = (
+    "This is a development cluster (STELE_DEVELOPMENT): its log is on this machine alone, and is lost with its"
+    " disk."
+)
 STACK_FAILURES = (BrokerFailed, JarsMissing, JavaMissing, NoFreePort, RedisFailed, ChildFailed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """What ``stele stack up`` was asked for."""
+    """The options of ``stele stack up``."""
 
     directory: Path
     cluster: str = "stele"
@@ -51,10 +53,10 @@ class StackOptions:
     nodes: int = 3
     without: tuple[str, ...] = ()
     found: bool = True
-    """An empty log is founded by the metadata-log itself; else somebody does it."""
+    """True if the metadata-log founds an empty log. Otherwise the user founds it."""
 
     def arguments(self) -> list[str]:
-        """The same options as a command line of a process of its own."""
+        """Return these options as the command line of a separate process."""
         return [
             *(sys.executable, "-m", "stele.cli", "stack", "up"),
             *("--dir", str(self.directory), "--cluster", self.cluster),
@@ -65,9 +67,10 @@ class StackOptions:
 
 
 def java_notes(options: StackOptions) -> list[str]:
-    """Which Java runs, where it is not the first one. Raises CliError when there is none that can.
+    """Return notes about the Java in use, if it is not the first one found.
 
-    Asked before anything starts: Kafka would run for a minute beside a Spark that cannot.
+    Raises CliError when no suitable one exists. This is checked before anything starts. Otherwise
+    Kafka would run for a minute beside a Spark that cannot start.
     """
     needs = [KAFKA] if "placements" in options.without else [KAFKA, SPARK]
     try:
@@ -79,7 +82,7 @@ def java_notes(options: StackOptions) -> list[str]:
 
 
 def run_in_foreground(options: StackOptions) -> int:
-    """Start the stack and hold it until SIGINT or SIGTERM. Raises CliError."""
+    """Start the stack and run it until SIGINT or SIGTERM. Raises CliError."""
     out = console()
     for note in java_notes(options):
         out.print(note, soft_wrap=True)
@@ -109,7 +112,7 @@ def run_in_foreground(options: StackOptions) -> int:
 
 
 def start_detached(options: StackOptions) -> int:
-    """Start the stack as a process of its own that outlives this one. Raises CliError."""
+    """Start the stack as a separate process that outlives this one. Raises CliError."""
     options.directory.mkdir(parents=True, exist_ok=True)
     out = console()
     for note in java_notes(options):
@@ -122,6 +125,7 @@ def start_detached(options: StackOptions) -> int:
         options.directory, [each.name for each in stack.services if each.name in earlier]
     )
     out.print(stack_table(read_stack_file(options.directory) or stack))
+    out.print(DEVELOPMENT_NOTE, soft_wrap=True)
     where = f" --dir {options.directory}" if options.directory.name != ".stele" else ""
     page = stack.service("console")
     if page is not None:
@@ -136,7 +140,7 @@ def start_detached(options: StackOptions) -> int:
 
 
 def _refused(directory: Path, names: Iterable[str]) -> list[CliError]:
-    """Why nodes of an earlier stack do not run any more: each knows it once it has read the log."""
+    """Return why nodes of an earlier stack do not run. Each finds out when it has read the log."""
     end_s, found = time.monotonic() + SETTLE_S, list[CliError]()
     for name in names:
         try:
@@ -147,7 +151,7 @@ def _refused(directory: Path, names: Iterable[str]) -> list[CliError]:
 
 
 def spawn_detached(options: StackOptions) -> subprocess.Popen[bytes]:
-    """The stack's process, in a session of its own; it writes to stack.log. Raises CliError."""
+    """Start the stack's process in its own session; it writes to stack.log. Raises CliError."""
     forget_dead(options.directory)
     with (options.directory / "stack.log").open("wb") as log:
         return subprocess.Popen(
@@ -160,7 +164,7 @@ def spawn_detached(options: StackOptions) -> subprocess.Popen[bytes]:
 
 
 def services_to_start(without: tuple[str, ...]) -> tuple[ServiceSpec, ...]:
-    """All services but those that were left out. Raises CliError for a name that is not one."""
+    """Return all services except ``without``. Raises CliError for an unknown name."""
     known = {spec.name for spec in SERVICES}
     for name in without:
         if name not in known:
@@ -169,7 +173,7 @@ def services_to_start(without: tuple[str, ...]) -> tuple[ServiceSpec, ...]:
 
 
 def starting(stack: StackFile | None) -> str:
-    """What a stack that starts is waiting for."""
+    """Return a line about the processes that a starting stack waits for."""
     if stack is None:
         return "starting Kafka and Redis"
     names = ", ".join(service.name for service in stack.services)
@@ -177,7 +181,7 @@ def starting(stack: StackFile | None) -> str:
 
 
 class Teller:
-    """What a stack that starts is waiting for: a line that moves on a terminal, elsewhere one for each news."""
+    """Shows the progress of a start: a moving line on a terminal, else one line for each change."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -211,6 +215,7 @@ def _start(stack: Stack, out: Console) -> None:
         message, _, rest = str(error).partition("\n")
         last = rest.strip().splitlines()[-1:] or [""]
         raise CliError(message, last[0].strip()) from error
+    out.print(DEVELOPMENT_NOTE, soft_wrap=True)
     out.print(f"ready: {stack.url('metadata-log')}", soft_wrap=True)
     if "console" in {status.name for status in stack.supervisor.status()}:
         out.print(f"console: {stack.url('console')}", soft_wrap=True)
@@ -234,13 +239,16 @@ def _screen(stack: Stack) -> Table:
 
 
 def _nodes(options: StackOptions) -> int:
-    """As many as asked for, and those that a stopped stack over this directory had."""
+    """Return the number of nodes: the requested ones, or more if an earlier stack here had more."""
     return max([options.nodes, *node_numbers(options.directory / "services")])
 
 
 @contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM and SIGINT; while starting they interrupt instead."""
+    """Yield an event. The first SIGTERM or SIGINT sets it and raises KeyboardInterrupt.
+
+    Later signals are ignored.
+    """
     stop = threading.Event()
 
     def on_signal(_: int, __: FrameType | None) -> None:

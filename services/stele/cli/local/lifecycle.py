@@ -1,23 +1,31 @@
-"""Whether a stack runs over a directory, when it is ready, and how it is stopped."""
+"""The life of a stack: whether it runs over a directory or is ready, and how it is stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local.lock import RUNS_ALREADY, is_held
-from stele.cli.places import STACK_FILE, StackFile, read_stack_file
+from stele.cli.local.table import last_line
+from stele.cli.places import STACK_FILE, Places, Service, StackFile, find_places, read_stack_file
+from stele.cli.reading import Reading
+from stele.domain.membership.model import Node
+from stele.domain.names import NodeState
+from stele.stack.folders import is_node
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, RESTARTS_PER_MINUTE, State
 
 READY_FILE = "stack.ready"
 STOP_DEADLINE_S = 90.0
-"""Services one after the other, then Redis, then the brokers, which hand over their partitions."""
+"""Limit of a stop: services one by one, then Redis, then brokers, which hand over partitions."""
 READY_DEADLINE_S = 240.0
 POLL_S = 0.1
 OURS = frozenset(
@@ -26,21 +34,21 @@ OURS = frozenset(
         *("stack.json", "stack.json.new", "stack.lock", "stack.log", "stack.ready", "ports.json"),
     }
 )
-"""All that a stack puts into its directory."""
+"""All files that a stack creates in its directory."""
 
 
 class Starting(Protocol):
-    """The process that holds a stack, as who started it sees it."""
+    """The process that runs a stack, as its starter sees it."""
 
     @property
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return the exit status, or None while the process runs."""
 
 
 def require_stack(directory: Path) -> StackFile:
-    """The stack that runs over a directory. Raises UnreachableError when none does."""
+    """Return the stack over a directory. Raises UnreachableError when none runs."""
     stack = read_stack_file(directory)
     if stack is None or not is_held(directory):
         raise UnreachableError(
@@ -50,12 +58,12 @@ def require_stack(directory: Path) -> StackFile:
 
 
 def is_ready(directory: Path) -> bool:
-    """True once every service of the stack has announced itself."""
+    """Return True once every service of the stack has announced itself."""
     return (directory / READY_FILE).exists()
 
 
 def forget_dead(directory: Path) -> None:
-    """Remove what a stack that was killed says of itself: it would be taken for the next one.
+    """Remove the state files of a killed stack, so that they are not taken for the next one's.
 
     Raises CliError when a stack runs.
     """
@@ -65,7 +73,7 @@ def forget_dead(directory: Path) -> None:
 
 
 def forget(directory: Path) -> None:
-    """Remove what an earlier stack over the directory says of itself."""
+    """Remove the state files of an earlier stack over the directory."""
     for name in (READY_FILE, STACK_FILE):
         (directory / name).unlink(missing_ok=True)
 
@@ -76,9 +84,9 @@ def wait_ready(
     on_wait: Callable[[StackFile | None], None],
     deadline_s: float = READY_DEADLINE_S,
 ) -> StackFile:
-    """The stack of the process ``started`` once it is ready; ``on_wait`` is shown how far it is.
+    """Return the stack of process ``started`` once it is ready.
 
-    What another process says of a stack over the directory is not taken for its word. Raises CliError.
+    ``on_wait`` receives the progress. A stack file of another process is ignored. Raises CliError.
     """
     end = time.monotonic() + deadline_s
     while True:
@@ -112,7 +120,7 @@ def bring_down(directory: Path, deadline_s: float = STOP_DEADLINE_S) -> None:
 
 
 def empty(directory: Path) -> None:
-    """Remove what an earlier stack left. Raises CliError for anything else, and while a stack runs."""
+    """Remove an earlier stack's files. Raises CliError for other files and for a running stack."""
     if is_held(directory):
         raise CliError(
             f"A stack runs over {directory}.", f"Stop it: stele stack down --dir {directory}"
@@ -143,3 +151,86 @@ def _last_words(directory: Path) -> str:
         if lines:
             return f"{lines[-1]} (from {log})"
     return f"See {log}."
+
+
+SETTLE_S: Final = 10.0
+"""Limit of waiting. A node that is refused ends within two or three seconds, even on a busy
+machine."""
+LOOK_TIMEOUT_S: Final = 1.0
+NODE_LEFT: Final = "(node_left)"
+"""Suffix of the last line of a node whose name and data directory cannot be used again."""
+ACCEPTS: Final = re.compile(r"with STELE_ACCEPT_(OLDER_COPY|LOST_EPOCHS)=([0-9a-f]+)")
+"""The variable that a refused node names in its last line. The node starts with it."""
+
+
+def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
+    """Return the id of the join request of a started node.
+
+    It is empty for a healthy member, and while the id is not known. Raises CliError if the node
+    ends because it cannot run as configured. A node announces its address before it knows that.
+    """
+    end_s = time.monotonic() + limit_s
+    while True:
+        now = read_stack_file(directory)
+        service = None if now is None else now.service(name)
+        if service is not None and service.state == State.GIVEN_UP:
+            raise CliError(*why_given_up(directory, service))
+        node = _row(directory, name)
+        if node is not None and node.state not in (NodeState.LEFT, NodeState.NORMAL):
+            return node.request_id
+        if node is not None and node.state is NodeState.NORMAL and _is_well(service):
+            return ""
+        if time.monotonic() > end_s:
+            return ""
+        time.sleep(POLL_S)
+
+
+def _is_well(service: Service | None) -> bool:
+    """Return True if the process reports that it is healthy."""
+    if service is None or not service.pid:
+        return False
+    client = Client(Places({}, ""), timeout_s=LOOK_TIMEOUT_S)
+    try:
+        client.get_bytes(f"{service.url}/healthz")
+    except CliError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def _row(directory: Path, name: str) -> Node | None:
+    """Return the node's row in the log; None while it has none or no service answers."""
+    try:
+        places = find_places((), directory, {})
+        client = Client(places, timeout_s=LOOK_TIMEOUT_S, retry_for_s=LOOK_TIMEOUT_S)
+        try:
+            nodes = Reading(client, level="local").nodes()
+        finally:
+            client.close()
+    except CliError:
+        return None
+    return next((node for node in nodes if node.node_id == name), None)
+
+
+def why_given_up(directory: Path, service: Service) -> tuple[str, str]:
+    """Return why a process is not started again automatically, and the advice."""
+    name, status = service.name, service.exit_code
+    last = last_line(directory, name)
+    if status == EXIT_BAD_CONFIGURATION:
+        why = f"{name} does not run: as it is it cannot (exit status {status})"
+    else:
+        often = f"more than {RESTARTS_PER_MINUTE} times within a minute"
+        why = f"{name} does not run: it ended {often}, the last time with exit status {status}"
+    if NODE_LEFT in last:  # another start would end the same way
+        hint = f"`stele stack remove {name}` deletes it, `stele stack add-node` starts another."
+        return f"{why}: {last.rstrip('.')}.", hint
+    start = f"`stele stack start {name}` tries again once the cause is gone."
+    remove = f"`stele stack remove {name}` does without it if it is no member"
+    another = "`stele stack add-node` starts another"
+    if found := ACCEPTS.search(last):
+        option = f"--accept-{found[1].lower().replace('_', '-')} {found[2]}"
+        start += f" `stele stack start {name} {option}` accepts the loss."
+        another = f"`stele stack add-node --replace {name}` puts a new node in its place"
+    said = last.rstrip(".") or f"see `stele stack logs {name}`"
+    return f"{why}: {said}.", f"{remove}, {another}. {start}" if is_node(name) else start

@@ -18,7 +18,7 @@ RUNS_ALREADY = (
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Be the only stack over a directory for the length of the block. Raises CliError."""
+    """Hold the lock of a directory inside the block. Raises CliError if another stack has it."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK_FILE).open("a") as file:
         try:
@@ -32,7 +32,7 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 def is_held(directory: Path) -> bool:
-    """True while a stack runs over the directory."""
+    """Return True while a stack runs over the directory."""
     try:
         with (directory / LOCK_FILE).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

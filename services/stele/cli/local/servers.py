@@ -1,4 +1,7 @@
-"""Whether a stack's brokers and its Redis take connections: one that starts, or hangs, runs and does not."""
+"""The states of a stack's brokers and Redis, by whether they accept connections.
+
+A server that starts or hangs is a running process but accepts none.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ import msgspec
 from stele.cli.places import StackFile
 
 CONNECT_S: Final = 0.5
-"""On one machine a server that lives takes a connection at once."""
+"""Limit of a connection. On one machine a live server accepts it at once."""
 RUNNING: Final = "running"
 DOWN: Final = "down"
 
 
 def with_servers(stack: StackFile) -> StackFile:
-    """The stack with the states that its servers have now."""
+    """Return the stack with the current states of its servers."""
     replace, redis = msgspec.structs.replace, stack.redis
     return replace(
         stack,
@@ -27,16 +30,16 @@ def with_servers(stack: StackFile) -> StackFile:
 
 
 def all_run(stack: StackFile) -> bool:
-    """Whether every process runs, by ``with_servers``."""
+    """Return True if every process runs, by ``with_servers``."""
     states = [stack.redis.state, *(broker.state for broker in stack.brokers)]
     states += [service.state for service in stack.services]
     return all(state == RUNNING for state in states)
 
 
 def _state(told: str, address: str) -> str:
-    """What the stack says of a server that does not run, else how the first of ``host:port,...`` is.
+    """Return the stack's state of a stopped server, else the state by a connection.
 
-    A host may be in brackets.
+    The connection goes to the first of ``host:port,...``. A host may be in brackets.
     """
     if told not in ("", RUNNING):
         return told

@@ -1,4 +1,4 @@
-"""The processes of a stack as a table, and the ends of their logs."""
+"""The processes of a stack as a table, and the last lines of their logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stele.stack.process import last_line as last_of
 
 
 def stack_table(stack: StackFile) -> Table:
-    """One row a process, with the state that its servers have now."""
+    """Return a table with one row per process and its servers' current states."""
     stack = with_servers(stack)
     found = table(
         f"stack of cluster {stack.environment.get('STELE_CLUSTER', '')}, process {stack.pid}",
@@ -40,7 +40,7 @@ def stack_table(stack: StackFile) -> Table:
 
 
 def tail_log(directory: Path, name: str, lines: int) -> list[str]:
-    """The last lines of a process's log. Raises UsageError when there is no such process."""
+    """Return the last lines of a process's log. Raises UsageError for an unknown process."""
     found = [path for path in _log_files(directory, name) if path.exists()]
     if not found:
         folders = (directory / "services").glob("*")
@@ -57,7 +57,7 @@ def tail_log(directory: Path, name: str, lines: int) -> list[str]:
 
 
 def last_line(directory: Path, name: str) -> str:
-    """The last that a process wrote before it ended; empty when there is nothing."""
+    """Return the last line that a process wrote before it ended; empty if there is none."""
     return last_of(reversed(_log_files(directory, name)))
 
 

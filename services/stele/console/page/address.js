@@ -25,11 +25,19 @@ export function keepToken(text) {
   sessionStorage.setItem(KEY, text.trim());
 }
 
+/** Views by the names that they had, so that old links still work. @type {Record<string, string>} */
+const RENAMED = { requests: "operations" };
+
+/** @param {string} view @returns {string} its name today */
+export function viewNow(view) {
+  return Object.hasOwn(RENAMED, view) ? RENAMED[view] : view || "overview";
+}
+
 /** @returns {Place} with `view` */
 export function readPlace() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   /** @type {Place} */
-  const place = { view: path || "map" };
+  const place = { view: viewNow(path) };
   for (const [name, value] of new URLSearchParams(query ?? "")) {
     if (!NUMBERS.includes(name) || /^[0-9]{1,15}$/.test(value)) place[name] = value;
   }

@@ -22,10 +22,14 @@ function rgb(hue, part, light) {
 /** As a canvas keeps pixels, on machines of today: alpha, blue, green, red. @param {[number, number, number]} c */
 const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 
+/** The Okabe-Ito palette: everybody can tell these apart. @type {[number, number, number][]} */
+const PALETTE = [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [230, 159, 0], [86, 180, 233], [240, 228, 66]];
+
 /** @param {number} number @param {boolean} dark @returns {[number, number, number]} */
 export function colourOf(number, dark) {
-  const ring = Math.floor(number / 12) % 3;
-  return rgb((FIRST_HUE + number * GOLDEN) % 360, 0.55 + 0.1 * (number % 2), (dark ? 0.52 : 0.46) + (ring - 1) * 0.09);
+  if (number < PALETTE.length) return PALETTE[number];
+  const ring = Math.floor(number / 8) % 3; // hues come near each other after eight: then the lightness differs
+  return rgb((FIRST_HUE + number * GOLDEN) % 360, 0.55 + 0.1 * (number % 2), (dark ? 0.52 : 0.46) + (ring - 1) * 0.13);
 }
 
 /** From little to much. @param {number} part 0 to 1 @param {boolean} dark @returns {[number, number, number]} */
@@ -42,7 +46,8 @@ export const css = ([r, g, b]) => `rgb(${r} ${g} ${b})`;
  * @param {MapData} map
  * @param {string} mode
  * @param {{nodes: any[], load: Map<number, number> | null, dark: boolean, newestVersion: number}} known
- * @returns {{of: (place: number) => number, legend: [string, string][]}}
+ * @returns {{of: (place: number) => number, ofNode: ((number: number) => string) | null, legend: [string, string][]}} the colour of
+ *   a row, of a node by its number (null: rows are not coloured by their nodes), and what the colours mean
  */
 export function colouring(map, mode, known) {
   const dark = known.dark;
@@ -52,23 +57,25 @@ export function colouring(map, mode, known) {
   let legend = [];
   /** @type {(place: number) => number} */
   let of;
+  /** @type {((number: number) => string) | null} */
+  let ofNode = null;
   if (mode === "state") {
     const by = [packed(dark ? [70, 120, 90] : [120, 175, 140]), packed([230, 150, 40]), nobody];
     of = (place) => by[map.state[place]];
-    legend = [["at rest", css(dark ? [70, 120, 90] : [120, 175, 140])], ["moving", css([230, 150, 40])], ["nobody", css(dark ? [70, 30, 30] : [230, 190, 190])]];
+    legend = [["at rest", css(dark ? [70, 120, 90] : [120, 175, 140])], ["moving", css([230, 150, 40])], ["no replica", css(dark ? [70, 30, 30] : [230, 190, 190])]];
   } else if (mode === "age") {
     const newest = Math.max(1, known.newestVersion);
     const table = Array.from({ length: 65 }, (_, i) => packed(heat(i / 64, dark)));
     of = (place) => table[Math.round(64 * Math.min(1, map.version[place] / newest))];
-    legend = [["old", css(heat(0, dark))], ["just changed", css(heat(1, dark))]];
+    legend = [["oldest version", css(heat(0, dark))], ["newest version", css(heat(1, dark))]];
   } else if (mode === "load" && !known.load) {
     of = () => dim;
-    legend = [["not known", css(dark ? [38, 42, 50] : [226, 229, 234])]];
+    legend = [["unknown", css(dark ? [38, 42, 50] : [226, 229, 234])]];
   } else if (mode === "load") {
     const load = known.load ?? new Map();
     const most = Math.max(1e-9, ...top(load.values()));
     of = (place) => packed(heat(Math.sqrt((load.get(place) ?? 0) / most), dark));
-    legend = [["little", css(heat(0, dark))], ["much", css(heat(1, dark))]];
+    legend = [["no load", css(heat(0, dark))], ["highest load", css(heat(1, dark))]];
   } else {
     const rows = new Map(known.nodes.map((node) => [node.node_id, node]));
     const key = (/** @type {string} */ name) => {
@@ -84,12 +91,15 @@ export function colouring(map, mode, known) {
       const first = map.replicas[place];
       return first < 0 ? nobody : table[first];
     };
-    legend = [...colours].map(([name, colour]) => [name, css(colour)]);
+    const left = new Set(known.nodes.filter((node) => node.state === "left").map((node) => node.node_id));
+    const present = new Set(map.nodes.filter((name) => !left.has(name)).map(key));
+    ofNode = (number) => css(colours.get(key(map.nodes[number])) ?? [0, 0, 0]);
+    legend = [...colours].filter(([name]) => present.has(name)).map(([name, colour]) => [name, css(colour)]);
   }
   const plain = of;
   const differs = map.differs;
   if (differs) of = (place) => (differs[place] ? plain(place) : dim);
-  return { of, legend };
+  return { of, ofNode, legend };
 }
 
 /** @param {Iterable<number>} values */
@@ -101,11 +111,11 @@ function top(values) {
 
 /** @param {MapData} map @param {number} place */
 export function stateText(map, place) {
-  return { [AT_REST]: "at rest", [MOVING]: "moving", [NOBODY]: "without a replica" }[map.state[place]] ?? "";
+  return { [AT_REST]: "at rest", [MOVING]: "moving", [NOBODY]: "no replica" }[map.state[place]] ?? "";
 }
 
 /** A row in words. @param {MapData} map @param {number} place */
 export function rowText(map, place) {
   const names = nodesOf(map, place).map((number) => map.nodes[number]);
-  return `${map.even ? "tablet" : "range"} ${place}: ${names.join(" ") || "nobody"}, ${stateText(map, place)}`;
+  return `${map.even ? "tablet" : "range"} ${place}: ${names.join(" ") || "no replica"}, ${stateText(map, place)}`;
 }

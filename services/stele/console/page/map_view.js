@@ -1,4 +1,4 @@
-// The map: ring or tablets on a canvas, with what stands beside it in words for those who do not see it.
+// The map: ring or tablets on a canvas, with the same in words for screen readers.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
@@ -8,17 +8,17 @@ import { RingDraw } from "./ring_draw.js";
 import { choose, fail, go, shownEpoch, shownMap, state } from "./store.js";
 import { TabletDraw } from "./tablet_draw.js";
 import { isDark } from "./theme.js";
-import { EpochItem, Field, NodeLink, Sentence, useAnswer, useStore } from "./ui.js";
+import { Badge, Empty, EpochItem, Field, Loading, NodeLink, Sentence, useAnswer, useStore } from "./ui.js";
 import { clock, counted } from "./words.js";
 
 const ZOOM = 1.25;
 const MOST_LEGEND = 40;
 /** The map of the tokens of all nodes, which no placement is. */
 const TOKENS = "*tokens";
-/** Decisions about a tablet that are asked for at once. */
+/** Decisions about a tablet in one answer. */
 const LISTED = 20;
 
-/** Times of the newest frames, milliseconds, for whoever measures. @type {number[]} */
+/** Durations of the newest frames in milliseconds, for measurements. @type {number[]} */
 export const frames = [];
 const FRAMES = 600;
 
@@ -37,10 +37,12 @@ class Sheet {
     this.moved = false;
     /** @type {[string, string][]} */
     this.legend = [];
-    this.look = { ink: "#000", paper: "#fff", node: (/** @type {number} */ _) => "#888" };
+    this.look = { ink: "#000", paper: "#fff", node: (/** @type {number} */ _) => "#888", byNode: false };
+    /** @type {((number: number) => string) | null} */
+    this.ofNode = null;
   }
 
-  /** Take what is known; paint only what has changed. */
+  /** Read the state; paint only the changes. */
   update() {
     const map = state.map;
     const head = shownMap();
@@ -69,8 +71,9 @@ class Sheet {
     if (paint !== this.painted || sized) {
       this.painted = paint;
       const nodes = state.overview?.nodes ?? [];
-      const { of, legend } = colouring(map, mode, { nodes, load: state.load, dark, newestVersion: state.overview?.topology.version ?? 1 });
+      const { of, ofNode, legend } = colouring(map, mode, { nodes, load: state.load, dark, newestVersion: state.overview?.topology.version ?? 1 });
       this.legend = legend;
+      this.ofNode = map.differs ? null : ofNode;
       this.draw.paint(map, of, width / height);
     }
     const names = [...map.nodes].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
@@ -78,13 +81,14 @@ class Sheet {
     this.look = {
       ink: dark ? "#fff" : "#111",
       paper: dark ? "#14171c" : "#fbfbfc",
-      node: (/** @type {number} */ number) => colours.get(map.nodes[number]) ?? "#888",
+      node: this.ofNode ?? ((/** @type {number} */ number) => colours.get(map.nodes[number]) ?? "#888"),
+      byNode: this.ofNode !== null,
     };
     if (!this.view || !this.moved) this.view = this.draw.whole(width, height);
     this.ask();
   }
 
-  /** There is nothing to draw; what was drawn is of another epoch. */
+  /** Clear the canvas: its picture is of another epoch. */
   clear() {
     this.draw = null;
     this.key = "";
@@ -236,28 +240,27 @@ export function MapView() {
   const place = selectedPlace();
   return html`<section class="mapview" aria-label="Map">
     <div class="bar">
-      <label>map <select value=${head?.placement ?? ""} onChange=${(/** @type {any} */ e) => go({ map: e.target.value, row: "" })}>
+      <label>Map <select value=${head?.placement ?? ""} onChange=${(/** @type {any} */ e) => go({ map: e.target.value, row: "" })}>
         ${!head && html`<option value="">none</option>`}
         ${maps.map((/** @type {any} */ m) => html`<option value=${m.placement}>${m.name} (${counted(m.rows, m.tablets ? "tablet" : "range", m.tablets ? "tablets" : "ranges")})</option>`)}
       </select></label>
-      <label>colour <select value=${MODES.includes(state.place.colour) ? state.place.colour : "node"} onChange=${(/** @type {any} */ e) => go({ colour: e.target.value }, true)}>
+      <label>Colour by <select value=${MODES.includes(state.place.colour) ? state.place.colour : "node"} onChange=${(/** @type {any} */ e) => go({ colour: e.target.value }, true)}>
         ${MODES.map((mode) => html`<option value=${mode}>${mode}</option>`)}
       </select></label>
       <span class="zoom" role="group" aria-label="Zoom">
-        <button onClick=${() => sheet.current.zoom(ZOOM, canvas.current.width / 2, canvas.current.height / 2)} aria-label="closer">+</button>
-        <button onClick=${() => sheet.current.zoom(1 / ZOOM, canvas.current.width / 2, canvas.current.height / 2)} aria-label="farther">−</button>
-        <button onClick=${() => sheet.current.whole()}>all</button>
+        <button onClick=${() => sheet.current.zoom(ZOOM, canvas.current.width / 2, canvas.current.height / 2)} aria-label="Zoom in">+</button>
+        <button onClick=${() => sheet.current.zoom(1 / ZOOM, canvas.current.width / 2, canvas.current.height / 2)} aria-label="Zoom out">−</button>
+        <button onClick=${() => sheet.current.whole()}>Whole</button>
       </span>
-      ${state.place.against && html`<span class="note">Only what differs from epoch ${state.place.against} is in colour.
-        <button class="link" onClick=${() => go({ against: "" })}>show all</button></span>`}
-      ${head && html`<label class="goto">${head.tablets ? "tablet" : "range"}
+      ${state.place.against && html`<span class="note">Colours show only the differences from epoch ${state.place.against}.${" "}<button class="link" onClick=${() => go({ against: "" })}>Show all</button></span>`}
+      ${head && html`<label class="goto">${head.tablets ? "Tablet" : "Range"}
         <${Field} type="number" min="0" max=${head.rows - 1} value=${place < 0 ? "" : place} done=${choose} /></label>`}
       ${state.place.colour === "load" && !state.load && state.loadProblem && html`<span class="note" data-note="load">${state.loadProblem}</span>`}
     </div>
     <div class="field">
       <canvas ref=${canvas} tabindex="0" role="img" aria-label=${mapText(map, head)}></canvas>
       ${!head && state.overview && html`<p class="empty">${state.place.map && maps.length
-        ? html`This map is not there at epoch ${state.overview.epoch}. <button class="link" onClick=${() => go({ map: "", row: "" })}>show another</button>`
+        ? html`This map is not there at epoch ${state.overview.epoch}. <button class="link" onClick=${() => go({ map: "", row: "" })}>Show another</button>`
         : "There is no map yet: no node has tokens, and no table has tablets."}</p>`}
     </div>
     <p class="unseen" role="status">${map && head && place >= 0 && place < map.rows ? rowText(map, place) : ""}</p>
@@ -269,12 +272,15 @@ export function MapView() {
 
 /** @param {any} map @param {any} head */
 function mapText(map, head) {
-  if (!map || !head) return "No map yet.";
+  if (!map || !head) return "Loading the map.";
   let moving = 0;
   for (let at = 0; at < map.rows; at++) moving += map.state[at] === 1 ? 1 : 0;
   const what = head.tablets ? counted(map.rows, "tablet", "tablets") : counted(map.rows, "range", "ranges");
-  return `Map of ${head.name}: ${what} on ${counted(map.nodes.length, "node", "nodes")}, ${moving} moving. Arrow keys choose one, plus and minus zoom.`;
+  return `Map of ${head.name}: ${what} on ${counted(map.nodes.length, "node", "nodes")}, ${moving} moving. Arrow keys select one, plus and minus zoom.`;
 }
+
+/** The name of the operation of a transition, whose id is that of its first request. @param {string} id */
+const nameOf = (id) => state.overview?.requests.find((/** @type {any} */ r) => r.transition_id === id)?.what ?? id;
 
 /** @param {{placement: string, place: number, head: any}} props */
 function RowPanel({ placement, place, head }) {
@@ -282,22 +288,22 @@ function RowPanel({ placement, place, head }) {
   const { answer, problem } = useAnswer((signal) => get("/api/row", { placement, place, epoch: epoch || undefined }, signal), `${placement} ${place} ${epoch}`, state.overview?.epoch);
   const table = head.tablets ? head.keyspaces[0] : "";
   if (problem) return html`<aside class="panel"><p class="bad">${problem}</p></aside>`;
-  if (!answer) return html`<aside class="panel"><p>…</p></aside>`;
+  if (!answer) return html`<aside class="panel"><${Loading} what="its replicas" /></aside>`;
   const going = answer.writes.filter((/** @type {string} */ n) => !answer.reads.includes(n));
-  return html`<aside class="panel" aria-label="Chosen row" data-row=${place}>
+  return html`<aside class="panel" aria-label="Selected row" data-row=${place}>
     <h2>${head.tablets ? "Tablet" : "Range"} ${place} of ${answer.name}
       <button class="close" onClick=${() => choose("")} aria-label="close">×</button></h2>
     <dl>
-      <dt>tokens</dt><dd>(${answer.start}, ${answer.end}]</dd>
-      <dt>read from</dt><dd>${answer.reads.map((/** @type {string} */ n, /** @type {number} */ at) => html`<${NodeLink} node=${n} />${answer.shards.length ? ` shard ${answer.shards[at]}` : ""} `)}</dd>
-      ${going.length > 0 && html`<dt>written too</dt><dd>${going.map((/** @type {string} */ n) => html`<${NodeLink} node=${n} /> `)}</dd>`}
-      <dt>version</dt><dd>${answer.version}${answer.version_before ? `, before it ${answer.version_before}` : ""}</dd>
-      ${answer.repaired_ms > 0 && html`<dt>repaired</dt><dd>${clock(answer.repaired_ms)}</dd>`}
-      ${answer.transitions.length > 0 && html`<dt>transitions</dt><dd>${answer.transitions.map((/** @type {string} */ t) => html`<button class="link" onClick=${() => go({ view: "requests", request: t })}>${t}</button> `)}</dd>`}
+      <dt>Tokens</dt><dd>(${answer.start}, ${answer.end}]</dd>
+      <dt>Reads</dt><dd>${answer.reads.map((/** @type {string} */ n, /** @type {number} */ at) => html`<${NodeLink} node=${n} />${answer.shards.length ? ` shard ${answer.shards[at]}` : ""} `)}</dd>
+      ${going.length > 0 && html`<dt>Writes only</dt><dd>${going.map((/** @type {string} */ n) => html`<${NodeLink} node=${n} /> `)}</dd>`}
+      <dt>Version</dt><dd>${answer.version}${answer.version_before ? `, previously ${answer.version_before}` : ""}</dd>
+      ${answer.repaired_ms > 0 && html`<dt>Last repair</dt><dd>${clock(answer.repaired_ms)}</dd>`}
+      ${answer.transitions.length > 0 && html`<dt>Operations</dt><dd>${answer.transitions.map((/** @type {string} */ t) => html`<button class="link" onClick=${() => go({ view: "operations", request: t })}>${nameOf(t)}</button> `)}</dd>`}
     </dl>
     ${table && !epoch && html`<div class="deeds">
-      <button onClick=${() => ask("move-tablet", { table, tablet: String(place), from: answer.reads[0] ?? "" })}>move…</button>
-      <button onClick=${() => ask("repair-table", { name: table })}>repair the table…</button></div>`}
+      <button onClick=${() => ask("move-tablet", { table, tablet: String(place), from: answer.reads[0] ?? "" })}>Move…</button>
+      <button onClick=${() => ask("repair-table", { name: table })}>Repair the table…</button></div>`}
     ${table && html`<h3>History</h3><${Past} table=${table} tablet=${place} epoch=${epoch} />
       ${!epoch && html`<${WhyNot} table=${table} tablet=${place} />`}`}
     ${!head.tablets && placement !== TOKENS && html`<h3>History</h3><${PastOfRange} placement=${placement} place=${place} epoch=${epoch} version=${answer.version} />`}
@@ -305,7 +311,7 @@ function RowPanel({ placement, place, head }) {
 }
 
 /**
- * What was asked of a tablet, up to the epoch that is shown; as far back as somebody wants to look.
+ * Operations on a tablet up to the shown epoch; older ones are read on request.
  * @param {{table: string, tablet: number, epoch: number}} props
  */
 function Past({ table, tablet, epoch }) {
@@ -313,7 +319,7 @@ function Past({ table, tablet, epoch }) {
   const [older, setOlder] = useState({ key: "", found: /** @type {any[]} */ ([]), backTo: 0, busy: false });
   const { answer, problem } = useAnswer((signal) => get("/api/decisions", { table, tablet, limit: LISTED, before: epoch ? epoch + 1 : undefined }, signal), key, epoch || state.newest);
   if (problem) return html`<p class="note">${problem}</p>`;
-  if (!answer) return html`<p>…</p>`;
+  if (!answer) return html`<${Loading} what="its history" />`;
   const more = older.key === key ? older : { key, found: [], backTo: answer.looked_back_to, busy: false };
   const look = async () => {
     setOlder({ ...more, busy: true });
@@ -328,25 +334,25 @@ function Past({ table, tablet, epoch }) {
   const all = [...answer.decisions, ...more.found];
   return html`${all.length
     ? html`<ol class="plain">${all.map((/** @type {any} */ d) => html`<li><button class="link" onClick=${() => go({ epoch: d.epoch })}>${d.epoch}</button> ${d.what}: ${d.outcome}${d.reason ? ` (${d.reason})` : ""}</li>`)}</ol>`
-    : html`<p>Nothing was asked of this tablet since epoch ${more.backTo}.</p>`}
-    ${more.backTo > state.begins && html`<button disabled=${more.busy} onClick=${look}>before epoch ${more.backTo}</button>`}`;
+    : html`<${Empty}>No operation on this tablet since epoch ${more.backTo}.<//>`}
+    ${more.backTo > state.begins && html`<button disabled=${more.busy} onClick=${look}>Search before epoch ${more.backTo}</button>`}`;
 }
 
-/** Epochs that changed who has a range, up to the one that is shown. @param {{placement: string, place: number, epoch: number, version: number}} props */
+/** Epochs that changed the replicas of a range, up to the shown one. @param {{placement: string, place: number, epoch: number, version: number}} props */
 function PastOfRange({ placement, place, epoch, version }) {
   const { answer, problem } = useAnswer((signal) => get("/api/range", { placement, place, epoch: epoch || undefined }, signal), `${placement} ${place} ${epoch}`, version);
   if (problem) return html`<p class="note">${problem}</p>`;
-  if (!answer) return html`<p>…</p>`;
+  if (!answer) return html`<${Loading} what="its history" />`;
   return html`<ol class="epochs" data-list="range">${answer.epochs.map((/** @type {any} */ told) => html`<${EpochItem} key=${told.epoch} told=${told} />`)}</ol>
-    ${!answer.epochs.length && html`<p>Nothing changed it in the epochs that were looked through.</p>`}
-    ${answer.next_before > 0 && html`<p class="note">Epochs before ${answer.next_before} were not looked through.</p>`}`;
+    ${!answer.epochs.length && html`<${Empty}>No change in the epochs that were searched.<//>`}
+    ${answer.next_before > 0 && html`<p class="note">Epochs before ${answer.next_before} were not searched.</p>`}`;
 }
 
-/** Why the balancer would move it or not. @param {{table: string, tablet: number}} props */
+/** The balancer's verdict on each possible move. @param {{table: string, tablet: number}} props */
 function WhyNot({ table, tablet }) {
   const { answer, problem } = useAnswer((signal) => get("/api/balance/why", { table, tablet }, signal), `${table} ${tablet}`, state.newest);
   if (problem) return html`<p class="note">${problem}</p>`;
   if (!answer) return null;
-  return html`<h3>Would the balancer move it?</h3>
-    <ul class="plain">${answer.verdicts.map((/** @type {any} */ v) => html`<li>${v.source} to ${v.target}: ${v.accepted ? "yes, " : "no, "}<${Sentence} text=${v.reason} /></li>`)}</ul>`;
+  return html`<h3>Possible moves</h3>
+    <ul class="plain">${answer.verdicts.map((/** @type {any} */ v) => html`<li>${v.source} to ${v.target}: <${Badge} state=${v.accepted ? "accepted" : "rejected"} /> <${Sentence} text=${v.reason} /></li>`)}</ul>`;
 }

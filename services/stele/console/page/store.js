@@ -1,7 +1,7 @@
 // All that the page knows, and who is told when it changes.
 
 import { get, getBytes, mayComeBack, pauseAfter, Refused } from "./api.js";
-import { readPlace, takeToken, writePlace } from "./address.js";
+import { readPlace, takeToken, viewNow, writePlace } from "./address.js";
 import { listenOn } from "./listening.js";
 import { change, unpack } from "./map_data.js";
 
@@ -95,6 +95,7 @@ export function go(patch, replace = false) {
   const place = { ...state.place };
   for (const [name, value] of Object.entries(patch)) place[name] = String(value);
   for (const name of Object.keys(place)) if (place[name] === "" || (name === "epoch" && place[name] === "0")) delete place[name];
+  place.view = viewNow(place.view);
   writePlace(place, replace);
   arrive(place);
 }
@@ -212,7 +213,7 @@ async function refreshLoad(head, mine) {
   loadAt = Date.now();
   const table = head.keyspaces[0];
   if (!head.tablets || !table || shownEpoch()) {
-    const loadProblem = shownEpoch() ? "The load of the past is not kept." : "Nodes report the load of tablets, not of ranges.";
+    const loadProblem = shownEpoch() ? "The load of the past is not stored." : "Nodes report the load of tablets, not of ranges.";
     set({ load: null, loadProblem, mapNumber: state.mapNumber + 1 });
     return;
   }
@@ -225,7 +226,7 @@ async function refreshLoad(head, mine) {
   } catch (error) {
     if (mine !== mapTurn) return;
     const why = error instanceof Error ? error.message : String(error);
-    set({ load: null, loadProblem: `The load is not known: ${why}`, mapNumber: state.mapNumber + 1 });
+    set({ load: null, loadProblem: `The load is unknown: ${why}`, mapNumber: state.mapNumber + 1 });
   }
 }
 

@@ -1,18 +1,18 @@
-// The one stream, which goes on where it left. Knows nothing of a page: a worker follows it for all of them.
+// The stream of events. It resumes where it broke off. A worker follows it for all pages of a browser.
 
 import { check, headers, plain, Refused, url } from "./api.js";
 
-/** No sign of life for so long: what is shown may be old. The console gives one every ten seconds. */
+/** Silence after which the page may be stale; the console sends a ping every ten seconds. */
 const QUIET_MS = 13_000;
-/** No sign of life for so long: the stream is opened anew. */
+/** Silence after which the stream is opened again. */
 const SILENT_MS = 25_000;
 const RETRY_MS = 500;
 const RETRY_MOST_MS = 5_000;
-/** The status of an answer to whoever does not know the token. */
+/** The status of an answer without a valid token. */
 export const REFUSED = 401;
 
 /**
- * Follow the stream until the token is refused. `at` says from where; `on` gets each event; `state` how it stands.
+ * Follow the stream until the token is refused. `at` returns the position, `on` receives each event, `state` each change of the connection.
  * @param {string} token
  * @param {() => {after: number, state_id: string}} at
  * @param {(name: string, data: any) => void} on
@@ -26,7 +26,7 @@ export async function follow(token, at, on, state) {
         if (!trouble) pause = RETRY_MS;
         state(trouble, 200);
       });
-      state("The console has ended its stream.", 0);
+      state("The console closed the stream.", 0);
     } catch (error) {
       const status = error instanceof Refused ? error.status : 0;
       const why = error instanceof Refused ? `${error.message} ${error.hint}` : "The console does not answer.";
@@ -42,7 +42,7 @@ export async function follow(token, at, on, state) {
  * @param {string} token
  * @param {{after: number, state_id: string}} from
  * @param {(name: string, data: any) => void} on
- * @param {(trouble: string) => void} heard how the stream stands, when that changes
+ * @param {(trouble: string) => void} heard receives each change of the connection; empty: it works
  */
 async function once(token, from, on, heard) {
   const cut = new AbortController();
@@ -60,7 +60,7 @@ async function once(token, from, on, heard) {
     for (;;) {
       quiet = setTimeout(() => {
         isQuiet = true;
-        heard(`The console has said nothing for ${QUIET_MS / 1000} s.`);
+        heard(`The console has sent nothing for ${QUIET_MS / 1000} s.`);
       }, QUIET_MS);
       const { done, value } = await reader.read();
       if (done) return;

@@ -3,11 +3,14 @@
 import { nodesOf } from "./map_data.js";
 
 /** @typedef {import("./map_data.js").MapData} MapData */
+/** @typedef {{ink: string, paper: string, node: (number: number) => string, byNode: boolean}} Look `byNode`: colours mean nodes, racks or datacentres */
 /** @typedef {{x: number, y: number, scale: number}} View where the field's corner is on the canvas, and pixels a cell */
 
 /** Pixels a cell from which on there are lines between cells, a strip for each replica, and names. */
 const LINES_FROM = 8;
-const REPLICAS_FROM = 28;
+const REPLICAS_FROM = 9;
+/** Where colours do not mean nodes, the strips are small, and begin later. */
+const SMALL_STRIPS_FROM = 28;
 const TEXT_FROM = 72;
 const LEAST_LEVEL = 64;
 
@@ -66,7 +69,7 @@ export class TabletDraw {
    * @param {CanvasRenderingContext2D} context
    * @param {View} view
    * @param {number} selected
-   * @param {{ink: string, paper: string, node: (number: number) => string}} look
+   * @param {Look} look
    */
   draw(context, view, selected, look) {
     const { width, height } = context.canvas;
@@ -88,7 +91,7 @@ export class TabletDraw {
     }
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {View} view @param {{ink: string, paper: string, node: (number: number) => string}} look */
+  /** @param {CanvasRenderingContext2D} context @param {View} view @param {Look} look */
   closer(context, view, look) {
     const map = this.map;
     if (!map) return;
@@ -101,7 +104,7 @@ export class TabletDraw {
     context.fillStyle = look.paper;
     for (let x = left; x <= right; x++) context.fillRect(view.x + x * view.scale - line / 2, 0, line, height);
     for (let y = above; y <= below; y++) context.fillRect(0, view.y + y * view.scale - line / 2, width, line);
-    if (view.scale < REPLICAS_FROM) return;
+    if (view.scale < (look.byNode ? REPLICAS_FROM : SMALL_STRIPS_FROM)) return;
     for (let y = above; y < below; y++) {
       for (let x = left; x < right; x++) {
         const place = y * this.columns + x;
@@ -110,35 +113,36 @@ export class TabletDraw {
     }
   }
 
-  /** The replicas of one cell as a strip each, and their names. @param {CanvasRenderingContext2D} context @param {View} view @param {number} place @param {{ink: string, paper: string, node: (number: number) => string}} look */
+  /** The replicas of one cell as a strip each, and their names. @param {CanvasRenderingContext2D} context @param {View} view @param {number} place @param {Look} look */
   cell(context, view, place, look) {
     const map = this.map;
     if (!map) return;
     const [x, y] = this.corner(view, place);
     const side = view.scale;
     const nodes = nodesOf(map, place);
-    const strip = (side * 0.8) / Math.max(1, nodes.length);
+    const line = Math.min(2, side / 10);
+    const [top, height] = look.byNode ? [line / 2, side - line] : [side * 0.62, side * 0.28];
+    const [left, width] = look.byNode ? [line / 2, side - line] : [side * 0.1, side * 0.8];
+    const strip = width / Math.max(1, nodes.length);
     context.fillStyle = look.paper;
-    context.fillRect(x + side * 0.09, y + side * 0.61, side * 0.82, side * 0.3);
+    context.fillRect(x + left, y + top, width, height);
     nodes.forEach((number, at) => {
       const reads = at < map.reads[place];
       context.fillStyle = look.node(number);
       context.globalAlpha = reads ? 1 : 0.5;
-      context.fillRect(x + side * 0.1 + at * strip, y + side * 0.62, strip - 1, side * 0.28);
+      context.fillRect(x + left + at * strip, y + top, strip - Math.min(1, strip / 6), height);
     });
     context.globalAlpha = 1;
     if (side < TEXT_FROM) return;
-    context.fillStyle = "#fff";
-    context.strokeStyle = "rgb(0 0 0 / 0.65)";
-    context.lineWidth = 3;
-    context.lineJoin = "round";
+    context.fillStyle = look.paper;
+    context.globalAlpha = 0.85;
+    context.fillRect(x + side * 0.06, y + side * 0.06, side * 0.88, side * 0.48);
+    context.globalAlpha = 1;
+    context.fillStyle = look.ink;
     context.font = `600 ${Math.min(16, side / 6)}px system-ui, sans-serif`;
     context.textBaseline = "top";
     const names = nodes.map((number) => map.nodes[number]).join(" ");
-    for (const [text, down] of /** @type {[string, number][]} */ ([[String(place), 0.08], [names, 0.34]])) {
-      context.strokeText(text, x + side * 0.1, y + side * down, side * 0.8);
-      context.fillText(text, x + side * 0.1, y + side * down, side * 0.8);
-    }
+    for (const [text, down] of /** @type {[string, number][]} */ ([[String(place), 0.1], [names, 0.33]])) context.fillText(text, x + side * 0.1, y + side * down, side * 0.8);
   }
 
   /** @param {View} view @param {number} place @returns {[number, number]} */

@@ -103,17 +103,66 @@ export function Panel({ what, label, ready, close, kind = "", children }) {
     ${children}</aside>`;
 }
 
-/** @param {{state: string}} props */
+/** The status of something, as a word with a shape. @param {{state: string}} props */
 export function Badge({ state: text }) {
-  return html`<span class=${`badge ${Object.hasOwn(KIND, text) ? KIND[text] : ""}`}>${text}</span>`;
+  return html`<span class=${`badge ${kindOf(text)}`}>${text}</span>`;
 }
 
 /** @type {Record<string, string>} */
 const KIND = {
-  normal: "good", done: "good", up: "good", running: "busy", bootstrapping: "busy", decommissioning: "busy",
-  moving: "busy", rebuilding: "busy", replacing: "busy", removing: "busy", pending: "warn", none: "warn",
-  unknown: "warn", cancelled: "warn", failed: "bad", quarantined: "bad", "goes on": "good", down: "bad", left: "dim", refused: "bad",
+  normal: "good", done: "good", up: "good", healthy: "good", live: "good", enabled: "good", running: "busy", bootstrapping: "busy",
+  decommissioning: "busy", moving: "busy", rebuilding: "busy", replacing: "busy", removing: "busy", pending: "warn", none: "warn",
+  unknown: "warn", cancelled: "warn", degraded: "warn", warning: "warn", unsafe: "warn", failed: "bad", critical: "bad", stopped: "bad",
+  quarantined: "bad", down: "bad", refused: "bad",
 };
+
+/** The kind of a status: good, busy, warn, bad, or empty for one that needs no attention. @param {string} text */
+export function kindOf(text) {
+  return Object.hasOwn(KIND, text) ? KIND[text] : "";
+}
+
+/**
+ * A block of a page with a heading. `kind` is good, busy, warn or bad and colours its edge.
+ * @param {{title: string, kind?: string, more?: any, span?: string, name?: string, children?: any}} props `more` is placed beside the heading; `span` is its width in a grid
+ */
+export function Card({ title, kind = "", more, span = "", name, children }) {
+  return html`<section class=${`card ${kind} ${span}`} aria-label=${title} data-card=${name}>
+    <header><h2>${title}</h2>${more}</header>${children}</section>`;
+}
+
+/** One figure of the cluster. @param {{label: string, figure: any, detail?: any, kind?: string, name?: string}} props */
+export function Tile({ label, figure, detail = "", kind = "", name }) {
+  return html`<div class=${`tile ${kind}`} data-tile=${name}><p class="label">${label}</p><p class="figure">${figure}</p><p class="detail">${detail}</p></div>`;
+}
+
+/**
+ * A progress bar with its figures.
+ * @param {{label: any, done: number, total: number, figures?: any, kind?: string}} props with `total` 0 the bar is empty: the size is not known
+ */
+export function ProgressBar({ label, done, total, figures = "", kind = "" }) {
+  const percent = total > 0 ? Math.min(100, (100 * done) / total) : 0;
+  return html`<div class=${`progress ${kind}`}><span>${label}</span><span class="figures">${figures}</span>
+    <div class="track" role="progressbar" aria-valuemin="0" aria-valuemax="100" aria-valuenow=${total > 0 ? Math.round(percent) : undefined} aria-label=${typeof label === "string" ? label : "progress"}><i style=${{ width: `${percent}%` }}></i></div></div>`;
+}
+
+/**
+ * The states of an operation in their order.
+ * @param {{steps: string[], at: number, failed?: boolean}} props `at` is the state that it is in; those before it are done
+ */
+export function Stepper({ steps, at, failed = false }) {
+  const kind = (/** @type {number} */ n) => (n < at ? "done" : n > at ? "" : failed ? "failed" : "now");
+  return html`<ol class="stepper">${steps.map((name, n) => html`<li class=${kind(n)} aria-current=${n === at ? "step" : undefined}>${name}</li>`)}</ol>`;
+}
+
+/** What is not there yet, and what will be. @param {{children?: any}} props */
+export function Empty({ children }) {
+  return html`<p class="empty">${children}</p>`;
+}
+
+/** @param {{what: string}} props what appears here once it is read */
+export function Loading({ what }) {
+  return html`<p class="loading" role="status">Loading ${what}…</p>`;
+}
 
 /** A link to an epoch. @param {{epoch: number}} props */
 export function EpochLink({ epoch }) {
@@ -138,9 +187,9 @@ export function Sentence({ text }) {
 
 const ID = /([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/;
 
-/** A line of an epoch, with links to the requests that it names. @param {{text: string}} props */
-function Line({ text }) {
-  return html`<li>${text.split(ID).map((part, at) => (at % 2 ? html`<button class="link" title="What became of it, and who asked for it" onClick=${() => go({ view: "requests", request: part })}>${part}</button>` : part))}</li>`;
+/** A line of an epoch. Ids of requests and transitions are links with the names in `subjects`. @param {{text: string, subjects?: Record<string, string>}} props */
+function Line({ text, subjects = {} }) {
+  return html`<li>${text.split(ID).map((part, at) => (at % 2 ? html`<button class="link" title=${part} onClick=${() => go({ view: "operations", request: part })}>${subjects[part] ?? `${part.slice(0, 8)}…`}</button>` : part))}</li>`;
 }
 
 /** One epoch of a list. @param {{told: any, open?: boolean}} props */
@@ -150,10 +199,10 @@ export function EpochItem({ told }) {
     <div class="head">
       <${EpochLink} epoch=${told.epoch} /> <${Time} ms=${told.at_ms} />
       <strong>${told.command}</strong> ${told.refused && html`<${Badge} state="refused" />`}
-      <span class="by">${told.actor || "nobody"}${told.reason ? `: ${told.reason}` : ""}</span>
-      <button class="link quiet" onClick=${() => go({ view: "history", from: told.epoch - 1, to: told.epoch })}>what it changed</button>
+      <span class="by">${told.actor || (told.refused ? "" : "a service")}${told.reason ? `: ${told.reason}` : ""}</span>
+      <button class="link quiet" onClick=${() => go({ view: "history", from: told.epoch - 1, to: told.epoch })}>Changes</button>
     </div>
-    <ul class="facts">${told.lines.length ? told.lines.map((/** @type {string} */ line) => html`<${Line} text=${line} />`) : html`<li>nothing: a barrier</li>`}
+    <ul class="facts">${told.lines.length ? told.lines.map((/** @type {string} */ line) => html`<${Line} text=${line} subjects=${told.subjects} />`) : html`<li>no change: a barrier</li>`}
       ${told.more > 0 && html`<li>and ${told.more} more</li>`}</ul>
   </li>`;
 }

@@ -1,4 +1,4 @@
-// Run behind the modules: where one of them did not come none has run, and the page is loaded again.
+// Runs after the modules. If one of them failed to load, none has run: the page is then loaded again.
 
 {
   const KEY = "stele-console-loads";
@@ -11,10 +11,10 @@
   } else if (text && loads < MOST) {
     const pauseMs = PAUSE_MS * 2 ** (loads - 1);
     sessionStorage.setItem(KEY, String(loads));
-    text.textContent = `A part of the page did not come; it is loaded again in ${pauseMs / 1000} s.`;
+    text.textContent = `A part of the page failed to load. Retrying in ${pauseMs / 1000} s.`;
     setTimeout(() => location.reload(), pauseMs);
   } else if (text) {
     sessionStorage.removeItem(KEY);
-    text.textContent = `A part of the page did not come, ${loads} times: reload it. The browser's own console says which part.`;
+    text.textContent = `A part of the page failed to load ${loads} times. Reload the page. The developer tools of the browser name the part.`;
   }
 }

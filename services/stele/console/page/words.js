@@ -37,3 +37,8 @@ export function counted(number, one, more) {
 export function asCounted(a, b) {
   return a.localeCompare(b, "en", { numeric: true });
 }
+
+/** A sentence begins with a capital. @param {string} text */
+export function capital(text) {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}

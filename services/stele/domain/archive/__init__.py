@@ -1,1 +1,1 @@
-"""The archive of the log: catch-up replicas, what each of them has of it, and what may be deleted behind it."""
+"""The archive of the log: catch-up replicas, the epochs of each, and the rules of deletion."""

@@ -1,39 +1,65 @@
-"""What is said about the archive, decided: replicas and their snapshots, readers, and how far the log is
-truncated.
-"""
+"""Decisions on commands about the archive: replicas, their snapshots, readers and truncation."""
+
+from __future__ import annotations
 
 import re
 from typing import Final
 
 import msgspec
 
-from stele.domain.archive.commands import (
+from stele.domain.archive.model import (
+    MAX_READERS,
+    MAX_REPLICAS,
+    PROPOSAL_LASTS_S,
+    SNAPSHOTS_KEPT,
+    UPKEEP,
+    AdmitDivergence,
+    AgreedSnapshot,
+    AgreeToTrim,
+    AnnouncedSnapshot,
     AnnounceReader,
+    AnnounceReplica,
     AnnounceSnapshot,
+    ArchiveImage,
     AskSnapshot,
     ForgetReader,
-    TruncateLog,
-    WithdrawSnapshot,
-)
-from stele.domain.archive.facts import (
-    AnnouncedSnapshot,
+    ForgetReplica,
     LogReader,
     LogTruncated,
+    ProposeTrim,
     ReaderChanged,
     ReaderForgotten,
+    Replica,
+    ReplicaChanged,
+    ReplicaDiverged,
+    ReplicaForgotten,
     SnapshotAnnounced,
     SnapshotAsked,
     SnapshotsForgotten,
+    TrimAgreed,
+    TrimArchive,
+    TrimProposed,
+    TruncateLog,
+    WithdrawSnapshot,
+    diverged,
 )
-from stele.domain.archive.heads import AgreedSnapshot
-from stele.domain.archive.image import ArchiveImage
-from stele.domain.archive.limits import MAX_READERS, SNAPSHOTS_KEPT
-from stele.domain.archive.truncation import agreed_snapshots, lost_readers, readers_waited_for
+from stele.domain.archive.retention import (
+    Point,
+    agreed_snapshots,
+    has_room,
+    lost_readers,
+    may_propose,
+    readers_waited_for,
+    trimming,
+    why_not_at,
+    why_not_without,
+)
 from stele.domain.base import Rejection
-from stele.domain.cluster.lineage import Standing, standing
+from stele.domain.cluster.model import Standing, standing
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.names import ReplicaState
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -42,8 +68,12 @@ _OURS: Final = (Standing.HERE, Standing.KEPT)
 
 
 def announce_snapshot(context: Context, command: AnnounceSnapshot) -> Decision:
-    """What a replica says again changes nothing; what it says anew of an epoch holds. The newest are kept, of
-    those that say no more than this one does of where its epochs begin.
+    """Accept a replica's snapshot.
+
+    A repeated announcement changes nothing; a new one replaces the old.
+
+    The newest ``SNAPSHOTS_KEPT`` snapshots are kept. Older announcements that claim earlier epochs
+    than this one are forgotten.
     """
     image, archive = context.image, context.image.archive
     refused = check_replica(archive, command.replica_id, command.folder_id)
@@ -55,16 +85,21 @@ def announce_snapshot(context: Context, command: AnnounceSnapshot) -> Decision:
         state_id=command.state_id,
         hash=command.hash,
         size_bytes=command.size_bytes,
+        # After a trim, no replica counts as having earlier epochs.
         first_epoch=max(command.first_epoch, min(archive.trimmed_epoch, command.epoch)),
         anchor_offset=command.anchor_offset,
         log_id=command.log_id,
         announced_ms=context.log_ms,
     )
     before = {each.epoch: each for each in archive.announced(command.replica_id)}
+    # A replica repeats its announcements. A fact for each repetition would let an idle log grow.
     if _says_the_same(before.get(snapshot.epoch), snapshot):
         return ()
+    # This announcement is the newest about where the replica's epochs begin. Older ones that claim
+    # more would count for epochs that the replica no longer has.
     true = {e for e, each in before.items() if each.first_epoch >= snapshot.first_epoch}
     epochs = sorted({*true, snapshot.epoch})[-SNAPSHOTS_KEPT:]
+    # Snapshots from before the beginning of the log or of the archive are of no further use.
     least = max(archive.truncated_epoch, archive.trimmed_epoch)
     kept = {epoch for epoch in epochs if epoch >= least}
     forgotten = tuple(sorted(before.keys() - kept - {snapshot.epoch}))
@@ -77,7 +112,7 @@ def announce_snapshot(context: Context, command: AnnounceSnapshot) -> Decision:
 
 
 def _says_the_same(known: AnnouncedSnapshot | None, snapshot: AnnouncedSnapshot) -> bool:
-    """But for when it was said."""
+    """Return True when both are equal except for the time of the announcement."""
     if known is None:
         return False
     return msgspec.structs.replace(snapshot, announced_ms=known.announced_ms) == known
@@ -102,10 +137,10 @@ def ask_snapshot(context: Context, command: AskSnapshot) -> Decision:
 
 
 def truncate_log(context: Context, command: TruncateLog) -> Decision:
-    """Only up to a snapshot that a majority of the members has, and that all readers have met that are not
-    lost.
+    """Permit truncation up to a snapshot that a majority has, if no live reader needs more.
 
-    That it goes back behind more than one snapshot is for whoever asks; its own anchor stays in any case.
+    The sender chooses how many snapshots to keep behind. The snapshot's own anchor is kept in any
+    case.
     """
     image, before = context.image, context.image.archive.truncated
     if before is not None and command.epoch <= before.epoch:
@@ -116,6 +151,7 @@ def truncate_log(context: Context, command: TruncateLog) -> Decision:
             {"epoch": str(before.epoch), "offset": str(before.offset)},
         )
     found = (s for s in agreed_snapshots(image) if s.epoch == command.epoch)
+    # Records are deleted by offset, so another offset than the agreed one must not pass.
     snapshot = next((s for s in found if s.offset == command.offset), None)
     if snapshot is None:
         return _not_agreed(image, command)
@@ -144,7 +180,10 @@ def _truncated(context: Context, snapshot: AgreedSnapshot) -> LogTruncated:
 
 
 def announce_reader(context: Context, command: AnnounceReader) -> Decision:
-    """A reader that goes back says so too: it counts with where it is now."""
+    """Record a reader's position.
+
+    A reader that goes back to an older epoch counts with that epoch.
+    """
     image, readers = context.image, context.image.archive.readers
     refused = bad_name("reader", command.reader_id) or _check_epoch(image, command.epoch)
     if refused is not None:
@@ -181,7 +220,9 @@ def unknown_replica(replica_id: str) -> Rejection:
 
 
 def forgotten_snapshots(archive: ArchiveImage, replica_id: str) -> tuple[AnyFact, ...]:
-    """A replica has none any more."""
+    """Return the fact that forgets all snapshots of a replica, or nothing if it has
+    announced none.
+    """
     epochs = tuple(each.epoch for each in archive.announced(replica_id))
     return (SnapshotsForgotten(replica_id, epochs),) if epochs else ()
 
@@ -204,6 +245,8 @@ def _check_snapshot(image: Image, command: AnnounceSnapshot) -> Rejection | None
     refused = _check_epoch(image, command.epoch)
     if refused is not None:
         return refused
+    # A recovered log continues an older history. Snapshots of the older log count if this history
+    # contains their epoch.
     if standing(image.founding, command.log_id, command.epoch, command.state_id) not in _OURS:
         return Rejection(
             "foreign_log",
@@ -245,4 +288,242 @@ def _not_agreed(image: Image, command: TruncateLog) -> Rejection:
         f"No majority of the members has announced a snapshot of epoch {str(command.epoch)[:20]} at offset"
         f" {str(command.offset)[:20]}, and all before it. It has of: {known}.",
         "`stele log truncate --dry-run` says up to where the log can be truncated, and why not further.",
+    )
+
+
+# Replicas whose snapshots differ from the members'.
+#
+# Their data does not count, and they start over.
+
+
+TIMES: Final = 2
+"""Divergences after which a replica is replaced like a dead member. Its disk or its build is
+faulty.
+"""
+
+
+def to_admit(image: Image, replica_id: str) -> int:
+    """Return the newest epoch at which a replica has diverged and must admit it, or 0."""
+    if UPKEEP not in image.features.enabled:
+        return 0
+    epochs = diverged(image.archive).get(replica_id, ())
+    return epochs[-1] if epochs else 0
+
+
+def is_told(archive: ArchiveImage, replica_id: str, folder_id: str) -> bool:
+    """Return True if the log records already that the data in this folder does not count."""
+    last = archive.diverged.get(replica_id)
+    return last is not None and last.folder_id == folder_id
+
+
+def unreliable(archive: ArchiveImage) -> set[str]:
+    """Return the replicas that must be replaced."""
+    return {name for name, last in archive.diverged.items() if last.times >= TIMES}
+
+
+def admit_divergence(context: Context, command: AdmitDivergence) -> Decision:
+    """Record a divergence, once for each folder, and forget the replica's announced snapshots."""
+    archive = context.image.archive
+    refused = check_replica(archive, command.replica_id, command.folder_id)
+    if refused is not None:
+        return refused
+    if is_told(archive, command.replica_id, command.folder_id):
+        return ()
+    if command.epoch not in diverged(archive).get(command.replica_id, ()):
+        return Rejection(
+            "not_diverged",
+            f"The snapshot of epoch {str(command.epoch)[:20]} that '{command.replica_id}' has announced is not"
+            " another one than a majority of the members has.",
+            "`stele catch-up show` says who has diverged.",
+        )
+    before = archive.diverged.get(command.replica_id)
+    fact = ReplicaDiverged(
+        replica_id=command.replica_id,
+        epoch=command.epoch,
+        folder_id=command.folder_id,
+        times=1 if before is None else before.times + 1,
+    )
+    return fact, *forgotten_snapshots(archive, command.replica_id)
+
+
+# Decisions on trimming the archive: a proposal, the replicas' agreement, and then a fact.
+
+
+MAX_STORE_CHARS: Final = 1024
+
+
+def propose_trim(context: Context, command: ProposeTrim) -> Decision:
+    """Accept a member's proposal if the settings and the readers permit it now."""
+    image, archive = context.image, context.image.archive
+    replica = archive.replicas.get(command.replica_id)
+    if replica is None:
+        return unknown_replica(command.replica_id)
+    if replica.state is not ReplicaState.MEMBER:
+        return Rejection(
+            "not_a_member",
+            f"Replica '{command.replica_id}' is no member of the archive.",
+            "Members propose where it begins: `stele catch-up show` lists them.",
+        )
+    if not (_ID.fullmatch(command.state_id) and 1 <= command.epoch <= image.epoch):
+        return Rejection(
+            "no_such_epoch",
+            f"There is no epoch {str(command.epoch)[:20]} with state id '{command.state_id[:40]}'.",
+            "Give an epoch of the log, and 32 hex digits.",
+        )
+    if not may_propose(image, context.log_ms):
+        assert archive.proposed is not None
+        return Rejection(
+            "already_proposed",
+            f"Epoch {archive.proposed.epoch} is proposed already.",
+            f"Agree to it; after {PROPOSAL_LASTS_S} s another one is taken.",
+            {"epoch": str(archive.proposed.epoch)},
+        )
+    point = Point(command.epoch, bytes.fromhex(command.state_id))
+    why = why_not_at(image, point, context.log_ms)
+    if why:
+        return _not_trimmed(command.epoch, why)
+    return (
+        TrimProposed(
+            replica_id=command.replica_id,
+            epoch=command.epoch,
+            state_id=command.state_id,
+            at_ms=context.log_ms,
+        ),
+    )
+
+
+def agree_to_trim(context: Context, command: AgreeToTrim) -> Decision:
+    archive = context.image.archive
+    refused = check_replica(archive, command.replica_id, command.folder_id)
+    if refused is not None:
+        return refused
+    proposed = archive.proposed
+    if proposed is None or proposed.epoch != command.epoch:
+        return _not_proposed(command.epoch)
+    store = command.store
+    if (
+        not _SHA256.fullmatch(command.hash)
+        or len(store) > MAX_STORE_CHARS
+        or not f"{store}x".isprintable()
+    ):
+        return Rejection(
+            "bad_snapshot",
+            "The hash has the 64 hex digits of a SHA-256, and the store is a URL.",
+            "Send them as they are.",
+        )
+    vote = TrimAgreed(
+        replica_id=command.replica_id, epoch=command.epoch, hash=command.hash, store=store
+    )
+    return () if archive.agreed.get(command.replica_id) == vote else (vote,)
+
+
+def trim_archive(context: Context, command: TrimArchive) -> Decision:
+    """Trim the archive if the rule still permits it and a majority of the members agrees."""
+    proposed = context.image.archive.proposed
+    if proposed is None or proposed.epoch != command.epoch:
+        return _not_proposed(command.epoch)
+    # Readers and settings may have changed since the proposal, so every rule is checked again.
+    found = trimming(context.image, context.log_ms)
+    return _not_trimmed(command.epoch, found.why_not) if found.trim is None else (found.trim,)
+
+
+def _not_proposed(epoch: int) -> Rejection:
+    return Rejection(
+        "not_proposed",
+        f"It is not proposed that the archive begins at epoch {str(epoch)[:20]}.",
+        "Members propose it once the settings archive_keep_days and archive_keep_epochs allow it.",
+    )
+
+
+def _not_trimmed(epoch: int, why: str) -> Rejection:
+    return Rejection(
+        "not_trimmed",
+        f"The archive does not begin at epoch {epoch}: {why}.",
+        "`stele catch-up show` says where it begins, and what is waited for.",
+    )
+
+
+# Decisions on catch-up replicas that are announced or forgotten.
+
+
+MAX_ADDRESS_CHARS = 256
+
+
+def announce_replica(context: Context, command: AnnounceReplica) -> Decision:
+    """Add or update the row of a replica.
+
+    With another folder, its announced snapshots are forgotten.
+
+    While no record was deleted from the log, the first replicas become members at once, as many as
+    the setting asks for. The log itself has all that they need. The first replica of all becomes a
+    member at once, too.
+    """
+    image, archive = context.image, context.image.archive
+    refused = _check_replica(command)
+    if refused is not None:
+        return refused
+    known = archive.replicas.get(command.replica_id)
+    if known is None and len(archive.replicas) >= MAX_REPLICAS:
+        return Rejection(
+            "too_many_replicas",
+            f"{len(archive.replicas)} catch-up replicas are known, which is the limit.",
+            "Forget those that never come back: `stele catch-up forget ID`. Let each process keep its id.",
+        )
+    state = ReplicaState.CANDIDATE if known is None else known.state
+    if state is ReplicaState.CANDIDATE and has_room(image, command.replica_id, command.dc):
+        state = ReplicaState.MEMBER
+    stays = known is not None and known.state is state
+    replica = Replica(
+        replica_id=command.replica_id,
+        dc=command.dc,
+        rack=command.rack,
+        address=command.address,
+        state=state,
+        since_epoch=known.since_epoch if known is not None and stays else context.epoch,
+        folder_id=command.folder_id,
+    )
+    if known == replica:
+        return ()
+    # The announced snapshots were files in the other folder. They must not count for a majority.
+    lost = known is not None and known.folder_id != replica.folder_id
+    forgotten = forgotten_snapshots(archive, command.replica_id) if lost else ()
+    return ReplicaChanged(replica), *forgotten
+
+
+def forget_replica(context: Context, command: ForgetReplica) -> Decision:
+    """Forget a replica.
+
+    A member is forgotten only if the others can do without it, or with ``force``.
+    """
+    archive = context.image.archive
+    if command.replica_id not in archive.replicas:
+        return unknown_replica(command.replica_id)
+    why = why_not_without(context.image, command.replica_id)
+    if why and not command.force:
+        return Rejection(
+            "member_needed",
+            f"Replica '{command.replica_id}' is a member: {why}.",
+            "Start others and `stele catch-up reconfigure`; or if it is gone for good, say `force`: what only"
+            " it has is given up.",
+        )
+    return (ReplicaForgotten(command.replica_id, unsafe=bool(why)),)
+
+
+def _check_replica(command: AnnounceReplica) -> Rejection | None:
+    refused = (
+        bad_name("catch-up replica", command.replica_id)
+        or bad_name("dc", command.dc)
+        or bad_name("rack", command.rack)
+        or (bad_name("folder", command.folder_id) if command.folder_id else None)
+    )
+    if refused is not None:
+        return refused
+    scheme, _, place = command.address.partition("://")
+    plain = command.address.isprintable() and " " not in command.address
+    if scheme in ("http", "https") and place and plain and len(place) <= MAX_ADDRESS_CHARS:
+        return None
+    return Rejection(
+        "bad_address",
+        f"'{command.address[:80]}' is no address of a catch-up replica.",
+        "Give its URL, such as http://10.0.0.7:8086.",
     )

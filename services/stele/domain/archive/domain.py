@@ -1,39 +1,41 @@
-"""The domain of the archive, entered in the registry. Its members change by an operation."""
+"""The archive's entry in the registry. An operation changes its members."""
 
 from collections.abc import Iterable
 
 import msgspec
 from immutables import Map
 
-from stele.domain.archive.commands import (
+from stele.domain.archive.decide import (
+    admit_divergence,
+    agree_to_trim,
+    announce_reader,
+    announce_replica,
+    announce_snapshot,
+    ask_snapshot,
+    forget_reader,
+    forget_replica,
+    propose_trim,
+    trim_archive,
+    truncate_log,
+    withdraw_snapshot,
+)
+from stele.domain.archive.model import (
+    UPKEEP,
     AdmitDivergence,
     AgreeToTrim,
+    AnnouncedSnapshot,
     AnnounceReader,
     AnnounceReplica,
     AnnounceSnapshot,
+    ArchiveFact,
+    ArchiveImage,
+    ArchiveTrimmed,
     AskSnapshot,
     ChooseMembers,
     ForgetReader,
     ForgetReplica,
-    ProposeTrim,
-    TrimArchive,
-    TruncateLog,
-    WithdrawSnapshot,
-)
-from stele.domain.archive.decide import (
-    announce_reader,
-    announce_snapshot,
-    ask_snapshot,
-    forget_reader,
-    truncate_log,
-    withdraw_snapshot,
-)
-from stele.domain.archive.divergence import admit_divergence
-from stele.domain.archive.facts import (
-    AnnouncedSnapshot,
-    ArchiveFact,
-    ArchiveTrimmed,
     LogTruncated,
+    ProposeTrim,
     ReaderChanged,
     ReaderForgotten,
     ReplicaChanged,
@@ -43,13 +45,13 @@ from stele.domain.archive.facts import (
     SnapshotAsked,
     SnapshotsForgotten,
     TrimAgreed,
+    TrimArchive,
     TrimProposed,
+    TruncateLog,
+    WithdrawSnapshot,
+    archive_summary,
+    replica_summaries,
 )
-from stele.domain.archive.image import ArchiveImage
-from stele.domain.archive.limits import UPKEEP
-from stele.domain.archive.replicas import announce_replica, forget_replica
-from stele.domain.archive.trim import agree_to_trim, propose_trim, trim_archive
-from stele.domain.archive.view import archive_summary, replica_summaries
 from stele.domain.registry_entry import Domain
 from stele.domain.tables import Json, changed_fields, changed_rows, row_json, sorted_values
 from stele.domain.topology.operations.reconfigure_catch_up import choose_members
@@ -61,6 +63,7 @@ def replica_changed(image: ArchiveImage, fact: ReplicaChanged) -> ArchiveImage:
     replica_id = fact.replica.replica_id
     known = image.replicas.get(replica_id)
     if known is not None and known.folder_id != fact.replica.folder_id:
+        # Another folder has none of the files for which the replica voted.
         image = _without_vote(image, replica_id)
     return replace(image, replicas=image.replicas.set(replica_id, fact.replica))
 
@@ -110,10 +113,12 @@ def reader_forgotten(image: ArchiveImage, fact: ReaderForgotten) -> ArchiveImage
 
 def replica_diverged(image: ArchiveImage, fact: ReplicaDiverged) -> ArchiveImage:
     told = replace(image, diverged=image.diverged.set(fact.replica_id, fact))
+    # The replica's snapshot is not the members', so its agreement to a trim does not count either.
     return _without_vote(told, fact.replica_id)
 
 
 def trim_proposed(image: ArchiveImage, fact: TrimProposed) -> ArchiveImage:
+    # Votes name a snapshot of the earlier proposal. They must not count for this one.
     return replace(image, proposed=fact, agreed=Map())
 
 
@@ -122,12 +127,13 @@ def trim_agreed(image: ArchiveImage, fact: TrimAgreed) -> ArchiveImage:
 
 
 def archive_trimmed(image: ArchiveImage, fact: ArchiveTrimmed) -> ArchiveImage:
-    """Nobody is believed to have older epochs any more."""
+    """Fold the trim: no replica counts as having epochs before the new beginning."""
     trimmed = replace(image, trimmed=fact, proposed=None, agreed=Map())
     for replica_id in sorted(image.snapshots):
         left = tuple(
             replace(each, first_epoch=max(each.first_epoch, fact.epoch))
             for each in image.announced(replica_id)
+            # A snapshot from before the new beginning is deleted with its epochs.
             if each.epoch >= fact.epoch
         )
         trimmed = _with_snapshots(trimmed, replica_id, left)

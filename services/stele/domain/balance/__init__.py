@@ -1,3 +1,5 @@
-"""Where the tablets of a cluster should be: shares, moves, first places, and why. Pure, and of its own:
-it knows nothing of the log, so the service, the offline command and the simulator call the same functions.
+"""The places of a cluster's tablets: shares, moves, first places, and the reasons.
+
+The package is pure and independent of the log. The service, the offline command and the simulator
+call the same functions.
 """

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.quotas import quotas
 from stele.domain.balance.scopes import standing
-from stele.domain.balance.shares import Ints, Reals, shares
+from stele.domain.balance.shares import EPSILON, Ints, Reals, shares, surplus
 from stele.domain.balance.state import State
 
 
@@ -19,21 +18,29 @@ class NoRoom(ValueError):
     """A dc has fewer nodes that take replicas than the replication factor asks for."""
 
 
+Surplus = Callable[[Ints, Reals], Ints]
+"""Returns ``shares.surplus`` of all tables on nodes, by number, of given weights."""
+
+
 def allocate(
     state: State,
     units: int,
     factors: Mapping[str, int],
     lists: Mapping[str, Collection[str]] = MappingProxyType({}),
+    surplus_of: Surplus | None = None,
 ) -> tuple[Ints, Ints]:
-    """Nodes and shards of ``units`` new tablets with so many replicas in each dc, both (units, replicas); in
-    dcs whose racks are listed one in each of these.
+    """Return nodes and shards of ``units`` new tablets, both of shape (units, replicas).
 
-    Each node gets its share of the table, rounded down or up; of what is equal, those get more that hold
-    less. Replicas of a tablet are on distinct nodes, and no rack has more of them than it must. Only nodes
-    in state normal get any. Raises NoRoom.
+    ``factors`` are the replicas of a tablet by dc. In dcs with listed racks each listed rack gets
+    one.
+
+    Each node gets its share of the table, rounded down or up. Between equal shares, nodes that hold
+    less of other tables are rounded up; see ``shares.surplus``. ``surplus_of`` returns that of all
+    tables if ``state`` has none. Replicas of a tablet are on distinct nodes, and no rack has more
+    of them than necessary. Only nodes in state normal get any. Raises NoRoom.
     """
     parts = [
-        _nodes_in(state, dc, units, factor, lists.get(dc))
+        _nodes_in(state, dc, units, factor, lists.get(dc), surplus_of)
         for dc, factor in factors.items()
         if factor
     ]
@@ -42,7 +49,12 @@ def allocate(
 
 
 def _nodes_in(
-    state: State, dc: str, units: int, factor: int, listed: Collection[str] | None
+    state: State,
+    dc: str,
+    units: int,
+    factor: int,
+    listed: Collection[str] | None,
+    surplus_of: Surplus | None,
 ) -> Ints:
     now = standing(state, draining=False)
     takes = (now.weight > 0) & (state.state == NodeState.NORMAL)
@@ -53,11 +65,13 @@ def _nodes_in(
         raise NoRoom(
             f"{factor} replicas in dc '{dc}' need as many nodes; {len(nodes)} take replicas"
         )
-    held, weight = state.load[:, nodes].sum(axis=0), now.weight[nodes]
+    weight = now.weight[nodes]
+    held = surplus_of(nodes, weight) if surplus_of else surplus(state.count[:, nodes], weight)
     racks, rack = np.unique(state.rack[nodes], return_inverse=True)
     in_rack = _most_in_a_rack(np.bincount(rack), factor)
     room = np.full(len(racks), float(units * in_rack))
     share = shares(float(units * factor), weight, float(units), rack, room)
+    # Racks are rounded before nodes, so that no rack exceeds its rounds in ``_rows``.
     of_rack = _least_held_first(
         np.bincount(rack, share, len(racks)).astype(np.float64),
         np.bincount(rack, held) / np.bincount(rack, weight),
@@ -72,7 +86,7 @@ def _nodes_in(
 
 
 def _in_racks(state: State, dc: str, nodes: Ints, listed: Collection[str]) -> Ints:
-    """Those of the nodes that are in these racks, each of which has some. Raises NoRoom."""
+    """Return the nodes in these racks. Raises NoRoom if a rack has none."""
     numbers = {rack: state.racks.get((dc, rack), -1) for rack in listed}
     for rack, number in sorted(numbers.items()):
         if number not in state.rack[nodes]:
@@ -81,28 +95,34 @@ def _in_racks(state: State, dc: str, nodes: Ints, listed: Collection[str]) -> In
 
 
 def _least_held_first(share: Reals, level: Reals) -> Ints:
-    """Shares as whole numbers; of equal shares those of the lowest levels are rounded up."""
-    order = np.argsort(level, kind="stable")
-    found = np.zeros(len(share), np.int64)
-    found[order] = quotas(share[order][None, :], np.zeros((1, len(share)), np.int64))[0]
+    """Return shares as whole numbers of the same sum.
+
+    The largest fractions are rounded up. Between equal ones, the lowest levels come first.
+    """
+    down = np.floor(share + EPSILON)
+    rest = np.rint((share - down) / EPSILON)
+    extras = round(float(share.sum() - down.sum()))
+    found = down.astype(np.int64)
+    found[np.lexsort((level, -rest))[:extras]] += 1
     return found
 
 
 def _most_in_a_rack(sizes: Ints, factor: int) -> int:
-    """The smallest number of a tablet's replicas in one rack with which all find a place."""
+    """Return the smallest limit of a tablet's replicas per rack that leaves room for all."""
     most = -(-factor // len(sizes))
+    # The caller has checked that there are at least ``factor`` nodes, so the loop ends.
     while int(np.minimum(sizes, most).sum()) < factor:
         most += 1
     return most
 
 
 def _rows(left: Ints, rack: Ints, units: int, factor: int, in_rack: int) -> Ints:
-    """Of each unit its nodes, of shape (units, factor), so that each node is taken as often as ``left`` says.
+    """Return the nodes of each unit, of shape (units, factor). Each node occurs ``left`` times.
 
-    The places of all units stand in ``factor`` rounds, and are given to the racks one after the other, within
-    a rack to its nodes. No node has more places than there are units, and no rack more than ``in_rack`` rounds:
-    so none comes too often to a unit. Where a rack comes once, its nodes are mixed, so that those of a node
-    meet many others.
+    The places of all units form ``factor`` rounds. They are assigned to the racks one after the
+    other, and within a rack to its nodes. No node has more places than there are units, and no rack
+    more than ``in_rack`` rounds. Therefore none occurs too often in a unit. If a rack occurs once,
+    its nodes are mixed, so that the tablets of a node share replicas with many other nodes.
     """
     found = list[Ints]()
     for number in range(int(rack.max()) + 1):
@@ -116,7 +136,7 @@ def _rows(left: Ints, rack: Ints, units: int, factor: int, in_rack: int) -> Ints
 
 
 def _mixed(count: int, salt: int) -> npt.NDArray[np.uint64]:
-    """Numbers without a pattern, all different and always the same (SplitMix64's finalizer)."""
+    """Return distinct numbers without a pattern, the same at each call (SplitMix64's finalizer)."""
     z = np.arange(count, dtype=np.uint64) + np.uint64((salt + 1) << 32)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -124,7 +144,7 @@ def _mixed(count: int, salt: int) -> npt.NDArray[np.uint64]:
 
 
 def _shards_for(state: State, node: Ints) -> Ints:
-    """For each replica the shard with the fewest of the new ones, of these the least loaded."""
+    """Return for each replica the shard with the fewest new ones, then with the lowest load."""
     if (state.shards == 1).all():
         return np.zeros_like(node)
     flat = node.ravel()

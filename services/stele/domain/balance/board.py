@@ -1,4 +1,7 @@
-"""What is evened out: rows of replicas in columns, be these nodes or the shards of one node."""
+"""The object of balancing: rows of replicas in columns.
+
+The columns are nodes or the shards of a node.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ import numpy as np
 from stele.domain.balance.shares import Bools, Ints, Reals
 
 MUST_GO: Final = 1e6
-"""Level of a column whose share is nothing: above all others."""
+"""Level of a column whose share is zero, above all others."""
 
 
 class Pile:
-    """The replicas of one row in one column, ordered by load; equal ones as given."""
+    """The replicas of one row in one column, ordered by load; equal ones in the order given."""
 
     def __init__(self, loads: list[float], replicas: list[int]) -> None:
         self.loads, self.replicas = loads, replicas
@@ -26,7 +29,7 @@ class Pile:
         return self.replicas.pop(at)
 
     def near(self, load: float, most: float) -> Iterator[int]:
-        """Places in the pile of replicas with at most ``most``, those nearest to ``load`` first."""
+        """Yield places of replicas with a load below ``most``, the nearest to ``load`` first."""
         loads = self.loads
         end = bisect_left(loads, most)
         above = min(bisect_left(loads, load), end)
@@ -44,27 +47,29 @@ class Places(Protocol):
     """The cluster behind a board."""
 
     def pile(self, row: int, column: int) -> Pile:
-        """The replicas there that may be moved, each handed out once."""
+        """Return the replicas that may be moved. The board requests each pile once."""
         ...
 
     def fits(self, replica: int, column: int) -> bool:
-        """Whether the rules of placement allow it there."""
+        """Return True if the rules of placement allow the replica in the column."""
         ...
 
     def waits(self, replica: int) -> bool:
-        """Whether it may move only in another round."""
+        """Return True if the replica may move only in another round."""
         ...
 
     def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
-        """Do it. False: the target takes no more in this round."""
+        """Move the replica. Return False if the target takes no more in this round."""
         ...
 
 
 @dataclass(slots=True)
 class Board:
-    """``wanted``, ``held``, ``load`` are (rows, columns): shares in replicas, replicas, and their load.
+    """Shares, replicas and loads by row and column.
 
-    ``largest`` is the load of the largest unit of each row, ``measured`` what loads are of, for people.
+    ``wanted``, ``held`` and ``load`` have shape (rows, columns): shares in replicas, replicas, and
+    their load. ``largest`` is the load of the largest unit of each row. ``measured`` names the unit
+    of loads, for people.
     """
 
     places: Places
@@ -79,7 +84,7 @@ class Board:
     column_names: list[str]
     total: Reals = field(init=False)
     missing: Reals = field(init=False)
-    """Of each column's share, in replicas."""
+    """Replicas that each column lacks to its share."""
     goal_row: Reals = field(init=False)
     goal: Reals = field(init=False)
     level: Reals = field(init=False)
@@ -92,12 +97,16 @@ class Board:
         self.missing = (self.wanted - self.held).sum(axis=0)
         self.goal_row = self.wanted * mean[:, None]
         self.goal = self.goal_row.sum(axis=0)
+        # A column without a share is above all others while it holds anything.
         empty = np.where(self.total > 0, MUST_GO + self.total, 0.0)
         self.level = np.divide(self.total, self.goal, out=empty, where=self.goal > 0)
         self.closed = self.leaves.copy()
 
     def uneven(self) -> bool:
-        """Whether the columns' loads, or those of one row, differ by the threshold or more."""
+        """Return True if loads differ by more than the threshold, over columns or within a row.
+
+        Any load in a place without a share is uneven, too.
+        """
         if self.total[self.leaves].any():
             return True
         real = self.goal > 0
@@ -120,6 +129,7 @@ class Board:
         """Move the replica at this place of the pile of (row, source)."""
         pile = self.pile(row, source)
         load = pile.loads[at]
+        # The state contains the move in either case. A full target is closed for this round.
         if not self.places.move(pile.take(at), source, target, reason):
             self.closed[target] = True
         for column, sign in ((source, -1), (target, 1)):

@@ -1,4 +1,4 @@
-"""What any plan must move at least to end as even as a given one."""
+"""A lower bound of the bytes that any plan must move to end as even as a given one."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from stele.domain.balance.state import LEAVING, State
 
 
 def least_bytes(state: State, before: Reals) -> int:
-    """Bytes that go from node to node at least; ``before`` is (tables, nodes), ``state`` is as it ends.
+    """Return the bytes that must go from node to node at least.
 
-    In each dc, what is above the fullest level of the end must leave its node, and what is missing to the
-    emptiest level must come, both for nodes and for each table; the largest of these. Levels are parts of
-    the shares.
+    ``before`` has shape (tables, nodes), and ``state`` is the state at the end. In each dc, the
+    bytes above the fullest level of the end must leave their node. The bytes missing to the
+    emptiest level must arrive. Both hold for nodes and for each table; the largest of these counts.
+    Levels are fractions of the shares.
     """
     after = bytes_of(state)
     now = standing(state, draining=False)
     counted = np.zeros(len(state.nodes), np.bool_)
-    # By dc what must leave and what must come, of all columns and of each table's: one move may do both, also
-    # from one scope to another.
+    # By dc, the bytes that must leave and those that must arrive, for all columns and for each
+    # table. One move may do both, even from one scope to another.
     of_columns = np.zeros((len(state.dcs), 2))
     of_rows = np.zeros((len(state.dcs), state.tables, 2))
     for scope in scopes(state, now):
         columns = scope.columns
         counted[columns] = True
         at = np.ix_(scope.table, columns)
-        # Bytes that come from, or stay with, nodes beside the scope are in after and not in before.
+        # ``after`` includes bytes from, and on, nodes outside the scope; ``before`` does not.
         start, end = (np.where(scope.mask, part[at], 0.0) for part in (before, after))
         held = np.where(scope.mask, state.count[at], 0)
         share = scope.wanted * (end.sum(axis=1) / held.sum(axis=1))[:, None]
@@ -43,7 +44,7 @@ def least_bytes(state: State, before: Reals) -> int:
 
 
 def _least(start: Reals, end: Reals, share: Reals) -> tuple[float, float]:
-    """What must leave, and what must come."""
+    """Return the bytes that must leave, and those that must arrive."""
     real = share > 0
     if not real.any():
         return 0.0, 0.0

@@ -8,29 +8,31 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from stele.domain.ring.shards import MAX_SHARDS
+from stele.domain.names import MAX_SHARDS
 
 NOT_NEGATIVE = Meta(ge=0)
 FROM_ONE = Meta(ge=1)
 SIZE_THRESHOLD: Final = 0.01
-"""Loads by size that differ by less than this part of the greatest are even."""
+"""Loads by size are even if they differ by less than this fraction of the greatest."""
 MOST_WEIGHT: Final = 100
 RATE_WEIGHT: Final = 50
-"""Percent: then no node gets more than twice its share, be it of bytes or of operations."""
+"""In percent. With this value no node gets more than twice its share, in bytes or in operations."""
 MINIMAL_RATE: Final = 25
-"""Operations a second: a hundredth of what a tablet should have, as with bytes."""
+"""Operations per second: a hundredth of a tablet's target, as with bytes."""
 
 
 class NodeState(StrEnum):
-    """What the balancer may do with a node."""
+    """The role of a node for the balancer."""
 
     NORMAL = "normal"
     DRAINING = "draining"
     """Gives all its replicas away and gets none."""
     DOWN = "down"
-    """Gives none. Gets some only while another node drains, rather than have the others overloaded."""
+    """Gives none. Gets some only while another node drains, rather than have the others
+    overloaded.
+    """
     EXCLUDED = "excluded"
-    """Dead for good: its replicas are rebuilt elsewhere, from the others."""
+    """Declared dead: its replicas are rebuilt elsewhere, from the others."""
 
 
 class BalanceBy(StrEnum):
@@ -52,19 +54,22 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Replica = tuple[str, Annotated[int, NOT_NEGATIVE]]
-"""A node's id and the number of a shard of it."""
+"""A node's id and the number of one of its shards."""
 
 
 class Tablet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tablet; without ``size_bytes`` its size is unknown. ``rate`` is what one replica serves, in operations
-    a second; without it the tablet counts as idle.
+    """A tablet. Without ``size_bytes`` its size is unknown, and without ``rate`` it counts as idle.
+
+    ``rate`` is the rate of one replica in operations per second.
     """
 
     id: int | str
     replicas: tuple[Replica, ...]
     size_bytes: Annotated[int, NOT_NEGATIVE] | None = None
     in_transition: bool = False
-    """It moves already: ``replicas`` are those of afterwards, and nothing else is planned for it."""
+    """The tablet already moves: ``replicas`` are those after the move, and nothing else is planned
+    for it.
+    """
     rate: Annotated[float, NOT_NEGATIVE] | None = None
 
 
@@ -76,10 +81,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replication_factor: Annotated[int, FROM_ONE]
     tablets: tuple[Tablet, ...]
     colocated_with: str | None = None
-    """``keyspace.name`` of the table whose tablets these go together with, one with one."""
+    """``keyspace.name`` of the table whose tablets share places with these, one with one."""
     racks: dict[str, tuple[str, ...]] = {}
-    """By dc the racks that have one replica of each tablet each, and no other of the dc has any; in dcs that
-    are not named racks are kept as even as they are.
+    """By dc the listed racks. Each has one replica of each tablet, and no other rack of the dc has
+    any. In dcs that are not named, racks stay as even as they are.
     """
 
     @property
@@ -88,23 +93,27 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to balance."""
+    """The measure of balance and its limits."""
 
     balance_by: BalanceBy = BalanceBy.SIZE
     size_threshold: Annotated[float, Meta(ge=0, lt=1)] = SIZE_THRESHOLD
     minimal_tablet_size_bytes: Annotated[int, NOT_NEGATIVE] | None = None
-    """Smaller tablets count as this large, so that empty ones are spread too; else 1/100 of the mean."""
+    """Smaller tablets count as this large, so that empty ones are spread too. The default is 1/100
+    of the mean.
+    """
     rate_weight: Annotated[int, Meta(ge=0, le=MOST_WEIGHT)] = RATE_WEIGHT
-    """By size, percent of a tablet's load that are its rate in parts of the mean; the rest are its bytes."""
+    """By size, the percentage of a tablet's load that is its rate divided by the mean. The rest is
+    its bytes.
+    """
     minimal_tablet_rate: Annotated[int, FROM_ONE] = MINIMAL_RATE
-    """Where tablets serve less than this on average, rates count in parts of this."""
+    """If the mean rate of tablets is below this, rates are divided by this instead."""
 
 
 DEFAULT_OPTIONS: Final = Options()
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a plan rests on."""
+    """The complete input of a plan."""
 
     nodes: tuple[Node, ...]
     tables: tuple[Table, ...] = ()

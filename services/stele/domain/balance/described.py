@@ -1,4 +1,4 @@
-"""From the description of a cluster to columns, and the names that its numbers stand for."""
+"""Conversion of a cluster's description to columns, and the names behind its numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from stele.domain.balance.state import NOBODY, Rates, State, heat_of
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """``units`` are the tablets of each unit with their tables, ``names`` those of the units' tables."""
+    """A cluster in columns.
+
+    ``units`` are the tablets of each unit with their tables. ``names`` are those of the units'
+    tables.
+    """
 
     state: State
     units: list[list[tuple[Table, Tablet]]]
@@ -20,7 +24,7 @@ class Described:
 
 
 def described(cluster: Cluster) -> Described:
-    """The columns of a cluster that was checked."""
+    """Return the columns of a cluster that has been checked."""
     groups = {table.full_name: [table] for table in cluster.tables if not table.colocated_with}
     for table in cluster.tables:
         if table.colocated_with:
@@ -41,6 +45,7 @@ def described(cluster: Cluster) -> Described:
         for place, (name, on) in enumerate(replicas):
             node[at, place], shard[at, place] = numbers[name], on
         sizes = [tablet.size_bytes for _, tablet in unit]
+        # One tablet of unknown size makes the whole unit unknown.
         size[at] = np.nan if None in sizes else sum(filter(None, sizes))
         rate[at] = sum(tablet.rate or 0.0 for _, tablet in unit)
     busy = np.array([any(one.in_transition for _, one in unit) for unit in units], np.bool_)

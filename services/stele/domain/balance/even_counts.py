@@ -1,4 +1,4 @@
-"""Evening out what is all of one size: by quotas, which the fewest moves reach."""
+"""Balancing of units of equal size: by quotas, which the fewest moves reach."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stele.domain.balance.shares import Bools, Ints
 def even_counts(board: Board, sources: Bools) -> Iterator[None]:
     """Bring each column and each row to its share, rounded down or up, as far as the rules allow.
 
-    ``sources`` are the columns that may give. The most loaded gives first, to the least loaded. Yields
-    after each move.
+    ``sources`` are the columns that may give. The most loaded one gives first, to the least loaded
+    one. Yields after each move.
     """
     quota = quotas(board.wanted, board.held)
     surplus = board.held - quota
@@ -28,13 +28,17 @@ def even_counts(board: Board, sources: Bools) -> Iterator[None]:
         elif _give(board, surplus, quota, row, source):
             yield
         else:
+            # The row cannot leave this column now. The loop must not choose it again.
             surplus[row, source] = 0
             if not board.leaves.any() and not (surplus < 0)[:, ~board.closed].any():
-                return  # nobody takes more in this round
+                return  # no column takes more in this round
 
 
 def _give(board: Board, surplus: Ints, quota: Ints, row: int, source: int) -> bool:
-    """One replica of the row from ``source`` to where one is missing; False: no rule allows any."""
+    """Move one replica of the row from ``source`` to a column that lacks one.
+
+    False if no rule allows it.
+    """
     missing = _by_level(board, surplus[row] < 0)
     for target in missing:
         if _move(board, surplus, quota, row, source, target):
@@ -45,15 +49,23 @@ def _give(board: Board, surplus: Ints, quota: Ints, row: int, source: int) -> bo
         return False  # no rule forbids it, only this round: the next one needs no detour
     for target in missing:
         for between in _by_level(board, board.wanted[row] > 0):
-            if between not in (source, target) and _detour(
-                board, surplus, quota, row, (source, between, target)
-            ):
+            if between in (source, target):
+                continue
+            if _detour(board, surplus, quota, row, (source, between, target)):
                 return True
-    if board.leaves[source]:
+    # A column that must be emptied gives its replica even to a column that lacks none, unless a
+    # column that lacks one takes it in a later round: then the replica would move twice.
+    if board.leaves[source] and not _later(board, surplus, row, source):
         for target in _by_level(board, board.wanted[row] > 0):
             if _move(board, surplus, quota, row, source, target):
                 return True
     return False
+
+
+def _later(board: Board, surplus: Ints, row: int, source: int) -> bool:
+    """Return True if a column that lacks a replica takes one only in a later round."""
+    full = np.flatnonzero((surplus[row] < 0) & board.closed & ~board.leaves).tolist()
+    return any(_fitting(board, row, source, target) is not None for target in full)
 
 
 def _by_level(board: Board, which: Bools) -> list[int]:
@@ -86,7 +98,7 @@ def _move(board: Board, surplus: Ints, quota: Ints, row: int, source: int, targe
 
 
 def _detour(board: Board, surplus: Ints, quota: Ints, row: int, way: tuple[int, int, int]) -> bool:
-    """Two moves where no single one is allowed: what is between hands one on and gets one."""
+    """Make two moves if no single one is allowed: the column between gives one and gets one."""
     source, between, target = way
     if _fitting(board, row, source, between) is None:
         return False
@@ -94,5 +106,5 @@ def _detour(board: Board, surplus: Ints, quota: Ints, row: int, way: tuple[int, 
         return False
     if _move(board, surplus, quota, row, source, between):
         return True
-    surplus[row, between] = 0  # the rest waits: what was handed on comes first
+    surplus[row, between] = 0  # the rest waits until this replica has arrived
     return True

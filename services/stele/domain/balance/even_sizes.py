@@ -1,8 +1,8 @@
-"""Evening out what differs in size: moves that lower one measure of unevenness, and never turn it round.
+"""Balancing of units of different size: each move lowers one measure and never inverts an order.
 
-The measure is the sum of squared deviations from the shares, each divided by its share, over the columns
-and, with less weight, over the rows of each column. Each move lowers it, so there is an end; at the end no
-move lowers it.
+The measure is the sum of squared deviations from the shares, each divided by its share. The sum
+covers the columns and, with less weight, the rows of each column. Each move lowers the measure, so
+the moves come to an end. At the end no move lowers it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from stele.domain.balance.board import Board
 from stele.domain.balance.shares import Bools, Reals
 
 COLUMN_WEIGHT: Final = 8.0
-"""A full disk is worse than an uneven table."""
+"""Weight of columns in comparison with rows. A full disk is worse than an uneven table."""
 ROW_THRESHOLD: Final = 0.1
-"""A row that is nearer to its share than this part of it and its largest unit is even."""
+"""Fraction of a share. A row is even if its excess is below this fraction plus its largest unit."""
 LARGE: Final = 0.25
-"""Of a column's share: a unit as large as this is placed before smaller ones fill what is left."""
+"""Fraction of a column's share. Larger units are placed before smaller ones fill the rest."""
 PASSES: Final = 4
-"""Of a round; what is left is for the next one."""
+"""Largest number of passes in a round. The rest is left for the next one."""
 _LESS: Final = 1 - 1e-9
 
 
 def even_sizes(board: Board) -> Iterator[None]:
-    """Even out the columns, then rows that are far off, then the columns again. Yields after each move."""
+    """Balance the columns, then rows that are far off, then the columns again.
+
+    Yields after each move.
+    """
+    # Large replicas come first. When small tablets had filled the other nodes, of four hot tablets
+    # on one node three stayed together (docs/decisions/022-rates-count-as-they-were.md).
     if board.largest.max(initial=0.0) > LARGE * board.goal[board.goal > 0].min(initial=np.inf):
         yield from _spread(board, _large_to)
     for _ in range(PASSES):
@@ -42,14 +47,17 @@ def even_sizes(board: Board) -> Iterator[None]:
 
 
 def drain(board: Board) -> Iterator[None]:
-    """Empty the columns that must be empty, largest replicas first, each to where it adds least unevenness.
+    """Empty the columns that must become empty, the largest replicas first.
 
+    Each goes to where it adds the least unevenness. It waits for a column below its share that
+    takes no more in this round, rather than going to one above its share and moving again later.
     Yields after each move.
     """
     leaving = np.flatnonzero(board.leaves)
     for source in sorted(leaving.tolist(), key=lambda column: -board.total[column]):
         for row in np.flatnonzero(board.held[:, source]).tolist():
             pile = board.pile(row, source)
+            # The largest are at the end. From there, a removal leaves the other positions valid.
             for at in range(len(pile.replicas) - 1, -1, -1):
                 if _drain_one(board, row, source, at):
                     yield
@@ -58,19 +66,24 @@ def drain(board: Board) -> Iterator[None]:
 def _drain_one(board: Board, row: int, source: int, at: int) -> bool:
     pile = board.pile(row, source)
     load, replica = pile.loads[at], pile.replicas[at]
-    may = np.flatnonzero((board.goal > 0) & ~board.closed)
+    may = np.flatnonzero((board.goal > 0) & ~board.leaves)
     goal = board.goal[may]
     after = board.level[may] + load / (2 * goal)
     off = (board.load[row, may] - board.goal_row[row, may]) / goal
+    waits = False
     for target in may[np.argsort(COLUMN_WEIGHT * after + off, kind="stable")].tolist():
-        if board.places.fits(replica, target):
+        is_below = bool(board.level[target] < 1)
+        if (waits and not is_below) or not board.places.fits(replica, target):
+            continue
+        if not board.closed[target]:
             board.move(row, source, target, at, lambda: "")
             return True
+        waits = waits or is_below
     return False
 
 
 def _spread(board: Board, to: Callable[[Board, int, int], bool]) -> Iterator[None]:
-    """Moves from the fullest column to the emptiest, as long as ``to`` finds any."""
+    """Move from the fullest column to the emptiest while ``to`` finds a move; yield after each."""
     tried = board.leaves | (board.goal <= 0)
     while not tried.all():
         source = int(np.where(tried, -1.0, board.level).argmax())
@@ -87,7 +100,10 @@ def _spread(board: Board, to: Callable[[Board, int, int], bool]) -> Iterator[Non
 
 
 def _large_to(board: Board, source: int, target: int) -> bool:
-    """One of the largest replicas, as long as that turns nothing round: later there is no room for it."""
+    """Move one of the largest replicas if that inverts no order.
+
+    Later there would be no room for it.
+    """
     gap = _row_gaps(board, source, target)
     between, per_load = _apart(board, source, target)
     least, level = LARGE * board.goal[target], board.level.__getitem__
@@ -100,14 +116,16 @@ def _large_to(board: Board, source: int, target: int) -> bool:
 
 
 def _to(board: Board, source: int, target: int) -> bool:
-    """One replica from ``source`` to ``target``; False: none would help, or none may."""
+    """Move one replica from ``source`` to ``target``. False if none would help or none may move."""
     room = min(board.total[source] - board.goal[source], board.goal[target] - board.total[target])
     gap = _row_gaps(board, source, target)
     rows = np.flatnonzero(board.held[:, source] > 0)
     rows = rows[np.argsort(-gap[rows], kind="stable")]
+    # With this size a new node gets a fair sample, not all large replicas.
     near = _typical(board, source, target, room)
     between, per_load = _apart(board, source, target)
     turns_round, level = between / per_load * _LESS, board.level.__getitem__
+    # At first no move crosses a share, so that no byte moves in vain. If none fits, it may.
     for most in (float(room), np.inf):
         for row in rows.tolist():
             limit = min(most, turns_round, _lowers(between, per_load, float(gap[row])))
@@ -118,7 +136,7 @@ def _to(board: Board, source: int, target: int) -> bool:
 
 
 def _row_gaps(board: Board, source: int, target: int) -> Reals:
-    """How much further above its share each row is at ``source`` than at ``target``, in parts of these."""
+    """Return by row how much more ``source`` exceeds its share than ``target``, as fractions."""
     here = (board.load[:, source] - board.goal_row[:, source]) / board.goal[source]
     there = (board.load[:, target] - board.goal_row[:, target]) / board.goal[target]
     gap: Reals = here - there
@@ -126,19 +144,19 @@ def _row_gaps(board: Board, source: int, target: int) -> Reals:
 
 
 def _typical(board: Board, source: int, target: int, room: float) -> float:
-    """The size with which loads and numbers of replicas come to their shares together."""
+    """Return the replica size that brings loads and counts to their shares together."""
     over, under = -board.missing[source], board.missing[target]
     return float(room / max(1.0, min(over, under))) if room > 0 else np.inf
 
 
 def _apart(board: Board, source: int, target: int) -> tuple[float, float]:
-    """How much higher the level of ``source`` is, and by how much less for each byte that moves."""
+    """Return how much higher the level of ``source`` is, and how much a moved byte lowers that."""
     per_load = 1 / board.goal[source] + 1 / board.goal[target]
     return float(board.level[source] - board.level[target]), float(per_load)
 
 
 def _lowers(between: float, per_load: float, gap: float) -> float:
-    """The load from which on a move makes nothing more even; ``gap`` is that of the row."""
+    """Return the load from which on a move improves nothing. ``gap`` is that of the row."""
     return 2 * (COLUMN_WEIGHT * between + gap) / (COLUMN_WEIGHT + 1) / per_load * _LESS
 
 
@@ -152,10 +170,10 @@ def _place(
     level: Callable[[int], float],
     least: float = 0.0,
 ) -> bool:
-    """Move a replica of about the first size, and of less than the second, and at least of ``least`` when both
-    are one; False: none may.
+    """Move a replica of about the first size and below the second. False if none may move.
 
-    ``level`` is how full a column is with ``what``, in parts of its share: that is the reason.
+    With ``least``, both sizes are equal, and the replica has at least that load. ``level`` returns
+    the load of a column by ``what``, as a fraction of its share; it appears in the reason.
     """
     pile = board.pile(row, source)
     for at in pile.near(*size):
@@ -185,7 +203,7 @@ def _tolerated(board: Board, row: int, column: int) -> float:
 
 
 def _far_off(board: Board) -> Reals:
-    """How far above what is tolerated each row is in each column, in parts of the column's share."""
+    """Return how far each row exceeds its tolerance, as a fraction of the column's share."""
     over = board.load - (1 + ROW_THRESHOLD) * board.goal_row - board.largest[:, None]
     goal = np.where(board.goal > 0, board.goal, np.inf)
     far: Reals = np.where(board.leaves, 0.0, over / goal)

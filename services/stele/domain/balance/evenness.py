@@ -1,4 +1,4 @@
-"""How even a cluster is, for people."""
+"""The evenness of a cluster, for people."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stele.domain.balance.state import State
 
 
 def bytes_of(state: State) -> Reals:
-    """Bytes of (tables, nodes); unknown sizes are nothing."""
+    """Return bytes by (tables, nodes); unknown sizes count as 0."""
     return _sums(state, np.nan_to_num(state.size))
 
 
 def _sums(state: State, of_unit: Reals) -> Reals:
-    """Of (tables, nodes)."""
+    """Return sums of a unit's value by (tables, nodes)."""
     flat = state.node.ravel()
     there = np.flatnonzero(flat >= 0)
     unit = there // state.width
@@ -27,7 +27,7 @@ def _sums(state: State, of_unit: Reals) -> Reals:
 
 
 def evenness(state: State, names: list[str]) -> Evenness:
-    """As it is now; ``names`` are of the tables."""
+    """Return the present evenness; ``names`` are those of the tables."""
     of_share = np.full(len(state.nodes), np.nan)
     spreads = dict[int, tuple[int, int]]()
     now = standing(state, draining=False)

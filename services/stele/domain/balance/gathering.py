@@ -1,4 +1,4 @@
-"""Bringing replicas that are beside a rack list to the racks of it that have none."""
+"""Moves of replicas outside a rack list to listed racks that have none."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from stele.domain.balance.state import LEAVING, State
 
 
 def gather(plan: Round) -> None:
-    """Of each unit as many as there are such racks: off those that leave first, from who has most for its
-    weight to who has least.
+    """Move as many replicas of each unit as there are listed racks without one.
+
+    Leaving nodes give first, then those with the highest load. The target has the lowest load for
+    its weight.
     """
     state = plan.state
     weight = standing(state, draining=False).weight

@@ -1,4 +1,4 @@
-"""Planned moves, and the limits of what may stream at one time."""
+"""Planned moves, and the limits of concurrent streams."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ from stele.domain.balance.shares import Ints, Reals
 from stele.domain.balance.state import State
 
 WEIGHT: Final = 1
-"""Of a move, a move between shards and a rebuild, in what a shard reads and writes at one time."""
+"""Weight of a move, a move between shards or a rebuild in a shard's concurrent streams."""
 
 REPAIR_WEIGHT: Final = 2
-"""Of a repair, in what each replica reads and writes."""
+"""Weight of a repair in the streams that each replica reads and writes."""
 
 
 class Limits(NamedTuple):
-    """What one round may begin; weights are per shard."""
+    """Limits of one round; weights are per shard."""
 
     reads: int = 2
     writes: int = 2
     batch: int = 1
-    """New replicas for a node from others, per shard of it."""
+    """New replicas for a node from others, per shard of the node."""
     skipped: int = 2
-    """Moves that find no room in the streams, per shard of the target, until it gets no more in this round."""
+    """Moves without room in the streams, per shard of the target. At this number it gets no more in
+    this round.
+    """
     nodes_within: int = 128
-    """Nodes whose shards are evened out, those that stream least first: a round of 1,000 nodes stays short."""
+    """Nodes whose shards are balanced, those with the fewest streams first. A round of 1,000 nodes
+    stays short.
+    """
 
 
 DEFAULT_LIMITS: Final = Limits()
 
 
 class Move(NamedTuple):
-    """One replica of a unit goes from a place to another; places are (node, shard), by their numbers."""
+    """A move of one replica of a unit; places are (node, shard), by number."""
 
     replica: int
     unit: int
@@ -47,26 +51,31 @@ class Move(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why, in words."""
+        """The reason in words."""
         return self.why()
 
 
 class Round:
-    """The moves of one round. The state holds them all as done while the round is planned."""
+    """The moves of one round. The state contains all of them as done while the round is planned."""
 
     def __init__(self, state: State, limits: Limits | None) -> None:
         self.state = state
         self.limits = limits
         self.moves = list[Move]()
         self.done = list[Move]()
-        """Those, and those for which there is no room in the streams: they count as done in this round."""
+        """The moves of the round, and those without room in the streams. All count as done in this
+        round.
+        """
         self._taken = set[int]()
         self._reading, self._writing = state.reading.copy(), state.writing.copy()
         self._got, self._refused = dict[int, int](), dict[int, int]()
         self._by_shard = dict[int, dict[int, list[float]]]()
 
     def move(self, replica: int, node: int, shard: int | None, why: Callable[[], str]) -> bool:
-        """Plan a move, to the least loaded shard if none is named. False: the node gets no more now."""
+        """Plan a move, to the least loaded shard if none is named.
+
+        False: the node gets no more now.
+        """
         state = self.state
         unit, place = divmod(replica, state.width)
         source = (int(state.node[unit, place]), int(state.shard[unit, place]))
@@ -85,9 +94,10 @@ class Round:
         return self.limits is None or self._takes_more(planned, self.limits, fits)
 
     def waits(self, replica: int) -> bool:
-        """Whether it is for another round: a unit has one transition at a time.
+        """Return True if the replica waits for another round: a unit has one transition at a time.
 
-        Without limits the moves are made one after the other, so each replica of a unit may have one.
+        Without limits the moves are made one after the other, so each replica of a unit may have
+        one.
         """
         busy = bool(self.state.busy[replica // self.state.width])
         return busy or self._key(replica) in self._taken
@@ -96,7 +106,8 @@ class Round:
         return replica if self.limits is None else replica // self.state.width
 
     def undo(self) -> None:
-        """Have the state as it was."""
+        """Restore the state before the round."""
+        # The reverse order restores a replica that was moved twice.
         for move in reversed(self.done):
             self.state.move(move.replica, *move.source)
 
@@ -107,7 +118,7 @@ class Round:
         return Kind.REBUILD if dead else Kind.MIGRATION
 
     def _lightest(self, table: int, node: int) -> int:
-        """The shard with the least of all tables and of this one together."""
+        """Return the shard with the lowest sum of the loads of all tables and of this one."""
         state = self.state
         loads = self._loads(node).setdefault(table, [0.0] * int(state.shards[node]))
         first = int(state.first_shard[node])
@@ -115,7 +126,7 @@ class Round:
         return min(range(len(loads)), key=lambda shard: (loads[shard] + of_node[shard], shard))
 
     def _loads(self, node: int) -> dict[int, list[float]]:
-        """The load of each table on each shard of a node."""
+        """Return the load of each table on each shard of a node."""
         found = self._by_shard.get(node)
         if found is None:
             table, _, loads = by_shard(self.state, node)
@@ -127,9 +138,11 @@ class Round:
             return True
         state, node = self.state, move.target[0]
         within = move.kind is Kind.INTRANODE_MIGRATION
+        # The limit is on new replicas for a node. Moves within the node bring none.
         if not within and self._got.get(node, 0) >= self.limits.batch * state.shards[node]:
             return False
         reads = [state.first_shard[move.source[0]] + move.source[1]]
+        # A dead source cannot be read. The new replica reads all live ones.
         if move.kind is Kind.REBUILD:
             rows = zip(state.node[move.unit], state.shard[move.unit], strict=True)
             live = [pair for pair in rows if pair[0] >= 0 and pair[0] != move.source[0]]
@@ -159,7 +172,7 @@ class Round:
 
 
 def by_shard(state: State, node: int) -> tuple[Ints, Ints, Reals]:
-    """The tables on a node; how many replicas of each its shards have, and their load: (tables, shards)."""
+    """Return the tables on a node, and replicas and loads on its shards, both (tables, shards)."""
     replicas, shards = state.members(node), int(state.shards[node])
     unit = replicas // state.width
     table, row = np.unique(state.table[unit], return_inverse=True)
@@ -171,5 +184,5 @@ def by_shard(state: State, node: int) -> tuple[Ints, Ints, Reals]:
 
 
 def fits(load: int, limit: int, weight: int = WEIGHT) -> bool:
-    """Whether a stream has room beside others: a shard takes up to its limit, and anything when it is idle."""
+    """Return True if a stream has room: a shard takes up to its limit, and anything when idle."""
     return load == 0 or load + weight <= limit

@@ -1,12 +1,9 @@
-"""A plan for a described cluster, with how even it was and will be; the answer of ``stele plan --file``."""
+"""A plan for a described cluster with its evenness before and after, for ``stele plan --file``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import cleandoc
-from typing import Final
 
-import msgspec
 import numpy as np
 
 from stele.domain.balance.bound import least_bytes
@@ -19,8 +16,8 @@ from stele.domain.balance.planned import OfflinePlan, PlannedMove, Unmovable
 from stele.domain.balance.scopes import standing, stopped
 from stele.domain.balance.state import LEAVING, State
 from stele.domain.balance.verdicts import summed_up, verdicts_from
+from stele.domain.json_documents import json_schema
 
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 Named = Callable[[int], list[tuple[str, str, int | str]]]
 """The tablets of a unit: keyspace, table and id of each."""
 
@@ -36,7 +33,7 @@ def plan_offline(cluster: Cluster) -> OfflinePlan:
 
 
 def whole_plan(state: State, names: list[str], named: Named) -> OfflinePlan:
-    """Plan to the fixed point, in ``state``; ``names`` are of the tables."""
+    """Plan to the fixed point, in ``state``; ``names`` are those of the tables."""
     first = bytes_of(state)
     before = evenness(state, names)
     plan = plan_to_fixed_point(state, names)
@@ -56,7 +53,7 @@ def whole_plan(state: State, names: list[str], named: Named) -> OfflinePlan:
 
 
 def _told(state: State, named: Named, move: Move) -> list[PlannedMove]:
-    """The move of each tablet of a unit."""
+    """Return the move of each tablet of a unit."""
     nodes = state.nodes
     return [
         PlannedMove(
@@ -81,7 +78,7 @@ def _unmovable(state: State, names: list[str], named: Named) -> list[Unmovable]:
             if state.busy[unit]:
                 reason = "the tablet moves already"
             elif stopped(state, int(state.dc[node]), now):
-                reason = "sizes of tablets in its dc are unknown, so nobody knows who has room"
+                reason = "sizes of tablets in its dc are unknown, so free space is unknown"
             else:
                 reason = summed_up(verdicts_from(state, names, unit, node))
             found.extend(
@@ -92,18 +89,5 @@ def _unmovable(state: State, names: list[str], named: Named) -> list[Unmovable]:
 
 
 def schema() -> bytes:
-    """The JSON schema of the file and of the answer."""
-    (_, plan), parts = msgspec.json.schema_components(
-        (Cluster, OfflinePlan), ref_template="#/$defs/{name}"
-    )
-    found = {"$schema": DIALECT, "$ref": "#/$defs/Cluster", "answer": plan, "$defs": parts}
-    return msgspec.json.format(msgspec.json.encode(_dedented(found)), indent=2) + b"\n"
-
-
-def _dedented(schema: object) -> object:
-    """Python 3.13 takes the indentation out of docstrings, older ones leave it: the same text by both."""
-    if isinstance(schema, dict):
-        return {key: _dedented(value) for key, value in schema.items()}
-    if isinstance(schema, list | tuple):
-        return [_dedented(value) for value in schema]
-    return cleandoc(schema) if isinstance(schema, str) else schema
+    """Return the JSON Schema of the file and of the answer."""
+    return json_schema(Cluster, answer=OfflinePlan)

@@ -1,4 +1,4 @@
-"""Boards of nodes and of shards: the two levels on which the same evening out is done."""
+"""Boards of nodes and of shards, the two levels that are balanced in the same way."""
 
 from __future__ import annotations
 
@@ -10,43 +10,50 @@ import numpy as np
 from stele.domain.balance.board import Board, Pile
 from stele.domain.balance.cluster import BalanceBy, NodeState
 from stele.domain.balance.moves import Round, by_shard
-from stele.domain.balance.scopes import Scope
+from stele.domain.balance.scopes import Scope, weights
 from stele.domain.balance.shares import Ints
 from stele.domain.balance.state import LEAVING, State
 
 
 class NodePlaces:
-    """Rows are tables, columns are nodes."""
+    """The nodes of a scope as columns, and its tables as rows."""
 
     def __init__(self, plan: Round, columns: Ints, table: Ints) -> None:
         self._plan = plan
         self._columns: list[int] = columns.tolist()
         self._table: list[int] = table.tolist()
         self._members = dict[int, tuple[Ints, Ints]]()
+        down = plan.state.state == NodeState.DOWN
+        self._keeps: list[bool] = (down | weights(plan.state)[1]).tolist()
+        """Nodes that give nothing, and get only replicas of leaving nodes."""
 
     def pile(self, row: int, column: int) -> Pile:
-        """By load; of one load those of the fullest shard first, then of each in turn."""
+        """Return the replicas by load. Equal loads start with the fullest shard, then alternate."""
         state, node = self._plan.state, self._columns[column]
         if node not in self._members:
             replicas = state.members(node)
             self._members[node] = (replicas, state.table[replicas // state.width])
         replicas, tables = self._members[node]
         replicas = replicas[tables == self._table[row]]
+        # The members were read earlier in this round. Replicas that have left since are dropped.
         replicas = replicas[state.node.ravel()[replicas] == node]
         return _pile(state, replicas)
 
     def fits(self, replica: int, column: int) -> bool:
-        """A node that is down gives nothing, and gets only what a node that leaves has to give.
+        """Return True if the replica may move to the node.
 
-        Nor does a table that stands still give anything but that.
+        A node that is down or of unknown capacity gives nothing, and gets only replicas of leaving
+        nodes. A table that stands still gives only replicas on leaving nodes.
         """
         state, target = self._plan.state, self._columns[column]
         if self.waits(replica) or replica in state.pinned or target in state.shut:
             return False
-        source = state.state[state.node.ravel()[replica]]
-        if source not in LEAVING:
+        source = int(state.node.ravel()[replica])
+        # Replicas of a leaving node ignore switches and unknown capacities, because a leave must
+        # not wait.
+        if state.state[source] not in LEAVING:
             still = int(state.table[replica // state.width]) in state.still
-            if still or NodeState.DOWN in (source, state.state[target]):
+            if still or self._keeps[source] or self._keeps[target]:
                 return False
         return state.fits(replica, target)
 
@@ -64,7 +71,7 @@ class NodePlaces:
 
 
 class ShardPlaces:
-    """Rows are the tables of one node, columns its shards."""
+    """The shards of one node as columns, and its tables as rows."""
 
     def __init__(self, plan: Round, node: int, table: Ints) -> None:
         self._plan, self._node = plan, node
@@ -80,7 +87,10 @@ class ShardPlaces:
         return _pile(state, replicas)
 
     def fits(self, replica: int, column: int) -> bool:
-        """The shards of a node are alike to the rules of placement; but a table may stand still."""
+        """Return True if the replica may move.
+
+        All shards of a node are equal to the rules of placement, but its table may stand still.
+        """
         del column
         state = self._plan.state
         still = int(state.table[replica // state.width]) in state.still
@@ -107,7 +117,7 @@ def _pile(state: State, replicas: Ints) -> Pile:
 
 
 def node_board(plan: Round, scope: Scope, names: list[str]) -> Board:
-    """The nodes of a scope as they are now; ``names`` are of all tables."""
+    """Return the board of a scope's nodes at present; ``names`` are those of all tables."""
     state = plan.state
     at = np.ix_(scope.table, scope.columns)
     return Board(
@@ -125,7 +135,7 @@ def node_board(plan: Round, scope: Scope, names: list[str]) -> Board:
 
 
 def shard_board(plan: Round, node: int, names: list[str]) -> Board:
-    """The shards of a node as they are now."""
+    """Return the board of a node's shards at present."""
     state = plan.state
     table, held, load = by_shard(state, node)
     shards = int(state.shards[node])
@@ -146,6 +156,9 @@ def shard_board(plan: Round, node: int, names: list[str]) -> Board:
 
 
 def threshold_of(state: State) -> float:
-    """What counts as even; counts are even when they cannot be evener."""
+    """Return the difference that counts as even.
+
+    Counts are even only when no move can improve them.
+    """
     by_count = state.options.balance_by is BalanceBy.COUNT
     return 0.0 if by_count else state.options.size_threshold

@@ -1,4 +1,4 @@
-"""A round of moves, and rounds until there is nothing left to move."""
+"""A round of moves, and rounds until no move is left."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stele.domain.balance.scopes import scopes, standing, stopped
 from stele.domain.balance.state import LEAVING, State
 
 STEPS_PER_REPLICA: Final = 10
-"""Rounds until a plan to the fixed point is given up, per replica."""
+"""Largest number of rounds of a plan to the fixed point, per replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Moves in the order in which they can be made. ``converged``: another round would plan nothing."""
+    """Moves in an executable order. ``converged``: another round would plan nothing."""
 
     moves: list[Move]
     rounds: int
@@ -36,9 +36,10 @@ _END: Final = object()
 def plan_round(
     state: State, names: list[str], limits: Limits | None = DEFAULT_LIMITS
 ) -> list[Move]:
-    """What to begin now, at most one move of a unit; ``names`` are of the tables. The state stays as it is.
+    """Return the moves to begin now, at most one of a unit. The state stays unchanged.
 
-    Those who leave come first: as long as something can be moved off them in a dc, nothing else is.
+    ``names`` are those of the tables. Leaving nodes come first: while one of a dc can give
+    anything, nothing else moves in that dc.
     """
     plan = _round(state, names, limits)
     plan.undo()
@@ -46,7 +47,10 @@ def plan_round(
 
 
 def plan_to_fixed_point(state: State, names: list[str]) -> Plan:
-    """All moves until another round would plan none, made in ``state``; first those that rack lists ask for."""
+    """Return all moves until another round would plan none, made in ``state``.
+
+    Moves that rack lists ask for come first.
+    """
     first = Round(state, None)
     gather(first)
     moves = [*first.moves]
@@ -64,17 +68,19 @@ def _round(state: State, names: list[str], limits: Limits | None) -> Round:
     drained = _drain(plan, names)
     work = list[Iterator[None]]()
     for scope in scopes(state, standing(state, draining=False)):
+        # Leaving nodes come first: a dc in which one gave a replica is not balanced in this round.
         if int(state.dc[scope.columns[0]]) not in drained:
             board = node_board(plan, scope, names)
             if board.uneven():
                 work.append(_even(state, board))
     _in_turn(work)
+    # Shards come after nodes, so that they are balanced with the replicas that stay or arrive.
     _even_shards(plan, names)
     return plan
 
 
 def _drain(plan: Round, names: list[str]) -> set[int]:
-    """Move off those who leave; the dcs where something was moved."""
+    """Move replicas off leaving nodes. Return the dcs in which anything moved."""
     state = plan.state
     leaving = np.isin(state.state, LEAVING)
     if not (state.count[:, leaving] > 0).any():
@@ -96,14 +102,15 @@ def _even(state: State, board: Board) -> Iterator[None]:
 
 
 def _in_turn(work: list[Iterator[None]]) -> None:
-    """One move of each in turn, so that no rack waits for another."""
+    """Take one move of each in turn, so that no rack waits for another."""
     while work:
         work = [each for each in work if next(each, _END) is not _END]
 
 
 def one_size(state: State) -> bool:
-    """Whether all units count the same, so that numbers of replicas decide."""
+    """Return True if all units have the same load, so that numbers of replicas decide."""
     loads = state.unit_load
+    # The first 64 loads decide in most cases, without a pass over all.
     return not len(loads) or bool((loads[:64] == loads[0]).all() and (loads == loads[0]).all())
 
 
@@ -121,4 +128,5 @@ def _even_shards(plan: Round, names: list[str]) -> None:
         if uneven:
             _in_turn([_even(state, board)])
         if len(plan.done) == done and not (uneven and plan.done):
+            # The node's shards are even. A change of its replicas or sizes adds it again.
             state.unsettled.discard(node)

@@ -1,4 +1,4 @@
-"""What a plan of balancing and its verdicts say, as answers carry them. Nothing is computed here."""
+"""The content of plans and verdicts, as responses carry it. This module computes nothing."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from enum import StrEnum
 import msgspec
 
 Place = tuple[str, int]
-"""A node's id and a shard of it."""
+"""A node's id and one of its shards."""
 
 
 class Kind(StrEnum):
-    """What has to be done for a move."""
+    """The kind of work that a move needs."""
 
     MIGRATION = "migration"
     INTRANODE_MIGRATION = "intranode_migration"
     REBUILD = "rebuild"
-    """The old replica is dead: the new one is made from the others."""
+    """The old replica is dead: the new one is copied from the others."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
-    """What a node holds, and serves a second; ``of_share`` is 1 when that is its share, none when it takes no
-    part.
-    """
+    """The load of a node; ``of_share`` is 1 when that is its share, none when it takes no part."""
 
     id: str
     replicas: int
@@ -33,7 +31,7 @@ class NodeLoad(msgspec.Struct, frozen=True):
 
 
 class TableSpread(msgspec.Struct, frozen=True):
-    """The fewest and the most replicas of a table on a node that has a share of it, where they differ most."""
+    """The fewest and the most replicas of a table on nodes with a share, where they differ most."""
 
     table: str
     fewest: int
@@ -41,7 +39,10 @@ class TableSpread(msgspec.Struct, frozen=True):
 
 
 class Evenness(msgspec.Struct, frozen=True):
-    """``max_over_mean`` is of what nodes hold in parts of their shares, the largest of all scopes."""
+    """The loads of nodes.
+
+    ``max_over_mean`` is the largest load of a node as a fraction of its share, over all scopes.
+    """
 
     max_over_mean: float
     nodes: tuple[NodeLoad, ...]
@@ -49,7 +50,7 @@ class Evenness(msgspec.Struct, frozen=True):
 
 
 class PlannedMove(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One replica of one tablet goes from a place to another."""
+    """A move of one replica of one tablet from a place to another."""
 
     keyspace: str
     table: str
@@ -71,10 +72,10 @@ class Unmovable(msgspec.Struct, frozen=True):
 
 
 class OfflinePlan(msgspec.Struct, frozen=True):
-    """``moves`` in the order in which they can be made.
+    """A plan with ``moves`` in the order in which they can be made.
 
-    ``moved_bytes`` go from node to node, ``moved_within_nodes_bytes`` from shard to shard. No plan that
-    ends as even as this one moves fewer bytes between nodes than ``lower_bound_bytes``.
+    ``moved_bytes`` go from node to node, ``moved_within_nodes_bytes`` from shard to shard. No plan
+    that ends as even as this one moves fewer bytes between nodes than ``lower_bound_bytes``.
     """
 
     moves: tuple[PlannedMove, ...]
@@ -88,7 +89,7 @@ class OfflinePlan(msgspec.Struct, frozen=True):
 
 
 class Rule(StrEnum):
-    """Which rule decides."""
+    """The rule that decides a verdict."""
 
     HOLDS_ONE = "holds_one"
     NODE_STATE = "node_state"
@@ -99,9 +100,9 @@ class Rule(StrEnum):
     SHUT = "shut"
     """The node gets nothing now."""
     LOST = "lost"
-    """The replica cannot be made anew elsewhere."""
+    """The replica cannot be rebuilt elsewhere."""
     STANDS_STILL = "stands_still"
-    """The table gives nothing but what has to leave."""
+    """The table gives only replicas that have to leave."""
     LEAVES = "leaves"
     """Accepts: the source must become empty."""
     NOT_EVENER = "not_evener"
@@ -111,7 +112,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the replica on ``source`` may go to ``target``, by their ids."""
+    """The verdict on a move of the replica on ``source`` to ``target``; both are node ids."""
 
     source: str
     target: str

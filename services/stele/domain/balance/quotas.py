@@ -1,9 +1,9 @@
-"""Whole numbers of replicas for shares that are fractions, so that the fewest replicas have to move.
+"""Whole numbers of replicas for fractional shares, so that the fewest replicas have to move.
 
-Each number is its share rounded down or up; so is the sum of each column. Which ones are rounded up (get an
-*extra*) is a flow of least cost from rows to columns: an extra where a replica is anyway saves a move. Such
-numbers always exist, since the shares themselves are a flow within the same bounds, and bounds that are
-whole have whole solutions.
+Each number is its share rounded down or up. The sum of each column is rounded in the same way. The
+numbers that are rounded up get an *extra*. The extras form a flow of least cost from rows to
+columns: an extra where a replica already is saves a move. These numbers always exist. The shares
+themselves are a flow within the same bounds, and whole bounds have whole solutions.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from stele.domain.balance.shares import EPSILON, Bools, Ints, Reals
 
 
 def quotas(share: Reals, held: Ints) -> Ints:
-    """How many each column should have of each row; both arguments and the result are (rows, columns).
+    """Return the replicas that each column should have of each row, of shape (rows, columns).
 
-    The sum of positive ``held - quotas`` is the smallest that there is, where the columns' shares of a row
-    are equal. Where they differ, those that are far nearer to the number above get an extra before those
-    nearer to the one below.
+    Both arguments have that shape. If the columns' shares of a row are equal, the sum of positive
+    ``held - quotas`` is the smallest possible. If they differ, shares far nearer to the number
+    above get an extra before those nearer to the one below.
     """
     down = np.floor(share + EPSILON).astype(np.int64)
     rest = share - down
     may = rest > EPSILON
     extras = np.rint(share.sum(axis=1)).astype(np.int64) - down.sum(axis=1)
+    # An extra on a held replica saves a move. Shares far from a half weigh more, or a small node
+    # would stay one replica short (docs/decisions/019-planner.md).
     worth = 1.0 * (may & (held > down)) + 2.0 * (may & (rest > 0.6)) - 2.0 * (may & (rest < 0.4))
     columns = share.sum(axis=0)
     base = down.sum(axis=0)
@@ -35,13 +37,16 @@ def quotas(share: Reals, held: Ints) -> Ints:
 
 
 def _cheapest(may: Bools, worth: Reals, extras: Ints, wanted: Reals) -> Bools:
-    """The extras that are worth most, row by row; among equals the columns that want them most."""
+    """Return the extras with the highest worth, row by row.
+
+    Equal ones go to the column that lacks most.
+    """
     best = np.where(may, worth, -np.inf).max(axis=1, initial=-np.inf)
     chosen: Bools = may & (worth >= best[:, None])
     done = chosen.sum(axis=1) == extras
     chosen[~done] = False
     want = wanted - chosen.sum(axis=0)
-    # Wants differ by no more than twice the number of rows: what is worth more comes first.
+    # Wants differ by no more than twice the number of rows, so worth decides first.
     scale = 4.0 * len(may) + 4.0
     for row in np.flatnonzero(~done):
         order = np.where(may[row], want + worth[row] * scale, -np.inf)
@@ -52,11 +57,12 @@ def _cheapest(may: Bools, worth: Reals, extras: Ints, wanted: Reals) -> Bools:
 
 
 def _even_out(chosen: Bools, may: Bools, worth: Reals, least: Ints, most: Ints) -> None:
-    """Hand extras on along cheapest paths from columns with too many to columns with too few.
+    """Pass extras along cheapest paths from columns with too many to columns with too few.
 
     One more vertex, the last, is the sink that columns within their bounds give to and take from.
-    ``chosen`` is optimal without bounds, and stays so: all paths of one tree of shortest paths go along
-    edges that cost nothing by the tree's distances, and so do these edges backwards.
+
+    ``chosen`` is optimal without bounds, and stays so. All paths of one tree of shortest paths use
+    edges of cost zero by the tree's distances, and so do these edges backwards.
     """
     count = chosen.sum(axis=0)
     given = np.clip(count, least, most)
@@ -72,6 +78,8 @@ def _even_out(chosen: Bools, may: Bools, worth: Reals, least: Ints, most: Ints) 
             while before[path[-1]] >= 0:
                 path.append(int(before[path[-1]]))
             steps = [(path[at + 1], path[at], int(by_row[path[at]])) for at in range(len(path) - 1)]
+            # An earlier path of this tree may have used an edge of this one. The next tree then has
+            # another path.
             if excess[path[-1]] <= 0 or not all(
                 given[source] < most[source] if target == sink
                 else given[target] > least[target] if source == sink
@@ -93,7 +101,10 @@ def _even_out(chosen: Bools, may: Bools, worth: Reals, least: Ints, most: Ints) 
 def _tree(
     excess: Ints, chosen: Bools, may: Bools, worth: Reals, given: Ints, least: Ints, most: Ints
 ) -> tuple[Reals, Ints, Ints]:
-    """Shortest paths from where there are too many: each vertex's distance, the one before, its row."""
+    """Return the shortest paths from columns with too many.
+
+    The result has the distance, the previous vertex and the row of each vertex.
+    """
     sink = len(given)
     distance = np.where(excess > 0, 0.0, np.inf)
     before = np.full(sink + 1, -1)

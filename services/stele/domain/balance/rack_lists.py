@@ -1,4 +1,4 @@
-"""Rack lists: of the racks that are named for a dc each has one replica of a tablet, and no other has any."""
+"""Rack lists: each listed rack of a dc has one replica of a tablet, and no other rack has any."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ Rack = TypeVar("Rack", bound=Hashable)
 
 
 def strays(racks: Collection[Rack], of: Sequence[Rack]) -> list[int]:
-    """Of replicas in the racks ``of``, the places of those that are beside the list ``racks``: in racks that
-    are not named, and where a named one has several.
+    """Return the positions of replicas outside the list ``racks``; ``of`` are the replicas' racks.
+
+    They are in racks that are not listed, or in a listed rack that has several.
     """
     held = Counter(of)
     return [at for at, rack in enumerate(of) if rack not in racks or held[rack] > 1]
 
 
 def vacant(racks: Collection[Rack], of: Iterable[Rack]) -> frozenset[Rack]:
-    """The racks of a list that have no replica; ``of`` are the racks of those that there are."""
+    """Return the listed racks without a replica; ``of`` are the replicas' racks."""
     return frozenset(racks) - {*of}
 
 
 def keeps_list(racks: Collection[Rack], of: Sequence[Rack], source: int, target: Rack) -> bool:
-    """Whether the replica at place ``source`` may go to a node of the rack ``target``: it stays in its rack, or
-    it is beside the list, and goes to a rack that is named and has none.
+    """Return True if the replica at position ``source`` may move to a node of the rack ``target``.
+
+    It stays in its rack, or it is outside the list and goes to a listed rack that has none.
     """
     return target == of[source] or (target in vacant(racks, of) and source in strays(racks, of))

@@ -1,7 +1,7 @@
-"""Which nodes are balanced with one another, and what each one's share is.
+"""Groups of nodes that are balanced with one another, and the share of each node.
 
-A dc is one scope; where every tablet has its replicas in such racks that none can change its rack, or in those
-that are listed, each rack is one.
+A dc is one scope. Each rack is a separate scope if no tablet can change racks, because its racks
+are listed or all full.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from stele.domain.balance.state import LEAVING, State
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Nodes (columns) and tables (rows); a table that must keep its racks has a row for each of them.
+    """Nodes (columns) and tables (rows). A table that must keep its racks has a row for each rack.
 
-    ``wanted`` are shares in replicas, ``mask`` the places where a row may be, both (rows, columns);
-    ``leaves`` are the columns that must become empty.
+    ``wanted`` are shares in replicas. ``mask`` are the columns in which a row may be. Both have
+    shape (rows, columns). ``leaves`` are the columns that must become empty.
     """
 
     columns: Ints
@@ -33,51 +33,74 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the nodes of the cluster take part. All of shape (nodes,), ``weight`` of no unit."""
+    """The participation of the cluster's nodes. All have shape (nodes,); weights have no unit."""
 
     leaving: Bools
     frozen: Bools
-    """Neither give nor get."""
+    """Nodes that neither give nor get."""
     weight: Reals
     incomplete: Bools
-    """Their capacity, or a size of a tablet of theirs, is unknown and needed."""
+    """Nodes whose capacity, or the size of one of their tablets, is unknown and needed."""
+    estimate: Reals
+    """Like ``weight``, but a node of unknown capacity has the mean of its dc for each shard."""
 
 
 def standing(state: State, *, draining: bool) -> Standing:
-    """``draining``: for moving replicas off those that leave, else for evening out the others."""
+    """Return the participation of nodes, for emptying leaving nodes or for balancing.
+
+    ``draining`` selects the former. Nodes of unknown capacity give and get nothing during
+    balancing. Leaving nodes can give to them: one node that does not report must not prevent a
+    leave.
+    """
     leaving = np.isin(state.state, LEAVING)
     down = state.state == NodeState.DOWN
-    weight, incomplete = _weights(state, leaving)
+    estimate, unknown = weights(state)
+    incomplete = state.unknown > 0 if by_size(state) else np.zeros(len(leaving), np.bool_)
+    incomplete = incomplete if draining else incomplete | unknown
     if draining:
         for dc in range(len(state.dcs)):
             of_dc = (state.dc == dc) & (state.count.sum(axis=0) > 0) & leaving
+            # While a node of the dc leaves, nodes that are down may receive, or the others could be
+            # overloaded.
             down &= (state.dc != dc) | (not of_dc.any())
     frozen = down | incomplete | (leaving & (not draining))
-    weight = np.where(leaving | frozen, 0.0, weight)
-    return Standing(leaving, frozen, weight, incomplete)
+    weight = np.where(leaving | frozen, 0.0, estimate)
+    return Standing(leaving, frozen, weight, incomplete, np.where(unknown, estimate, weight))
 
 
-def _weights(state: State, leaving: Bools) -> tuple[Reals, Bools]:
+def by_size(state: State) -> bool:
+    return state.options.balance_by is BalanceBy.SIZE
+
+
+def weights(state: State) -> tuple[Reals, Bools]:
+    """Return the weights and a mask of estimated ones.
+
+    Unknown capacities are estimated by shards.
+    """
     shards = state.shards.astype(np.float64)
-    if state.options.balance_by is BalanceBy.COUNT:
+    if not by_size(state):
         return shards, np.zeros(len(shards), np.bool_)
+    leaving = np.isin(state.state, LEAVING)
     unknown = np.isnan(state.capacity) & ~leaving
     weight = np.where(np.isnan(state.capacity), 0.0, state.capacity)
     for dc in range(len(state.dcs)):
         stays = (state.dc == dc) & ~leaving
-        if unknown[stays].all():  # nobody told: shards tell what they can
+        if unknown[stays].all():  # only the shards are known
             weight[stays], unknown[stays] = shards[stays], False
-    return weight, unknown | (state.unknown > 0)
+        known, lacking = stays & ~unknown, stays & unknown
+        if lacking.any():
+            weight[lacking] = shards[lacking] * weight[known].sum() / shards[known].sum()
+    return weight, unknown
 
 
 def stopped(state: State, dc: int, now: Standing) -> bool:
-    """Whether unknown sizes forbid to drain anything in this dc; those of dead nodes do not."""
+    """Return True if unknown sizes prevent draining in this dc. Sizes on dead nodes do not."""
     counted = (state.dc == dc) & (state.state != NodeState.EXCLUDED) & (state.unknown > 0)
-    return bool(counted.any()) and state.options.balance_by is BalanceBy.SIZE
+    return bool(counted.any()) and by_size(state)
 
 
 def scopes(state: State, now: Standing) -> Iterator[Scope]:
-    """All scopes that hold anything, dc by dc."""
+    """Yield all scopes that hold anything, dc by dc."""
     for dc in range(len(state.dcs)):
         columns = np.flatnonzero((state.dc == dc) & ~now.frozen)
         columns = columns[(now.weight[columns] > 0) | (state.count[:, columns].sum(axis=0) > 0)]
@@ -104,6 +127,7 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
     locked = ((whole & full) | (in_rack == 0) & whole).all(axis=1) if len(racks) > 1 else full[:, 0]
     locked |= racked
     leaves = now.leaving[columns]
+    # If no table can change racks, each rack is planned alone.
     if locked.all():
         for number in range(len(racks)):
             here = rack == number
@@ -128,7 +152,7 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
 
 
 def _within_racks(in_rack: Reals, units: Ints, weight: Reals, rack: Ints) -> Reals:
-    """Shares of tables whose racks keep what they have, of shape (tables, nodes)."""
+    """Return shares of tables whose racks keep their replicas, of shape (tables, nodes)."""
     found = np.zeros((len(in_rack), len(weight)))
     no_limit = np.full(in_rack.shape[1], np.inf)
     known = dict[tuple[int, float], Reals]()
@@ -142,7 +166,7 @@ def _within_racks(in_rack: Reals, units: Ints, weight: Reals, rack: Ints) -> Rea
 
 
 def _rack_most(state: State, dc: int, racks: Ints, now: Standing) -> Reals:
-    """How many replicas of each table fit into each rack, of shape (tables, racks)."""
+    """Return the replicas of each table that fit into each rack, of shape (tables, racks)."""
     most = np.repeat(state.rack_room[:, dc, None].astype(np.float64), len(racks), axis=1)
     for number, rack in enumerate(racks):
         frozen = (state.rack == rack) & now.frozen
@@ -160,15 +184,15 @@ def _wanted(
     racks: Ints,
     now: Standing,
 ) -> Reals:
-    units = state.units_in[table, dc]
+    units = state.units_in[table, dc][:, None]
     most = _rack_most(state, dc, racks, now)[table]
+    per_unit = np.hstack([held.sum(axis=1, keepdims=True), most]) / units
+    keys = [*map(tuple, per_unit.tolist())]
     weight = now.weight[columns]
-    known = dict[tuple[float, ...], Reals]()
-    rows = list[Reals]()
-    for row, total in enumerate(held.sum(axis=1)):
-        per_unit = (float(total) / units[row], *(most[row] / units[row]))
-        if per_unit not in known:
-            limits = np.array(per_unit[1:])
-            known[per_unit] = shares(per_unit[0], weight, 1.0, rack, limits)
-        rows.append(known[per_unit] * units[row])
-    return np.array(rows)
+    # Few of thousands of tables differ in what counts.
+    known = {
+        (total, *limits): shares(total, weight, 1.0, rack, np.array(limits))
+        for total, *limits in dict.fromkeys(keys)
+    }
+    found: Reals = np.array([known[key] for key in keys]) * units
+    return found

@@ -1,4 +1,4 @@
-"""How many replicas of a table each node should have: in proportion to weights, as far as rules allow."""
+"""The number of a table's replicas for each node: in proportion to weights, as rules allow."""
 
 from __future__ import annotations
 
@@ -12,15 +12,30 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 EPSILON: Final = 1e-7
-"""Replicas: what differs by less is rounding."""
+"""In replicas. Smaller differences are rounding errors."""
+PARTS: Final = 1 << 20
+"""Parts of a replica in which a surplus is counted. Whole numbers keep sums exact in any order."""
+
+
+def surplus(count: Ints, weight: Reals) -> Ints:
+    """Return by node its replicas beyond its share, summed over all tables, in ``PARTS``.
+
+    ``count`` has shape (tables, nodes). Each table counts as one replica at most, in either
+    direction. Sums of all replicas would mislead. Suppose that one node has few large tablets and
+    another one many small ones. Each new table of one tablet would then go to the first node.
+    """
+    share = count.sum(axis=1, keepdims=True) * (weight / weight.sum())
+    parts = np.rint(PARTS * np.clip(count - share, -1.0, 1.0))
+    found: Ints = parts.sum(axis=0).astype(np.int64)
+    return found
 
 
 def shares(total: float, weight: Reals, node_most: float, rack: Ints, rack_most: Reals) -> Reals:
-    """Each node's share of ``total`` replicas, of shape (nodes,).
+    """Return each node's share of ``total`` replicas, of shape (nodes,).
 
-    No node gets more than ``node_most`` (a tablet has one replica on a node), no rack more than its
-    ``rack_most``, of shape (racks,); what they cannot take goes to the others. The sum is less than
-    ``total`` only when all are full.
+    No node gets more than ``node_most``, because a tablet has at most one replica on a node. No
+    rack gets more than its ``rack_most``, of shape (racks,). The rest goes to the others. The sum
+    is less than ``total`` only when all are full.
     """
     share = np.zeros(len(weight))
     free, done = weight > 0, np.zeros(len(rack_most), np.bool_)
@@ -33,7 +48,7 @@ def shares(total: float, weight: Reals, node_most: float, rack: Ints, rack_most:
         full = ~done & (of_racks > rack_most + EPSILON)
         for number in np.flatnonzero(
             full
-        ):  # racks first: what its nodes may have is less than theirs alone
+        ):  # racks first: a rack's limit may be below the sum of its nodes' limits
             of_rack = rack == number
             within = np.where(of_rack, weight, 0.0)
             no_limit = np.full(len(rack_most), np.inf)

@@ -1,16 +1,17 @@
-"""The cluster as columns, and the sums that planning needs, kept up to date change by change.
+"""The cluster as columns, with the sums that planning needs. Each change updates them.
 
-A *unit* is what moves as one: a tablet, with those of the tables that go together with its table. A
-*replica* is numbered ``unit * width + place``. Nodes, tables, racks and dcs are numbers too, in the order
-in which they were given.
+A *unit* moves as one: a tablet, with those of the tables that are co-located with its table. A
+*replica* is numbered ``unit * width + place``. Nodes, tables, racks and dcs are numbers too, in the
+order in which they were given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from stele.domain.balance.cluster import (
     DEFAULT_OPTIONS,
@@ -23,15 +24,20 @@ from stele.domain.balance.cluster import (
 from stele.domain.balance.rack_lists import keeps_list
 from stele.domain.balance.shares import Bools, Ints, Reals
 
+Scalar = TypeVar("Scalar", bound=np.generic)
+
 NOBODY: Final = -1
 LEAVING: Final = (NodeState.DRAINING, NodeState.EXCLUDED)
 MINIMAL_PART_OF_MEAN: Final = 0.01
-"""Of the mean size: smaller units count as this large, so that empty ones are spread too."""
+"""Fraction of the mean size. Smaller units count as this large, so that empty ones are spread
+too.
+"""
 
 
 class Rates(NamedTuple):
-    """Of each unit the operations a second that a replica serves, and these in parts of the mean, as they are
-    to count; NaN: unknown, and counts as idle.
+    """The rate of a replica of each unit, in operations per second, and its heat.
+
+    Heat is the rate relative to the mean, as it enters the load. NaN is unknown and counts as idle.
     """
 
     per_s: Reals
@@ -39,25 +45,29 @@ class Rates(NamedTuple):
 
 
 def heat_of(per_s: Reals, least_per_s: float) -> Reals:
-    """Rates in parts of the mean of those that are known, or of the least that is one."""
+    """Return rates divided by the mean of the known ones, but at least by ``least_per_s``."""
     known = per_s[~np.isnan(per_s)]
     found: Reals = per_s / max(least_per_s, float(known.mean()) if len(known) else 0.0)
     return found
 
 
 class State:
-    """What is where. All columns may be read; they change by the methods alone.
+    """Replicas and their sums. All columns may be read; only the methods change them.
 
-    ``node`` and ``shard`` are (units, width), NOBODY where there is no replica; ``table``, ``size`` (NaN:
-    unknown), ``rate`` (operations a second, 0: unknown) and ``busy`` (in transition) are (units,). ``count``
-    and ``load`` are (tables, nodes); ``load`` is in bytes, of which rates make some, or in replicas when
-    ``options.balance_by`` is count. ``shard_load`` is per shard of the
-    whole cluster, ``first_shard`` each node's first. ``largest`` is a load that no unit of the table has
-    ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
-    (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
-    units are there, are (tables, dcs); so is ``racked``, where racks are listed (``list_racks``). Replicas
-    that are ``pinned`` go nowhere, those of tables that stand ``still``, with why, only off nodes that leave;
-    nodes that are ``shut`` get nothing.
+    ``node`` and ``shard`` have shape (units, width), ``NOBODY`` where there is no replica.
+    ``table``, ``size`` (NaN: unknown), ``rate`` (operations per second, 0: unknown) and ``busy``
+    (in transition) have shape (units,). ``count`` and ``load`` have shape (tables, nodes). ``load``
+    is in bytes, in part made from rates, or in replicas when ``options.balance_by`` is count.
+
+    ``shard_load`` is per shard of the whole cluster, and ``first_shard`` is each node's first one.
+    ``largest`` is a load that no unit of the table has ever exceeded. ``reading`` and ``writing``
+    are the weights of streams under way, per shard. ``peak`` is the number of replicas in the
+    unit's fullest rack, of shape (units, dcs). ``rack_room``, its sums, ``units_in``, the number of
+    units there, and ``racked``, True where racks are listed (``list_racks``), have shape (tables,
+    dcs).
+
+    Replicas that are ``pinned`` do not move. Replicas of tables that stand ``still``, with the
+    reason, move only off leaving nodes. Nodes that are ``shut`` get nothing.
     """
 
     def __init__(
@@ -114,13 +124,14 @@ class State:
     # -- changes ---------------------------------------------------------------------------------------
 
     def move(self, replica: int, node: int, shard: int) -> None:
-        """Have a replica at another place. Undone by moving it back."""
+        """Move a replica to another place. The move back undoes this."""
         unit, place = divmod(replica, self.width)
         old, old_shard = int(self.node[unit, place]), int(self.shard[unit, place])
         table, load = self.table[unit], self.unit_load[unit]
         self.shard_load[self.first_shard[old] + old_shard] -= load
         self.shard_load[self.first_shard[node] + shard] += load
         self.shard[unit, place] = shard
+        # Balancing within nodes skips settled nodes, so both ends are marked here.
         self.unsettled.update((old, node))
         if node == old:
             return
@@ -137,12 +148,12 @@ class State:
             self._find_peak(unit)
 
     def set_busy(self, unit: int, busy: bool) -> None:
-        """A transition of the unit begins or ends."""
+        """Note that a transition of the unit begins or ends."""
         self.busy[unit] = busy
         self.unsettled.update(node for node in self.node[unit].tolist() if node >= 0)
 
     def set_size(self, unit: int, size_bytes: float | None) -> None:
-        """A report tells the size; none: it is unknown."""
+        """Set the reported size of a unit; None is unknown."""
         self._account(unit, -1)
         self.size[unit] = np.nan if size_bytes is None else size_bytes
         self.unit_load[unit] = self._unit_load(
@@ -153,23 +164,22 @@ class State:
         self._account(unit, 1)
 
     def add_node(self, node: Node) -> int:
-        """A new node without replicas; its number."""
+        """Add a node without replicas, and return its number."""
         self._add([node])
         new = len(self.nodes) - 1
         if len(self.dcs) > self.peak.shape[1]:
-            one_more = ((0, 0), (0, 1))
-            self.peak = np.pad(self.peak, one_more)
-            self.rack_room = np.pad(self.rack_room, one_more)
-            self.units_in = np.pad(self.units_in, one_more)
-            self.racked = np.pad(self.racked, one_more)
+            self.peak, self.racked = _wider(self.peak, 1), _wider(self.racked, 1)
+            self.rack_room, self.units_in = _wider(self.rack_room, 1), _wider(self.units_in, 1)
         return new
 
     def set_state(self, node: int, state: NodeState) -> None:
         self.state[node] = state
 
     def list_racks(self, table: int, dc: str, racks: Iterable[str]) -> None:
-        """Each of these racks has one replica of each unit of the table in the dc, or is to have one, and no
-        other has any. A dc or rack without nodes has none.
+        """List the racks of a table in a dc.
+
+        Each listed rack has one replica of each unit or gets one, and no other rack has any. A dc
+        or rack without nodes has none.
         """
         if dc in self.dcs:
             numbers = (self.racks.get((dc, rack), NOBODY) for rack in racks)
@@ -177,37 +187,41 @@ class State:
             self._listed[table, self.dcs[dc]] = frozenset(numbers)
 
     def listed(self, unit: int, node: int) -> frozenset[int] | None:
-        """The racks, by number, that are listed for a unit in the dc of a node, if any are."""
+        """Return the racks, by number, that are listed for a unit in a node's dc, or None."""
         return self._listed.get((int(self.table[unit]), int(self.dc[node])))
 
     def set_capacity(self, node: int, capacity_bytes: float | None) -> None:
-        """None: it is unknown."""
+        """Set the capacity of a node; None is unknown."""
         self.capacity[node] = np.nan if capacity_bytes is None else capacity_bytes
 
     # -- questions -------------------------------------------------------------------------------------
 
     def by_rate(self) -> bool:
-        """Whether rates count, beside bytes."""
+        """Return True if rates count in addition to bytes."""
         by_size = self.options.balance_by is BalanceBy.SIZE
         return by_size and self.options.rate_weight > 0 and bool(self._heat.any())
 
     def measured(self) -> str:
-        """What loads are of, for people."""
+        """Return the unit of loads in words."""
         if self.options.balance_by is BalanceBy.COUNT:
             return "replicas"
         return "bytes and operations" if self.by_rate() else "bytes"
 
     def slot(self, unit: int, node: int) -> int:
-        """The shard, of all of the cluster, of a unit's replica on a node. Raises ValueError if it has none."""
+        """Return the cluster-wide number of the shard with a unit's replica on a node.
+
+        Raises ValueError if it has none.
+        """
         place = self.node[unit].tolist().index(node)
         return int(self.first_shard[node] + self.shard[unit, place])
 
     def members(self, node: int) -> Ints:
-        """The replicas on a node, ascending."""
+        """Return the replicas on a node, ascending."""
         if self._came[node]:
             came = np.array(sorted(set(self._came[node])), np.int64)
             base = self._base[node]
             at = np.searchsorted(base, came)
+            # A replica that left and returned is still in the base.
             new = np.append(base, NOBODY)[at] != came
             self._base[node] = np.insert(base, at[new], came[new])
             self._came[node].clear()
@@ -216,11 +230,12 @@ class State:
         return there
 
     def rack_allows(self, unit: int, source: int, target: int) -> bool:
-        """Whether the fullest rack of the unit has as many replicas after the move as before, or fewer; and,
-        unless the source leaves, no rack gets fewer than the target's has. Where racks are listed, whether it
-        stays in its own, or goes to one of them that has none from beside these.
+        """Return True if the racks of the unit permit the move.
 
-        Replicas on dead nodes count like any other.
+        After it the fullest rack has at most as many replicas as before. Unless the source leaves,
+        no rack may then have fewer than the target's rack. Where racks are listed, the replica
+        stays in its rack, or goes from outside the list to a listed rack that has none. Replicas on
+        dead nodes count like any other.
         """
         to, of = self.rack[target], self.rack[source]
         if to == of:
@@ -238,7 +253,7 @@ class State:
         return self.state[source] in LEAVING or held <= racks.count(of)
 
     def fits(self, replica: int, target: int) -> bool:
-        """Whether a replica may stand on ``target`` by the rules of placement."""
+        """Return True if the rules of placement allow a replica on ``target``."""
         unit, place = divmod(replica, self.width)
         row = self.node[unit].tolist()
         return target not in row and self.rack_allows(unit, row[place], target)
@@ -253,11 +268,14 @@ class State:
         return max(1.0, float(np.floor(MINIMAL_PART_OF_MEAN * mean)))  # whole: sums stay exact
 
     def _counted(self, size: Reals) -> Reals:
-        """Bytes with which units count."""
+        """Return the sizes of units in bytes, each at least the minimal size."""
         return np.maximum(np.nan_to_num(size), self.minimal_size)
 
     def _unit_load(self, size: Reals, heat: Reals) -> Reals:
-        """Bytes and heat, each in parts of its mean, as bytes again; whole, so that sums stay exact."""
+        """Return bytes and heat, each relative to its mean, as bytes again.
+
+        Whole numbers keep sums exact.
+        """
         if self.options.balance_by is BalanceBy.COUNT:
             return np.ones(len(size))
         if not self.by_rate():
@@ -282,16 +300,17 @@ class State:
         self.first_shard = np.append(self.first_shard, first)
         self.capacity = np.append(self.capacity, capacity)
         self.state = np.append(self.state, np.array([node.state for node in nodes], object))
-        self.unknown = np.pad(self.unknown, (0, new))
-        self.count = np.pad(self.count, ((0, 0), (0, new)))
-        self.load = np.pad(self.load, ((0, 0), (0, new)))
-        width = (0, int(shards.sum()))
-        self.shard_load = np.pad(self.shard_load, width)
-        self.reading, self.writing = np.pad(self.reading, width), np.pad(self.writing, width)
+        self.unknown, width = _wider(self.unknown, new), int(shards.sum())
+        self.count, self.load = _wider(self.count, new), _wider(self.load, new)
+        self.shard_load = _wider(self.shard_load, width)
+        self.reading, self.writing = _wider(self.reading, width), _wider(self.writing, width)
         self._base.extend(np.zeros(0, np.int64) for _ in nodes)
         self._came.extend([] for _ in nodes)
 
     def _fill(self) -> None:
+        self.largest = np.zeros(self.tables)
+        if not len(self.table):  # as for the first places of a new table
+            return
         flat = self.node.ravel()
         there = np.flatnonzero(flat >= 0)
         node, unit = flat[there].astype(np.int64), there // self.width
@@ -301,7 +320,6 @@ class State:
         self.count = np.bincount(key, minlength=self.tables * nodes).reshape(shape).astype(np.int64)
         sums = np.bincount(key, load, self.tables * nodes)
         self.load = sums.reshape(shape).astype(np.float64)
-        self.largest = np.zeros(self.tables)
         np.maximum.at(self.largest, self.table, self.unit_load)
         place = self.first_shard[node] + self.shard.ravel()[there]
         sums = np.bincount(place, load, len(self.shard_load))
@@ -340,3 +358,9 @@ class State:
                 self.shard_load[self.first_shard[node] + shard] += load
                 self.unknown[node] += unknown
                 self.unsettled.add(node)
+
+
+def _wider(column: npt.NDArray[Scalar], more: int) -> npt.NDArray[Scalar]:
+    """Return the column with ``more`` zeros at the end of each row."""
+    # numpy.pad takes ten times as long, and every new table needs a state.
+    return np.concatenate([column, np.zeros((*column.shape[:-1], more), column.dtype)], axis=-1)

@@ -1,9 +1,10 @@
-"""For one tablet and each node: may a replica of it go there, and by which rule not."""
+"""Verdicts for one tablet and each node: may a replica go there, and which rule decides."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 
@@ -14,11 +15,15 @@ from stele.domain.balance.plan import one_size
 from stele.domain.balance.planned import Rule, Verdict
 from stele.domain.balance.quotas import quotas
 from stele.domain.balance.scopes import Standing, scopes, standing
+from stele.domain.balance.shares import Ints
 from stele.domain.balance.state import LEAVING, State
 
 
 def verdicts(state: State, names: list[str], unit: int) -> list[Verdict]:
-    """For each replica of a unit and each node, in their order; ``names`` are of the tables."""
+    """Return the verdict for each replica of a unit and each node, in their order.
+
+    ``names`` are those of the tables.
+    """
     found = list[Verdict]()
     for node in state.node[unit].tolist():
         if node >= 0:
@@ -27,7 +32,7 @@ def verdicts(state: State, names: list[str], unit: int) -> list[Verdict]:
 
 
 def verdicts_from(state: State, names: list[str], unit: int, source: int) -> list[Verdict]:
-    """The same for the replica on ``source`` alone."""
+    """Return the verdicts for the replica on ``source`` alone."""
     leaves = state.state[source] in LEAVING
     now = standing(state, draining=leaves)
     judge = _Judge(state, names, unit, source, now)
@@ -40,7 +45,7 @@ def verdicts_from(state: State, names: list[str], unit: int, source: int) -> lis
 
 
 def summed_up(found: Iterable[Verdict]) -> str:
-    """Why a replica cannot go anywhere, in one sentence: what is in the way of each other node of its dc."""
+    """Return in one sentence the obstacles at the other nodes of a replica's dc."""
     others = (each for each in found if each.target != each.source)
     reasons = Counter(each.reason for each in others if each.rule is not Rule.OTHER_DC)
     return "; ".join(reasons) or "there is no other node in its dc"
@@ -59,14 +64,14 @@ class _Judge:
             if source in scope.columns and len(at):
                 here = int(np.flatnonzero(scope.columns == source)[0])
                 covering = [int(row) for row in at if scope.mask[row, here]]
-                if not covering:  # all of its rack leave, or are dead
+                if not covering:  # all nodes of its rack leave or are dead
                     continue
                 self._at = covering[0]
                 self._columns = scope.columns.tolist()
                 self._board = node_board(Round(state, None), scope, names)
 
     def forbids(self, target: int) -> tuple[Rule, str] | None:
-        """The first rule that forbids the move, whatever it is good for."""
+        """Return the first rule that forbids the move, whatever its benefit."""
         state, node = self._state, self._state.nodes[target]
         if target in self._row:
             return Rule.HOLDS_ONE, f"{node.id} has a replica of this tablet already"
@@ -90,8 +95,9 @@ class _Judge:
     def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
         state, name = self._state, self._state.nodes[node].id
         if node in state.shut:
-            why = "its disk is full, it waits to leave, or moves to it have failed just now"
-            return Rule.SHUT, f"{name} is not heard, {why}"
+            why = "its disk is full, it has rows to delete, it waits to leave"
+            why += ", or moves to or from it have failed just now"
+            return Rule.SHUT, f"{name} is silent, {why}"
         if self._now.incomplete[node]:
             what = "sizes of tablets" if state.unknown[node] else "capacity"
             return Rule.STATISTICS, f"{what} of {name}: unknown"
@@ -110,8 +116,19 @@ class _Judge:
             return Rule.STANDS_STILL, state.still[table]
         return self._takes_no_part(source)
 
+    @cached_property
+    def _quota(self) -> Ints:
+        """The replicas that each column should have of the tablet's table."""
+        assert self._board is not None
+        found: Ints = quotas(self._board.wanted, self._board.held)[self._at]
+        return found
+
+    @cached_property
+    def _is_uneven(self) -> bool:
+        return self._board is not None and self._board.uneven()
+
     def judge(self, target: int) -> tuple[Rule, str]:
-        """What a move that is allowed is good for."""
+        """Return the benefit of a move that is allowed."""
         state, source, board = self._state, self._source, self._board
         names = (state.nodes[source].id, state.nodes[target].id)
         if state.state[source] in LEAVING:
@@ -120,9 +137,9 @@ class _Judge:
             return Rule.NOT_EVENER, f"{names[0]} and {names[1]} are not balanced with one another"
         here, there = self._columns.index(source), self._columns.index(target)
         if one_size(state):
-            quota = quotas(board.wanted, board.held)[self._at, [here, there]]
+            quota = self._quota[[here, there]]
             has = board.held[self._at, [here, there]]
-            good = board.uneven() and has[0] > quota[0] and has[1] < quota[1]
+            good = self._is_uneven and has[0] > quota[0] and has[1] < quota[1]
             table = board.row_names[self._at]
             words = f"{names[0]} has {has[0]} replicas of {table}, its share is {quota[0]}; "
             words += f"{names[1]} has {has[1]} of {quota[1]}"
@@ -130,7 +147,7 @@ class _Judge:
             load = state.unit_load[self._unit]
             before = (board.level[here], board.level[there])
             after = (before[0] - load / board.goal[here], before[1] + load / board.goal[there])
-            good = board.uneven() and after[0] >= after[1] and before[0] > before[1]
+            good = self._is_uneven and after[0] >= after[1] and before[0] > before[1]
             of_what = f" of {state.measured()}" if state.by_rate() else ""
             words = f"{names[0]} would go from {before[0]:.1%} of its share{of_what} to {after[0]:.1%}, "
             words += f"{names[1]} from {before[1]:.1%} to {after[1]:.1%}"

@@ -1,4 +1,4 @@
-"""The cluster as a whole: how it is named, its founding, and its recoveries."""
+"""The domain of the whole cluster: its name, its founding and its recoveries."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import (
+from stele.domain.cluster.model import (
     NO_LOG,
     ClusterCreated,
     ClusterFact,
@@ -17,8 +17,9 @@ from stele.domain.cluster.facts import (
     LogRecovered,
     Noop,
 )
-from stele.domain.commits.facts import Commits, CommitsRestricted
+from stele.domain.commits.model import Commits, CommitsRestricted
 from stele.domain.context import Context, Decision, bad_name
+from stele.domain.features.model import FeaturesEnabled
 from stele.domain.names import PARTITIONER, CommitMode
 from stele.domain.registry_entry import Domain
 from stele.domain.tables import Json, changed_fields, plain_values
@@ -29,9 +30,14 @@ replace = msgspec.structs.replace
 
 
 def found_cluster(context: Context, command: FoundCluster) -> Decision:
-    """Founding the same cluster again changes nothing; the loser of a race adopts the winner so."""
+    """Decide the founding of a cluster.
+
+    A repeated founding of the same cluster changes nothing. In a race, the loser adopts the
+    winner's cluster in this way.
+    """
     name, _, _ = command.cluster_id.partition("/")
     if context.image.cluster:
+        # A founding without a name accepts the existing cluster, whatever its name.
         if name in ("", context.image.cluster):
             return ()
         return Rejection(
@@ -45,7 +51,12 @@ def found_cluster(context: Context, command: FoundCluster) -> Decision:
     founded = ClusterCreated(
         name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id
     )
-    return (founded, _frozen(context)) if command.begin_frozen else (founded,)
+    # A cluster that begins with a dump gets the features of the dump, so none are enabled here.
+    if command.begin_frozen:
+        return founded, _frozen(context)
+    if command.enable_features:
+        return founded, FeaturesEnabled(tuple(sorted({*command.enable_features})))
+    return (founded,)
 
 
 def _check_ids(command: FoundCluster) -> Rejection | None:
@@ -69,7 +80,7 @@ def _check_ids(command: FoundCluster) -> Rejection | None:
 
 
 def _frozen(context: Context) -> CommitsRestricted:
-    """Nobody comes between the founding and the state that the cluster begins with."""
+    """Freeze the log in the founding epoch, so that no command precedes the first state."""
     return CommitsRestricted(
         Commits(
             mode=CommitMode.FROZEN,
@@ -96,7 +107,10 @@ def cluster_created(_: ClusterImage, fact: ClusterCreated) -> ClusterImage:
 
 
 def log_recovered(image: ClusterImage, fact: LogRecovered) -> ClusterImage:
-    """The old log becomes an incarnation of before; ``recovery_of`` has said that the fact fits its record."""
+    """Make the present log the newest earlier incarnation.
+
+    ``recovery_of`` has checked that the fact fits its record.
+    """
     before = Incarnation(
         fact.from_log_id,
         image.topic_id,
@@ -114,10 +128,12 @@ def log_recovered(image: ClusterImage, fact: LogRecovered) -> ClusterImage:
 
 
 def to_facts(image: ClusterImage) -> Iterable[ClusterFact]:
-    """The founding as it was, and the recoveries in their order."""
+    """Yield the founding as it was, and the recoveries in their order."""
     if not image.name:
         return
     log_id = "" if image.log_id == NO_LOG else image.log_id.hex()
+    # Each recovery names the ids of the log that it creates. Those are the ids of the next
+    # incarnation, or the present ones.
     (first_log, first_topic), *later = (
         *((before.log_id, before.topic_id) for before in image.incarnations),
         (log_id, image.topic_id),

@@ -1,1 +1,1 @@
-"""Whose commands the log takes: everybody's, nobody's while it is frozen, or those of one actor."""
+"""Restriction of commands: the log takes those of all actors, of one actor, or of none."""

@@ -1,10 +1,10 @@
-"""Whose commands the log takes: decided, folded, shown; entered in the registry."""
+"""The domain of restricted commits for the registry: decisions, fold and views."""
 
 from collections.abc import Iterable
 
 from stele.domain.base import Rejection
 from stele.domain.commands import MAX_TEXT_CHARS
-from stele.domain.commits.facts import Commits, CommitsRestricted, RestrictCommits
+from stele.domain.commits.model import Commits, CommitsRestricted, RestrictCommits
 from stele.domain.context import Context, Decision
 from stele.domain.names import CommitMode
 from stele.domain.registry_entry import Domain
@@ -14,14 +14,22 @@ OPEN = Commits()
 
 
 def restrict_commits(context: Context, command: RestrictCommits) -> Decision:
-    """Whoever restricts last is the one whom the state names; the history has those before."""
+    """Set the commit mode.
+
+    The state names the last actor who set it; the history has the earlier ones.
+
+    Opening an open log changes nothing. Any other mode needs a reason, because each refusal shows
+    it.
+    """
     envelope, opens = context.envelope, command.mode is CommitMode.OPEN
+    # Only the repeated opening is a no-op. A repeated freeze is a new fact: it replaces actor,
+    # reason and time.
     if opens and context.image.commits == OPEN:
         return ()
     if not opens and not envelope.reason:
         return Rejection(
             "reason_missing",
-            "Everybody whose command is not taken is told why, and there is no reason.",
+            "Rejected callers get the reason, and there is none.",
             "Say it with --reason.",
         )
     refused = _check_actor(command)
@@ -46,16 +54,17 @@ def _check_actor(command: RestrictCommits) -> Rejection | None:
         return Rejection(
             "text_too_long",
             f"The actor's name has more than {MAX_TEXT_CHARS} characters.",
-            "Give the name exactly as it stands in that actor's commands.",
+            "Give the name exactly as in that actor's commands.",
         )
     return Rejection(
         "bad_actor",
         f"'{command.mode}' is of actor '{command.actor}': single_user names one, the others name none.",
-        "For single_user name the actor exactly as it stands in that actor's commands.",
+        "For single_user name the actor exactly as in that actor's commands.",
     )
 
 
 def commits_restricted(_: Commits, fact: CommitsRestricted) -> Commits:
+    # The opener is not kept, so the state equals that of a log that was never frozen.
     return OPEN if fact.commits.mode is CommitMode.OPEN else fact.commits
 
 

@@ -1,24 +1,29 @@
-"""Why a command is not taken while the log is frozen or of one actor; and the same in words for people."""
+"""The reason for which a restricted log does not take a command, as a rejection and in words."""
 
 from datetime import UTC, datetime
 from typing import Final
 
 from stele.domain.base import Rejection
 from stele.domain.commands import Envelope, LoadState, RestrictCommits, RevertState
-from stele.domain.commits.facts import Commits
+from stele.domain.commits.model import Commits
 from stele.domain.names import CommitMode
 from stele.domain.requests.not_taken import FROZEN, SINGLE_USER
 
 ALWAYS: Final = (RestrictCommits, RevertState, LoadState)
-"""Overrides are for a log that is restricted; whose they may be is decided with them."""
+"""Commands that a restricted log takes. Overrides require a restricted log; their own ``decide``
+checks the actor.
+"""
 CODES: Final = {CommitMode.FROZEN: FROZEN, CommitMode.SINGLE_USER: SINGLE_USER}
 
 
 def restricted(commits: Commits, envelope: Envelope) -> Rejection | None:
-    """None when the log takes the command. What restricts it, opens it
-    again, or overrides its state, it always takes."""
+    """Return the rejection of a command that the log does not take, or None.
+
+    The log always takes commands that restrict it, open it again, or override its state.
+    """
     if takes_from(commits, envelope.actor) or isinstance(envelope.command, ALWAYS):
         return None
+    # This answer decides nothing, so the request id may be sent again (docs/design.md, rule 4).
     return Rejection(
         CODES[commits.mode],
         f"{_sentence(restricted_text(commits))} Nothing was decided.",
@@ -36,7 +41,7 @@ def restricted(commits: Commits, envelope: Envelope) -> Rejection | None:
 
 
 def takes_from(commits: Commits, actor: str) -> bool:
-    """Whether the log takes the commands of this actor."""
+    """Return True if the log takes the commands of this actor."""
     match commits.mode:
         case CommitMode.OPEN:
             return True
@@ -47,7 +52,7 @@ def takes_from(commits: Commits, actor: str) -> bool:
 
 
 def restricted_text(commits: Commits) -> str:
-    """Whose the log is, since when, who said so and why; empty while it is open."""
+    """Return the mode, its start, author and reason in words; empty while the log is open."""
     what = {
         CommitMode.OPEN: "",
         CommitMode.FROZEN: "the log is frozen",

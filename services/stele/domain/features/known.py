@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from stele.domain.archive.limits import LIMITS as ARCHIVE
-from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
-from stele.domain.features.counts import Setting
-from stele.domain.requests.limits import FINISHED, GENERATIONS, HISTORY_S
+from stele.domain.archive.model import LIMITS as ARCHIVE
+from stele.domain.cdc.model import CDC_MARGIN_S, CDC_RETENTION_S
+from stele.domain.features.model import Setting
+from stele.domain.requests.model import FINISHED, GENERATIONS, HISTORY_S
 from stele.domain.tablets.limits import LIMITS as TABLETS
 from stele.domain.topology.limits import LIMITS
 
@@ -19,4 +19,4 @@ KNOWN: Final[dict[str, Setting]] = {
         *ARCHIVE,
     )
 }
-"""The settings that mean something, by name; others are kept for whoever reads them."""
+"""The settings that this build reads, by name. Others are stored for their readers."""

@@ -1,1 +1,1 @@
-"""An operator's override: a state that takes the place of the log's own, as facts of an epoch like others."""
+"""Overrides: an operator replaces the state of the log, by facts of a new epoch."""

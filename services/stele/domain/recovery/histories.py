@@ -1,28 +1,31 @@
-"""Which history is left: what archives and processes tell of the log's epochs, compared.
+"""The choice of a history, by the state ids that archives and processes report for epochs.
 
-A state id stands for all that led to it, so sources that have the same one for an epoch share everything up
-to it, and sources that have different ones share nothing from it on: these are two histories, and which of
-them is the cluster's is for people to say. So it is where nobody can tell whether they are two: the longer one
-may be what was lost.
+A state id stands for the whole history before it. Sources with equal ids for an epoch share
+everything up to it. Sources with different ids share nothing from it on. These are two histories,
+and an operator must choose one. The same holds if it is unknown whether they are two: the longer
+one may be the lost one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import Incarnation
+from stele.domain.cluster.model import Incarnation
 
 replace = msgspec.structs.replace
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What one archive or process tells of the log that it has read last.
+    """The report of one archive or process on the log that it has read last.
 
-    ``states`` are state ids by epoch, as many as it knows. The image can be had from it of each epoch from
-    ``first_image`` to ``last_image``, which must be among them; 0: it only tells, as a node does of what it has
-    acknowledged. ``incarnations`` are those of its newest image. One that ``promised`` tells the epoch alone
-    that it has acknowledged, maybe long ago.
+    ``states`` are the state ids that it has, by epoch. It can supply the image of each epoch
+    from ``first_image`` to ``last_image``, which must be in ``states``. Both are 0 if it has no
+    image, like a node that only reports its acknowledged epochs. ``incarnations`` are those of its
+    newest image. A source with ``promised`` reports only the epoch that it has acknowledged, maybe
+    long ago.
     """
 
     name: str
@@ -39,7 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
-    """Epochs that a source has of log ``log_id``, and that a recovery left behind."""
+    """Epochs that a source has of log ``log_id``, and that a recovery left out."""
 
     source: str
     log_id: str
@@ -48,13 +51,14 @@ class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The epoch to go on from, and who has its image. Names are in order.
+    """The epoch to continue from, and the source of its image. Names are in order.
 
-    ``known_epoch`` is the newest epoch of the same log, or of one that came from it, that anybody tells of:
-    those after ``epoch`` are lost. ``shared`` have this very state, ``ahead`` tell of later epochs, ``apart``
-    of another history, and ``unproven`` of epochs that may be of another one: their newest epoch, or ``epoch``
-    itself where they tell of later ones, is not known to be the same in this history; or all of a later log
-    that they know of is lost. ``given_up`` is what they have, and an earlier recovery had left behind.
+    ``known_epoch`` is the newest epoch that any source reports of the same log, or of one recovered
+    from it. Epochs from ``epoch`` + 1 to it are lost. ``shared`` have this very state. ``ahead``
+    report later epochs, and ``apart`` another history. ``unproven`` report epochs that may be of
+    another history. Their newest epoch is not known to be the same in this history; if they report
+    later ones, ``epoch`` itself is not. Or they are of a later log whose epochs are all lost.
+    ``given_up`` are epochs that sources have and that an earlier recovery left out.
     """
 
     source: str
@@ -69,12 +73,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
-    """The longest history that can be had, when there is known to be one only; or what ``take`` names, whatever
-    others say: a source that only tells is gone on from where another one has an image of its newest epoch.
+    """Return the longest available history if it is the only one, or that of ``take``.
 
-    Epochs that were given up by a recovery which another source knows of are left out, and named. A source that
-    is taken has all of its own.
+    A source named by ``take`` is used without regard to the others. If it has no image, another
+    source must have the image of its newest epoch. Epochs that a recovery known to another source
+    left out are ignored, and named in the choice. A source that is taken keeps all its epochs.
     """
+    # A named source keeps epochs that an earlier recovery left out. Otherwise neither of two ends
+    # could be continued from (docs/decisions/077).
     sources = [*map(_with_ends, told)] if take else _as_it_is_known(told)
     taken = next((source for source in told if source.name == take), None)
     if take and taken is None:
@@ -93,6 +99,7 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
             "A catch-up replica recovers the log: start one with its own folder, or with a backup of one"
             " (`stele restore`), and ask again.",
         )
+    # With ``take``, only the sources that lead to the named history must agree.
     two = _two_histories(among)
     if two is not None:
         return two
@@ -103,14 +110,17 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     if take:
         return choice
     return (
-        _unproven(choice, sources) if choice.unproven else replace(choice, given_up=_given_up(told))
+        _unproven(choice, sources) if choice.unproven else replace(choice, given_up=_left_out(told))
     )
 
 
 def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
-    """Epochs whose state ids are to be asked of all: without them nobody can tell whether some source is of the
-    longest history. Of one with later epochs also the newest that it tells of before these: that may be another
-    one already. What is from before all that the longest one has, another one may have.
+    """Return the epochs whose state ids all sources must report before ``choose`` can decide.
+
+    Without them it is unknown whether a source is of the longest history. For a source with later
+    epochs, its newest reported epoch before these is included, because that may already be of
+    another history. For a source that is older than everything of the longest one, another source
+    may have its epochs.
     """
     sources = _as_it_is_known(told)
     chosen = _longest(sources)
@@ -124,14 +134,14 @@ def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
 
 
 def longest(told: Sequence[Source]) -> Choice | None:
-    """The longest history that can be had, whether or not others are known to be of it. None: there is none."""
+    """Return the longest available history, or None. Other histories may differ from it."""
     sources = _as_it_is_known(told)
     chosen = _longest(sources)
     return None if chosen is None else _choice(chosen, sources)
 
 
 def _leading_to(taken: Source, sources: Iterable[Source]) -> list[Source]:
-    """The source itself, or where it only tells those that have an image of its newest epoch or a later one."""
+    """Return the source itself, or those with an image of its newest epoch or a later one."""
     if taken.last_image:
         return [source for source in sources if source.name == taken.name]
     newest = taken.newest
@@ -140,13 +150,13 @@ def _leading_to(taken: Source, sources: Iterable[Source]) -> list[Source]:
 
 
 def _longest(sources: Iterable[Source]) -> Source | None:
-    """Of those whose newest image can be had; None when there is none."""
+    """Return the source with the newest available image; None when there is none."""
     whole = [each for each in sources if each.last_image and each.last_image in each.states]
     return min(whole, key=lambda source: (-source.last_image, source.name), default=None)
 
 
 def first_difference(sources: Iterable[Source]) -> tuple[int, dict[bytes, list[str]]] | None:
-    """The first epoch that has several state ids, and who tells which; None when all can be one history."""
+    """Return the first epoch with several state ids and the sources of each, or None."""
     tellers: dict[int, dict[bytes, list[str]]] = {}
     for source in sources:
         for epoch, state_id in source.states.items():
@@ -164,15 +174,15 @@ def _two_histories(sources: Iterable[Source]) -> Rejection | None:
     told = "; ".join(f"{names}: {state_id}" for state_id, names in sorted(sides.items()))
     return Rejection(
         "two_histories",
-        f"Epoch {epoch} is not the same one everywhere ({told}): these are different histories.",
+        f"Epoch {epoch} differs between processes ({told}): these are different histories.",
         "Find out which of them nodes and callers have relied on, and name a source that has it with --take."
-        f" What the others hold from epoch {epoch} on at the latest is lost then.",
+        f" The others' epochs from {epoch} on are then lost.",
         {"epoch": str(epoch), **sides},
     )
 
 
 def _unrelated(one: Source, other: Source) -> bool:
-    """Whether they share no epoch, and nothing tells that the log of the one came from that of the other."""
+    """Return True if they share no epoch, and neither log is known to come from the other."""
     logs = [
         {each.log_id, *(before.log_id for before in each.incarnations)} for each in (one, other)
     ]
@@ -184,7 +194,7 @@ def _two_logs(chosen: Source, strangers: Sequence[Source]) -> Rejection:
     told = "; ".join(f"{each.name}: {each.log_id}" for each in strangers)
     return Rejection(
         "two_logs",
-        f"{chosen.name} goes on the furthest, in log {chosen.log_id}, and has nothing in common with other logs"
+        f"{chosen.name} has the newest epoch, in log {chosen.log_id}, and has nothing in common with other logs"
         f" that were read here ({told}).",
         "One of them may be another cluster's, such as a backup that was restored here. Name a source that"
         " nodes and callers have relied on with --take. What the others hold is lost then.",
@@ -202,7 +212,7 @@ def _unproven(choice: Choice, sources: Iterable[Source]) -> Rejection:
     )
     return Rejection(
         "unproven",
-        f"{choice.source} goes on the furthest, to epoch {choice.epoch}, and nobody can tell whether others are"
+        f"{choice.source} has the newest epoch, {choice.epoch}, and nobody can tell whether others are"
         f" of the same history ({others}): nobody who answers holds what is between them.",
         "Start what may hold it, such as a replica that is down. Or find out which history nodes and callers"
         " have relied on, and name a source that has it with --take.",
@@ -219,6 +229,7 @@ def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
         if source.log_id == chosen.log_id:
             known_epoch = max(known_epoch, source.newest)
         common = known.keys() & source.states.keys()
+        # One different state id is enough: all later epochs of both differ too.
         if any(known[each] != source.states[each] for each in common):
             apart.append(source.name)
             continue
@@ -243,9 +254,12 @@ def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
 
 
 def _known(chosen: Source, sources: Sequence[Source]) -> dict[int, bytes]:
-    """State ids of the chosen history: its own, and of others up to the newest that they share with it."""
+    """Return the state ids of the chosen history, also from sources that share an epoch with it.
+
+    A source contributes its epochs up to the newest that it shares.
+    """
     known, size = {**chosen.states}, 0
-    while len(known) > size:  # what one adds may be what another one shares
+    while len(known) > size:  # ids added from one source may be shared by another
         size = len(known)
         for source in sources:
             common = known.keys() & source.states.keys()
@@ -256,33 +270,37 @@ def _known(chosen: Source, sources: Sequence[Source]) -> dict[int, bytes]:
 
 
 def _decisive(epoch: int, source: Source) -> int:
-    """Whose state tells whether a source is of the history that ends with ``epoch``: an older one says nothing
-    of what the source has later, behind epochs that it lacks.
+    """Return the epoch whose state shows that a source is of the history that ends with ``epoch``.
+
+    An older shared epoch shows nothing about the source's later epochs, if it lacks those in
+    between.
     """
     return min(epoch, source.newest)
 
 
 def _is_past(chosen: Source, source: Source) -> bool:
-    """Whether all that it tells is from before what the chosen one has: an archive forgets what is old, and a
-    node in a cluster that does not change acknowledges nothing new.
+    """Return True if its only reported epoch is older than all epochs of the chosen source.
+
+    An archive deletes old epochs, and a node in a cluster without changes acknowledges nothing new.
     """
     return source.promised and source.newest < chosen.first_image
 
 
 def _is_of_a_lost_log(chosen: Source, source: Source) -> bool:
-    """Whether it has followed a later log than the chosen one, and tells of no later epoch: that log had one at
-    least.
+    """Return True if it has followed a later log than the chosen one, but reports no later epoch.
+
+    That log had at least one epoch, which is lost.
     """
     return source.log_id > chosen.log_id and source.newest <= chosen.last_image
 
 
 def _newest_until(epoch: int, source: Source) -> int:
-    """The newest epoch up to this one that it tells of; 0 when there is none."""
+    """Return the newest reported epoch up to ``epoch``; 0 when there is none."""
     return max((each for each in source.states if each <= epoch), default=0)
 
 
 def _as_it_is_known(told: Sequence[Source]) -> list[Source]:
-    """Without what recoveries gave up, and with the states that they went on from."""
+    """Return the sources without epochs that recoveries left out, with the ends of earlier logs."""
     return [_with_ends(_without_given_up(source, told)) for source in told]
 
 
@@ -291,12 +309,17 @@ def _with_ends(source: Source) -> Source:
     return replace(source, states={**ends, **source.states}) if ends else source
 
 
-def _given_up(told: Sequence[Source]) -> tuple[GivenUp, ...]:
-    """What nodes have promised is not among it: who lost that was told so by its own node."""
+def _left_out(told: Sequence[Source]) -> tuple[GivenUp, ...]:
+    """Return the epochs that recoveries left out.
+
+    Promises are not included: the node reports its own loss.
+    """
     found = list[GivenUp]()
     for source in told:
         last = _last_kept(source, told)
         if source.newest > last and not source.promised:
+            # A source with images from the cut on has all epochs after it. Any other may report
+            # only some.
             has_all = 0 < source.first_image <= last + 1
             first = last + 1 if has_all else min(each for each in source.states if each > last)
             log_id, newest = source.log_id, source.newest
@@ -305,7 +328,7 @@ def _given_up(told: Sequence[Source]) -> tuple[GivenUp, ...]:
 
 
 def _last_kept(source: Source, told: Iterable[Source]) -> int:
-    """The last of its epochs that no recovery of which others know has left behind; 0: it left all of them."""
+    """Return the last epoch of a source that no known recovery has left out, or 0."""
     ends = [
         before.last_epoch
         for other in told
@@ -316,7 +339,7 @@ def _last_kept(source: Source, told: Iterable[Source]) -> int:
 
 
 def _without_given_up(source: Source, told: Iterable[Source]) -> Source:
-    """Without the epochs that a recovery, of which others know, has left behind."""
+    """Return the source without the epochs that a recovery known to another source has left out."""
     last = _last_kept(source, told)
     if last == source.newest:
         return source
@@ -325,3 +348,117 @@ def _without_given_up(source: Source, told: Iterable[Source]) -> Source:
     if last_image < source.first_image:
         return replace(source, states=kept, first_image=0, last_image=0)
     return replace(source, states=kept, last_image=last_image)
+
+
+# The losses that a recovery accepts, and the check that its caller has named them.
+#
+# A recovery cannot be undone, and epochs that it leaves out were acknowledged to callers. The
+# caller therefore names all that may be lost: each replica that does not answer, and the epoch
+# after which known epochs are lost (docs/decisions/077).
+
+
+MOST_NAMED = 5
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """A catch-up replica that does not answer, and the reason.
+
+    ``replica_id`` is empty if it is unknown.
+    """
+
+    replica_id: str
+    url: str
+    why: str
+
+    @property
+    def name(self) -> str:
+        return full_name(self.replica_id, self.url)
+
+    def is_among(self, names: Collection[str]) -> bool:
+        return any(is_called(self.name, self.url, each) for each in names)
+
+
+def full_name(replica_id: str, url: str) -> str:
+    """Return the name of a replica that people see."""
+    return f"{replica_id} ({url})" if replica_id else url
+
+
+def id_of(full: str, url: str) -> str:
+    """Return the id in a full name."""
+    return full.removesuffix(f" ({url})")
+
+
+def is_called(full: str, url: str, name: str) -> bool:
+    """Return True if ``name`` means the replica: its full name, its id alone, or its address."""
+    return name in (full, id_of(full, url), url)
+
+
+def missed(absent: Iterable[Absent], without: Collection[str]) -> tuple[Absent, ...]:
+    """Return the absent replicas that the caller has not named as acceptable to miss."""
+    return tuple(each for each in absent if not each.is_among(without))
+
+
+def unagreed(
+    choice: Choice, absent: Iterable[Absent], without: Collection[str], lose_after: int | None
+) -> Rejection | None:
+    """Return why the recovery cannot continue from this choice, or None when all losses are named.
+
+    The caller names replicas that do not answer by id or address (``without``). If later epochs are
+    known, ``lose_after`` is the epoch that the log continues from.
+    """
+    found = [_unheard(missing)] if (missing := missed(absent, without)) else []
+    # The number must match the choice. A number that was right for an earlier choice does not agree
+    # to a greater loss.
+    if choice.known_epoch > choice.epoch and lose_after != choice.epoch:
+        found.append(_lost(choice))
+    if choice.given_up and lose_after != choice.epoch:
+        found.append(_given_up(choice))
+    says, hints = (" ".join(each) for each in zip(*found, strict=True)) if found else ("", "")
+    return Rejection("unagreed", says, hints) if found else None
+
+
+def unheard(missing: Sequence[Absent]) -> str:
+    """Return a sentence on the replicas that do not answer, with the reasons."""
+    names = ", ".join(each.name for each in missing)
+    why = "; ".join(each.why.rstrip(".") for each in missing)
+    tells = "do not tell what they hold" if len(missing) > 1 else "does not tell what it holds"
+    return f"{names} {tells} ({why})"
+
+
+def _unheard(missing: Sequence[Absent]) -> tuple[str, str]:
+    """Return the fact and the advice for replicas that do not answer."""
+    # An id that is unknown, or that two replicas share, names none of them. The option then has the
+    # address.
+    ids = [each.replica_id for each in missing]
+    names_one = (bool(each) and ids.count(each) == 1 for each in ids)
+    options = " ".join(
+        f"--without {each.replica_id if by_id else each.url}"
+        for each, by_id in zip(missing, names_one, strict=True)
+    )
+    has, them = ("they alone have", "them") if len(missing) > 1 else ("it alone has", "it")
+    return (
+        f"{unheard(missing)}: epochs that {has} would be given up.",
+        f"Start {them}, or go on without {them}: {options}.",
+    )
+
+
+def _given_up(choice: Choice) -> tuple[str, str]:
+    told = "; ".join(
+        f"{each.source} has epochs {each.first} to {each.last} of log {each.log_id}"
+        for each in choice.given_up[:MOST_NAMED]
+    )
+    return (
+        f"{told}: an earlier recovery gave them up.",
+        "To go back to them, and give up what came after it, name who has them: --take. To leave them: "
+        f"--lose-after {choice.epoch}.",
+    )
+
+
+def _lost(choice: Choice) -> tuple[str, str]:
+    known = [*choice.ahead[:MOST_NAMED], *(["others"] if choice.ahead[MOST_NAMED:] else [])]
+    return (
+        f"Epochs {choice.epoch + 1} to {choice.known_epoch}, known to"
+        f" {', '.join(known) or 'somebody'}, would be lost: no responding process has them.",
+        "Start what may hold them, such as a replica or a service that is down."
+        f" To give them up, say --lose-after {choice.epoch}.",
+    )

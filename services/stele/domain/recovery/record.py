@@ -1,25 +1,30 @@
-"""The first record of a recovered log: it goes on after the last epoch that is left, under an id of its own."""
+"""The first record of a recovered log.
+
+It continues after the last remaining epoch, under a new log id.
+"""
 
 from typing import Final
 
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import NO_LOG, LogRecovered
+from stele.domain.cluster.model import NO_LOG, LogRecovered
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.recovery.versions import floor_after
-from stele.domain.registry import required_features
+from stele.domain.registry import features_of
 
 COMMAND: Final = "recover"
-"""What the record says it came from. It is no command that anybody could send: there is no log to decide it."""
+"""Name of the command in the record. It cannot be sent, because there is no log to decide it."""
 
 
 class NewLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core may not invent: ids of 16 bytes, each greater than all of its kind before, and the time.
+    """Inputs that the pure core must not create: ids of 16 bytes, and the time.
 
-    ``log_id`` must be greater than that of any log of this cluster that is known anywhere; ``next_state_id``
-    makes one from the greatest. ``topic_id`` is what the brokers call the topic that the record goes into.
+    Each id is greater than all earlier ones of its kind. ``log_id`` must be greater than that of
+    any log of this cluster that is known anywhere; ``next_state_id`` makes one from the greatest.
+    ``topic_id`` is the brokers' id of the topic that receives the record. ``at_ms`` is in
+    milliseconds since 1970.
     """
 
     log_id: bytes
@@ -29,7 +34,7 @@ class NewLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Who recovers the log, why, and from where, as in every epoch."""
+    """The actor, reason and origin of a recovery, as in every epoch."""
 
     actor: str
     reason: str
@@ -37,20 +42,21 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recovered(image: Image, new: NewLog, why: Why, known_epoch: int = 0) -> Epoch | Rejection:
-    """The record by which the log goes on after ``image``, which holds all that is left of it.
+    """Return the record that continues the log after ``image``, which holds all that remains of it.
 
-    ``known_epoch`` is the newest epoch of the old log that anybody told of, 0 when nobody told.
+    ``known_epoch`` is the newest epoch of the old log that any source reported, or 0.
     """
     if image.log_id == NO_LOG or not image.epoch:
         return Rejection(
             "nothing_to_recover",
-            "What is left holds no epoch of a founded log.",
+            "The remaining data has no epoch of a founded log.",
             "Begin with a snapshot or segments that do, or found a new cluster: `stele found`.",
         )
     for what, given, known in (
         ("log id", new.log_id, image.log_id),
         ("state id", new.state_id, image.state_id),
     ):
+        # Ids are ordered by time. Readers recognize only a greater log id as the later log.
         if len(given) != len(known) or given <= known:
             return Rejection(
                 "not_later",
@@ -58,8 +64,9 @@ def recovered(image: Image, new: NewLog, why: Why, known_epoch: int = 0) -> Epoc
                 "Make it with the time of now, and from the greatest that is known.",
             )
     known_epoch = max(known_epoch, image.epoch)
+    # A log that was recovered before may not have used a version above its floor yet.
     version = max(image.topology.version, image.founding.version_floor)
-    lost_epochs = known_epoch - image.epoch  # of which each made one version at most
+    lost_epochs = known_epoch - image.epoch  # each made at most one version
     fact = LogRecovered(
         from_log_id=image.log_id.hex(),
         last_epoch=image.epoch,
@@ -83,14 +90,15 @@ def recovered(image: Image, new: NewLog, why: Why, known_epoch: int = 0) -> Epoc
         reason=why.reason,
         origin=why.origin,
         at_ms=new.at_ms,
-        required_features=required_features((fact,)),
+        required_features=features_of((fact,)).required,
     )
 
 
 def recovery_of(epoch: Epoch) -> LogRecovered | None:
-    """What the epoch says of the log that it goes on from, which it must follow; None when it is no recovery.
+    """Return the recovery that the epoch records, or None.
 
-    A record says so twice, in its fact and in its own fields; what contradicts itself is no recovery.
+    A record contains the data of the old log twice: in its fact and in its own fields. If they
+    contradict each other, it is no recovery.
     """
     (fact,) = epoch.facts if len(epoch.facts) == 1 else (None,)
     if not isinstance(fact, LogRecovered):

@@ -1,1 +1,1 @@
-"""Which requests were decided, and how: one id has one outcome for as long as it is remembered."""
+"""Decided requests and their outcomes: one id has one outcome for as long as it is remembered."""

@@ -1,16 +1,125 @@
-"""The domain of topology requests, entered in the registry."""
+"""Decisions that cancel, reject and end requests. The coordinator carries requests out."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from immutables import Map
 
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, unknown_request
+from stele.domain.facts import AnyFact
+from stele.domain.membership.model import NodeChanged
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.registry_entry import Domain, Filter
-from stele.domain.requests.commands import Cancel, RejectRequest
-from stele.domain.requests.decide import cancel, reject_request
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten, RequestsFact
-from stele.domain.requests.image import RequestsImage
+from stele.domain.requests.model import (
+    Cancel,
+    RejectRequest,
+    Request,
+    RequestChanged,
+    RequestForgotten,
+    RequestsFact,
+    RequestsImage,
+)
+from stele.domain.requests.rows import ended
 from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.topology.guards import request_in_term
+from stele.domain.topology.marks import mark
+from stele.domain.topology.operations.table import OPERATIONS
+
+replace = msgspec.structs.replace
+
+
+def cancel(context: Context, command: Cancel) -> Decision:
+    """Cancel a request that has not passed its point of no return.
+
+    - A pending request, or one with nothing to undo, ends at once.
+    - A running request before the point of no return is marked to go back.
+    - A request after it is refused.
+    """
+    request = context.image.request(command.target)
+    if request is None:
+        return unknown_request(command.target)
+    if request.status not in UNFINISHED:
+        return Rejection(
+            "already_finished",
+            f"Request {request.request_id} is {request.status} since epoch {request.finished_epoch}.",
+            "There is nothing left to cancel.",
+            {"status": request.status, "epoch": str(request.finished_epoch)},
+        )
+    why = f"cancelled by {context.envelope.actor or 'unknown'}"
+    if context.envelope.reason:
+        why = f"{why}: {context.envelope.reason}"
+    served = OPERATIONS[request.kind].served
+    # The request has changed no ranges, so it ends here without a way back.
+    if request.status is RequestStatus.PENDING or (served and not served.goes_back):
+        # Requests made for this one must not outlive it: pending ones end, running ones are marked
+        # to go back.
+        made_for = [*OPERATIONS[request.kind].made_for(context.image, request)]
+        pending = [other for other in made_for if other.status is RequestStatus.PENDING]
+        running = (other for other in made_for if other.status is not RequestStatus.PENDING)
+        begun = (mark(context, other, why, cancelled=True) for other in running)
+        marked = [fact for facts in begun if not isinstance(facts, Rejection) for fact in facts]
+        ends = end_untouched(context, (request, *pending), RequestStatus.CANCELLED, why)
+        return (*ends, *marked)
+    if served is None:
+        return mark(context, request, why, cancelled=True)
+    if request.cancelled:
+        return Rejection(
+            "already_cancelled",
+            f"Request {request.request_id} is being undone: {request.error}.",
+            "It ends when all is as it was: `stele why` says what it waits for.",
+        )
+    return (RequestChanged(replace(request, error=f"Rolled back: {why}", cancelled=True)),)
+
+
+def reject_request(context: Context, command: RejectRequest) -> Decision:
+    """End a pending request that cannot be carried out, with the reason.
+
+    It must not wait for ever.
+    """
+    request = request_in_term(context.image, command.term, command.target)
+    if isinstance(request, Rejection):
+        return request
+    refused = _check_pending(request)
+    if refused is not None:
+        return refused
+    return end_untouched(context, (request,), RequestStatus.FAILED, command.why)
+
+
+def end_untouched(
+    context: Context, requests: Iterable[Request], status: RequestStatus, why: str
+) -> tuple[AnyFact, ...]:
+    """End requests that have changed no ranges.
+
+    A node that wanted to join is rejected permanently.
+    """
+    changes, image = list[AnyFact](), context.image
+    for request in requests:
+        facts: list[AnyFact] = [*ended(context, image, request, status, why)]
+        facts += OPERATIONS[request.kind].on_ended(image, request)
+        node, rejected = image.node(request.node_id), OPERATIONS[request.kind].rejected
+        if node is not None and rejected is not None:
+            facts.append(NodeChanged(replace(node, state=rejected)))
+        # The next one counts this one among the finished requests.
+        image = context.fold(image, tuple(facts))
+        changes += facts
+    return tuple(changes)
+
+
+def _check_pending(request: Request) -> Rejection | None:
+    if request.status is RequestStatus.PENDING:
+        return None
+    return Rejection(
+        "not_pending",
+        f"Request {request.request_id} is {request.status}.",
+        "Only a pending request can be rejected; `stele cancel` undoes a running one.",
+        {"status": request.status},
+    )
+
+
+# The entry of topology requests in the registry.
 
 
 def request_changed(image: RequestsImage, fact: RequestChanged) -> RequestsImage:
@@ -35,7 +144,10 @@ def _changes(known: Map[str, str], request: Request) -> Map[str, str]:
 
 
 def request_forgotten(image: RequestsImage, fact: RequestForgotten) -> RequestsImage:
-    """In a snapshot the request itself is gone already: the fact says since when there are all."""
+    """Fold the forgetting of a request. In a snapshot the request is missing already.
+
+    The fact with the greatest ``finished_epoch`` shows since when the image has all requests.
+    """
     requests, newest = image.requests, image.forgotten
     if fact.request_id in requests:
         requests = requests.delete(fact.request_id)
@@ -78,7 +190,7 @@ FILTERS = {
         "Only those whose id begins so", lambda r, value: r.request_id.startswith(value)
     ),
 }
-"""By what requests can be asked for."""
+"""Filters for a list of requests."""
 
 DOMAIN = Domain(
     name="requests",

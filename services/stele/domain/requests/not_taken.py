@@ -1,4 +1,4 @@
-"""Why a command is not taken: nothing is decided, and nothing is remembered under its id."""
+"""Reasons for which a command is not taken: nothing is decided or remembered under its id."""
 
 from typing import Final
 
@@ -6,8 +6,10 @@ from stele.domain.commands import Rejection
 from stele.domain.requests.ids import is_id, state_time_ms, time_ms
 
 MAX_AHEAD_MS: Final = 10 * 60 * 1000
-"""How far an id's time may lie ahead of the log's: clocks differ by less, and one id from far ahead would
-one day raise the horizon above everybody's ids."""
+"""Limit for an id's time ahead of the log's, in milliseconds.
+
+Clocks differ by less. One id from far ahead could later raise the horizon above all valid ids.
+"""
 HORIZON_MS: Final = "horizon_ms"
 
 BUSY: Final = "busy"
@@ -22,9 +24,11 @@ FROZEN: Final = "frozen"
 SINGLE_USER: Final = "single_user"
 
 OF_THE_ID: Final = frozenset({BAD_ID, FROM_THE_FUTURE, REUSED, EXPIRED})
-"""Nothing was decided, which says nothing of the command: under another id it can be."""
+"""Refusals of the id alone. No command was decided, and the same command can be decided under
+another id.
+"""
 RESTRICTED: Final = frozenset({FROZEN, SINGLE_USER})
-"""The log takes the command once it is thawed."""
+"""The log takes the command after it is thawed."""
 LATER: Final = RESTRICTED | {BUSY}
 """The same command may be taken later, under the same id."""
 
@@ -32,12 +36,13 @@ LATER: Final = RESTRICTED | {BUSY}
 def check_id(
     request_id: str, state_id: bytes, now_ms: int, horizon_ms: int = -1
 ) -> Rejection | None:
-    """What is wrong with an id; the log's time is that of its newest state id, or the writer's clock.
+    """Return what is wrong with an id, or None.
 
-    The clock counts because the next state id will be of that time: a log that nothing was written to for an
-    hour must take the ids of now. A state id far ahead of it is of a writer whose clock was wrong once: ids of
-    that time would raise the horizon above everybody's. Where it was raised all the same, ids behind it are the
-    only ones that can be taken.
+    The log's time is that of its newest state id, or the writer's clock if that is later. The clock
+    counts because the next state id will have that time. Otherwise a log that was idle for an hour
+    would reject all new ids. A state id far ahead of the clock came from a writer with a wrong
+    clock, and counts for ``MAX_AHEAD_MS`` at most. Ids of its time would raise the horizon above
+    all others. If the horizon was raised nevertheless, only ids after it can be taken.
     """
     if not is_id(request_id):
         return Rejection(
@@ -64,7 +69,7 @@ def reused(epoch: int) -> Rejection:
     return Rejection(
         REUSED,
         f"This request id stands for another command, which was decided at epoch {epoch}.",
-        "Send each command under an id of its own; `stele id` makes one.",
+        "Send each command with a new id; `stele id` makes one.",
         {"epoch": str(epoch)},
     )
 
@@ -80,13 +85,15 @@ def expired(horizon_ms: int) -> Rejection:
 
 
 def horizon_of(rejection: Rejection | None) -> int:
-    """The time that an id must be newer than, as the newest refusal says; -1 where it says nothing of it."""
+    """Return the horizon that an id must exceed, as the newest refusal states it, or -1."""
     return -1 if rejection is None else int(rejection.details.get(HORIZON_MS, -1))
 
 
 def moved_on(told_ms: int, before_ms: int) -> bool:
-    """Whether a refusal tells a later horizon than the one before. An id behind it is sent at once: a log that
-    remembers little has moved it further when a process has paused.
+    """Return True if a refusal has a later horizon than the one before.
+
+    The caller then sends an id after it at once. A log with a short memory may have moved its
+    horizon while a process was paused.
     """
     return told_ms > before_ms
 

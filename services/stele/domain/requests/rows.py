@@ -1,14 +1,19 @@
-"""The rows of requests that other domains write: a new one, and its end."""
+"""Rows of requests that other domains write: a new request, and its end."""
 
 import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import BALANCER, UNFINISHED, RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
-from stele.domain.requests.limits import FINISHED, HISTORY_S
+from stele.domain.requests.model import (
+    FINISHED,
+    HISTORY_S,
+    Request,
+    RequestChanged,
+    RequestForgotten,
+)
 
 
 def new_request(
@@ -36,8 +41,9 @@ def new_request(
     expire_s: int = 0,
     restore_id: str = "",
     archive_replication: str = "",
+    members: tuple[str, ...] = (),
 ) -> RequestChanged:
-    """The row of a request that this command asks for."""
+    """Return the row of a new pending request, with the id of this command."""
     return RequestChanged(
         Request(
             request_id=context.envelope.request_id,
@@ -63,6 +69,7 @@ def new_request(
             expire_s=expire_s,
             restore_id=restore_id,
             archive_replication=archive_replication,
+            members=members,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,
@@ -73,7 +80,7 @@ def new_request(
 
 
 def started(context: Context, request: Request) -> Request:
-    """Its row from when it runs."""
+    """Return the request's row when it starts to run."""
     return msgspec.structs.replace(
         request,
         status=RequestStatus.RUNNING,
@@ -85,10 +92,10 @@ def started(context: Context, request: Request) -> Request:
 def ended(
     context: Context, image: Image, request: Request, status: RequestStatus, error: str
 ) -> tuple[RequestChanged | RequestForgotten, ...]:
-    """The last row of a request of ``image``, and the oldest finished ones that leave the image for it.
+    """Return the last row of a request, and the forgetting of the oldest finished ones.
 
-    A move of the balancer's leaves at once, however it has ended: its many moves would crowd others out, and
-    the log has them all.
+    A move by the balancer is forgotten at once, however it ended. Its many moves would displace
+    other requests, and the log has them all.
     """
     row = msgspec.structs.replace(
         request,
@@ -107,22 +114,27 @@ def ended(
 
 
 def _surplus(image: Image, now_ms: int) -> list[Request]:
-    """Finished requests that leave the image when one more ends, the oldest first: those that are too old by
-    the times of the log, and those that are too many.
+    """Return the finished requests that leave the image when one more ends, the oldest first.
 
-    The log's time never goes back. A writer whose clock is a month ahead makes it forget a month early.
+    Those are the requests that are too old by the log's time, and those above the limit. The log's
+    time never goes back. A writer whose clock is a month ahead makes the log forget a month early.
     """
     requests, settings = image.requests, image.features.settings
     since_ms = now_ms - 1000 * HISTORY_S.of(settings)
     ended = (r.ended_ms for r in requests.requests.values() if r.finished_epoch)
     old = sum(ended_ms < since_ms for ended_ms in ended)
+    # The request that ends now counts too.
     many = len(requests.requests) - len(requests.open) + 1 - FINISHED.of(settings)
     return requests.finished_first(max(old, many, 0))
 
 
 def check_no_request(image: Image, node: Node) -> Rejection | None:
-    """One request per node."""
+    """Reject a node that has an unfinished request. A node has one request at a time."""
     current = image.request(node.request_id)
+    if current is not None and current.replaced_id == node.node_id:
+        # A replaced node keeps the replacement as its request, and its removal may be open.
+        own = (r for r in image.requests.open.values() if r.node_id == node.node_id)
+        current = next(own, current)
     if current is None or current.status not in UNFINISHED:
         return None
     return Rejection(

@@ -1,7 +1,7 @@
-"""The token ring: who owns which range, who will, and how to get there in steps that keep quorums.
+"""The token ring: owners of ranges, planned owners, and the steps between them that keep quorums.
 
-``tokens`` and ``ranges`` are the ground: a placement is ``columns`` of ``replicas`` by node ``numbers``.
-``strategy`` says who replicates a range, ``transition`` plans a join, leave, replace or remove, ``locks``
-says which of these may run at once, ``changes`` how their rows travel in facts, ``quorum`` counts answers,
-``allocation`` chooses tokens.
+A placement is ``columns`` of ``replicas`` by node ``numbers``, over ``tokens`` and ``ranges``.
+``strategy`` computes the replicas of a range. ``transition`` plans a join, leave, replace or
+remove. ``locks`` shows which of these may run at once. ``changes`` splits their rows into facts.
+``quorum`` counts answers. ``allocation`` chooses tokens.
 """

@@ -1,37 +1,82 @@
-"""The domain of placements, entered in the registry."""
+"""The differences between two placements.
 
-from collections.abc import Iterable
+Shared chunks are skipped, so the cost is that of the differences.
+"""
 
-import msgspec
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
 from immutables import Map
 
 from stele.domain.hashing import HASH_BYTES, MODULUS, row_hash
 from stele.domain.registry_entry import Domain
-from stele.domain.ring.differences import differences
-from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped, RingFact
-from stele.domain.ring.image import RingImage
-from stele.domain.ring.packed import unpacked
+from stele.domain.ring.model import (
+    NodeNumbered,
+    PlacementChanged,
+    PlacementDropped,
+    RingFact,
+    RingImage,
+    unpacked,
+)
 from stele.domain.ring.placement import Placement, changed
+from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.tables import Json, row_json
 
-replace = msgspec.structs.replace
+Rows = tuple[RangeReplicas, ...]
+
+
+def differences(before: Placement | None, after: Placement | None) -> tuple[Rows, Rows]:
+    """Return the removed and the added rows, in ring order; None stands for a missing placement.
+
+    Both must be of one history, in which a node keeps its number.
+    """
+    old, new = _rows_apart(before, after), _rows_apart(after, before)
+    were, are = set(old), set(new)
+    return (
+        tuple(row for row in old if row not in are),
+        tuple(row for row in new if row not in were),
+    )
+
+
+def _rows_apart(placement: Placement | None, other: Placement | None) -> Rows:
+    """Return the rows in chunks that the other placement does not share.
+
+    After a shared chunk the next row begins at the same token in both. The changed rows therefore
+    cover the same tokens before and after.
+    """
+    if placement is None:
+        return ()
+    shared = frozenset[int]() if other is None else frozenset(map(id, other.table.chunks))
+    return tuple(
+        row
+        for at, chunk in enumerate(placement.table.chunks)
+        if id(chunk) not in shared
+        for row in placement.overlapping(
+            Range(chunk.keys[0], placement.end_of(at, len(chunk.keys) - 1))
+        )
+    )
+
+
+# The entry of placements in the registry.
 
 
 def node_numbered(image: RingImage, fact: NodeNumbered) -> RingImage:
-    return replace(image, nodes=image.nodes.with_node(fact.number, fact.node_id))
+    return image.with_node(fact.number, fact.node_id)
 
 
 def placement_changed(image: RingImage, fact: PlacementChanged) -> RingImage:
     before = image.placement(fact.placement)
     after = changed(before, unpacked(fact.removed, fact.added, image.nodes))
-    return replace(image, placements=image.placements.set(fact.placement, after))
+    return image.with_placement(fact.placement, after)
 
 
 def placement_dropped(image: RingImage, fact: PlacementDropped) -> RingImage:
-    return replace(image, placements=image.placements.delete(fact.placement))
+    return image.with_placement(fact.placement, None)
 
 
 def to_facts(image: RingImage) -> Iterable[RingFact]:
+    # All numbers are written first, so that the placements below add none.
     numbered = RingImage(nodes=image.nodes)
     for number, node_id in enumerate(image.nodes.names):
         yield NodeNumbered(number, node_id)
@@ -40,8 +85,9 @@ def to_facts(image: RingImage) -> Iterable[RingFact]:
 
 
 def hash_of(image: RingImage) -> int:
-    """Of the rows by their chunks, which remember theirs; the numbers are those of facts, the same
-    everywhere.
+    """Hash the rows by their chunks, which store their sums.
+
+    Node numbers are facts, so they are equal in every process.
     """
     total = row_hash(",".join(image.nodes.names).encode())
     for name, placement in image.placements.items():
@@ -51,7 +97,23 @@ def hash_of(image: RingImage) -> int:
 
 
 def view(image: RingImage) -> Json:
-    return {"placements": {n: image.placements[n].rows for n in sorted(image.placements)}}
+    return {"placements": RowsByPlacement(image.placements)}
+
+
+class RowsByPlacement(Mapping[str, tuple[RangeReplicas, ...]]):
+    """The rows of each placement, decoded on access: all of them at once may take seconds."""
+
+    def __init__(self, placements: Map[str, Placement]) -> None:
+        self._placements = placements
+
+    def __getitem__(self, name: str) -> tuple[RangeReplicas, ...]:
+        return self._placements[name].rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._placements))
+
+    def __len__(self) -> int:
+        return len(self._placements)
 
 
 def diff(before: RingImage, after: RingImage) -> Json:
@@ -59,8 +121,10 @@ def diff(before: RingImage, after: RingImage) -> Json:
 
 
 def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
-    """By name, how many rows went and came: an epoch may change very many, and carries them all. It does so in
-    pieces; a row that two of them share is counted in each.
+    """Return, by placement, how many rows an epoch removes and adds, not the rows themselves.
+
+    An epoch may change very many rows, and its facts have them all. It changes them in pieces, and
+    a row that two pieces share is counted in each.
     """
     changed: Json = {}
     for fact in facts:
@@ -71,13 +135,14 @@ def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
         elif isinstance(fact, PlacementDropped):
             rows = before.placements.get(fact.placement, ())
             changed[fact.placement] = {"added": 0, "removed": len(rows)}
+    # A new placement replaces a ring without tokens, whose one row does not count as removed.
     for name in changed.keys() - {*before.placements} & {*after.placements}:
         changed[name] = {"added": len(after.placements[name]), "removed": 0}
     return {"placements": changed}
 
 
 def _changed(before: Map[str, Placement], after: Map[str, Placement]) -> Json:
-    """By name, only those that differ: {added: [row], removed: [row]} in ring order."""
+    """Return the placements that differ, by name: {added: [row], removed: [row]} in ring order."""
     changed: Json = {}
     for name in sorted({*before, *after}):
         removed, added = differences(before.get(name), after.get(name))

@@ -1,20 +1,20 @@
-"""Which token a key hashes to: as Cassandra's Murmur3Partitioner has it."""
+"""The hash from a key to a token, as in Cassandra's Murmur3Partitioner."""
 
 from collections.abc import Callable
 from typing import Final
 
 from cassandra.cmurmur3 import murmur3
 
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 
 _hash: Final[Callable[[bytes], int]] = murmur3
 
 
 def token_of(key: bytes) -> int:
-    """Token of a partition key, in [MIN_TOKEN, MAX_TOKEN], equal to Cassandra's.
+    """Return the token of a partition key, in [MIN_TOKEN, MAX_TOKEN], equal to Cassandra's.
 
-    The hash MIN_TOKEN is mapped to MAX_TOKEN, which leaves MIN_TOKEN to the empty key alone; it lies in
-    the last range (tn, MIN_TOKEN].
+    The hash MIN_TOKEN is mapped to MAX_TOKEN. Only the empty key has MIN_TOKEN, which lies in the
+    last range (tn, MIN_TOKEN].
     """
     if not key:
         return MIN_TOKEN

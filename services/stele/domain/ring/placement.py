@@ -1,53 +1,325 @@
-"""The placement: the replicas of every range of the ring (reference: cassandra_tcm 5.1, 5.2).
+"""The columns of a placement, and the checks that examine a whole column at once.
 
-It is chunked columns: a row's end is the next row's start, and nodes stand there by number.
+At rest the reads of a row are its writes. While new replicas only receive writes, the reads are the
+first of the writes. The reads are therefore a count. In all other rows they are listed in a
+separate column.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations, zip_longest
 from operator import attrgetter
 from typing import Final, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from stele.domain.column import Ints
-from stele.domain.ring.columns import Columns, Keys, Rows, merged
-from stele.domain.ring.numbers import NO_NODES, PAD, NodeNumbers, Numbers, lengths
-from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
-from stele.domain.ring.replicas import (
-    LISTED,
-    OTHER,
-    OTHER_SHARDS,
-    READS,
-    READS_COUNT,
-    SHARDS,
-    VERSION,
-    VERSION_BEFORE,
-    WRITES,
-    encoded,
-    first_unsound,
-    on_nodes,
-    reads_of,
-    replica_columns,
+from stele.domain.ring.columns import (
+    NO_NODES,
+    PAD,
+    Columns,
+    Keys,
+    NodeNumbers,
+    Numbers,
+    Rows,
+    lengths,
+    merged,
+    padded,
+    widened,
 )
-from stele.domain.ring.spans import (
-    PlacementError,
-    Ranges,
-    Span,
-    check_same_span,
-    ranges_by_column,
-    spans_of,
-    text_of,
-)
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas, upper_bound
+
+VERSION, VERSION_BEFORE, READS_COUNT, WRITES, READS, OTHER, SHARDS, OTHER_SHARDS = range(8)
+"""A placement's columns, in their order."""
+
+LISTED: Final = -1
+"""Value of column ``reads_count`` for rows whose reads are not the first of the writes and are
+listed.
+"""
+
+
+def replica_columns(
+    versions: Keys,
+    versions_before: Keys,
+    writes: Numbers,
+    reads: Numbers | None = None,
+    counts: Ints | None = None,
+    others: Numbers | None = None,
+    shards: Numbers | None = None,
+    other_shards: Numbers | None = None,
+) -> tuple[Ints, ...]:
+    """Return a placement's columns, in the order of the constants above.
+
+    Without ``reads`` and ``counts`` the reads are the writes. Without ``others`` no range moves.
+    Without shards all replicas are on shard 0.
+    """
+    none = np.empty((len(versions), 0), np.int32)
+    if counts is None:
+        counts = lengths(writes)
+    lists = (none if column is None else column for column in (reads, others, shards, other_shards))
+    return versions, versions_before, counts, writes, *lists
+
+
+def on_nodes(columns: Sequence[Ints], change: Callable[[Ints], Ints]) -> tuple[Ints, ...]:
+    """Return a placement's columns, with ``change`` applied to those that hold numbers of nodes."""
+    return tuple(
+        change(column) if WRITES <= at <= OTHER else column for at, column in enumerate(columns)
+    )
+
+
+def encoded(
+    starts: Sequence[int],
+    versions: Sequence[int],
+    versions_before: Sequence[int],
+    reads: Sequence[tuple[str, ...]],
+    writes: Sequence[tuple[str, ...]],
+    others: Sequence[tuple[str, ...]],
+    nodes: NodeNumbers,
+    shards: Sequence[tuple[int, ...]] = (),
+    other_shards: Sequence[tuple[int, ...]] = (),
+) -> tuple[NodeNumbers, Rows]:
+    """Return the rows as columns, and the numbers with those of nodes that had none."""
+    pairs = zip(reads, writes, strict=True)
+    counts = [len(w) if r is w else _reads_count(r, w) for r, w in pairs]
+    listed: Sequence[tuple[str, ...]] = ()
+    if LISTED in counts:
+        listed = [names if n == LISTED else () for names, n in zip(reads, counts, strict=True)]
+    asked: Sequence[tuple[str, ...]] = others if any(others) else ()
+    try:
+        lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
+    # Most changes name known nodes only, so numbers are added only after a failed look-up.
+    except KeyError:
+        nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, asked)))
+        lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
+    changes = np.array(versions, np.int64), np.array(versions_before, np.int64)
+    written, read, other = lists
+    columns = replica_columns(
+        *changes,
+        written,
+        read,
+        np.array(counts, np.int32),
+        other,
+        _listed(shards),
+        _listed(other_shards),
+    )
+    return nodes, Rows(np.array(starts, np.int64), columns)
+
+
+def _by_number(lists: Sequence[tuple[str, ...]], nodes: NodeNumbers) -> Numbers | None:
+    return nodes.encode(lists) if lists else None
+
+
+def _listed(lists: Sequence[tuple[int, ...]]) -> Numbers | None:
+    if not any(lists):
+        return None
+    counts = list(map(len, lists))
+    return padded(np.fromiter(chain.from_iterable(lists), np.int32), counts, max(counts))
+
+
+def _reads_count(reads: tuple[str, ...], writes: tuple[str, ...]) -> int:
+    return len(reads) if reads == writes[: len(reads)] else LISTED
+
+
+def reads_of(rows: Rows) -> Numbers:
+    _, _, counts, writes, listed, *_ = rows.values
+    inside = np.arange(writes.shape[1]) < counts[:, None]
+    if inside.all():
+        return writes.astype(np.int32, copy=False)
+    width = max(writes.shape[1], listed.shape[1])
+    reads = widened(np.where(inside, writes, PAD).astype(np.int32), width)
+    alone = counts == LISTED
+    reads[alone] = widened(listed[alone], width)
+    return reads
+
+
+def first_unsound(rows: Rows) -> int | None:
+    """Return the first unsound row, or None.
+
+    An unsound row names a node twice, or has reads or others that receive no writes. Or its shards
+    are not one for each of its writes.
+    """
+    _, _, _, writes, listed, others, *shards = rows.values
+    wrong = [*_repeats(writes)]
+    for lists in (listed, others):
+        if lists.shape[1]:
+            which = np.flatnonzero(lists[:, 0] != PAD)
+            wrong += which[
+                [*_repeats(lists[which]), *_lacking(lists[which], writes[which])]
+            ].tolist()
+    for places in shards:
+        if places.shape[1]:
+            wrong += _misplaced(places, writes)
+    return min(wrong, default=None)
+
+
+def shards_of(rows: Rows) -> Numbers:
+    """Return the shard of each of the writes, padded as these are."""
+    writes, shards = rows.values[WRITES], rows.values[SHARDS]
+    there = writes != PAD
+    if not shards.shape[1]:
+        return np.where(there, 0, PAD).astype(np.int32)
+    known = widened(shards.astype(np.int32), writes.shape[1])
+    return np.where(there & (known == PAD), 0, known)
+
+
+def read_shards(rows: Rows, reads: Numbers) -> Numbers:
+    """Return the shard of each of the reads, in the form of ``reads_of``."""
+    if not rows.values[SHARDS].shape[1]:
+        return np.where(reads == PAD, PAD, 0).astype(np.int32)
+    shards, writes = shards_of(rows), rows.values[WRITES]
+    found = np.full_like(reads, PAD)
+    for place in range(reads.shape[1]):
+        which = (writes == reads[:, place, None]) & (writes != PAD)
+        found[:, place] = np.where(which, shards, PAD).max(axis=1, initial=PAD)
+    return found
+
+
+def _misplaced(shards: Ints, writes: Ints) -> list[int]:
+    """Return rows whose shards are not one for each of the writes, or are no valid numbers."""
+    counts = lengths(shards)
+    wrong = (counts > 0) & (counts != lengths(writes)) | (shards < PAD).any(axis=1)
+    return np.flatnonzero(wrong).tolist()
+
+
+def _lacking(lists: Ints, writes: Ints) -> list[int]:
+    """Return the lists that name a node which the writes beside them do not."""
+    known = (lists[:, :, None] == writes[:, None, :]).any(axis=2) | (lists == PAD)
+    return np.flatnonzero(~known.all(axis=1)).tolist()
+
+
+def _repeats(lists: Ints) -> list[int]:
+    """Return the lists that name a node twice."""
+    columns = lists.T
+    pairs = list(combinations(columns, 2))
+    same = [one == other for one, other in pairs]
+    if not any(map(np.count_nonzero, same)):
+        return []
+    # Padding equals padding, which is no repeated node.
+    named = [equal & (one != PAD) for equal, (one, _) in zip(same, pairs, strict=True)]
+    return np.flatnonzero(np.logical_or.reduce(named)).tolist()
+
+
+# Ranges by column, with neighbours joined: the removed and the added part of a change.
+
+
+class PlacementError(ValueError):
+    """Rows are no placement, or a change does not fit one.
+
+    The text names the row and the reason.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Ranges (start, end] by column."""
+
+    starts: Keys
+    ends: Keys
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def cut(self, low: int, high: int) -> Ranges:
+        return Ranges(self.starts[low:high], self.ends[low:high])
+
+    def lasts(self) -> Keys:
+        """Return the greatest start of a row within each range; MAX_TOKEN for the ring's last
+        range.
+        """
+        return self.ends - 1  # MIN_TOKEN, the infinite end, wraps around to MAX_TOKEN
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Neighbouring ranges of a change as one.
+
+    They have the places ``first`` up to ``stop`` among them.
+    """
+
+    start: int
+    end: int
+    first: int
+    stop: int
+
+
+def ranges_by_column(ranges: Sequence[Range]) -> Ranges:
+    starts = np.array([range_.start for range_ in ranges], np.int64)
+    return Ranges(starts, np.array([range_.end for range_ in ranges], np.int64))
+
+
+def spans_of(ranges: Ranges) -> list[Span]:
+    """Return the ranges with neighbours joined.
+
+    Raises PlacementError unless each comes once, in ring order.
+    """
+    starts, ends = ranges.starts, ranges.ends
+    found = list[Span]()
+    first, reached = 0, MIN_TOKEN
+    for stop in _breaks(starts, ends):
+        span = Span(starts.item(first), ends.item(stop - 1), first, stop)
+        if span.start < reached:
+            raise PlacementError(
+                f"{text_of(span)} comes twice, is out of order or overlaps {reached}."
+            )
+        within = starts[first:stop]
+        if starts.item(stop - 1) >= upper_bound(span.end) or (
+            stop - first > 1 and np.count_nonzero(within[1:] <= within[:-1])
+        ):
+            raise PlacementError(f"{text_of(span)} has a range that holds no token.")
+        found.append(span)
+        first, reached = stop, upper_bound(span.end)
+    return found
+
+
+def _breaks(starts: Keys, ends: Keys) -> list[int]:
+    """Return the places after the ranges that a gap or the end follows."""
+    if len(starts) < 2:
+        return [1] * len(starts)
+    (breaks,) = (starts[1:] != ends[:-1]).nonzero()
+    return [*(breaks + 1).tolist(), len(starts)]
+
+
+def check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
+    """Check that the added rows cover exactly the tokens of the removed rows.
+
+    Raises PlacementError.
+    """
+    for gone, come in zip_longest(removed, added):
+        if come is None or (gone is not None and gone.start < come.start):
+            raise PlacementError(
+                f"The change leaves a gap after {gone.start}: nothing is added there."
+            )
+        if gone is None or come.start < gone.start or upper_bound(gone.end) < upper_bound(come.end):
+            raise PlacementError(
+                f"What is added in {text_of(Range(come.start, come.end))} is out of order or overlaps "
+                "rows that are not removed."
+            )
+        if come.end != gone.end:
+            raise PlacementError(
+                f"The change leaves a gap after {come.end}: nothing is added there."
+            )
+
+
+def text_of(range_: Range | RangeReplicas | Span) -> str:
+    return f"({range_.start}, {range_.end}]"
+
+
+# The placement: the replicas of every range of the ring, in chunked columns (docs/design.md, rule
+# 17).
+#
+# A row ends where the next row starts, and names nodes by number. Cassandra's counterpart is
+# ``tcm/ownership/DataPlacement``.
+
 
 Which = npt.NDArray[np.bool_]
 _START: Final = attrgetter("start")
 
 
 def _cover(starts: Keys, ends: Keys) -> bool:
-    """True when each row begins where the one before ended, from MIN_TOKEN to infinity."""
+    """Return True when each row begins where the one before ended, from MIN_TOKEN to infinity."""
     return (
         len(starts) > 0
         and int(starts[0]) == int(ends[-1]) == MIN_TOKEN
@@ -57,7 +329,7 @@ def _cover(starts: Keys, ends: Keys) -> bool:
 
 
 def _check_cover(rows: Sequence[RangeReplicas]) -> None:
-    """Says where the rows do not do what ``_cover`` asks for."""
+    """Raise PlacementError with the row that breaks the rule of ``_cover``."""
     expected = MIN_TOKEN
     for index, row in enumerate(rows):
         if index and expected == MIN_TOKEN:
@@ -93,8 +365,8 @@ def _check_replicas(row: RangeReplicas) -> None:
 class Placement:
     """Replicas of every range of the ring: rows sorted by start, without gaps. Made by ``of``.
 
-    The table's columns are those of ``replica_columns``, its key is a row's start. Equal when the rows
-    are, whatever the nodes' numbers.
+    The table's columns are those of ``replica_columns``. Its key is a row's start. Placements are
+    equal when their rows are, with any numbers of nodes.
     """
 
     table: Columns
@@ -102,9 +374,10 @@ class Placement:
 
     @classmethod
     def of(cls, rows: Iterable[RangeReplicas], nodes: NodeNumbers = NO_NODES) -> Self:
-        """A placement of rows in ring order; a node without a number gets the next one.
+        """Return a placement of rows in ring order. A node without a number gets the next one.
 
-        Raises PlacementError unless they cover the ring exactly and each row's replicas are sound.
+        Raises PlacementError unless the rows cover the ring exactly and each row's replicas are
+        sound.
         """
         checked = tuple(rows)
         nodes, columns = _encoded(checked, nodes)
@@ -119,8 +392,10 @@ class Placement:
     def at_rest(
         cls, starts: Keys, replicas: Numbers, nodes: NodeNumbers, shards: Numbers | None = None
     ) -> Self:
-        """A placement whose rows begin at ``starts``; ``replicas`` serve reads and receive writes, on these
-        ``shards``; without them all are 0.
+        """Return a placement at rest, whose rows begin at ``starts``.
+
+        ``replicas`` serve reads and receive writes, on ``shards``. Without ``shards`` all are on
+        shard 0.
         """
         never = np.zeros(len(starts), np.int64)
         if shards is not None:
@@ -134,7 +409,7 @@ class Placement:
 
     @property
     def rows(self) -> tuple[RangeReplicas, ...]:
-        """All rows, decoded anew each time."""
+        """All rows, decoded at each call."""
         rows = self.table.all()
         return tuple(rows_of(rows, ends_of(rows.keys), self.nodes))
 
@@ -142,18 +417,18 @@ class Placement:
         return len(self.table)
 
     def row_for(self, token: int) -> RangeReplicas:
-        """The row that holds the token, in O(log rows)."""
+        """Return the row that holds the token, in O(log rows)."""
         if token == MIN_TOKEN:
             return self._row(*self.table.find(MAX_TOKEN))
         return self._row(*self.table.find(token - 1))
 
     def row_from(self, start: int) -> RangeReplicas | None:
-        """The row that begins at ``start``, if there is one."""
+        """Return the row that begins at ``start``, or None."""
         row = self._row(*self.table.find(start))
         return row if row.start == start else None
 
     def overlapping(self, range_: Range) -> tuple[RangeReplicas, ...]:
-        """The rows that share a token with the range, in ring order."""
+        """Return the rows that share a token with the range, in ring order."""
         row = self._row(*self.table.find(range_.start))
         found, end = [row], upper_bound(range_.end)
         while upper_bound(row.end) < end:
@@ -162,19 +437,23 @@ class Placement:
         return tuple(found)
 
     def begins_at(self, token: int) -> bool:
-        """True when a row begins there, or the ring ends."""
+        """Return True when a row begins at the token, or the ring ends there."""
         at, place = self.table.find(token)
         return self.table.chunks[at].keys[place] == token
 
     def end_of(self, at: int, place: int) -> int:
-        """Where the row at this chunk and place ends: the next one begins there."""
+        """Return the end of the row at this chunk and place, where the next row begins."""
         keys, firsts = self.table.chunks[at].keys, self.table.firsts
         if place + 1 < len(keys):
             return keys[place + 1]
         return firsts[at + 1] if at + 1 < len(firsts) else MIN_TOKEN
 
-    def renumbered(self, nodes: NodeNumbers) -> "Placement":
-        """The same rows by other numbers; nodes that have none there get the next ones."""
+    def renumbered(self, nodes: NodeNumbers) -> Placement:
+        """Return the same rows by the numbers ``nodes``.
+
+        Nodes without a number there get the next ones.
+        """
+        # One is a prefix of the other, so the numbers in the rows mean the same nodes.
         if nodes.agrees_with(self.nodes):
             return self
         nodes = nodes.with_nodes(self.nodes.names)
@@ -183,7 +462,7 @@ class Placement:
         return Placement(Columns.of(Rows(rows.keys, columns)), nodes)
 
     def reads(self) -> Numbers:
-        """Who serves the reads of each row, by number."""
+        """Return the nodes that serve the reads of each row, by number."""
         return reads_of(self.table.all())
 
     def __eq__(self, other: object) -> bool:
@@ -221,12 +500,12 @@ class Placement:
 
 
 def ends_of(starts: Keys) -> Keys:
-    """Where the rows of a whole placement end: each at the next one's start, the last at the ring's end."""
+    """Return the ends of all rows: each at the next one's start, the last at the ring's end."""
     return np.append(starts[1:], MIN_TOKEN)
 
 
 def rows_of(rows: Rows, ends: Keys, nodes: NodeNumbers) -> Iterator[RangeReplicas]:
-    """The rows by name; ``ends`` may be more than they."""
+    """Yield the rows with node ids; ``ends`` may be longer than the rows."""
     versions, versions_before, counts, writes, _, others, *shards = rows.values
     written = nodes.decode(writes)
     shared = np.array_equal(counts, lengths(writes))
@@ -238,7 +517,7 @@ def rows_of(rows: Rows, ends: Keys, nodes: NodeNumbers) -> Iterator[RangeReplica
 
 
 def _numbers(lists: Ints) -> list[tuple[int, ...]]:
-    """The lists without their padding."""
+    """Return the lists without their padding."""
     if not lists.shape[1]:
         return [()] * len(lists)
     return [tuple(n for n in numbers if n != PAD) for numbers in lists.tolist()]
@@ -259,14 +538,16 @@ def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNum
 
 
 EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
-"""The placement of a ring in which no node has tokens: one range that nobody replicates."""
+"""The placement of a ring in which no node has tokens: one range without replicas."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Rows that leave a placement and rows that come in for them, as columns, both in ring order, none twice.
+    """Rows that leave a placement and the rows that replace them, by column.
 
-    ``nodes`` are the numbers by which ``rows`` name nodes.
+    Both are in ring order and have no row twice.
+
+    ``nodes`` are the numbers that ``rows`` use for nodes.
     """
 
     removed: Ranges
@@ -282,14 +563,14 @@ class Change:
 def apply(
     placement: Placement, removed: Sequence[Range], added: Sequence[RangeReplicas]
 ) -> Placement:
-    """``changed`` for rows that are not columns yet, in any order."""
+    """Return the placement after a change given as rows, in any order. See ``changed``."""
     return changed(placement, change_of(removed, added, placement.nodes))
 
 
 def change_of(
     removed: Iterable[Range], added: Iterable[RangeReplicas], nodes: NodeNumbers
 ) -> Change:
-    """The change as columns, whatever its order; nodes without a number get the next ones."""
+    """Return the change as columns, from any order. Nodes without a number get the next ones."""
     outgoing, incoming = sorted(removed, key=_START), sorted(added, key=_START)
     nodes, rows = _encoded(incoming, nodes)
     ends = np.array([row.end for row in incoming], np.int64)
@@ -297,11 +578,12 @@ def change_of(
 
 
 def changed(placement: Placement, change: Change) -> Placement:
-    """The placement without exactly the rows that a change removes and with those that it adds.
+    """Return the placement without exactly the removed rows of a change and with its added rows.
 
-    Costs what the change is large, not what the ring is: where the rows removed were, the rows added
-    must stand, so the rest of the ring is covered as before. Raises PlacementError when a range to
-    remove is no row, or the result does not cover the ring, or a row's replicas are unsound.
+    The cost depends on the size of the change, not of the ring. Added rows must cover what the
+    removed rows covered, so the rest of the ring is covered as before. Raises PlacementError in
+    three cases: a range to remove is no row, the result does not cover the ring, or a row's
+    replicas are unsound.
     """
     outgoing = check_removed(placement, change.removed)
     spans = spans_of(change.added)
@@ -318,26 +600,30 @@ def _check_all_replicas(change: Change) -> None:
 
 
 def _spliced(table: Columns, spans: Sequence[Span], change: Change) -> Columns:
-    """The table with the rows that come in place of all that begins within the spans."""
+    """Return the table with the added rows in place of all that begin within the spans."""
     rows = change.rows
     if len(spans) <= len(table.chunks):
         for span in spans:
             part = rows.cut(span.first, span.stop)
             table = table.splice(span.start, upper_bound(span.end), part)
         return table
-    # A change of so many places touches most chunks: from first to last it is one.
+    # A change in this many places touches most chunks. It is treated as one span from first to
+    # last.
     low, high = spans[0].start, upper_bound(spans[-1].end)
     old = table.between(low, high)
     return table.splice(low, high, merged(old.chosen(~_inside(old.keys, change.added)), rows))
 
 
 def _inside(keys: Keys, ranges: Ranges) -> Which:
-    """Which of these starts of rows, none before the first range, are within one of the ranges."""
+    """Return which of these starts lie within one of the ranges.
+
+    No start is before the first range.
+    """
     return keys <= ranges.lasts()[np.searchsorted(ranges.starts, keys, "right") - 1]
 
 
 def check_removed(placement: Placement, removed: Ranges) -> list[Span]:
-    """The ranges as spans, if each is a row. Raises PlacementError."""
+    """Return the ranges as spans, if each is a row. Raises PlacementError."""
     spans, table = spans_of(removed), placement.table
     if len(spans) <= len(table.chunks):
         found = [table.keys_between(span.start, upper_bound(span.end)) for span in spans]
@@ -352,7 +638,7 @@ def check_removed(placement: Placement, removed: Ranges) -> list[Span]:
 
 
 def _which_is_no_row(placement: Placement, ranges: Ranges) -> str:
-    """Says which one ``check_removed`` has come across."""
+    """Return the text for the range that ``check_removed`` has rejected."""
     for start, end in zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True):
         row = placement.row_from(start)
         if row is None or row.end != end:

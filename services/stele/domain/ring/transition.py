@@ -1,6 +1,7 @@
 """The plan of an operation that moves ranges, and the change of rows that each of its steps makes.
 
-Everything is computed once, in ``prepare``. The steps only look up (reference: cassandra_tcm 5.3):
+``prepare`` computes everything once; the steps only look it up. The steps are those of CEP-21,
+"Bootstrap"; Cassandra's counterpart is ``PlacementTransitionPlan``.
 
 step                 reads  writes       other  ranges
 split_delta          old    old                 cut at the tokens that come
@@ -9,14 +10,16 @@ write_both_read_new  new    old + new    old
 finish               new    new                 joined where tokens went
 rollback             old    old                 as they were before split_delta
 
-``old`` and ``new`` may be of any sizes: a write needs a quorum of each (``quorum``), and who serves ``new``
-is given all that was acknowledged before (``TransitionRow.receiving``).
+``old`` and ``new`` may have any sizes. A write needs a quorum of each (``quorum``). The nodes that
+serve ``new`` first receive all writes that were acknowledged before (``TransitionRow.receiving``).
 
-A step's delta is what differs between the placement given and the rows the step asks for. So a step may
-follow any other, repeating it changes nothing, and only rows that change are in a delta; those whose
-replicas change carry the step's topology ``version``. Elsewhere on the ring other operations may be under
-way: a step neither reads nor writes what its plan does not name.
+The delta of a step is the difference between the given placement and the rows of the step. A step
+may thus follow any other, and repeating it changes nothing. A delta holds only rows that change;
+rows whose replicas change carry the ``version`` of the step. A step neither reads nor writes rows
+that its plan does not name, because other operations may be open there.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import repeat
@@ -25,11 +28,11 @@ import msgspec
 import numpy as np
 
 from stele.domain.column import united
-from stele.domain.ring.columns import widened
-from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
+from stele.domain.ring.columns import NO_NODES, NodeNumbers, lengths, widened
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import (
+    MIN_TOKEN,
     Range,
     RangeReplicas,
     packed_shards,
@@ -38,7 +41,6 @@ from stele.domain.ring.ranges import (
     upper_bound,
 )
 from stele.domain.ring.strategy import NodeLocation, placement_of
-from stele.domain.ring.tokens import MIN_TOKEN
 
 Interval = tuple[int, int]
 """(start, end] of the ring, in tokens, as a range."""
@@ -47,9 +49,10 @@ WHOLE_RING: Interval = (MIN_TOKEN, MIN_TOKEN)
 
 
 class TransitionRow(msgspec.Struct, frozen=True):
-    """A range whose replicas change, and from which to which; primary first on both sides.
+    """A range whose replicas change, with the old and the new ones; primary first on both sides.
 
-    ``old_shards`` and ``new_shards`` are their places within these nodes, one for each; empty: all are 0.
+    ``old_shards`` and ``new_shards`` are their shards, one for each replica; empty means that all
+    are 0.
     """
 
     start: int
@@ -60,35 +63,35 @@ class TransitionRow(msgspec.Struct, frozen=True):
     new_shards: tuple[int, ...] = ()
 
     def coming(self) -> list[str]:
-        """The nodes that gain the range."""
+        """Return the nodes that gain the range."""
         return [node for node in self.new if node not in self.old]
 
     def leaving(self) -> list[str]:
-        """The nodes that lose it."""
+        """Return the nodes that lose it."""
         return [node for node in self.old if node not in self.new]
 
     def shifting(self) -> list[str]:
-        """The nodes that keep it and have it on another shard afterwards."""
+        """Return the nodes that keep it on another shard."""
         if not (self.old_shards or self.new_shards):
             return []
         old, new = self.places_before(), self.places_after()
         return [node for node in self.new if node in old and old[node] != new[node]]
 
     def places_before(self) -> dict[str, int]:
-        """By node the shard that has it before."""
+        """Return the shard of each old replica, by node."""
         return dict(zip(self.old, self.old_shards or repeat(0), strict=False))
 
     def places_after(self) -> dict[str, int]:
-        """By node the shard that has it afterwards."""
+        """Return the shard of each new replica, by node."""
         return dict(zip(self.new, self.new_shards or repeat(0), strict=False))
 
     def receiving(self) -> list[str]:
-        """The nodes that must be given what was acknowledged before reads move.
+        """Return the nodes that must receive all acknowledged writes before reads move.
 
-        Those that gain the range, or have it on another shard then; and where fewer replicas are left, all
-        of these, since one that stays may lack what a quorum of the larger set acknowledged. Of two replicas
-        each has all that was, so there is nothing to stream; but the one that stays must say that it is there
-        before the other's copy goes.
+        These are the nodes that gain the range or have it on another shard then. If fewer replicas
+        are left, all of them must, because one that stays may lack a write that a quorum of the
+        larger set acknowledged. With two replicas, each has all writes, so there is nothing to
+        stream. The one that stays must still report before the other's copy is deleted.
         """
         if len(self.new) < len(self.old):
             return [*self.new]
@@ -96,24 +99,27 @@ class TransitionRow(msgspec.Struct, frozen=True):
 
 
 def staying(row: RangeReplicas) -> TransitionRow:
-    """Nothing of the row changes."""
+    """Return a row that does not change."""
     places = row.places(row.reads)
     return TransitionRow(row.start, row.end, row.reads, row.reads, places, places)
 
 
 def changing(row: RangeReplicas, new: tuple[str, ...], to: Mapping[str, int]) -> TransitionRow:
-    """The row's replicas become ``new``; who is named in ``to`` is on that shard then, others stay there."""
+    """Return the row's change to the replicas ``new``.
+
+    A node named in ``to`` gets that shard. Other nodes keep theirs.
+    """
     shards = tuple(to[node] if node in to else row.shard_of(node) for node in new)
     places = row.places(row.reads), packed_shards(shards)
     return TransitionRow(row.start, row.end, row.reads, new, *places)
 
 
 class TransitionPlan(msgspec.Struct, frozen=True):
-    """All that the steps of one operation need to know, for one placement; all parts in ring order.
+    """The data that the steps of one operation need, for one placement; all parts in ring order.
 
     ``rows`` are the affected ranges. ``split`` are the rows before the operation that the tokens
-    ``split_at`` cut; ``merge`` are the rows after it that were cut by the tokens ``merge_at``. ``locks`` is
-    what it must have for itself (``locks.locks_of``).
+    ``split_at`` cut. ``merge`` are the rows after it that were cut by the tokens ``merge_at``.
+    ``locks`` are the ranges that it must have exclusively (``locks.locks_of``).
     """
 
     rows: tuple[TransitionRow, ...]
@@ -125,16 +131,16 @@ class TransitionPlan(msgspec.Struct, frozen=True):
 
 
 Sides = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[int, ...], tuple[int, ...]]
-"""Who is to serve a range's reads and to receive its writes, and is on the other side; the shards of those who
-receive writes, and where these move within a node.
+"""Reads, writes, other side, shards of the writes, and the shards that these move to
+within a node.
 """
 
 Wanted = tuple[TransitionRow | RangeReplicas, Sides]
-"""A range, and whom it is to have."""
+"""A range, and the replicas that it is to have."""
 
 
 class PlacementDelta(msgspec.Struct, frozen=True):
-    """Rows that leave a placement, and rows that come in for them; both empty when nothing changes."""
+    """Rows that leave a placement, and rows that replace them; both empty when nothing changes."""
 
     removed: tuple[Range, ...] = ()
     added: tuple[RangeReplicas, ...] = ()
@@ -168,7 +174,7 @@ def prepare(
 ) -> TransitionPlan:
     """Plan the way between two placements at rest, given the tokens of their rings.
 
-    What stands in the live placement is no part of it: see ``equals_at_rest``.
+    The live placement has no influence on the plan: see ``equals_at_rest``.
     """
     split_at = tuple(sorted(new_tokens - old_tokens - {MIN_TOKEN}))
     merge_at = tuple(sorted(old_tokens - new_tokens - {MIN_TOKEN}))
@@ -182,31 +188,33 @@ def prepare(
 
 
 def equals_at_rest(live: Placement, computed: Placement, spans: Iterable[Interval]) -> bool:
-    """True when over these spans ``live`` has the very rows of ``computed``, which is at rest.
+    """Return True when ``live`` has exactly the rows of ``computed`` over these spans.
 
-    Rows of one placement that the other cuts elsewhere are not the same. Versions do not matter.
+    ``computed`` is at rest.
+
+    Rows of one placement that the other cuts elsewhere are not equal. Versions do not matter.
     """
     computed = computed.renumbered(live.nodes)
     return all(_same_over(live, computed, span) for span in spans)
 
 
 def split_delta(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
-    """Cut the ranges that new tokens fall into; owners unchanged (seed 001, step 1 of bootstrap)."""
+    """Cut the ranges that new tokens fall into; owners stay (CEP-21, "Bootstrap", step 1)."""
     return _delta(placement, [(row, _before(row)) for row in _pieces(plan)], version)
 
 
 def write_both_read_old(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
-    """The new replicas receive writes too. They stand behind the old ones."""
+    """Let the new replicas receive writes too. They follow the old ones in a row."""
     return _delta(placement, [(row, _moving(row, to_new=False)) for row in _pieces(plan)], version)
 
 
 def write_both_read_new(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
-    """The new replicas serve the reads; the old ones still receive what late readers look for."""
+    """Let the new replicas serve the reads. The old ones still receive writes for late readers."""
     return _delta(placement, [(row, _moving(row, to_new=True)) for row in _pieces(plan)], version)
 
 
 def finish(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
-    """The new replicas alone, in the ranges of the new tokens: what ``placement_of`` them gives."""
+    """Keep only the new replicas, in the ranges of the new tokens: the rows of ``placement_of``."""
     rows: list[Wanted] = [
         (row, (row.new, row.new, (), packed_shards(row.new_shards), ())) for row in _pieces(plan)
     ]
@@ -214,33 +222,36 @@ def finish(placement: Placement, plan: TransitionPlan, version: int) -> Placemen
 
 
 def rollback(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
-    """From any step back to the replicas of before, cut as they were (I11)."""
+    """Return from any step to the replicas before it, in the same ranges (I11)."""
     rows: list[Wanted] = [(row, _before(row)) for row in _pieces(plan)]
     return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
 
 
 def received(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
-    """Ranges of which the node must be given what was acknowledged before the operation, in ring order."""
+    """Return the ranges that the node must receive, in ring order.
+
+    It must receive all writes that were acknowledged before the operation.
+    """
     return tuple(Range(row.start, row.end) for row in plan.rows if node in row.receiving())
 
 
 def stream_sources(
     row: TransitionRow, receiving: str, unavailable: Set[str] = frozenset()
 ) -> tuple[tuple[str, ...], int]:
-    """Whom ``receiving`` must stream this range from, and how many of them it needs.
+    """Return the possible sources of this range for ``receiving``, and how many it needs.
 
-    Pairing (strict consistent range movement): when as many replicas leave as come, the i-th that comes
-    takes over from the i-th that leaves, alone. It then holds what its partner held, so the new set is the
-    old one with names changed. Two that stream from the same one, or from one that stays, would count one
-    copy twice.
+    Pairing (strict consistent range movement): if as many replicas leave as come, the i-th that
+    comes streams only from the i-th that leaves. It then holds what its partner held, so the new
+    set is the old one with names changed. Two nodes that stream from the same replica, or from one
+    that stays, would count one copy twice.
 
-    Who has it on another shard of its own already takes it from there, and nobody else.
+    A node that has the range on another of its shards takes it from there only.
 
-    Otherwise, or when the partner is ``unavailable``: as many of the old set as block each quorum of it,
-    so that between them they have every acknowledged write, and ``receiving`` then holds them all. That is a
-    majority of three, and one of two; who is one of them itself needs one fewer. Dead ones are not asked but
-    do not make the set smaller. Fewer sources than needed means that it cannot be done safely. No old
-    replicas, no sources: ((), 0).
+    In all other cases, or if the partner is ``unavailable``: as many of the old set as block each
+    quorum of it. Between them they have every acknowledged write, and ``receiving`` then holds them
+    all. That is a majority of three, and one of two. A node that is one of them needs one fewer.
+    Dead replicas are not used but still count in the size of the set. Fewer sources than needed
+    mean that the stream is not safe. Without old replicas the result is ((), 0).
 
     Raises ValueError when ``receiving`` needs nothing of this range.
     """
@@ -261,7 +272,7 @@ def stream_sources(
 
 
 def lacks_sources(row: TransitionRow, dead: Set[str]) -> bool:
-    """True when one who is to serve the range cannot be given all that was acknowledged, with these dead."""
+    """Return True when a new replica cannot receive all acknowledged writes, with these dead."""
     for receiving in row.receiving():
         sources, needed = stream_sources(row, receiving, dead)
         if len(sources) < needed:
@@ -270,7 +281,7 @@ def lacks_sources(row: TransitionRow, dead: Set[str]) -> bool:
 
 
 def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:
-    """The ranges, cut by the tokens of both, whose replicas differ."""
+    """Return the ranges, cut by the tokens of both, whose replicas differ."""
     after = after.renumbered(before.nodes)
     old_starts, new_starts = before.table.all().keys, after.table.all().keys
     starts = united(old_starts, new_starts)
@@ -295,6 +306,7 @@ def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
         end = placement.end_of(*placement.table.find(int(rows.keys[-1])))
         found.append((rows, end))
     (one, one_end), (two, two_end) = found
+    # Rows that one placement cuts elsewhere are not equal, even with equal replicas.
     if one_end != two_end or not np.array_equal(one.keys, two.keys):
         return False
     _, _, counts, writes, _, others, *_ = one.values
@@ -308,16 +320,17 @@ def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
 
 
 def _rows_at(placement: Placement, tokens: Iterable[int]) -> tuple[RangeReplicas, ...]:
-    """The rows that hold these sorted tokens, each once."""
+    """Return the rows that hold these sorted tokens, each once."""
     return tuple(dict.fromkeys(placement.row_for(token) for token in tokens))
 
 
 def _pieces(plan: TransitionPlan) -> list[TransitionRow]:
-    """The plan's rows, and the pieces of split or merged rows whose replicas do not change."""
+    """Return the plan's rows, and the unchanged pieces of split or merged rows."""
     found = {row.start: row for row in plan.rows}
     cut = [piece for row in plan.split for piece in split_row(row, plan.split_at)]
     cut += [piece for row in plan.merge for piece in split_row(row, plan.merge_at)]
     for piece in cut:
+        # Pieces whose replicas change are in the plan already.
         found.setdefault(piece.start, staying(piece))
     return [found[start] for start in sorted(found)]
 
@@ -325,7 +338,7 @@ def _pieces(plan: TransitionPlan) -> list[TransitionRow]:
 def _joined(
     rows: Iterable[Wanted], whole: Iterable[RangeReplicas], cut_at: Sequence[int]
 ) -> list[Wanted]:
-    """The rows with each of ``whole`` in place of its pieces."""
+    """Return the rows with each of ``whole`` in place of its pieces."""
     inside = {piece.start for row in whole for piece in split_row(row, cut_at)}
     kept = [wanted for wanted in rows if wanted[0].start not in inside]
     joined: list[Wanted] = [
@@ -335,10 +348,10 @@ def _joined(
 
 
 def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> PlacementDelta:
-    """What to change in the placement so that the ranges of ``wanted`` have exactly these replicas.
+    """Return the change that gives the ranges of ``wanted`` exactly these replicas.
 
-    A row that is as wanted stays. A range whose replicas stay, and only its bounds move, keeps the
-    versions of its changes; the others get ``version``.
+    A row that already matches stays. A range with the same replicas and other bounds keeps the
+    versions of its changes. All others get ``version``.
     """
     removed: dict[Range, None] = {}
     added: list[RangeReplicas] = []
@@ -347,6 +360,8 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
         same = all(_sides_of(row) == sides for row in there)
         if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
             continue
+        # If several rows become one, the newest of their changes counts as the change before. A
+        # request older than any of these changes is stale (docs/design.md, rule 31).
         newest = max(row.version for row in there)
         kept, before = (newest, newest_before(there, newest)) if same else (version, newest)
         removed.update(dict.fromkeys(range_of(row) for row in there))
@@ -357,7 +372,7 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
 
 
 def newest_before(rows: Sequence[RangeReplicas], newest: int) -> int:
-    """The newest change of any of these rows before ``newest``."""
+    """Return the newest change of any of these rows before ``newest``."""
     versions = (v for row in rows for v in (row.version, row.version_before) if v < newest)
     return max(versions, default=0)
 
@@ -371,8 +386,10 @@ def _before(row: TransitionRow) -> Sides:
 
 
 def _moving(row: TransitionRow, *, to_new: bool) -> Sides:
-    """Both sides receive the writes. A range that only takes other bounds, or another primary, has one side;
-    where only shards change, both shards of a node receive them.
+    """Return the sides while both receive the writes.
+
+    A range that only gets other bounds, or another primary, has one side. If only shards change,
+    both shards of a node receive the writes.
     """
     reads, other = (row.new, row.old) if to_new else (row.old, row.new)
     one_side = {*row.old} == {*row.new}
@@ -390,3 +407,60 @@ def _moving(row: TransitionRow, *, to_new: bool) -> Sides:
         packed_shards(shards),
         onto if onto != shards else (),
     )
+
+
+# The locks of an operation on the ring. Operations with disjoint locks may run at once.
+#
+# Two operations that change different rows may still differ from their serial execution. A token
+# that comes or goes next to rows of another operation changes the walk that led to these rows. The
+# pieces on both sides of every such token are therefore locked too, and then the operations
+# commute. ``tests/models`` searches for counterexamples (docs/design.md, rule 37).
+
+
+def locks_of(plan: TransitionPlan, before: Placement) -> tuple[Interval, ...]:
+    """Return the rows that change and both pieces beside each token that comes or goes.
+
+    The result is disjoint intervals in ring order.
+
+    ``before`` is the placement that the plan leads from. A token that comes has its two pieces in
+    the row that it cuts. The ring's first and last row are one piece, because the ring is a circle.
+    """
+    beside = [before.row_for(token) for token in (*plan.split_at, *plan.merge_at)]
+    beside += [row for row in map(before.row_from, plan.merge_at) if row is not None]
+    beside += _around(beside, before)
+    changing = [(row.start, row.end) for row in plan.rows]
+    return disjoint([*changing, *((row.start, row.end) for row in beside)])
+
+
+def overlaps(locks_a: Sequence[Interval], locks_b: Sequence[Interval]) -> bool:
+    """Return True when some token lies in both. Each has disjoint intervals in ring order."""
+    a = b = 0
+    # Both are in ring order, so the interval that ends first cannot overlap a later one.
+    while a < len(locks_a) and b < len(locks_b):
+        (start_a, end_a), (start_b, end_b) = locks_a[a], locks_b[b]
+        if max(start_a, start_b) < min(upper_bound(end_a), upper_bound(end_b)):
+            return True
+        if upper_bound(end_a) < upper_bound(end_b):
+            a += 1
+        else:
+            b += 1
+    return False
+
+
+def _around(rows: Iterable[RangeReplicas], before: Placement) -> tuple[RangeReplicas, ...]:
+    """Return the first and the last row when one of them is among ``rows``."""
+    if any(MIN_TOKEN in (row.start, row.end) for row in rows):
+        return before.row_for(MIN_TOKEN + 1), before.row_for(MIN_TOKEN)
+    return ()
+
+
+def disjoint(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Return the same tokens in as few intervals as possible, in ring order."""
+    found = list[Interval]()
+    for start, end in sorted(intervals):
+        if found and start <= upper_bound(found[-1][1]):
+            if upper_bound(end) > upper_bound(found[-1][1]):
+                found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return tuple(found)

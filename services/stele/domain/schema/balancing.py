@@ -1,18 +1,20 @@
-"""Switching balancing off and on, for the cluster, a keyspace or a table.
+"""Decisions that switch balancing off and on, for the cluster, a keyspace or a table.
 
-The log is one line, so nothing begins by an older view: what the balancer has asked for and has not begun ends
-in the epoch that switches off, and what it asks for after that is refused (``switches.check_balancing``).
+The log is one sequence, so no request begins by an older view. The epoch that switches off cancels
+the balancer's requests that have not begun. Its later requests are refused
+(``switches.check_balancing``).
 """
 
 from typing import Final, NamedTuple
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_keyspace, unknown_table
+from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.decide import end_untouched
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import (
+from stele.domain.requests.domain import end_untouched
+from stele.domain.requests.model import Request
+from stele.domain.schema.checks import Drops, accepted_drops, standing_keyspace, standing_table
+from stele.domain.schema.model import (
     Balancing,
     BalancingSwitched,
     Off,
@@ -23,12 +25,14 @@ from stele.domain.schema.switches import gives_all_away, off_for
 from stele.domain.tablets.copies import is_required
 
 MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, beyond which clocks do not show times."""
+"""The end of the year 9999. Clocks do not show later times."""
 
 
 class Scope(NamedTuple):
-    """What is switched: by its id, empty for the cluster. ``wider`` are the switches that are off around it, or
-    of tables that are co-located with it.
+    """The object of a switch: its id, empty for the cluster, and the tables that it covers.
+
+    ``wider`` are the switches around it that are off, and those of tables that are co-located with
+    it.
     """
 
     of: str
@@ -38,8 +42,8 @@ class Scope(NamedTuple):
 
 
 def switch_balancing_off(context: Context, command: SwitchBalancingOff) -> Decision:
-    """Also where it is off already: then by these times."""
-    scope = _scope(context.image, command.name)
+    """Switch balancing off. If it is off already, the new times replace the old ones."""
+    scope = _scope(context, command.name)
     if isinstance(scope, Rejection):
         return scope
     refused = _check_times(command)
@@ -53,17 +57,19 @@ def switch_balancing_off(context: Context, command: SwitchBalancingOff) -> Decis
         reason=context.envelope.reason,
     )
     why = f"{Off(command.name, switched).words()} since epoch {context.epoch}"
+    # The same epoch cancels these requests, so no move begins after the command has returned.
     waiting = _not_begun(context.image, scope.tables)
     ended = end_untouched(context, waiting, RequestStatus.CANCELLED, why)
     return BalancingSwitched(scope.of, switched), *ended
 
 
 def switch_balancing_on(context: Context, command: SwitchBalancingOn) -> Decision:
-    """Nothing where it is on already."""
-    scope = _scope(context.image, command.name)
+    """Switch balancing on. Without effect if it is on already."""
+    scope = _scope(context, command.name)
     if isinstance(scope, Rejection):
         return scope
     off_since = scope.balancing.off_since
+    # The balancer ends an expired switch by its epoch. A later switch must not end with it.
     if command.off_since not in (0, off_since):
         return Rejection(
             "switched_meanwhile",
@@ -73,6 +79,7 @@ def switch_balancing_on(context: Context, command: SwitchBalancingOn) -> Decisio
         )
     if off_since:
         return (BalancingSwitched(scope.of, Balancing()),)
+    # Success would be misleading here, because the wider switch still holds these tablets.
     if scope.wider:
         off = scope.wider[0]
         return Rejection(
@@ -84,15 +91,16 @@ def switch_balancing_on(context: Context, command: SwitchBalancingOn) -> Decisio
     return ()
 
 
-def _scope(image: Image, name: str) -> Scope | Rejection:
-    schema = image.schema
+def _scope(context: Context, name: str) -> Scope | Rejection:
+    image, schema = context.image, context.image.schema
     if not name:
         return Scope("", schema.balancing, frozenset(t.table_id for t in schema.with_tablets()))
+    drops = accepted_drops(image, context.envelope.actor)
     if "." in name:
-        return _table_scope(image, name)
-    keyspace = schema.named(name)
-    if keyspace is None or keyspace.dropped_version:
-        return unknown_keyspace(name)
+        return _table_scope(image, name, drops)
+    keyspace = standing_keyspace(image, name, drops)
+    if isinstance(keyspace, Rejection):
+        return keyspace
     if not keyspace.tablets:
         return _not_balanced(f"Keyspace {name}")
     tables = frozenset(table.table_id for table in schema.tables_of(keyspace))
@@ -100,15 +108,15 @@ def _scope(image: Image, name: str) -> Scope | Rejection:
     return Scope(keyspace.keyspace_id, keyspace.balancing, tables, wider)
 
 
-def _table_scope(image: Image, name: str) -> Scope | Rejection:
+def _table_scope(image: Image, name: str, drops: Drops) -> Scope | Rejection:
     schema = image.schema
-    table = schema.table_named(name)
-    if table is None or schema.data_of(table).dropped_version:
-        return unknown_table(name)
+    table = standing_table(image, name, drops)
+    if isinstance(table, Rejection):
+        return table
     if not table.placement:
         return _not_balanced(f"Table {name}")
     wider = tuple(off for off in off_for(schema, table) if off.name != name)
-    owner = schema.map_owner(table)  # what is asked for of its tablets is asked for of that one
+    owner = schema.map_owner(table)  # requests on its tablets name the owner
     return Scope(table.table_id, table.balancing, frozenset({owner.table_id}), wider)
 
 
@@ -128,6 +136,7 @@ def _check_times(command: SwitchBalancingOff) -> Rejection | None:
             "until_ms and abort_at_ms are milliseconds since 1970.",
             "Or 0: it has no limit, and what is under way finishes.",
         )
+    # An expired switch cancels nothing, so this cancellation would never happen.
     if 0 < until_ms <= abort_at_ms:
         return Rejection(
             "bad_time",
@@ -138,8 +147,9 @@ def _check_times(command: SwitchBalancingOff) -> Rejection | None:
 
 
 def _not_begun(image: Image, tables: frozenset[str]) -> list[Request]:
-    """What the balancer has asked for; but not what empties nodes, what a change of replication asks for, and
-    what moves nothing: repairs and restores.
+    """Return the balancer's pending requests that a switch cancels.
+
+    These are not moves that empty nodes, moves for a change of replication, repairs or restores.
     """
     pending, tables_of = image.requests.pending(), image.schema.tables
     own = [r for r in pending if r.actor == BALANCER and r.table_id in tables]

@@ -1,18 +1,21 @@
-"""Creating keyspaces. Dropping one, and changing its replication, are operations: ``topology/operations``."""
+"""Creation of keyspaces.
+
+Dropping and changing replication are operations (``topology/operations``).
+"""
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocks
-from stele.domain.schema.facts import (
+from stele.domain.schema.checks import accepted_drops, check_keyspace_stands, name_is_taken
+from stele.domain.schema.model import (
     CreateKeyspace,
     Keyspace,
     KeyspaceChanged,
     Replication,
     placement_name,
 )
-from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import replication_for
 from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.planning import new_placement
@@ -20,7 +23,10 @@ from stele.domain.topology.rings import ring_now
 
 
 def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
-    """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
+    """Create a keyspace with a new id, even if the name was used before.
+
+    It creates no new version, because no client routes by the keyspace yet.
+    """
     image = context.image
     refused = _check_command(image, command)
     if refused is not None:
@@ -46,6 +52,7 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     )
     if refused is not None:
         return refused
+    # Keyspaces of equal replication share a placement.
     if there is not None:
         return (keyspace,)
     facts = new_placement(image, placement, replication)
@@ -53,9 +60,12 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
 
 
 def _check_command(image: Image, command: CreateKeyspace) -> Rejection | None:
-    refused = bad_name("keyspace", command.name, dots=False) or check_name_is_free(
-        "keyspace", command.name, image.schema.named(command.name)
-    )
+    known = image.schema.named(command.name)
+    refused = bad_name("keyspace", command.name, dots=False)
+    if refused is None and known is not None:
+        refused = check_keyspace_stands(known, accepted_drops(image)) or name_is_taken(
+            "keyspace", command.name
+        )
     if refused is not None or command.tablets or not command.initial_tablets:
         return refused
     return Rejection(
@@ -66,7 +76,7 @@ def _check_command(image: Image, command: CreateKeyspace) -> Rejection | None:
 
 
 def _with_tablets(context: Context, command: CreateKeyspace, wanted: Replication) -> Decision:
-    """Its tables have their placements, so it has none."""
+    """Create a keyspace with tablets. Its tables have placements, and it has none."""
     if not 0 <= command.initial_tablets <= MAX_TABLETS:
         return Rejection(
             "bad_tablets",
@@ -86,7 +96,7 @@ def _with_tablets(context: Context, command: CreateKeyspace, wanted: Replication
 
 
 def _check_can_be_written(image: Image, placement: Placement) -> Rejection | None:
-    """Every range has a quorum of nodes that are not declared dead."""
+    """Require that each range has a quorum of nodes that are not excluded."""
     excluded = image.membership.excluded()
     rows = placement.rows if excluded else ()
     dead = {n for row in rows if blocks(excluded, {*row.reads}) for n in row.reads} & excluded

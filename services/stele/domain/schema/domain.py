@@ -1,31 +1,72 @@
-"""The domain of keyspaces and tables, entered in the registry."""
+"""The version of the cluster's schema: epoch and state id of the last epoch that changed it."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from functools import lru_cache
+from typing import Any, Final, get_args
 
 import msgspec
 from immutables import Map
 
+from stele.domain.base import Fact
+from stele.domain.facts import Epoch
 from stele.domain.registry_entry import Domain
+from stele.domain.schema.alter import alter_schema
 from stele.domain.schema.balancing import switch_balancing_off, switch_balancing_on
 from stele.domain.schema.decide import create_keyspace
-from stele.domain.schema.facts import (
+from stele.domain.schema.model import (
+    AggregateChanged,
+    AggregateDropped,
+    AlterSchema,
     AlterTable,
     Balancing,
     BalancingSwitched,
     CreateKeyspace,
     CreateTable,
+    FunctionChanged,
+    FunctionDropped,
     KeyspaceChanged,
     KeyspaceDropped,
     SchemaFact,
     SchemaImage,
+    SchemaVersioned,
     SwitchBalancingOff,
     SwitchBalancingOn,
     Table,
     TableChanged,
     TableDropped,
+    TableSchemaChanged,
+    TypeChanged,
+    TypeDropped,
 )
+from stele.domain.schema.objects import Aggregate, Column, Function, SchemaVersion, TableSchema
 from stele.domain.schema.tables import alter_table, create_table
 from stele.domain.tables import Json, changed_fields, changed_rows, row_json, sorted_values
+
+SCHEMA_OBJECTS: Final = "schema_objects"
+"""The feature that a reader needs for columns, types, functions, aggregates and versions."""
+
+CHANGES_SCHEMA: Final = frozenset(get_args(SchemaFact)) - {BalancingSwitched, SchemaVersioned}
+"""Facts that give the schema a new version."""
+
+
+def stamped(
+    schema: SchemaImage, epoch: Epoch, facts: Iterable[Fact], enabled: Set[str]
+) -> SchemaImage:
+    """Return the schema after ``epoch`` with its version, if one of its facts changed the schema.
+
+    ``facts`` are all facts of the epoch, ``enabled`` the features that are enabled after it. The
+    state id is not known when a command is decided, so no fact can carry it.
+    """
+    # Older builds do not keep versions. They would compute another hash.
+    if SCHEMA_OBJECTS not in enabled or not any(type(fact) in CHANGES_SCHEMA for fact in facts):
+        return schema
+    return msgspec.structs.replace(schema, version=SchemaVersion(epoch.epoch, epoch.state_id.hex()))
+
+
+# The domain of keyspaces and tables for the registry.
+
 
 replace = msgspec.structs.replace
 
@@ -63,18 +104,128 @@ def table_dropped(image: SchemaImage, fact: TableDropped) -> SchemaImage:
         tables=image.tables.delete(fact.table_id),
         table_ids=image.table_ids.delete(image.full_name(table)),
         colocated=_colocated(image, table, {*known} - {table.table_id}),
+        **_indexed(image, table, image.schemas.get(table.table_id), None),
     )
 
 
+def table_schema_changed(image: SchemaImage, fact: TableSchemaChanged) -> SchemaImage:
+    table, before = image.tables[fact.schema.table_id], image.schemas.get(fact.schema.table_id)
+    columns = tuple(map(_shared, fact.schema.columns))
+    after = replace(fact.schema, table_id=table.table_id, columns=columns)
+    return replace(image, **_indexed(image, table, before, after))
+
+
+@lru_cache(maxsize=4096)
+def _shared(column: Column) -> Column:
+    """Return one object for equal columns: most of many tables have columns such as ``id``."""
+    return column
+
+
+def _indexed(
+    image: SchemaImage, table: Table, before: TableSchema | None, after: TableSchema | None
+) -> dict[str, Map[str, Any]]:
+    """Return the changed maps when a table's schema changes; None is no schema."""
+    changed: dict[str, Map[str, Any]] = {}
+    if after is not None:
+        changed["schemas"] = image.schemas.set(table.table_id, after)
+    elif before is not None:
+        changed["schemas"] = image.schemas.delete(table.table_id)
+    keyspace = image.by_id[table.keyspace_id].name
+    old, new = (
+        {f"{keyspace}.{index.name}" for index in (each.indexes if each else ())}
+        for each in (before, after)
+    )
+    if old != new:
+        tables = image.index_tables
+        for name in old - new:
+            tables = tables.delete(name)
+        for name in new - old:
+            tables = tables.set(name, table.table_id)
+        changed["index_tables"] = tables
+    view = next((each.view for each in (after, before) if each and each.view), None)
+    if view is not None and (before is None) is not (after is None):
+        base = view.base_table_id
+        ids = {*image.views.get(base, ())} ^ {table.table_id}
+        views = image.views
+        changed["views"] = views.set(base, tuple(sorted(ids))) if ids else views.delete(base)
+    return changed
+
+
+def type_changed(image: SchemaImage, fact: TypeChanged) -> SchemaImage:
+    changed = fact.user_type
+    return replace(
+        image,
+        types=image.types.set(changed.type_id, changed),
+        type_ids=image.type_ids.set(image.full_type_name(changed), changed.type_id),
+    )
+
+
+def type_dropped(image: SchemaImage, fact: TypeDropped) -> SchemaImage:
+    name = image.full_type_name(image.types[fact.type_id])
+    return replace(
+        image, types=image.types.delete(fact.type_id), type_ids=image.type_ids.delete(name)
+    )
+
+
+def function_changed(image: SchemaImage, fact: FunctionChanged) -> SchemaImage:
+    function = fact.function
+    return replace(
+        image,
+        functions=image.functions.set(function.function_id, function),
+        routine_ids=_with_routine(image, function, function.function_id),
+    )
+
+
+def function_dropped(image: SchemaImage, fact: FunctionDropped) -> SchemaImage:
+    name = image.routine_name(image.functions[fact.function_id])
+    return replace(
+        image,
+        functions=image.functions.delete(fact.function_id),
+        routine_ids=image.routine_ids.delete(name),
+    )
+
+
+def aggregate_changed(image: SchemaImage, fact: AggregateChanged) -> SchemaImage:
+    aggregate = fact.aggregate
+    return replace(
+        image,
+        aggregates=image.aggregates.set(aggregate.aggregate_id, aggregate),
+        routine_ids=_with_routine(image, aggregate, aggregate.aggregate_id),
+    )
+
+
+def aggregate_dropped(image: SchemaImage, fact: AggregateDropped) -> SchemaImage:
+    name = image.routine_name(image.aggregates[fact.aggregate_id])
+    return replace(
+        image,
+        aggregates=image.aggregates.delete(fact.aggregate_id),
+        routine_ids=image.routine_ids.delete(name),
+    )
+
+
+def _with_routine(image: SchemaImage, routine: Function | Aggregate, id_: str) -> Map[str, str]:
+    return image.routine_ids.set(image.routine_name(routine), id_)
+
+
+def schema_versioned(image: SchemaImage, fact: SchemaVersioned) -> SchemaImage:
+    return replace(image, version=fact.version)
+
+
 def _colocated(image: SchemaImage, table: Table, ids: set[str]) -> Map[str, tuple[str, ...]]:
-    """With these ids of tables that are co-located where this one is; those without are left out."""
+    """Return the index with these ids under the table's base.
+
+    A base without co-located tables has no entry.
+    """
     base = table.base_table_id
     if not base:
         return image.colocated
+    # An image is equal to its rebuilt snapshot only if empty entries are left out and ids are
+    # sorted.
     return image.colocated.set(base, tuple(sorted(ids))) if ids else image.colocated.delete(base)
 
 
 def balancing_switched(image: SchemaImage, fact: BalancingSwitched) -> SchemaImage:
+    # An empty id is the cluster's switch. Ids of keyspaces and tables never coincide.
     if not fact.of:
         return replace(image, balancing=fact.balancing)
     keyspace = image.by_id.get(fact.of)
@@ -87,11 +238,18 @@ def balancing_switched(image: SchemaImage, fact: BalancingSwitched) -> SchemaIma
 
 
 def to_facts(image: SchemaImage) -> Iterable[SchemaFact]:
-    """The switches of keyspaces and tables are in their rows."""
+    """Yield all facts of the schema. The switches of keyspaces and tables are in their rows."""
     if image.balancing != Balancing():
         yield BalancingSwitched("", image.balancing)
+    # Keyspaces come before tables, because a table's full name needs its keyspace.
     yield from (KeyspaceChanged(keyspace) for keyspace in sorted_values(image.by_id))
     yield from (TableChanged(table) for table in sorted_values(image.tables))
+    yield from map(TypeChanged, sorted_values(image.types))
+    yield from map(TableSchemaChanged, sorted_values(image.schemas))
+    yield from map(FunctionChanged, sorted_values(image.functions))
+    yield from map(AggregateChanged, sorted_values(image.aggregates))
+    if image.version != SchemaVersion():
+        yield SchemaVersioned(image.version)
 
 
 def view(image: SchemaImage) -> Json:
@@ -99,6 +257,11 @@ def view(image: SchemaImage) -> Json:
         "balancing": image.balancing,
         "keyspaces": tuple(sorted(image.by_id.values(), key=lambda k: k.name)),
         "tables": tuple(sorted(image.tables.values(), key=image.full_name)),
+        "schema_version": image.version,
+        "table_schemas": tuple(sorted_values(image.schemas)),
+        "types": tuple(sorted(image.types.values(), key=image.full_type_name)),
+        "functions": tuple(sorted(image.functions.values(), key=image.routine_name)),
+        "aggregates": tuple(sorted(image.aggregates.values(), key=image.routine_name)),
     }
 
 
@@ -107,6 +270,11 @@ def diff(before: SchemaImage, after: SchemaImage) -> Json:
         "balancing": changed_fields(row_json(before.balancing), row_json(after.balancing)),
         "keyspaces": changed_rows("keyspace_id", before.by_id, after.by_id),
         "tables": changed_rows("table_id", before.tables, after.tables),
+        "schema_version": changed_fields(row_json(before.version), row_json(after.version)),
+        "table_schemas": changed_rows("table_id", before.schemas, after.schemas),
+        "types": changed_rows("type_id", before.types, after.types),
+        "functions": changed_rows("function_id", before.functions, after.functions),
+        "aggregates": changed_rows("aggregate_id", before.aggregates, after.aggregates),
     }
 
 
@@ -117,6 +285,7 @@ DOMAIN = Domain(
         CreateKeyspace: create_keyspace,
         CreateTable: create_table,
         AlterTable: alter_table,
+        AlterSchema: alter_schema,
         SwitchBalancingOff: switch_balancing_off,
         SwitchBalancingOn: switch_balancing_on,
     },
@@ -126,7 +295,22 @@ DOMAIN = Domain(
         TableChanged: table_changed,
         TableDropped: table_dropped,
         BalancingSwitched: balancing_switched,
+        TableSchemaChanged: table_schema_changed,
+        TypeChanged: type_changed,
+        TypeDropped: type_dropped,
+        FunctionChanged: function_changed,
+        FunctionDropped: function_dropped,
+        AggregateChanged: aggregate_changed,
+        AggregateDropped: aggregate_dropped,
+        SchemaVersioned: schema_versioned,
     },
+    features=dict.fromkeys(
+        (
+            *(TableSchemaChanged, TypeChanged, TypeDropped, FunctionChanged, FunctionDropped),
+            *(AggregateChanged, AggregateDropped, SchemaVersioned),
+        ),
+        SCHEMA_OBJECTS,
+    ),
     to_facts=to_facts,
     view=view,
     diff=diff,

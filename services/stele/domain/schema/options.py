@@ -1,7 +1,11 @@
-"""Options that a table can have."""
+"""Options of tables."""
+
+from typing import Final
+
+import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.schema.facts import TableOptions
+from stele.domain.schema.model import AlterTable, Keyspace, TableOptions
 from stele.domain.tablets.limits import (
     AUTO_REPAIR,
     AUTO_REPAIR_THRESHOLD_S,
@@ -10,6 +14,50 @@ from stele.domain.tablets.limits import (
     ON,
 )
 from stele.domain.tablets.ranges import MAX_TABLETS
+
+NOT_SET: Final = msgspec.structs.asdict(TableOptions())
+"""Each option with its value while it is not set."""
+
+
+def changed_options(before: TableOptions, command: AlterTable) -> TableOptions | Rejection:
+    """Return the options of a table after ``command``, or the rejection of an ambiguous command."""
+    given = msgspec.structs.asdict(command.options)
+    named = {name: value for name, value in given.items() if value != NOT_SET[name]}
+    every = ", ".join(NOT_SET)
+    unknown = [name for name in command.reset if name not in NOT_SET]
+    if unknown:
+        return Rejection(
+            "bad_table_options",
+            f"Cannot reset '{unknown[0][:40]}': tables have no such option.",
+            f"Options are {every}.",
+        )
+    twice = [name for name in command.reset if name in named]
+    if twice:
+        return Rejection(
+            "bad_table_options",
+            f"Cannot both set and reset {twice[0]}.",
+            "Name it once.",
+        )
+    if not named and not command.reset:
+        return Rejection(
+            "no_option_named",
+            f"Cannot alter table {command.name}: the command names no option.",
+            f"Name an option to set or to reset: {every}.",
+        )
+    # Options that are not named keep their values, so two commands on different options do not
+    # conflict.
+    return msgspec.structs.replace(before, **{n: NOT_SET[n] for n in command.reset}, **named)
+
+
+def check_take_effect(keyspace: Keyspace, name: str, options: TableOptions) -> Rejection | None:
+    """Refuse options for a table without tablets, because all options concern tablets."""
+    if keyspace.tablets or options == TableOptions():
+        return None
+    return Rejection(
+        "no_tablets",
+        f"Options of table {name} would have no effect: keyspace {keyspace.name} has no tablets.",
+        "Leave the options out, or create the table in a keyspace with tablets.",
+    )
 
 
 def bad_options(options: TableOptions) -> Rejection | None:

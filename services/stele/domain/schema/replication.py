@@ -1,4 +1,4 @@
-"""Which replications a cluster can have: by numbers, and by lists of racks."""
+"""Replications that a cluster can provide, by numbers and by lists of racks."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from typing import Protocol
 
 from stele.domain.base import Rejection
 from stele.domain.image import Image
-from stele.domain.schema.facts import Replication
+from stele.domain.schema.model import Replication
 from stele.domain.tablets.limits import ENFORCE_RACK_LIST, ON
 
 
 class HasReplication(Protocol):
-    """A command that asks for one."""
+    """A command that requests a replication."""
 
     @property
     def replication(self) -> Mapping[str, int]: ...
@@ -22,7 +22,10 @@ class HasReplication(Protocol):
 def replication_for(
     image: Image, command: HasReplication, *, tablets: bool
 ) -> Replication | Rejection:
-    """What a command asks for, for a keyspace with or without tablets, unless the cluster cannot have it."""
+    """Return the replication that a command requests, or why the cluster cannot provide it.
+
+    ``tablets`` tells whether the keyspace has tablets.
+    """
     found = _said(command.replication, command.racks)
     if isinstance(found, Rejection):
         return found
@@ -32,9 +35,12 @@ def replication_for(
 def _said(
     copies: Mapping[str, int], racks: Mapping[str, tuple[str, ...]]
 ) -> Replication | Rejection:
-    """Dcs of factor 0 have no replicas, as if they were not named; the racks of a dc say how many it has, in
-    whatever order.
+    """Return the replication in its normal form.
+
+    Dcs of factor 0 have no replicas, as if they were not named. The number of listed racks is the
+    dc's replication factor; their order has no meaning.
     """
+    # Sorted, so that another order of the same racks is the same replication.
     lists = {dc: tuple(sorted(each)) for dc, each in racks.items() if each}
     for dc, each in sorted(lists.items()):
         twice = [rack for rack, count in Counter(each).items() if count > 1]
@@ -57,11 +63,10 @@ def _said(
 
 
 def check_replication(image: Image, wanted: Replication) -> Rejection | None:
-    """Every dc has the nodes for its replication factor, and every rack that is listed has one, those not
-    counted that have no tokens or are about to leave.
+    """Require enough nodes in each dc for its replication factor, and a node in each listed rack.
 
-    Without a list racks are used as far as there are any: with fewer than copies, some share one
-    (``ring.strategy``).
+    Nodes without tokens and nodes that are about to leave do not count. Without a list, replicas
+    use all racks that exist. With fewer racks than replicas, some share a rack (``ring.strategy``).
     """
     if not wanted.copies or any(rf < 1 for rf in wanted.copies.values()):
         return Rejection(
@@ -80,7 +85,8 @@ def check_replication(image: Image, wanted: Replication) -> Rejection | None:
         if nodes < rf:
             hint = "Add nodes to that dc first, or lower the replication factor."
             if not nodes and any(n.dc == dc for n in image.membership.normal().values()):
-                hint = f"Leave '{dc}' out: it has only zero-token nodes; or add nodes with tokens to it."
+                # A dc of zero-token nodes takes no replicas, so its factor must be 0.
+                hint = f"Use {dc}=0: it has only zero-token nodes; or add nodes with tokens to it."
             return Rejection(
                 "too_few_nodes",
                 f"Replication factor {rf} in '{dc}' needs {rf} nodes with tokens that stay; "
@@ -92,7 +98,7 @@ def check_replication(image: Image, wanted: Replication) -> Rejection | None:
 
 
 def _check_racks(image: Image, wanted: Replication, *, tablets: bool) -> Rejection | None:
-    """Racks are listed where they can be, and where they have to be."""
+    """Require that racks are listed only for tablets, and always if the setting enforces lists."""
     if not tablets:
         if not wanted.racks:
             return None

@@ -1,9 +1,8 @@
-"""Where balancing is switched off: for the cluster, a keyspace or a table; the widest switch comes first.
+"""Balancing switches that are off: of the cluster, a keyspace or a table, the widest first.
 
-Co-located tables have one tablet map, so what switches one of them off leaves all of them where they are.
-
-The log knows no time, so to it a switch is off until a command switches it on. Who looks by a clock counts one
-whose time limit has passed as on.
+Co-located tables share one tablet map, so a switch of one of them stops the moves of all. The log
+has no clock, so for the log a switch is off until a command switches it on. Callers with a clock
+treat an expired switch as on.
 """
 
 from collections.abc import Iterator
@@ -11,23 +10,29 @@ from collections.abc import Iterator
 from stele.domain.base import Rejection
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, JOINING
-from stele.domain.schema.facts import Off, SchemaImage, Table
+from stele.domain.schema.model import Off, SchemaImage, Table
 
 
 def all_off(schema: SchemaImage) -> list[Off]:
-    """By name, those of what is being dropped not."""
-    keyspaces = [k for k in schema.by_id.values() if not k.dropped_version]
-    tables = [t for t in schema.tables.values() if not schema.data_of(t).dropped_version]
-    found = [Off(keyspace.name, keyspace.balancing) for keyspace in keyspaces]
-    found += [Off(schema.full_name(table), table.balancing) for table in tables]
-    return [off for off in (Off("", schema.balancing), *sorted(found)) if off.balancing.off_since]
+    """Return the switches that are off, by name. Objects that are being dropped are left out."""
+    keyspaces = [k for k in schema.by_id.values() if k.balancing.off_since]
+    tables = [t for t in schema.tables.values() if t.balancing.off_since]
+    found = [Off(k.name, k.balancing) for k in keyspaces if not k.dropped_version]
+    tables = [t for t in tables if not schema.data_of(t).dropped_version]
+    found += [Off(schema.full_name(t), t.balancing) for t in tables]
+    cluster = [Off("", schema.balancing)] if schema.balancing.off_since else []
+    return [*cluster, *sorted(found)]
 
 
 def off_for(schema: SchemaImage, table: Table, now_ms: int = 0) -> Iterator[Off]:
-    """The switches that keep a table's tablets where they are; those of tables with the same map come last.
-    Without a time, those that have expired too.
+    """Yield the switches that stop moves of a table's tablets.
+
+    Those of co-located tables come last.
+
+    Without ``now_ms`` expired switches are included.
     """
     keyspace = schema.by_id[table.keyspace_id]
+    # False sorts first, so the table's own switch comes before those of its group.
     group = sorted(schema.group_of(table), key=lambda other: other != table)
     for off in (
         Off("", schema.balancing),
@@ -39,7 +44,7 @@ def off_for(schema: SchemaImage, table: Table, now_ms: int = 0) -> Iterator[Off]
 
 
 def gives_all_away(image: Image, node_id: str) -> bool:
-    """Its tablets leave it whether balancing is on or off."""
+    """Return True if the node must become empty. Balancing switches do not stop that."""
     node = image.node(node_id)
     if node is None or not node.takes_part() or node_id in image.requests.going():
         return True
@@ -49,7 +54,10 @@ def gives_all_away(image: Image, node_id: str) -> bool:
 def check_balancing(
     image: Image, actor: str, table: Table, from_node: str = ""
 ) -> Rejection | None:
-    """The balancer may not touch a table that is off, but for what ``from_node`` gives away. Others may."""
+    """Reject a command of the balancer on a table that is off. Other actors may send it.
+
+    A move from the node ``from_node`` is allowed if that node must become empty.
+    """
     off = next(off_for(image.schema, table), None)
     if off is None or actor != BALANCER:
         return None

@@ -1,22 +1,26 @@
-"""Creating and altering tables. Dropping and truncating one are operations: ``topology/operations``."""
+"""Rules of groups: the tables that can be co-located with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from stele.domain.balance.allocation import NoRoom, allocate
 from stele.domain.base import Rejection
-from stele.domain.context import (
-    Context,
-    Decision,
-    bad_name,
-    unknown_keyspace,
-    unknown_table,
-)
+from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
-from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.columns import NodeNumbers
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.colocated import base_of, check_options
-from stele.domain.schema.facts import (
+from stele.domain.schema.checks import (
+    accepted_drops,
+    check_table_stands,
+    name_is_taken,
+    standing_keyspace,
+    standing_table,
+)
+from stele.domain.schema.model import (
     AlterTable,
     CreateTable,
     Keyspace,
@@ -25,30 +29,110 @@ from stele.domain.schema.facts import (
     TableOptions,
     tablet_map,
 )
-from stele.domain.schema.names import check_name_is_free
-from stele.domain.schema.options import bad_options
+from stele.domain.schema.options import bad_options, changed_options, check_take_effect
 from stele.domain.schema.replication import check_replication
-from stele.domain.tablets.columns import held_in, tablets_of
+from stele.domain.tablets.first_places import first_places
+from stele.domain.tablets.groups import combined
 from stele.domain.tablets.maps import new_map
 from stele.domain.tablets.sizing import Goals, first_count, scopes_of
 
 
+def base_of(image: Image, keyspace: Keyspace, name: str) -> Table | Rejection:
+    """Return the table of this name if a new table of the keyspace can share its tablet map."""
+    schema = image.schema
+    if not keyspace.tablets:
+        return Rejection(
+            "no_tablets",
+            f"Keyspace {keyspace.name} has no tablets: all its tables are where its ranges are.",
+            "Its tables stand together as they are; leave --colocate-with out.",
+        )
+    base = standing_table(image, name)
+    if isinstance(base, Rejection):
+        return base
+    if base.keyspace_id != keyspace.keyspace_id:
+        return Rejection(
+            "other_keyspace",
+            f"Table {name} is not of keyspace {keyspace.name}, whose tables may have other replicas.",
+            "Name a table of the same keyspace.",
+        )
+    # A group has one level, so that each map has one owner.
+    if base.base_table_id:
+        owner = schema.full_name(schema.map_owner(base))
+        return Rejection(
+            "base_is_colocated",
+            f"Table {name} has no tablet map: it is co-located with {owner}.",
+            f"Name {owner}: then all of them stand together.",
+            {"base": owner},
+        )
+    return base
+
+
+def check_options(
+    image: Image, owner: Table, table: Table | None, options: TableOptions
+) -> Rejection | None:
+    """Check that options fit those of the table's group.
+
+    A ``table`` of None is a new one of ``owner``.
+    """
+    # A repair covers all tables of the map, so only the owner has options of repair.
+    if table is None or table.base_table_id:
+        refused = _check_repairs(image, owner, options)
+        if refused is not None:
+            return refused
+    others = [each for each in image.schema.group_of(owner) if each != table]
+    together = combined([options, *(each.options for each in others)])
+    least, most = together.min_tablet_count, together.max_tablet_count
+    if not others or not most or least <= most:
+        return None
+    return Rejection(
+        "bad_table_options",
+        f"With {_named(image, others)}, which has the same tablets, min_tablet_count would be {least} and"
+        f" max_tablet_count {most}.",
+        "Raise the one, or lower the other: the largest of the one counts, and the least of the other.",
+    )
+
+
+def _check_repairs(image: Image, owner: Table, options: TableOptions) -> Rejection | None:
+    if not (options.auto_repair_enabled or options.auto_repair_threshold):
+        return None
+    name = image.schema.full_name(owner)
+    return Rejection(
+        "bad_table_options",
+        f"A table that is co-located with {name} is repaired with it.",
+        f"Give auto_repair_enabled and auto_repair_threshold to {name}.",
+        {"base": name},
+    )
+
+
+def _named(image: Image, tables: Sequence[Table]) -> str:
+    return ", ".join(image.schema.full_name(table) for table in tables)
+
+
+# Creation and changes of tables.
+#
+# Dropping and truncating are operations (``topology/operations``).
+
+
 def create_table(context: Context, command: CreateTable) -> Decision:
-    """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
+    """Create a table with a new id, even if the name was used before.
+
+    It creates no new version, because no client routes by the table yet.
+    """
     image = context.image
     keyspace_name, _, name = command.name.partition(".")
-    keyspace = image.schema.named(keyspace_name)
-    if keyspace is None or keyspace.dropped_version:
-        return unknown_keyspace(keyspace_name)
+    keyspace = standing_keyspace(image, keyspace_name)
+    if isinstance(keyspace, Rejection):
+        return keyspace
     refused = (
         bad_name("table", name, dots=False)
-        or check_name_is_free("table", command.name, image.schema.table_named(command.name))
+        or _check_name(image, command.name)
         or bad_options(command.options)
+        or check_take_effect(keyspace, command.name, command.options)
     )
     if refused is not None:
         return refused
     table = Table(
-        table_id=context.unique(f"table {command.name}"),
+        table_id=new_table_id(context, command.name),
         keyspace_id=keyspace.keyspace_id,
         name=name,
         options=command.options,
@@ -65,9 +149,24 @@ def create_table(context: Context, command: CreateTable) -> Decision:
     return created, *image.ring.creation(placement, first)
 
 
+def new_table_id(context: Context, name: str) -> str:
+    """Return the id of a table that this epoch creates under this name."""
+    return context.unique(f"table {name}")
+
+
+def _check_name(image: Image, name: str) -> Rejection | None:
+    """Require that no table has this name."""
+    known = image.schema.table_named(name)
+    if known is None:
+        return None
+    return check_table_stands(image, known, accepted_drops(image)) or name_is_taken("table", name)
+
+
 def _colocated(image: Image, keyspace: Keyspace, table: Table, name: str) -> Decision:
-    """It has the map of the table of this name, whatever moves there: what is written to it goes to whoever is
-    to have it (docs/decisions/024-co-located-tables-share-a-map.md).
+    """Create a table that shares the map of the table of this name, whatever moves there.
+
+    Its writes go to the replicas that are to have them
+    (docs/decisions/024-co-located-tables-share-a-map.md).
     """
     base = base_of(image, keyspace, name)
     if isinstance(base, Rejection):
@@ -79,32 +178,44 @@ def _colocated(image: Image, keyspace: Keyspace, table: Table, name: str) -> Dec
 
 
 def alter_table(context: Context, command: AlterTable) -> Decision:
+    """Change the options that the command names; all others keep their values."""
     schema = context.image.schema
-    table = schema.table_named(command.name)
-    if table is None:
-        return unknown_table(command.name)
-    refused = bad_options(command.options) or check_options(
-        context.image, schema.map_owner(table), table, command.options
+    table = standing_table(context.image, command.name)
+    if isinstance(table, Rejection):
+        return table
+    keyspace = schema.by_id[table.keyspace_id]
+    refused = check_take_effect(keyspace, command.name, command.options)
+    if refused is not None:
+        return refused
+    options = changed_options(table.options, command)
+    if isinstance(options, Rejection):
+        return options
+    # The options of a group are combined, so they are checked together with those of the
+    # other tables.
+    refused = bad_options(options) or check_options(
+        context.image, schema.map_owner(table), table, options
     )
     if refused is not None:
         return refused
-    return (TableChanged(msgspec.structs.replace(table, options=command.options)),)
+    return (TableChanged(msgspec.structs.replace(table, options=options)),)
 
 
 def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Placement | Rejection:
-    """Even from the start, replicas counted that are under way and those not that leave."""
+    """Return an even map. Moves under way count at their target; leaving nodes get no replica."""
+    # Nodes may have left since the keyspace was created.
     refused = check_replication(image, keyspace.wanted)
     if refused is not None:
         return refused
-    there = tablets_of(image)
-    state = there.state
-    scopes, goals = scopes_of(image, keyspace, held_in(there)), Goals.of(image.features.settings)
+    there = first_places(image)
+    scopes, goals = scopes_of(image, keyspace, there.held), Goals.of(image.features.settings)
     count = first_count(options, keyspace.initial_tablets, scopes, goals).count
     try:
-        nodes, shards = allocate(state, count, keyspace.replication, keyspace.racks)
+        nodes, shards = allocate(
+            there.state, count, keyspace.replication, keyspace.racks, there.surplus
+        )
     except NoRoom as why:
         return Rejection(
             "too_few_nodes", f"{why}.", "Add nodes to that dc first, or lower the factor."
         )
-    replicas, numbers = nodes.astype(np.int32), NodeNumbers(tuple(there.node_ids))
+    replicas, numbers = nodes.astype(np.int32), NodeNumbers(there.node_ids)
     return new_map(replicas, numbers, shards.astype(np.int32) if shards.any() else None)

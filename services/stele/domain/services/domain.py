@@ -1,4 +1,4 @@
-"""Services and the features that they support (seed 004): decided, folded, shown; entered in the registry."""
+"""The domain of services and the features that they support, for the registry."""
 
 import re
 from collections.abc import Iterable
@@ -6,9 +6,9 @@ from typing import Final
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
-from stele.domain.membership.decide import check_build
+from stele.domain.membership.domain import check_build
 from stele.domain.registry_entry import Domain
-from stele.domain.services.facts import (
+from stele.domain.services.model import (
     MAX_SERVICES,
     AnnounceService,
     ForgetService,
@@ -37,6 +37,7 @@ def announce_service(context: Context, command: AnnounceService) -> Decision:
     )
     if refused is not None:
         return refused
+    # The limit applies to new ids only, so a known service can always announce a new release.
     if service_id not in services and len(services) >= MAX_SERVICES:
         return Rejection(
             "too_many_services",
@@ -46,9 +47,11 @@ def announce_service(context: Context, command: AnnounceService) -> Decision:
         )
     service = Service(
         service_id=service_id,
+        # Sorted, so that another order of the same features is no change.
         supported_features=tuple(sorted(command.supported_features)),
         release_version=command.release_version,
     )
+    # Services announce themselves at each start. An unchanged one must not add to the log's state.
     return () if services.get(service_id) == service else (ServiceChanged(service),)
 
 

@@ -1,1 +1,1 @@
-"""What is unsound in a state: in a dump that a person has edited, or in one that is to replace another."""
+"""Checks of a state that a person has edited, or that is to replace another one."""

@@ -1,4 +1,4 @@
-"""A state as its facts and the rows of its placements, which may come from a file that a person has edited."""
+"""A state as its facts and the rows of its placements, such as a file that a person has edited."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,32 +10,29 @@ from immutables import Map
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.requests.facts import DecidedFact
-from stele.domain.ring.facts import RingFact
-from stele.domain.ring.image import RingImage
-from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.requests.model import DecidedFact
+from stele.domain.ring.columns import NodeNumbers
+from stele.domain.ring.model import RingFact, RingImage
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.snapshot import image_to_facts
-from stele.domain.soundness.check import flaws_of
-from stele.domain.soundness.flaw import Flaw
-from stele.domain.soundness.numbers import MOST, number_flaws
-from stele.domain.soundness.rows import row_flaws
-from stele.domain.staging.facts import StagingFact
+from stele.domain.soundness.check import MOST, Flaw, flaws_of, number_flaws, row_flaws
+from stele.domain.staging import StagingFact
 
 replace = msgspec.structs.replace
 
 
 class Placed(NamedTuple):
-    """A fact that is no row of a placement, and where it stands, for people."""
+    """A fact that is no row of a placement, and its place in the file, for people."""
 
     fact: AnyFact
     place: str
 
 
 class Described(NamedTuple):
-    """A state at ``epoch``, whose id is ``state_id``. ``numbers`` are the nodes by their numbers; who has none
-    gets the next one.
+    """A state at ``epoch``, whose id is ``state_id``.
+
+    ``numbers`` are the nodes in the order of their numbers. Other nodes get the next ones.
     """
 
     epoch: int
@@ -46,15 +43,16 @@ class Described(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """``image`` is None where the facts are none of a state."""
+    """The result of a check. ``image`` is None if the facts do not describe a state."""
 
     image: Image | None
     flaws: tuple[Flaw, ...]
 
 
 def described(image: Image) -> Described:
-    """All of a state but the memory of decided requests and what is staged, neither of which is of use to
-    another log.
+    """Return a state without decided requests and staged parts.
+
+    Another log has no use for these.
     """
     facts = image_to_facts(image)
     return Described(
@@ -71,7 +69,10 @@ def described(image: Image) -> Described:
 
 
 def checked(state: Described) -> Checked:
-    """The image, and all flaws that are found in it; of facts that make no image only those."""
+    """Return the image and all flaws in it.
+
+    If the facts make no image, only their flaws are returned.
+    """
     flaws = [*_twice(state.facts), *_numbered_twice(state.numbers)]
     if not 0 <= state.epoch <= MOST:
         flaws.append(Flaw("epoch", f"there is none with the number {str(state.epoch)[:40]}"))
@@ -79,6 +80,7 @@ def checked(state: Described) -> Checked:
         flaws += row_flaws(name, state.placements[name])
     if flaws:
         return Checked(None, tuple(flaws))
+    # Facts are folded one by one, so that each flaw names the fact that causes it.
     image = replace(EMPTY_FOR_FOLLOWERS, epoch=state.epoch, state_id=state.state_id)
     for fact, place in state.facts:
         flaws += (Flaw(place, what) for what in number_flaws(fact))
@@ -117,7 +119,10 @@ def _numbered_twice(names: Sequence[str]) -> Iterator[Flaw]:
 
 
 def _twice(facts: Sequence[Placed]) -> Iterator[Flaw]:
-    """Rows of entities are there once each: of two the later one would silently count."""
+    """Yield the rows of entities that occur twice.
+
+    The later row would otherwise count without a warning.
+    """
     places: dict[tuple[str, str], str] = {}
     for fact, place in facts:
         key = _key(fact)
@@ -129,7 +134,7 @@ def _twice(facts: Sequence[Placed]) -> Iterator[Flaw]:
 
 
 def _key(fact: AnyFact) -> tuple[str, str] | None:
-    """What the fact is the row of; None for what may be there in pieces."""
+    """Return the entity that the fact is the row of; None for facts that may come in pieces."""
     fields = fact.__struct_fields__
     if len(fields) != 1:
         return None

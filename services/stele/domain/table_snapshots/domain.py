@@ -1,29 +1,90 @@
-"""The domain of snapshots of tables, entered in the registry. Operations on tables write most of its facts."""
+"""Deletion of table snapshots, by command and on expiry."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 
 import msgspec
 import numpy as np
 
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
 from stele.domain.hashing import MODULUS, hash_of_facts, row_hash
+from stele.domain.image import Image
 from stele.domain.registry_entry import Domain
-from stele.domain.repairs.domain import LITTLE_ENDIAN, TIMES_PER_FACT
-from stele.domain.repairs.times import Times
-from stele.domain.table_snapshots.commands import DeleteTableSnapshot, ExpireTableSnapshot
-from stele.domain.table_snapshots.decide import delete_table_snapshot, expire_table_snapshot
-from stele.domain.table_snapshots.facts import (
+from stele.domain.repairs import LITTLE_ENDIAN, TIMES_PER_FACT, Times
+from stele.domain.table_snapshots.image import TableRestore, TableSnapshotsImage
+from stele.domain.table_snapshots.model import (
+    DeleteTableSnapshot,
+    ExpireTableSnapshot,
     RestoredTablets,
     RestoreSummary,
     TableRestoreBegun,
     TableRestoreEnded,
     TableRestoreResized,
+    TableSnapshot,
     TableSnapshotDeleted,
     TableSnapshotsFact,
     TableSnapshotTaken,
     TabletRestored,
 )
-from stele.domain.table_snapshots.image import TableRestore, TableSnapshotsImage
 from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.topology.guards import check_term, overtaken
+
+
+def delete_table_snapshot(context: Context, command: DeleteTableSnapshot) -> Decision:
+    snapshot = context.image.table_snapshots.named(command.snapshot)
+    if snapshot is None:
+        return unknown_snapshot(command.snapshot)
+    return _check_unread(context.image, snapshot) or (TableSnapshotDeleted(snapshot.snapshot_id),)
+
+
+def expire_table_snapshot(context: Context, command: ExpireTableSnapshot) -> Decision:
+    """Decide the deletion of an expired snapshot.
+
+    It must have expired by the time of the log, too.
+    """
+    refused = check_term(context.image, command.term)
+    if refused is not None:
+        return refused
+    snapshot = context.image.table_snapshots.snapshots.get(command.snapshot_id)
+    # The coordinator's clock may be ahead, so its word alone does not delete data.
+    if snapshot is None or not 0 < snapshot.expires_ms <= context.log_ms:
+        return overtaken(context.image, "No such snapshot has expired.")
+    return _check_unread(context.image, snapshot) or (TableSnapshotDeleted(snapshot.snapshot_id),)
+
+
+def expired(image: Image, now_ms: int) -> list[str]:
+    """Return the sorted ids of snapshots that have expired and that no restore reads."""
+    found = image.table_snapshots
+    return sorted(
+        name
+        for name, each in found.snapshots.items()
+        if 0 < each.expires_ms <= now_ms and not found.is_read(name)
+    )
+
+
+def unknown_snapshot(tag: str) -> Rejection:
+    return Rejection(
+        "unknown_snapshot",
+        f"There is no snapshot '{tag[:80]}'.",
+        "`stele table snapshots` shows them.",
+    )
+
+
+def _check_unread(image: Image, snapshot: TableSnapshot) -> Rejection | None:
+    # Nodes delete their files after this fact, so no restore may still read them.
+    if not image.table_snapshots.is_read(snapshot.snapshot_id):
+        return None
+    return Rejection(
+        "snapshot_in_use",
+        f"A table is being restored from snapshot '{snapshot.name}'.",
+        "Wait until that is done, or cancel it: `stele requests --unfinished`.",
+    )
+
+
+# The domain of table snapshots for the registry. Operations on tables write most of its facts.
+
 
 replace = msgspec.structs.replace
 
@@ -43,6 +104,7 @@ def restore_begun(image: TableSnapshotsImage, fact: TableRestoreBegun) -> TableS
 
 def tablet_restored(image: TableSnapshotsImage, fact: TabletRestored) -> TableSnapshotsImage:
     before = image.restores[fact.restore_id]
+    # A resize changes the restore in the same epoch, so the number of tablets always fits.
     assert len(before.epochs) == fact.of
     now = np.array([fact.epoch], np.int64)
     return _with(image, replace(before, epochs=before.epochs.with_times(fact.tablet, now)))
@@ -70,6 +132,7 @@ def to_facts(image: TableSnapshotsImage) -> Iterable[TableSnapshotsFact]:
     for snapshot in sorted_values(image.snapshots):
         yield TableSnapshotTaken(snapshot)
     for each in sorted_values(image.restores):
+        # The head creates the restore to which the following epochs are applied.
         yield _head(each)
         epochs = each.epochs.all()
         for first in range(0, len(epochs), TIMES_PER_FACT):
@@ -84,16 +147,17 @@ def _head(restore: TableRestore) -> TableRestoreBegun:
 
 
 def hash_of(image: TableSnapshotsImage) -> int:
-    """Of the snapshots' facts, and of each restore's head and its tablets as they are."""
+    """Return the hash of the snapshots' facts, and of the restores' heads and present tablets."""
     heads = [TableSnapshotTaken(each) for each in image.snapshots.values()]
     total = hash_of_facts([*heads, *(_head(each) for each in image.restores.values())])
     for name, each in image.restores.items():
+        # The hash uses the bytes of all epochs, so it does not depend on the size of pieces.
         total += row_hash(name.encode() + each.epochs.all().astype(LITTLE_ENDIAN).tobytes())
     return total % MODULUS
 
 
 def view(image: TableSnapshotsImage) -> Json:
-    """Snapshots by tag; restores without each of their tablets."""
+    """Return snapshots sorted by tag, and restores without their individual tablets."""
     found = sorted(image.snapshots.values(), key=lambda each: (each.name, each.snapshot_id))
     return {
         "table_snapshots": tuple(found),

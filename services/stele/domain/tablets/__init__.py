@@ -1,4 +1,5 @@
-"""Tablets: a table's ranges, each with replicas of its own (seed 000).
+"""Tablets: the ranges of a table, each with its own replicas.
 
-A table's tablet map is a placement like any other, with a row for each tablet; see ``ring``.
+A tablet map is a placement with one row for each tablet; see ``ring``. Source: ScyllaDB,
+topology-over-raft.md, "Tablet transitions".
 """

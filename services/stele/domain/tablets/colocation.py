@@ -1,9 +1,9 @@
-"""Bringing sibling tablets to the same places, so that they can become one (seed 000, "Tablet merging").
+"""Move sibling tablets to the same places, so that they can merge.
 
-A place is a shard of a node.
+A place is a shard of a node. Source: ScyllaDB, topology-over-raft.md, "Tablet merging".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -11,10 +11,11 @@ import msgspec
 from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.moves import WEIGHT, Limits, fits
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import RequestStatus
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.ring.placement import Placement
+from stele.domain.schema.model import Table
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.copies import goal
 from stele.domain.tablets.maps import apart, row_of
@@ -23,8 +24,9 @@ from stele.domain.topology.operations.commands import TabletMove
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """A table that waits for its siblings to be together: its full name, and the request that asks for it. In
-    the dcs ``listed`` racks are named, so siblings come together within a rack.
+    """A table whose merge waits until its siblings are together: full name, request and map.
+
+    In the dcs ``listed`` racks are named, so siblings come together within a rack.
     """
 
     request: Request
@@ -34,26 +36,30 @@ class Merge(msgspec.Struct, frozen=True):
 
 
 def merges_of(image: Image) -> list[Merge]:
-    """All of them, the first asked for first."""
+    """Return all waiting merges, the oldest request first."""
     found = list[Merge]()
     for request in image.requests.pending():
         table = image.schema.tables.get(request.table_id) if request.resizes else None
         if table is not None and table.placement and request.status is RequestStatus.PENDING:
             placement = image.ring.placements[table.placement]
             if request.tablet_count < len(placement):
-                racks = goal(image, image.schema.by_id[table.keyspace_id]).racks
                 name = image.schema.full_name(table)
-                found.append(Merge(request, name, placement, frozenset(racks)))
+                found.append(Merge(request, name, placement, listed_dcs(image, table)))
     return found
+
+
+def listed_dcs(image: Image, table: Table) -> frozenset[str]:
+    """Return the dcs in which the table's keyspace lists racks."""
+    return frozenset(goal(image, image.schema.by_id[table.keyspace_id]).racks)
 
 
 def bring_together(
     nodes: Mapping[str, Node], what: Tablets, merges: Sequence[Merge], limits: Limits
 ) -> list[TabletMove]:
-    """Moves of one round: of each pair one replica of the odd tablet goes to where the even one has one.
+    """Return the moves of one round: one replica of each pair goes to a place of its sibling.
 
-    Not of pairs that move already, nor to or from nodes that give or get nothing; as many as there is room for
-    in the streams.
+    Pairs that already move are left out. A node with a full disk gives tablets and gets none. Other
+    nodes that do not take part neither give nor get. Streams limit the number of moves.
     """
     reading, writing = what.state.reading.copy(), what.state.writing.copy()
     place = {node_id: at for at, node_id in enumerate(what.node_ids)}
@@ -61,17 +67,21 @@ def bring_together(
     for merge in merges:
         if merge.name not in what.names:
             continue  # it is being dropped
-        first = what.first[what.names.index(merge.name)]
+        first = what.first[what.place[merge.name]]
         for pair in apart(merge.placement).tolist():
+            # A tablet has one transition at a time.
             if what.state.busy[first + 2 * pair : first + 2 * pair + 2].any():
                 continue
-            for way in _ways(nodes, merge, pair):
+            # One move for each pair: a second one, planned from the same map, could move its
+            # tablets past each other.
+            for way in _ways(nodes, merge.placement, merge.listed, pair):
                 away, to = place[way.source], place[way.target]
                 reads = what.state.slot(first + way.tablet, away)
                 writes = int(what.state.first_shard[to]) + way.shard
                 if (
-                    _takes_part(what, away)
-                    and _takes_part(what, to)
+                    what.state.state[away] == NodeState.NORMAL
+                    and what.state.state[to] == NodeState.NORMAL
+                    and to not in what.state.shut
                     and fits(reading[reads], limits.reads)
                     and fits(writing[writes], limits.writes)
                 ):
@@ -83,7 +93,7 @@ def bring_together(
 
 
 class _Way(NamedTuple):
-    """A tablet of a pair goes from a node to another, or the same one, on this shard."""
+    """A move of one tablet of a pair to a shard of another node, or of the same one."""
 
     tablet: int
     source: str
@@ -103,15 +113,29 @@ def _move(merge: Merge, pair: int, way: _Way) -> TabletMove:
     )
 
 
-def _takes_part(what: Tablets, at: int) -> bool:
-    return what.state.state[at] == NodeState.NORMAL and at not in what.state.shut
+def kept_apart(
+    nodes: Mapping[str, Node], placement: Placement, listed: Set[str], full: Set[str]
+) -> frozenset[str]:
+    """Return the full nodes that keep a pair apart: each move of the pair would go to one of them.
 
-
-def _ways(nodes: Mapping[str, Node], merge: Merge, pair: int) -> Iterator[_Way]:
-    """Moves that make the two more alike. Those within a node come first, then those within a rack, and those
-    of the odd tablet.
+    The result is empty if every pair has another move.
     """
-    evens, odds = (row_of(merge.placement, tablet) for tablet in (2 * pair, 2 * pair + 1))
+    for pair in apart(placement).tolist():
+        targets = {way.target for way in _ways(nodes, placement, listed, pair)}
+        if targets and targets <= full:
+            return frozenset(targets)
+    return frozenset()
+
+
+def _ways(
+    nodes: Mapping[str, Node], placement: Placement, listed: Set[str], pair: int
+) -> Iterator[_Way]:
+    """Yield moves that make the two tablets more alike.
+
+    Moves within a node come first, then those within a rack. At equal distance, those of the odd
+    tablet come first. In the dcs ``listed`` no move leaves its rack.
+    """
+    evens, odds = (row_of(placement, tablet) for tablet in (2 * pair, 2 * pair + 1))
     even, odd = evens.reads, odds.reads
     for node_id in odd:
         if node_id in even and evens.shard_of(node_id) != odds.shard_of(node_id):
@@ -122,8 +146,9 @@ def _ways(nodes: Mapping[str, Node], merge: Merge, pair: int) -> Iterator[_Way]:
         for target in even
         if source not in even and target not in odd and nodes[source].dc == nodes[target].dc
     ]
+    # False sorts first, so moves within a rack come before those to another rack.
     for other_rack, source, target in sorted(ways):
-        if other_rack and nodes[target].dc in merge.listed:
+        if other_rack and nodes[target].dc in listed:
             continue
         if after_move(nodes, odd, source, target).allowed:
             yield _Way(2 * pair + 1, source, target, evens.shard_of(target))

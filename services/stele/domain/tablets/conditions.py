@@ -1,4 +1,4 @@
-"""What the balancer goes by beside the log."""
+"""The balancer's inputs besides the log."""
 
 from collections.abc import Set
 from typing import Final, NamedTuple
@@ -10,9 +10,13 @@ from stele.domain.tablets.load import NO_LOADS, LoadTable
 
 
 class Conditions(NamedTuple):
-    """What the balancer goes by beside the log: members that are down, nodes where moves have failed just now,
-    what nodes reported of their loads, the time in milliseconds since 1970 (0: it has no clock), and tablets,
-    by table's id and number, that could not be repaired, or lose a replica, just now.
+    """The balancer's inputs besides the log.
+
+    ``down`` are members that are down. ``avoided`` are nodes to which moves have just failed;
+    ``failing`` are those from which moves have just failed, and these neither give nor get.
+    ``loads`` are the nodes' reports. ``now_ms`` is the time in milliseconds since 1970, 0 without a
+    clock. ``paused`` are tablets, by table id and number, whose repair or loss of a replica has
+    just failed.
     """
 
     down: Set[str] = frozenset()
@@ -20,13 +24,14 @@ class Conditions(NamedTuple):
     loads: LoadTable = NO_LOADS
     now_ms: int = 0
     paused: Set[tuple[str, int]] = frozenset()
+    failing: Set[str] = frozenset()
 
     def shut(self) -> frozenset[str]:
-        """Nodes that get nothing now; those whose disks are full are among them."""
-        return frozenset(self.down | self.avoided | self.loads.full())
+        """Return the nodes that receive nothing now, including those with full disks."""
+        return frozenset(self.down | self.avoided | self.failing | self.loads.full())
 
     def are_paused(self, table_id: str, count: int) -> npt.NDArray[np.bool_]:
-        """Of each of a table's tablets whether it is paused."""
+        """Return the mask of a table's tablets that are paused."""
         found = np.zeros(count, np.bool_)
         found[[at for id_, at in self.paused if id_ == table_id and at < count]] = True
         return found

@@ -1,8 +1,7 @@
-"""How many replicas tablets have in each dc, and how many they are to have; and in which racks, where these are
-listed.
+"""The present and the wanted number of a tablet's replicas by dc, and their racks where listed.
 
-At rest each tablet has what its keyspace asks for. While a change of that is asked for
-(``topology.operations.tablet_rf_change``) it may have any number from the one to the other.
+At rest each tablet has the replicas that its keyspace asks for. During a change of replication
+(``topology.operations.tablet_rf_change``) it may have any number between the old and the new one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -12,19 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
-from stele.domain.ring.numbers import Numbers
-from stele.domain.schema.facts import Keyspace, Replication, Table
+from stele.domain.requests.model import Request
+from stele.domain.ring.columns import Numbers
+from stele.domain.schema.model import Keyspace, Replication, Table
 from stele.domain.tablets.racks import room
 
 Copies = Mapping[str, int]
-"""Replicas by dc; who is not named has none."""
+"""Replicas by dc; a dc that is not named has none."""
 Counts = npt.NDArray[np.int64]
-"""Of shape (tablets,)."""
+"""Array of shape (tablets,)."""
 
 
 class HasNodes(Protocol):
-    """A move of a replica, or a request for one: who is to lose it, and who is to get it."""
+    """A move of a replica, or a request for one: the node that loses it and the one that gets
+    it.
+    """
 
     @property
     def from_node(self) -> str: ...
@@ -33,7 +34,7 @@ class HasNodes(Protocol):
 
 
 class Between(NamedTuple):
-    """The fewest and the most replicas that a tablet may have now, by dc; and the fewest in all dcs."""
+    """The fewest and the most replicas of a tablet now, by dc, and the fewest over all dcs."""
 
     low: Copies
     high: Copies
@@ -41,14 +42,16 @@ class Between(NamedTuple):
 
 
 def change_of(image: Image, keyspace: Keyspace) -> Request | None:
-    """The request that is changing, or changing back, how many replicas a keyspace's tablets have."""
+    """Return the request that changes the keyspace's number of replicas, in either direction."""
     request_id = image.requests.changes.get(keyspace.keyspace_id)
     return None if request_id is None else image.requests.open[request_id]
 
 
 def is_required(image: Image, table: Table, move: HasNodes) -> bool:
-    """Whether it gives a tablet one replica more; or takes one, or brings one to another rack, while somebody's
-    change asks for that.
+    """Return True if the move is needed to reach the goal.
+
+    An additional replica always is. A deletion, or a move to another rack, is needed only during a
+    change of replication.
     """
     if not move.from_node:
         return bool(move.to_node)
@@ -62,7 +65,7 @@ def is_required(image: Image, table: Table, move: HasNodes) -> bool:
 
 
 def goal(image: Image, keyspace: Keyspace) -> Replication:
-    """What its tablets are to come to."""
+    """Return the replication that the keyspace's tablets are to reach."""
     change = change_of(image, keyspace)
     return keyspace.wanted if change is None or change.cancelled else change.wanted
 
@@ -77,15 +80,16 @@ def between(image: Image, keyspace: Keyspace) -> Between:
 
 
 class Place(NamedTuple):
-    """Where a node stands; that of one that has left is empty."""
+    """The dc and rack of a node; both are empty for a node that has left."""
 
     dc: str
     rack: str
 
 
 class Amiss(NamedTuple):
-    """Of each tablet in one dc: replicas that it lacks, and that it has beside what it is to have. Where it has
-    both, in a dc with a rack list, some have to go to another rack.
+    """By tablet of one dc, the replicas that it lacks and those outside its goal.
+
+    If a tablet has both, in a dc with a rack list, some replicas must move to another rack.
     """
 
     lacks: Counts
@@ -93,19 +97,19 @@ class Amiss(NamedTuple):
 
     @property
     def more(self) -> Counts:
-        """How many are to be made."""
+        """Replicas to add."""
         found: Counts = np.maximum(self.lacks - self.beside, 0)
         return found
 
     @property
     def fewer(self) -> Counts:
-        """How many are to be deleted."""
+        """Replicas to delete."""
         found: Counts = np.maximum(self.beside - self.lacks, 0)
         return found
 
     @property
     def to_move(self) -> Counts:
-        """How many are to go to another rack."""
+        """Replicas to move to another rack."""
         found: Counts = np.minimum(self.lacks, self.beside)
         return found
 
@@ -113,8 +117,10 @@ class Amiss(NamedTuple):
 def amiss(
     wanted: Replication, places: Sequence[Place], replicas: npt.NDArray[np.integer]
 ) -> dict[str, Amiss]:
-    """By dc. ``replicas`` are of shape (tablets, width), positions in ``places``, the nodes'; -1: there is
-    none.
+    """Return by dc how tablets differ from their goal.
+
+    ``replicas`` has shape (tablets, width). Its values are positions in ``places``, one for each
+    node; -1 means no replica.
     """
     found = dict[str, Amiss]()
     for dc in sorted({*wanted.copies, *(place.dc for place in places)}):
@@ -123,6 +129,7 @@ def amiss(
         if dc in wanted.racks:
             racks = [Place(dc, rack) for rack in wanted.racks[dc]]
             filled = [_count_of([at == rack for at in places], replicas) > 0 for rack in racks]
+            # A second replica in one listed rack does not fill another rack.
             lacks = len(racks) - np.sum(filled, axis=0)
         beside = there - wanted.copies.get(dc, 0) + lacks
         found[dc] = Amiss(lacks, beside)
@@ -130,8 +137,10 @@ def amiss(
 
 
 class Unlike(NamedTuple):
-    """A table with ``tablets`` of ``of`` that lack ``more`` replicas together, and have ``fewer`` too many, and
-    ``to_move`` in other racks than they are to be in.
+    """A table with ``tablets`` tablets, out of ``of``, that differ from their goal.
+
+    Together these lack ``more`` replicas, have ``fewer`` too many, and have ``to_move`` in other
+    racks than their goal.
     """
 
     table: str
@@ -146,14 +155,15 @@ class Unlike(NamedTuple):
 
 
 def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
-    """The keyspace's tables with tablets that are not read from what it is to come to.
+    """Yield the keyspace's tables with tablets whose read replicas differ from the goal.
 
-    On the way back those are left out for which nothing can be done before somebody removes dead nodes or adds
-    others: with a replica on a dead one, or with one on all that there are.
+    During a cancelled change, tablets are left out that wait for an operator to remove dead nodes
+    or add others. These are tablets with a replica on a dead node, or on every available node.
     """
     wanted, change = goal(image, keyspace), change_of(image, keyspace)
     for table in image.schema.tables_of(keyspace):
         placement = image.ring.placements.get(table.placement)
+        # Co-located tables share a map. It counts once, with its owner.
         if placement is None or table.base_table_id:
             continue
         names, reads = placement.nodes.names, placement.reads()
@@ -175,8 +185,9 @@ def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
 
 
 def recounting(image: Image, off: Set[str]) -> list[str]:
-    """In words, which tables have tablets that are not read from what they are to come to. Those that are
-    ``off`` keep what they have too many while no change asks for it.
+    """Describe in words the tables whose read replicas differ from the goal.
+
+    Tables that are ``off`` keep surplus replicas while no change asks for their deletion.
     """
     keyspaces = sorted(image.schema.by_id.values(), key=lambda keyspace: keyspace.name)
     return [
@@ -192,8 +203,10 @@ def recounting(image: Image, off: Set[str]) -> list[str]:
 def _has_room(
     image: Image, wanted: Replication, dc: str, names: Sequence[str], reads: Numbers
 ) -> npt.NDArray[np.bool_]:
-    """Of each tablet, whether there is a member for one replica more: in each rack that lacks one, or anywhere
-    in the dc.
+    """Return by tablet whether a member can take another replica.
+
+    With a rack list, each rack that lacks a replica needs such a member; otherwise any member of
+    the dc will do.
     """
     members = room(image, dc)
     racks = wanted.racks.get(dc)
@@ -212,7 +225,8 @@ def _are(names: Sequence[str], nodes: Set[str]) -> list[bool]:
 
 
 def _count_of(which: Sequence[bool], replicas: npt.NDArray[np.integer]) -> Counts:
-    """How many replicas of each tablet are on one of these nodes."""
+    """Return by tablet its number of replicas on the nodes of a mask."""
+    # The additional False is the entry for -1, which means no replica.
     found: Counts = np.array([*which, False])[replicas].sum(axis=1)
     return found
 
@@ -226,8 +240,9 @@ def _places(image: Image, names: Sequence[str]) -> list[Place]:
 
 
 def moves_of(image: Image, keyspace: Keyspace) -> Iterable[Request]:
-    """Unfinished requests that give tablets of its tables one replica more, or one fewer, or bring one to
-    another rack where these are listed.
+    """Return the unfinished requests that add, delete or move replicas for the keyspace's goal.
+
+    Moves count only if they bring a replica to another listed rack.
     """
     tables = {table.table_id: table for table in image.schema.tables_of(keyspace)}
     mine = (r for r in image.requests.open.values() if r.moves_replica and r.table_id in tables)

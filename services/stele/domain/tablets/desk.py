@@ -1,4 +1,4 @@
-"""What one round of changes of tablets' replicas has given out so far: streams, and replicas by node."""
+"""The state of one round of replica changes: streams used, and replicas by node."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,33 +18,42 @@ from stele.domain.tablets.copies import Place
 from stele.domain.tablets.racks import fewest, room
 
 MOST_LOOKED_AT: Final = 4096
-"""Tablets of a round for which there was no room: those of others are looked at in a later one."""
+"""Largest number of tablets without room that one round examines. Other tablets follow in a later
+one.
+"""
 LARGE_RACK: Final = 0.55
-"""Of the mean of its dc's racks: a smaller one gets tablets for the sake of racks only up to its share."""
+"""Fraction of the mean weight of the dc's racks. A smaller rack gets tablets to even out racks only
+up to its share.
+"""
 
 
 @dataclass
 class Desk:
-    """What one round has given out so far; ``count`` is of replicas, by table and node."""
+    """The state of one round of replica changes.
+
+    ``count`` is the number of replicas by table and node.
+    """
 
     image: Image
     what: Tablets
     conditions: Conditions
     limits: Limits
     passed: int = 0
-    """Tablets that were looked at for nothing."""
+    """Tablets that were examined without result."""
     places: list[Place] = field(init=False)
     dc_of: list[str] = field(init=False)
     rack_of: list[str] = field(init=False)
     racks: dict[str, dict[int, str]] = field(init=False)
-    """By dc the members that take tablets, be they down, with their racks."""
+    """By dc the members that take tablets, with their racks. Members that are down are included."""
     takes: npt.NDArray[np.bool_] = field(init=False)
     weight: npt.NDArray[np.float64] = field(init=False)
     count: npt.NDArray[np.int64] = field(init=False)
     load: npt.NDArray[np.float64] = field(init=False)
     silent: frozenset[int] = field(init=False)
     by_shard: dict[int, dict[int, list[int]]] = field(default_factory=dict)
-    """By node and table how many replicas its shards have, of nodes that got some in this round."""
+    """By node and table the number of replicas on each shard, for nodes that received some in this
+    round.
+    """
 
     def __post_init__(self) -> None:
         state, ids = self.what.state, self.what.node_ids
@@ -55,28 +64,31 @@ class Desk:
         self.racks = {
             dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in {*self.dc_of}
         }
-        self.weight = standing(state, draining=False).weight
+        self.weight = standing(state, draining=False).estimate
         self.takes = (state.state == NodeState.NORMAL) & (self.weight > 0)
         self.takes[[*state.shut]] = False
+        # A copy: choices of this round count for the next ones, but the state keeps the present
+        # numbers.
         self.count, self.load = state.count.copy(), state.load.sum(axis=0)
         self.silent = frozenset(
             at for at, node_id in enumerate(ids) if node_id in self.conditions.down
         )
 
     def is_free(self, node: int) -> bool:
-        """It takes one more now."""
+        """Return True if the node can take another replica now."""
         return bool(self.takes[node]) and len(self._free_shards(node)) > 0
 
     def _free_shards(self, node: int) -> list[int]:
-        """Those of a node that take one more now."""
+        """Return the shards of a node that can take another replica now."""
         state = self.what.state
         first, shards = int(state.first_shard[node]), int(state.shards[node])
         writing = state.writing[first : first + shards].tolist()
         return [at for at, load in enumerate(writing) if fits(load, self.limits.writes)]
 
     def _shard_for(self, table: int, node: int) -> int:
-        """Of those that take one more now the one with the fewest of the table, then the least of all. Some do:
-        the node is free.
+        """Return the free shard with the fewest replicas of the table, then with the smallest load.
+
+        The node is free, so it has such a shard.
         """
         state = self.what.state
         if node not in self.by_shard:
@@ -88,7 +100,10 @@ class Desk:
         return min(free, key=lambda at: (held[at], state.shard_load[first + at], at))
 
     def goes_to(self, unit: int, node: int, sources: Iterable[int]) -> int | None:
-        """The shard of a free node that a replica comes to now, if these can be read; it counts there then."""
+        """Return the shard of a free node that receives the replica, None if the sources lack room.
+
+        The streams and the replica count from then on.
+        """
         state, table = self.what.state, int(self.what.state.table[unit])
         shard = self._shard_for(table, node)
         target = int(state.first_shard[node]) + shard
@@ -98,26 +113,32 @@ class Desk:
         return shard
 
     def is_at_its_end(self) -> bool:
-        """Enough was looked at for nothing, or nobody takes any more."""
+        """Return True if enough tablets were examined without result, or no node has room."""
         if self.passed >= MOST_LOOKED_AT:
             return True
         return not any(map(self.is_free, np.flatnonzero(self.takes).tolist()))
 
     def is_large(self, dc: str, rack: str) -> bool:
-        """Whether the rack can have a replica of every tablet, and its nodes still about their shares."""
+        """Return True if the rack's nodes stay near their shares with a replica of every tablet."""
         racks = self.racks[dc]
         here = sum(float(self.weight[at]) for at, of in racks.items() if of == rack)
         whole = sum(float(self.weight[at]) for at in racks)
         return here * len({*racks.values()}) >= LARGE_RACK * whole
 
     def part(self, table: int, node: int) -> tuple[float, float, int]:
-        """How much a node has of a table, and of all, for its weight."""
+        """Return a sort key: replicas of a table, then the load, both relative to the node's
+        weight.
+
+        The node's number comes last, so that the order is always the same.
+        """
+        # Leaving nodes have no weight. They give replicas and receive none, so any divisor will do.
         weight = float(self.weight[node]) or 1.0
         return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
 
     def streams(self, sources: list[int], targets: list[int]) -> bool:
-        """Whether there is room for it in the streams of these shards, which it has from now on."""
+        """Reserve the streams of these shards and return True, or return False without room."""
         state = self.what.state
+        # Both sides are checked before either is reserved, so a refusal leaves no trace.
         if not all(fits(state.reading[at], self.limits.reads) for at in sources):
             return False
         if not all(fits(state.writing[at], self.limits.writes) for at in targets):
@@ -130,7 +151,7 @@ class Desk:
 
 
 def room_for(desk: Desk, dc: str, held: list[int]) -> list[int]:
-    """Who takes one more of it now, of a rack of the dc that has fewest."""
+    """Return the nodes with room for a replica, in the racks of the dc that have the fewest."""
     counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
     others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
     racks = fewest(counts, others.values())

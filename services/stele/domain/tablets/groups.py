@@ -1,6 +1,7 @@
-"""Groups of co-located tables: those that have one tablet map (Scylla's co-located tables).
+"""Groups of co-located tables, which share one tablet map (Scylla's co-located tables).
 
-To the balancer a group is one table, the owner of the map: its tablets have the bytes and rates of all of them.
+The balancer treats a group as one table, the owner of the map. Its tablets have the bytes and rates
+of all tables together.
 """
 
 from collections.abc import Sequence
@@ -8,21 +9,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from stele.domain.image import Image
-from stele.domain.schema.facts import Table, TableOptions
-from stele.domain.tablets.load import LoadTable
+from stele.domain.schema.model import Table, TableOptions
 from stele.domain.tablets.tablet_stats import COLUMNS, LOWER, TabletStats
 
 
 def standing(image: Image, owner: Table) -> list[Table]:
-    """The tables of a map that are not being dropped, the owner first."""
+    """Return the tables of a map that are not being dropped, the owner first."""
     schema = image.schema
     return [t for t in schema.group_of(owner) if not schema.data_of(t).dropped_version]
 
 
 def combined(options: Sequence[TableOptions]) -> TableOptions:
-    """The largest of what is the least, the least of what is the most, and the mean of the sizes that are
-    expected, for each table (Scylla's rules). Repairs are as the first one says.
+    """Combine the options of co-located tables (Scylla's rules).
+
+    The largest of the minima counts, the smallest of the maxima, and the mean of the expected sizes
+    for each table. Repair options are those of the first table.
     """
+    if len(options) == 1:
+        return options[0]
     most = [each.max_tablet_count for each in options if each.max_tablet_count]
     sizes = [each.expected_data_size_in_gb for each in options if each.expected_data_size_in_gb]
     return TableOptions(
@@ -35,24 +39,20 @@ def combined(options: Sequence[TableOptions]) -> TableOptions:
     )
 
 
-def told_of_group(image: Image, loads: LoadTable, owner: Table, count: int) -> TabletStats:
-    """What is known of the tablets of a map of ``count``: the sums over its tables."""
-    return summed([loads.stats(table.data_id, count) for table in standing(image, owner)])
-
-
 def summed(tables: Sequence[TabletStats]) -> TabletStats:
-    """Of several tables whose tablets stand together. What nobody knows of one of them is new, and counts as
-    nothing beside the others; but a group is ``counted`` only when the rates of all its tables are known.
+    """Add up several tables that share a tablet map.
+
+    Unknown sizes and rates of one table count as zero beside the others.
     """
     if len(tables) == 1:
         return tables[0]
     columns = np.stack([each.columns for each in tables])
     known = ~np.isnan(columns)
     counted = np.stack([~np.isnan(each.rates) for each in tables])
-    # A half that nobody has counted, of a table whose rate is known, leaves that of all unknown.
+    # An uncounted half of a table with a known rate makes the half of the whole group unknown.
     columns[:, LOWER] = np.where(counted, columns[:, LOWER], 0.0)
     known[:, LOWER] = counted
     found = np.full((COLUMNS, columns.shape[2]), np.nan)
     sums = np.where(known, columns, 0.0).sum(axis=0)
     np.copyto(found, sums, where=known.any(axis=0))
-    return TabletStats(found, counted=bool(counted.all()))
+    return TabletStats(found, uncounted=int((~counted).any(axis=0).sum()))

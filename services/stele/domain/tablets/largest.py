@@ -1,4 +1,4 @@
-"""The largest tablets of a table, or the hottest, by what nodes told of their loads."""
+"""The largest or the hottest tablets of a table, by the loads that nodes report."""
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from stele.domain.tablets.tablet_stats import READS, WRITES, TabletStats
 def largest(
     image: Image, conditions: Conditions, name: str, limit: int, *, hottest: bool = False
 ) -> TableSizes | Rejection:
-    """So many tablets of a table, those of unknown size, or of unknown rate, left out. How many it is to have
-    is of all tables with the same map.
+    """Return at most ``limit`` tablets of a table; those of unknown size, or rate, are left out.
+
+    The wanted number of tablets covers all tables that share the map.
     """
     table, owner = image.schema.table_named(name), image.schema.standing_map_owner(name)
     stats = told_of(image, conditions.loads)
@@ -30,7 +31,9 @@ def largest(
     order = of.rates if hottest else of.sizes
     known, counted = (int((~np.isnan(each)).sum()) for each in (of.sizes, of.rates))
     first = np.argsort(-order, kind="stable")[: min(limit, counted if hottest else known)].tolist()
-    wanted, why = why_so_many(image, loaded(stats), conditions.down, owner.data_id)
+    wanted, why = why_so_many(
+        image, loaded(stats), conditions.down, owner.data_id, conditions.loads.full()
+    )
     settings = image.features.settings
     return TableSizes(
         table=name,

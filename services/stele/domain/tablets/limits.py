@@ -1,15 +1,15 @@
-"""Settings of the log for the balancer; each counts from the next look on."""
+"""Settings of the log for the balancer. Each takes effect at the next look."""
 
 from typing import Final
 
 from stele.domain.balance import cluster
 from stele.domain.balance.cluster import BalanceBy
-from stele.domain.features.counts import Choice, Count, Setting
+from stele.domain.features.model import Choice, Count, Setting
 
 ON: Final = "on"
 OFF: Final = "off"
 MOST_THRESHOLD_S: Final = 10 * 365 * 86_400
-"""Ten years: nobody waits longer for a repair."""
+"""Largest age of a repair that can be set, in seconds: ten years."""
 READS: Final = Count(
     name="tablet_streaming_read_concurrency",
     counts="tablets that are streamed from a shard of a node at one time",
@@ -80,13 +80,13 @@ ENFORCE_RACK_LIST: Final = Choice(
 )
 AUTO_REPAIR: Final = Choice(
     name="auto_repair_enabled_default",
-    counts="whether tablets are repaired by schedule, of tables that do not say",
+    counts="whether tables without this option are repaired by schedule",
     default=OFF,
     options=(ON, OFF),
 )
 AUTO_REPAIR_THRESHOLD_S: Final = Count(
     name="auto_repair_threshold_in_seconds",
-    counts="seconds after which a tablet is repaired again by schedule, of tables that do not say",
+    counts="seconds between two repairs of a tablet by schedule, for tables without this option",
     default=86_400,
     most=MOST_THRESHOLD_S,
 )

@@ -1,10 +1,12 @@
-"""What tablets and nodes weigh: the newest reports of all nodes, and what they say together (Scylla's
-load_stats).
+"""The loads of tablets and nodes: the newest reports, and their combination (Scylla's load_stats).
 
-A node that is down goes on to count with what it said last. What a node tells of a tablet no more, since that
-has moved or the node has started anew and counts from nothing, stands until somebody tells of it.
+A node that is down continues to count with its last report. A node's report may lack a tablet that
+it had before. The tablet has moved, or the node has restarted and its counters are empty. The
+earlier values count until a node reports the tablet again.
 """
 
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -23,39 +25,48 @@ from stele.domain.tablets.tablet_stats import (
     noted,
     part_of,
     resized,
+    side_by_side,
 )
 
 CRITICAL_USE: Final = 0.98
-"""Of a disk: a node whose disk is as full as this gets nothing."""
+"""Fraction of a disk. A node whose disk is this full receives nothing."""
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """A node's newest report, when it was sent (seconds of the reader's clock), and its parts by data id."""
+    """A node's newest report, with its parts by data id.
+
+    ``at_s`` is the time at which it was sent, in seconds of the reader's clock.
+    """
 
     load: Load
     at_s: float
     parts: dict[str, Part]
     capacity_bytes: int
-    """What its tablets may have of the disk: what is free, and what they have."""
+    """Bytes of the disk available to tablets: the free bytes and those that tablets use."""
 
 
 class LoadTable(msgspec.Struct, frozen=True):
-    """Newest load by node. Late and doubled reports change nothing."""
+    """The newest load of each node. Late and repeated reports change nothing."""
 
     by_node: Map[str, Reported] = Map()
     left: Map[str, Part] = Map()
-    """By data id what nodes have reported of tablets before, and tell no more."""
+    """By data id earlier values of tablets that nodes no longer report."""
     heat: Map[str, Reals] = Map()
-    """By data id how much the rates of its tablets counted last; see ``heat``."""
+    """By data id the heat of its tablets that was used last; see ``heat``."""
 
     def with_load(self, load: Load, at_s: float) -> "LoadTable":
-        """With a report that was sent at ``at_s``; its numbers make sense (``Load.flaw``)."""
+        """Return the table with a report that was sent at ``at_s``.
+
+        ``Load.flaw`` has accepted its numbers.
+        """
         known = self.by_node.get(load.node_id)
         if known is not None and not _is_newer(load, at_s, known):
             return self
         parts = {table.data_id: part_of(table) for table in load.tables}
         held = sum(sum(table.sizes_bytes) for table in load.tables)
         reported = Reported(load, at_s, parts, load.disk_free_bytes + held)
+        # Otherwise a hot tablet that has moved would look idle, and its new node would get the next
+        # one.
         left = self.left
         for data_id, before in known.parts.items() if known is not None else ():
             found = noted(left.get(data_id), before, parts.get(data_id))
@@ -65,8 +76,11 @@ class LoadTable(msgspec.Struct, frozen=True):
         )
 
     def current(self, image: Image) -> "LoadTable":
-        """Without reports of nodes that have left, of other data directories and of another log, and without
-        what is left of data that is gone. What an image lacks that a report is ahead of may be to come.
+        """Return the table without reports and values that no longer count.
+
+        Reports are dropped if the node has left, or if they come from another data directory or
+        log. Earlier values of deleted data are dropped, too. A report ahead of the image stays,
+        because the image may lack a newer change.
         """
         by_node, left = self.by_node, self.left
         for node_id, reported in self.by_node.items():
@@ -78,28 +92,47 @@ class LoadTable(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, by_node=by_node, left=left)
 
     def stats(self, data_id: str, count: int) -> TabletStats:
-        """All that is known of the tablets of a map of ``count``, of one replica: the mean over the replicas
-        that tell, NaN where none does. Reports by a map of another count are taken over to this one.
+        """Return the known values of the tablets of one map; see ``stats_of``."""
+        return self.stats_of({data_id: count})[data_id]
+
+    def stats_of(self, counts: Mapping[str, int]) -> dict[str, TabletStats]:
+        """Return the known values of tablets, for one replica of each, by data id.
+
+        ``counts`` are the numbers of tablets in the maps. Each value is the mean over the replicas
+        that report it, NaN if none does. Reports by a map of another count are converted.
         """
-        parts = (resized(each.parts.get(data_id), count) for each in self.by_node.values())
-        found, known = mean_of(parts, count)
-        left = resized(self.left.get(data_id), count)
-        lacks = ~known[:, left.tablets]
-        found[:, left.tablets] = np.where(lacks, left.stats, found[:, left.tablets])
-        return TabletStats(found)
+        # All maps at once, since a few operations for each of thousands of maps take long.
+        ends = dict(zip(counts, accumulate(counts.values()), strict=True))
+
+        def placed(parts: Mapping[str, Part]) -> Iterator[tuple[int, Part]]:
+            for data_id in counts.keys() & parts.keys():
+                count = counts[data_id]
+                yield ends[data_id] - count, resized(parts[data_id], count)
+
+        total = sum(counts.values())
+        reported = [each for node in self.by_node.values() for each in placed(node.parts)]
+        found, known = mean_of(reported, total)
+        left = [*placed(self.left)]
+        if left:
+            at, stats = side_by_side(left)
+            found[:, at] = np.where(known[:, at], found[:, at], stats)
+        return {
+            data_id: TabletStats(found[:, end - counts[data_id] : end])
+            for data_id, end in ends.items()
+        }
 
     def capacity_bytes(self, node_id: str) -> int | None:
-        """What a node's tablets may take of its disk; None when it never said."""
+        """Return the bytes of a node's disk available to tablets, None without a report."""
         reported = self.by_node.get(node_id)
         return None if reported is None else reported.capacity_bytes
 
     def age_s(self, node_id: str, now_s: float) -> float | None:
-        """Seconds since a node's newest report was sent; None when there is none."""
+        """Return the seconds since a node's newest report was sent, None without a report."""
         reported = self.by_node.get(node_id)
         return None if reported is None else max(0.0, now_s - reported.at_s)
 
     def full(self) -> frozenset[str]:
-        """Nodes whose disks are too full to get anything."""
+        """Return the nodes whose disks are too full to receive anything."""
         loads = (reported.load for reported in self.by_node.values())
         return frozenset(
             load.node_id
@@ -112,7 +145,7 @@ NO_LOADS: Final = LoadTable()
 
 
 def _is_newer(load: Load, at_s: float, known: Reported) -> bool:
-    """What speaks of another log than before begins anew."""
+    """Return True if the report replaces the known one. A report of another log always does."""
     other_log = load.log_id != known.load.log_id
     return other_log or is_newer(load, known.load, at_s - known.at_s)
 

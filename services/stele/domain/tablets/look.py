@@ -1,6 +1,6 @@
-"""What the balancer sees at one look: the tablets as columns, and what of them may go where."""
+"""The balancer's input for one look: the tablets as columns, and what restricts their moves."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stele.domain.balance.offline import whole_plan
@@ -9,6 +9,8 @@ from stele.domain.balance.verdicts import verdicts
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table, unknown_tablet
 from stele.domain.image import Image
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.transition import WHOLE_RING
 from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.conditions import NO_CONDITIONS, Conditions
@@ -20,8 +22,11 @@ from stele.domain.tablets.switched import standing_still
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """``lost`` are replicas that cannot be made anew, ``forced`` nodes of which that is accepted, ``merges``
-    tables whose siblings are brought together, unless balancing is ``off`` for them, with why.
+    """The input of one look.
+
+    ``lost`` are replicas that cannot be rebuilt. ``forced`` are nodes for which an operator accepts
+    that. ``merges`` are tables whose siblings are brought together, unless balancing is ``off`` for
+    them; ``off`` maps each table to the reason.
     """
 
     what: Tablets
@@ -32,9 +37,9 @@ class Look:
 
 
 def look(image: Image, conditions: Conditions) -> Look:
-    waiting = _waiting(image, conditions.down)
+    waiting = _waiting(image) | conditions.failing
     what = tablets_of(image, conditions.down | conditions.avoided, waiting, conditions.loads)
-    shut = conditions.shut() | waiting
+    shut = waits_for(image, conditions) | waiting | image.requests.in_replacement()
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = lost_replicas(image, what, forced)
     merges = merges_of(image)
@@ -42,28 +47,51 @@ def look(image: Image, conditions: Conditions) -> Look:
     still = {
         merge.name: "tablets of its table are brought together, to become fewer" for merge in merges
     }
+    still.update(_locked(image))
+    # A switch comes last, so that its reason is the one that is shown.
     still.update(off)
+    # A copy of a lost replica could lack writes that were acknowledged.
     what.state.pinned = frozenset(lost)
     what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
     what.state.still = {at: still[name] for at, name in enumerate(what.names) if name in still}
     return Look(what, lost, forced, merges, off)
 
 
-def _waiting(image: Image, down: Set[str]) -> frozenset[str]:
-    """Nodes that are asked to leave, or to be removed, and keep what they have until that can be carried out:
-    a removal once its node is excluded, a leave while all other members are up.
+def _locked(image: Image) -> dict[str, str]:
+    """Return the tables whose whole map an open request locks, with the reason.
+
+    Moves of their tablets would only wait, and take the streams of other tables meanwhile.
     """
-    members, excluded = image.membership.taking_part().keys(), image.membership.excluded()
+    whole = (Range(*WHOLE_RING),)
+    plans = (each for transition in image.topology.open() for each in transition.plans.items())
+    locked = {name for name, plan in plans if plan.locks == whole}
+    return {
+        image.schema.full_name(table): "a request about the whole table is under way"
+        for table in image.schema.with_tablets()
+        if table.placement in locked
+    }
+
+
+def waits_for(image: Image, conditions: Conditions) -> frozenset[str]:
+    """Return the nodes that receive nothing now and may receive something later."""
+    return conditions.shut() | image.membership.uncleaned()
+
+
+def _waiting(image: Image) -> frozenset[str]:
+    """Return the nodes to be removed that are not excluded yet.
+
+    Until then they keep their tablets.
+    """
+    excluded = image.membership.excluded()
     return frozenset(
         request.node_id
         for request in image.requests.pending()
-        if request.removes_node
-        and (not excluded.issuperset(request.dead_nodes) or not members.isdisjoint(down))
+        if request.removes_node and not excluded.issuperset(request.dead_nodes)
     )
 
 
 def to_the_end(image: Image, conditions: Conditions = NO_CONDITIONS) -> OfflinePlan:
-    """All moves until everything is even, were nothing else to happen; and how even it is then."""
+    """Return all moves until the load is even, if nothing else changes, and the evenness then."""
     what = look(image, conditions).what
 
     def named(unit: int) -> list[tuple[str, str, int | str]]:
@@ -76,7 +104,7 @@ def to_the_end(image: Image, conditions: Conditions = NO_CONDITIONS) -> OfflineP
 
 
 def shards_of(image: Image, table: str, tablet: int) -> dict[str, int]:
-    """By node the shard that a tablet is read from. The table has such a tablet."""
+    """Return by node the shard that a tablet is read from. The tablet must exist."""
     data = image.schema.serving(table)
     assert data is not None, "it has verdicts"
     row = row_of(image.ring.placements[data.placement], tablet)
@@ -89,7 +117,7 @@ def why_there(
     tablet: int,
     conditions: Conditions = NO_CONDITIONS,
 ) -> list[Verdict] | Rejection:
-    """For each replica of a tablet and each node, whether the balancer would move it there, and the rule."""
+    """Return for each replica of a tablet and each node a verdict: may it move there, and why."""
     what, owner = look(image, conditions).what, image.schema.standing_map_owner(table)
     name = "" if owner is None else image.schema.full_name(owner)
     if name not in what.names:

@@ -8,27 +8,24 @@ import numpy.typing as npt
 
 from stele.domain.column import Ints
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
-from stele.domain.ring.columns import Keys, Rows
-from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers
-from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.replicas import WRITES, read_shards, reads_of
-from stele.domain.ring.shards import MAX_SHARDS
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.names import MAX_SHARDS, TABLET_MAP
+from stele.domain.requests.model import Request
+from stele.domain.ring.columns import PAD, Keys, NodeNumbers, Numbers, Rows
+from stele.domain.ring.placement import WRITES, Placement, read_shards, reads_of
+from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.schema.facts import TABLET_MAP, Table, TableData
+from stele.domain.schema.model import Table, TableData
 from stele.domain.tablets.ranges import TOKEN_BITS, range_of
 from stele.domain.topology.facts import Transition
 
 
 def row_of(placement: Placement, tablet: int) -> RangeReplicas:
-    """The row of a map's tablet. Raises IndexError."""
+    """Return the row of a map's tablet. Raise IndexError if there is no such tablet."""
     return placement.row_for(range_of(len(placement), tablet).end)
 
 
 def starts_of(count: int) -> Keys:
-    """Where the tablets of a map of so many begin, as ``ranges`` says it."""
+    """Return the starts of the ranges in a map of ``count`` tablets, as ``ranges`` defines them."""
     shift = np.uint64(TOKEN_BITS - count.bit_length() + 1)
     behind = np.arange(count, dtype=np.uint64) << shift
     starts = behind.view(np.int64) + np.int64(MIN_TOKEN) - 1
@@ -37,16 +34,17 @@ def starts_of(count: int) -> Keys:
 
 
 def new_map(replicas: Numbers, nodes: NodeNumbers, shards: Numbers | None = None) -> Placement:
-    """A map whose tablets have these replicas, on these shards; without them on shard 0."""
+    """Create a map whose tablets have these replicas on these shards; the default is shard 0."""
     return Placement.at_rest(starts_of(len(replicas)), replicas, nodes, shards)
 
 
 def resized(placement: Placement, count: int) -> Rows:
-    """The rows of the map with so many tablets instead. Where two become one, both have the same replicas, on
-    the same shards.
+    """Return the map's rows for ``count`` tablets instead, twice as many or half.
 
-    Each range keeps what versions it has been changed by; of two that become one the newer ones, so that
-    requests that are older than the last move of either are refused, and made again, by both.
+    Two tablets that become one must have the same replicas on the same shards.
+
+    Each range keeps its versions; a merged one gets the newer of both. Requests older than the last
+    move of either tablet are then refused and sent again.
     """
     rows, starts = placement.table.all(), starts_of(count)
     if count > len(rows):
@@ -57,25 +55,27 @@ def resized(placement: Placement, count: int) -> Rows:
 
 
 def _versions_of_both(versions: Ints, versions_before: Ints) -> tuple[Ints, Ints]:
-    """Of each two rows the newest version, and the newest of theirs before that; 0 where there is none."""
+    """Return for each pair of rows its newest version and the newest one before that, 0 if none."""
     newest = np.maximum(versions[::2], versions[1::2])
     known = np.stack((versions[::2], versions[1::2], versions_before[::2], versions_before[1::2]))
     return newest, np.where(known < newest, known, 0).max(axis=0)
 
 
 def apart(placement: Placement) -> npt.NDArray[np.int64]:
-    """The pairs of siblings, by number, that are not read from the same shards of the same nodes: tablets 2n
-    and 2n + 1.
+    """Return the pairs of siblings that are not read from the same shards of the same nodes.
+
+    Pair n consists of the tablets 2n and 2n + 1.
     """
     rows = placement.table.all()
     reads = reads_of(rows)
     places = reads.astype(np.int64) * MAX_SHARDS + read_shards(rows, reads)
+    # The order of replicas does not matter here. A merge first gives both tablets the same order.
     places.sort(axis=1)
     return np.flatnonzero((places[::2] != places[1::2]).any(axis=1))
 
 
 def of_excluded(image: Image, placement: str) -> npt.NDArray[np.bool_]:
-    """Of the replicas that reads of each tablet go to, of shape (tablets, replicas), which are excluded."""
+    """Return the mask of read replicas on excluded nodes, of shape (tablets, replicas)."""
     found, excluded = image.ring.placements[placement], image.membership.excluded()
     numbers = [found.nodes.numbers[n] for n in excluded if n in found.nodes.numbers]
     which: npt.NDArray[np.bool_] = np.isin(found.reads(), numbers)
@@ -83,39 +83,46 @@ def of_excluded(image: Image, placement: str) -> npt.NDArray[np.bool_]:
 
 
 def of_dead_alone(image: Image, placement: str) -> npt.NDArray[np.bool_]:
-    """Of each tablet whether all who have it are excluded."""
+    """Return the mask of tablets whose replicas are all excluded."""
     reads = image.ring.placements[placement].reads()
     alone: npt.NDArray[np.bool_] = (of_excluded(image, placement) | (reads == PAD)).all(axis=1)
     return alone
 
 
 def holders(placement: Placement) -> frozenset[str]:
-    """Whoever receives writes of any tablet."""
+    """Return the nodes that receive writes of any tablet."""
     names = placement.nodes.names
     found = np.zeros(len(names) + 1, np.bool_)
     for chunk in placement.table.chunks:
-        found[chunk.rows.values[WRITES]] = True  # that of PAD is the last one
+        found[chunk.rows.values[WRITES]] = True  # PAD indexes the last entry
     return frozenset(compress(names, found.tolist()))
 
 
 def names_tablet(image: Image, request: Request) -> bool:
-    """Whether the tablet that a request is about is one: not once its table was split or merged, or dropped."""
+    """Return True if the request's tablet exists.
+
+    After a split, merge or drop of its table it does not.
+    """
     table = image.schema.tables.get(request.table_id)
     placement = None if table is None else image.ring.placements.get(table.placement)
     if placement is None:
         return False
+    # A resize waits for open transitions of its table, so their numbers stay valid.
     under_way = request.request_id in image.topology.transitions
     return under_way or request.tablet_count == len(placement)
 
 
 def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:
-    """All tablet maps, each with the table that owns it, by that one's id."""
+    """Yield all tablet maps, each with the table that owns it, in the order of the owners' ids."""
     for table in image.schema.map_owners():
         yield table, image.ring.placements[table.placement]
 
 
 def read_from(image: Image, node_id: str) -> Iterator[tuple[TableData, int, list[int]]]:
-    """The tables that stand, how many tablets each has, and which of them a node serves reads of."""
+    """Yield tables with their number of tablets and the tablets whose reads the node serves.
+
+    Tables that are being dropped are left out.
+    """
     for owner, placement in maps_of(image):
         number = placement.nodes.numbers.get(node_id)
         if number is None:
@@ -128,8 +135,9 @@ def read_from(image: Image, node_id: str) -> Iterator[tuple[TableData, int, list
 
 
 def held_by(image: Image) -> dict[str, int]:
-    """How many replicas of tablets each node that has room for them, or has some, receives writes for; a tablet
-    that co-located tables share counts once.
+    """Return the number of replicas that receive writes, by node.
+
+    Nodes that take tablets are included with 0. A tablet that co-located tables share counts once.
     """
     names = image.ring.nodes.names
     held = np.zeros(len(names) + 1, np.int64)
@@ -141,7 +149,7 @@ def held_by(image: Image) -> dict[str, int]:
 
 
 def tablets_on(image: Image, node_id: str) -> int:
-    """Replicas of tablets that a node has, gets, or has not deleted yet."""
+    """Return the number of tablet replicas that a node has, receives, or has not deleted yet."""
     placements = image.ring.placements
     return held_by(image).get(node_id, 0) + sum(
         node_id not in placements[name].row_for(row.end).writes
@@ -151,7 +159,7 @@ def tablets_on(image: Image, node_id: str) -> int:
 
 
 def moving(image: Image) -> Iterator[tuple[Transition, str, TransitionRow]]:
-    """Each tablet that has a transition: that, the name of its map, and its replicas before and after."""
+    """Yield each tablet in transition: the transition, the map's name, and the changed row."""
     for transition in image.topology.transitions.values():
         for name, plan in transition.plans.items():
             if name.startswith(TABLET_MAP):

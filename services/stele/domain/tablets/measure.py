@@ -1,4 +1,4 @@
-"""By what tablets are balanced: by bytes and rates where nodes have told them, else by numbers of replicas."""
+"""The measure of balance: bytes and rates where nodes report them, otherwise counts of replicas."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,11 +13,14 @@ from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.tablet_stats import Reals
 
 NAMED: Final = 5
-"""Nodes, in a reason."""
+"""Largest number of nodes named in a reason."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """By what, and why. By size, ``rate_weight`` percent of a tablet's load are its rate."""
+    """The measure and its reason.
+
+    By size, ``rate_weight`` percent of a tablet's load are its rate.
+    """
 
     by: BalanceBy
     why: str
@@ -25,10 +28,11 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 def measure_of(image: Image, loads: LoadTable, heats: Mapping[str, Reals]) -> Measure:
-    """By size once each node with room that stays has said what it holds, unless the setting forbids it.
+    """Return the measure: size if a node that takes tablets has reported and the setting allows it.
 
-    A tablet of which nobody told came to its nodes after their reports (it is new, or was truncated): it is no
-    reason to wait, and counts as empty, and idle, until they have. ``heats`` are of the tablets, by data id.
+    The planner leaves out nodes without a report. A tablet that no node has reported is new or was
+    truncated, and counts as empty and idle until one does. ``heats`` are those of the tablets, by
+    data id.
     """
     wanted = BALANCE_BY.of(image.features.settings)
     if wanted == BalanceBy.COUNT:
@@ -36,11 +40,14 @@ def measure_of(image: Image, loads: LoadTable, heats: Mapping[str, Reals]) -> Me
     going = image.requests.going()
     room = [node_id for node_id in image.membership.holding() if node_id not in going]
     unknown = [node_id for node_id in room if loads.capacity_bytes(node_id) is None]
-    if unknown:
-        named = ", ".join(unknown[:NAMED])
-        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+    named = ", ".join(unknown[:NAMED])
+    more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+    if len(unknown) == len(room):
         return Measure(BalanceBy.COUNT, f"no load is known of {named}{more}")
     why, weight = f"the loads of all {len(room)} nodes are known", 0
+    if unknown:
+        why = f"the loads of {len(room) - len(unknown)} of {len(room)} nodes are known"
+        why += f"; {named}{more} did not report, and tablets are not evened out there"
     if any(np.nansum(heat) > 0 for heat in heats.values()):
         weight = RATE_WEIGHT.of(image.features.settings)
     if weight:

@@ -1,13 +1,13 @@
-"""Which changes of a tablet's replicas its map allows: one goes to another node, one more, one fewer."""
+"""The changes of a tablet's replicas that its map allows: a move, an addition, or a deletion."""
 
 from stele.domain.balance.rack_lists import keeps_list, strays, vacant
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_node, unknown_tablet
 from stele.domain.image import Image
+from stele.domain.membership.model import Node
 from stele.domain.names import STAYS
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.shards import ANY
-from stele.domain.schema.facts import Table
+from stele.domain.ring.ranges import ANY, RangeReplicas
+from stele.domain.schema.model import Table
 from stele.domain.tablets.copies import between, goal
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.racks import after_move, emptiest_racks
@@ -15,7 +15,10 @@ from stele.domain.topology.operations.commands import TabletMove, TabletRepair, 
 
 
 def replicas_after(replicas: tuple[str, ...], move: TabletMove) -> tuple[str, ...]:
-    """Who has the tablet once it is done: the new one in the place of the old one, or behind all others."""
+    """Return the tablet's replicas after the move.
+
+    The new replica takes the position of the old one, or comes last if there is no old one.
+    """
     if not move.from_node:
         return *replicas, move.to_node
     found = (move.to_node if node == move.from_node else node for node in replicas)
@@ -23,10 +26,11 @@ def replicas_after(replicas: tuple[str, ...], move: TabletMove) -> tuple[str, ..
 
 
 def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None:
-    """Why a tablet of a table that stands cannot get these other replicas."""
+    """Return the reason for which a tablet of an existing table cannot get these replicas."""
     refused = _check_named(move) or (_check_target(image, move) if move.to_node else None)
     if refused is not None:
         return refused
+    # The row is read only after the tablet's number is known to be valid.
     refused = check_tablet(image, table, move) or _check_row(image, table, move)
     if refused is not None:
         return refused
@@ -40,7 +44,7 @@ def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None
 def _check_places(
     image: Image, table: Table, row: RangeReplicas, move: TabletMove
 ) -> Rejection | None:
-    """Each dc and rack has as many replicas as it is to have."""
+    """Reject a move after which a dc or a rack has another number of replicas than its goal."""
     counted = _check_counts(image, table, row, move)
     if counted is not None:
         return counted
@@ -56,7 +60,7 @@ def _check_places(
 def _check_counts(
     image: Image, table: Table, row: RangeReplicas, move: TabletMove
 ) -> Rejection | None:
-    """Each dc has as many replicas as its keyspace asks for."""
+    """Reject a move after which a dc has another number of replicas than its keyspace asks for."""
     if move.from_node and move.to_node:
         return _check_dc(image, move)
     check = _check_more if move.to_node else _check_fewer
@@ -66,7 +70,11 @@ def _check_counts(
 def _check_list(
     image: Image, row: RangeReplicas, move: TabletMove, racks: tuple[str, ...]
 ) -> Rejection | None:
-    """Each rack of the list has one replica, or is to have one; no other has any, or is to keep it."""
+    """Reject a move that does not bring the tablet closer to its rack list or keep it as close.
+
+    A deletion takes a replica outside the list, and an addition goes to a listed rack without one.
+    A move stays in its rack or does both.
+    """
     nodes = image.membership.nodes
     dc = _dc(image, move.to_node or move.from_node)
     here = [node_id for node_id in row.reads if nodes[node_id].dc == dc]
@@ -101,14 +109,14 @@ def _where(racks: tuple[str, ...], of: list[str], source: int | None) -> str:
 def check_tablet(
     image: Image, table: Table, asked: TabletMove | TabletRepair | TabletRestore
 ) -> Rejection | None:
-    """Why a table that stands has no such tablet."""
+    """Return the reason for which an existing table has no such tablet, or None."""
     if not table.placement:
         return no_tablets(asked.table)
     count = len(image.ring.placements[table.placement])
     if asked.of not in (0, count):
         return Rejection(
             "tablets_resized",
-            f"Table {asked.table} has {count} tablets by now, and had {asked.of} when this one was chosen.",
+            f"Table {asked.table} now has {count} tablets, and had {asked.of} when this one was chosen.",
             "Ask again, for one of the new tablets.",
         )
     if not 0 <= asked.tablet < count:
@@ -135,7 +143,7 @@ def _check_named(move: TabletMove) -> Rejection | None:
 
 
 def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None:
-    """A replica of the tablet is where it is said to be, and none where it is to go."""
+    """Require that a replica is on the source node and none is on the target node."""
     row = row_of(image.ring.placements[table.placement], move.tablet)
     if move.from_node and move.from_node not in row.reads:
         return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
@@ -155,7 +163,7 @@ def _not_so(move: TabletMove, what: str, row: RangeReplicas) -> Rejection:
 
 
 def _check_shard(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection | None:
-    """The shard is one of the node's, and another one where the node stays the same."""
+    """Require a shard that the node has, and a different one for a move within the node."""
     shards = image.membership.nodes[move.to_node].shards
     if not ANY <= move.to_shard < shards:
         return Rejection(
@@ -183,7 +191,8 @@ def _check_target(image: Image, move: TabletMove) -> Rejection | None:
         return unknown_node(move.to_node[:80])
     going = node.node_id in image.requests.going()
     if node.takes_part() and node.state in STAYS and node.tokens and not going:
-        return None
+        # Without force, old rows on the target would mix with the streamed rows of the tablet.
+        return None if move.force else _check_clean(node)
     state = "about to leave" if going else "excluded" if node.excluded else node.state
     why = "has no tokens" if node.state in STAYS and not node.tokens else f"is {state}"
     return Rejection(
@@ -193,8 +202,24 @@ def _check_target(image: Image, move: TabletMove) -> Rejection | None:
     )
 
 
+def _check_clean(node: Node) -> Rejection | None:
+    """Reject a node that still has rows of ranges that it no longer owns; see ``uncleaned``.
+
+    With force the node takes a tablet back with these rows. After a forced exclusion they may be
+    the last copies.
+    """
+    if not node.cleanup_since:
+        return None
+    return Rejection(
+        "cleanup_pending",
+        f"Node '{node.node_id}' takes no tablets yet: since epoch {node.cleanup_since} it has rows to delete"
+        " that are no longer its own.",
+        "Ask again once `stele nodes` shows no cleanup of it. With force it takes the tablet with those rows.",
+    )
+
+
 def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
-    """Each dc has its number of replicas."""
+    """Reject a move between dcs: each dc keeps its number of replicas."""
     nodes = image.membership.nodes
     source, target = nodes[move.from_node].dc, nodes[move.to_node].dc
     if source == target:
@@ -207,7 +232,7 @@ def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
 
 
 def _check_rack(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection | None:
-    """No rack gets more replicas of the tablet than its fullest one has."""
+    """Reject a move that gives a rack more replicas of the tablet than the fullest rack has now."""
     nodes = image.membership.nodes
     found = after_move(nodes, row.reads, move.from_node, move.to_node)
     if found.allowed:
@@ -221,7 +246,7 @@ def _check_rack(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection
 
 
 def _check_new_rack(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection | None:
-    """One more goes to a rack that has fewest, of those that have room."""
+    """Require that a new replica goes to a rack with the fewest replicas, among racks with room."""
     nodes = image.membership.nodes
     target = nodes[move.to_node]
     racks = emptiest_racks(image, row.reads, target.dc)
@@ -238,7 +263,7 @@ def _check_new_rack(image: Image, row: RangeReplicas, move: TabletMove) -> Rejec
 def _check_more(
     image: Image, table: Table, row: RangeReplicas, move: TabletMove
 ) -> Rejection | None:
-    """Not more than the keyspace asks for, or is to ask for, unless that is meant."""
+    """Reject a replica beyond what the keyspace asks for, or will ask for, without ``beyond``."""
     dc = image.membership.nodes[move.to_node].dc
     held, most = _held(image, row, dc), between(image, image.schema.by_id[table.keyspace_id]).high
     if move.beyond or held < most.get(dc, 0):
@@ -255,7 +280,7 @@ def _check_more(
 def _check_fewer(
     image: Image, table: Table, row: RangeReplicas, move: TabletMove
 ) -> Rejection | None:
-    """Not fewer than the keyspace asks for, or is to ask for (I7)."""
+    """Reject a deletion below what the keyspace asks for, or will ask for (I7)."""
     dc, bounds = _dc(image, move.from_node), between(image, image.schema.by_id[table.keyspace_id])
     held = _held(image, row, dc)
     if held > bounds.low.get(dc, 0) and len(row.reads) > bounds.fewest:

@@ -1,4 +1,4 @@
-"""Which replicas take part in a repair that names some of them."""
+"""The replicas that take part in a repair of named nodes or dcs."""
 
 from collections.abc import Iterable
 
@@ -7,21 +7,21 @@ import numpy as np
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_node
 from stele.domain.image import Image
-from stele.domain.repairs.among import Among
+from stele.domain.requests.model import Among
 from stele.domain.ring.placement import Placement
 
 ENOUGH = 2
-"""Replicas: one alone has nobody to compare itself with."""
+"""Least number of replicas in a repair: a single replica has no other one to compare with."""
 
 
 def participants(image: Image, among: Among, replicas: Iterable[str]) -> list[str]:
-    """Those of the replicas that are named and not excluded."""
+    """Return the replicas that are named and not excluded."""
     nodes, excluded = image.membership.nodes, image.membership.excluded()
     return [n for n in replicas if n not in excluded and among.has(n, nodes[n].dc)]
 
 
 def check_among(image: Image, among: Among, placement: Placement) -> Rejection | None:
-    """Who is named is there, and some tablet of the map has two replicas among these."""
+    """Require that the named nodes and dcs exist, and that some tablet has two replicas on them."""
     if not any(among):
         return None
     unknown = sorted({*among.nodes} - {*image.membership.nodes})

@@ -1,6 +1,7 @@
-"""What the balancer asks for next: moves of tablets, other numbers of them, and the end of what cannot be."""
+"""The balancer's next requests: moves, resizes, repairs, restores and cancellations."""
 
 from collections.abc import Iterator, Set
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +23,7 @@ from stele.domain.tablets.colocation import bring_together
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import NO_CONDITIONS, Conditions
 from stele.domain.tablets.limits import READS, WRITES
-from stele.domain.tablets.look import look
+from stele.domain.tablets.look import look, waits_for
 from stele.domain.tablets.repairing import Desk, repairs
 from stele.domain.tablets.replication import Recount, Recounts, recounts
 from stele.domain.tablets.resizing import Resize, loaded, sizing
@@ -34,15 +35,17 @@ from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
 
 class Proposed(msgspec.Struct, frozen=True):
-    """A move, with what for, and what it would be."""
+    """A move and its kind."""
 
     move: TabletMove
     kind: Kind | Recount
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What to begin now; requests to cancel, since they can never be, or are not wanted any more; and switches
-    whose time has passed.
+    """The changes to request now.
+
+    It also holds requests to cancel, because they can never complete (``stuck``, unless they wait)
+    or are no longer wanted (``revoked``), and switches whose time limit has passed.
     """
 
     switched_on: tuple[SwitchBalancingOn, ...] = ()
@@ -54,11 +57,12 @@ class Proposal(msgspec.Struct, frozen=True):
     restores: tuple[TabletRestore, ...] = ()
 
     def commands(self) -> Iterator[tuple[AnyCommand, str]]:
-        """What to ask the log for, in this order, each with why."""
+        """Yield the commands to send, in this order, each with its reason."""
         for switch in self.switched_on:
             yield switch, "its time limit has passed"
         for ended in (*self.stuck, *self.revoked):
-            yield Cancel(ended.request_id), ended.why
+            if not ended.waits:
+                yield Cancel(ended.request_id), ended.why
         for resize in self.resizes:
             yield ResizeTable(resize.table, resize.tablets), resize.why
         moves = tuple(each.move for each in self.moves[:MAX_MOVES])
@@ -71,11 +75,15 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
-    """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
+    """Return what one round begins in addition to the work under way.
 
-    Nodes that are down, where moves have failed just now, or whose disks are full get nothing, not even of
-    those that leave (the planner by itself would let these wait). While there are any nothing is said to be
-    stuck; else one request at a time, the newest: when it ends its node may take what the others have.
+    Requests under way count in the state, so nothing is requested twice.
+
+    Some nodes receive nothing: those that are down, have rows to delete or full disks, and those to
+    which moves have just failed. This holds even for tablets of leaving nodes; the planner alone
+    would let these wait. While such nodes exist among those that stay, a request is stuck only if
+    they could not take its tablets either. One request ends at a time, the newest. When it ends,
+    its node may take tablets of the others.
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
@@ -83,10 +91,10 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     what, merges = seen.what, seen.merges
     counted = recounts(image, what, conditions, limits, seen.off.keys())
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
-    if counted.moves:  # what is even now is not then
+    if counted.moves:  # these change the balance that the planner saw
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
-    if not counted.moves and not moves:  # merging can wait
+    if not counted.moves and not moves:  # merges have the lowest priority
         wanted = [merge for merge in merges if merge.name not in seen.off]
         together = bring_together(image.membership.nodes, what, wanted, limits)
         moves = [Proposed(move, Kind.MIGRATION) for move in together]
@@ -95,14 +103,22 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     moving = frozenset(each.move.from_node for each in moves)
     stuck = list[Stuck]()
     goes_on = bool(counted.moves or what.state.busy.any() or conditions.paused)
-    if not conditions.shut() and not (counted.amiss and goes_on):
-        stuck = cannot_be_drained(image, what, seen.lost, moving)[-1:]
+    shut = waits_for(image, conditions) - image.requests.going()
+    # A pending change of replicas may still make room. No request is stuck until then.
+    if not (counted.amiss and goes_on):
+        found = cannot_be_drained(image, what, seen.lost, moving, room_may_come=bool(shut))
+        stuck = [each for each in found if each.waits]
+        stuck += [each for each in found if not each.waits][-1:]
     stuck += counted.stuck
-    calm = not (moves or conditions.shut() or what.state.busy.any())
+    calm = not (moves or shut or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
-    sized = sizing(image, loaded(what.stats), conditions.down, seen.off.keys())
-    resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
+    full = conditions.loads.full()
+    sized = sizing(image, loaded(what.stats), conditions.down, seen.off.keys(), full)
+    resized = {resize.table for resize in sized.resizes}  # the tablets get other numbers
+    # Resizes are sent before moves, so a move of the same table would name an old number.
     moves = [each for each in moves if each.move.table not in resized]
+    # Repairs and restores get the streams that moves leave. ``recounts`` has reserved its own
+    # already.
     desk = Desk(what, conditions, limits, [m for m in uncounted if m.table not in resized])
     restored = restores(image, what, conditions, desk, resized)
     return Proposal(
@@ -116,18 +132,30 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     )
 
 
-def never_drained(image: Image, conditions: Conditions) -> list[Stuck]:
-    """Requests whose nodes would keep tablets, were the balancer to move all that it can and nothing else to
-    happen: it ends them, as ``proposal`` says once it has come to that. None while some node takes nothing for
-    now, or numbers of replicas change.
+class Forecast(NamedTuple):
+    """All moves until the load is even, and the requests whose nodes would keep tablets."""
+
+    moves: tuple[TabletMove, ...]
+    stuck: tuple[Stuck, ...]
+
+
+def forecast(image: Image, conditions: Conditions) -> Forecast:
+    """Return what the balancer will do if no other change happens.
+
+    ``proposal`` ends the requests in ``stuck`` once it has reached that state. None is stuck while
+    numbers of replicas change.
     """
-    if conditions.shut():
-        return []
+    # Streams do not limit a forecast: only the rules of placement decide.
     seen, limits = look(image, conditions), Limits(reads=MAX_MOVES, writes=MAX_MOVES)
-    if recounts(image, seen.what, conditions, limits, seen.off.keys()).amiss:
-        return []
-    plan_to_fixed_point(seen.what.state, seen.what.names)
-    return cannot_be_drained(image, seen.what, seen.lost, frozenset())
+    what = seen.what
+    amiss = recounts(image, what, conditions, limits, seen.off.keys()).amiss
+    planned = plan_to_fixed_point(what.state, what.names).moves
+    moves = tuple(_told(what, move, seen.forced).move for move in planned)
+    if amiss:
+        return Forecast(moves, ())
+    shut = waits_for(image, conditions) - image.requests.going()
+    stuck = cannot_be_drained(image, what, seen.lost, frozenset(), room_may_come=bool(shut))
+    return Forecast(moves, tuple(stuck))
 
 
 def _counted(recounted: Recounts) -> Iterator[Proposed]:

@@ -1,6 +1,7 @@
-"""Racks and the replicas of a tablet.
+"""The racks of a tablet's replicas.
 
-Where a keyspace lists the racks of a dc each has one. Else none gets more than the fullest one of its dc has.
+If a keyspace lists the racks of a dc, each of them has one replica. Otherwise no rack gets more
+than the fullest rack of its dc has.
 """
 
 from collections import Counter
@@ -8,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 
 
 class InRack(NamedTuple):
-    """Replicas that the rack of a move's target would have, and those that the fullest of its dc has now."""
+    """The replicas in the target's rack after a move, and those in the dc's fullest rack now."""
 
     would_have: int
     fullest: int
@@ -25,7 +26,7 @@ class InRack(NamedTuple):
 def after_move(
     nodes: Mapping[str, Node], replicas: Sequence[str], source: str, target: str
 ) -> InRack:
-    """Of a move from one of the replicas to another node of its dc."""
+    """Return the numbers for a move from one of the replicas to another node of its dc."""
     dc = nodes[target].dc
     racks = Counter(nodes[node_id].rack for node_id in replicas if nodes[node_id].dc == dc)
     fullest = max(racks.values())
@@ -34,8 +35,9 @@ def after_move(
 
 
 def emptiest_racks(image: Image, replicas: Sequence[str], dc: str) -> frozenset[str]:
-    """The racks of a dc that have the fewest of these replicas, of those with another member that stays and has
-    tokens, be it down: one more goes there.
+    """Return the racks of a dc with the fewest of these replicas; a new one goes there.
+
+    Only racks with another member that stays and has tokens count, even if that member is down.
     """
     nodes = image.membership.nodes
     held = Counter(nodes[node_id].rack for node_id in replicas if nodes[node_id].dc == dc)
@@ -43,13 +45,13 @@ def emptiest_racks(image: Image, replicas: Sequence[str], dc: str) -> frozenset[
 
 
 def fewest(held: Mapping[str, int], racks: Iterable[str]) -> frozenset[str]:
-    """Of the racks those that have fewest."""
+    """Return the racks that have fewest."""
     counts = {rack: held.get(rack, 0) for rack in racks}
     least = min(counts.values(), default=0)
     return frozenset(rack for rack, count in counts.items() if count == least)
 
 
 def room(image: Image, dc: str) -> list[Node]:
-    """The members of a dc that take tablets, be they down."""
+    """Return the members of a dc that take tablets, even if they are down."""
     going, holding = image.requests.going(), image.membership.holding()
     return [node for n, node in holding.items() if node.dc == dc and n not in going]

@@ -1,27 +1,26 @@
-"""Which tablet a token is in, and which range a tablet has.
+"""The tablet of a token, and the range of a tablet.
 
-A map has a power of two of tablets, of equal ranges, numbered from 0 in the order of the ring. This needs no
-numpy, so the command line can ask too.
+A map has a power of two of tablets with equal ranges, numbered from 0 in ring order. The module
+needs no numpy, so the command line can use it.
 """
 
 from typing import Final
 
-from stele.domain.ring.ranges import Range, ranges_of
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.ranges import MIN_TOKEN, Range, ranges_of
 
 TOKEN_BITS: Final = 64
 MAX_TABLETS: Final = 1 << 20
-"""Of one table."""
+"""Largest number of tablets of one table."""
 
 
 def ranges(count: int) -> tuple[Range, ...]:
-    """The ranges of a map of so many tablets, which is a power of two."""
+    """Return the ranges of a map of ``count`` tablets, which is a power of two."""
     width = (1 << TOKEN_BITS) // count
     return ranges_of(MIN_TOKEN + width * tablet - 1 for tablet in range(1, count))
 
 
 def range_of(count: int, tablet: int) -> Range:
-    """The range of one tablet. Raises IndexError."""
+    """Return the range of one tablet. Raise IndexError if there is no such tablet."""
     if not 0 <= tablet < count:
         raise IndexError(f"There is no tablet {tablet} of {count}.")
     width = (1 << TOKEN_BITS) // count
@@ -30,7 +29,7 @@ def range_of(count: int, tablet: int) -> Range:
 
 
 def tablet_of(count: int, end: int) -> int:
-    """The number of the tablet whose range ends at ``end``."""
+    """Return the number of the tablet whose range ends at ``end``."""
     if end == MIN_TOKEN:
         return count - 1
     return (end - MIN_TOKEN) * count >> TOKEN_BITS

@@ -1,9 +1,11 @@
-"""Which tablets are to be repaired now (seed 000; Scylla's repair scheduler).
+"""Choose the tablets to repair now. The model is ScyllaDB's tablet repair scheduler.
 
-First those of tables whose repair was asked for, then those that were repaired too long ago; of both the
-oldest first, as many as there is room for in the streams beside what moves. Tablets that move, or are repaired
-already, wait for that; so do those of a node that is down, and for a while those whose repair has failed.
-What is repaired by schedule alone needs two replicas, none of them on a node that is dead for good.
+Tablets of tables whose repair was requested come first, then tablets whose last repair is too old.
+In both groups the oldest repair comes first. The streams that moves leave free limit the number.
+
+A tablet that moves or is under repair waits, as does one on a node that is down. A tablet whose
+repair failed waits for a while. A scheduled repair needs two replicas, none of them on an excluded
+node.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -16,10 +18,9 @@ from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, Limits, fits
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
-from stele.domain.repairs.among import ALL, Among
-from stele.domain.repairs.times import Ms
-from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Table
+from stele.domain.repairs import Ms
+from stele.domain.requests.model import ALL, Among, Request
+from stele.domain.schema.model import Table
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.limits import AUTO_REPAIR, AUTO_REPAIR_THRESHOLD_S, ON
@@ -27,7 +28,8 @@ from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_repair import MAX_REPAIRS
 
 MOST_LOOKED_AT: Final = 4096
-"""Tablets of a round, the oldest; for the others there is no room in the streams anyway."""
+"""Largest number of tablets examined in a round, the oldest first. Streams have no room for more.
+"""
 SECOND_MS: Final = 1000
 HOUR_MS: Final = 3600 * SECOND_MS
 
@@ -37,8 +39,9 @@ Mask = npt.NDArray[np.bool_]
 def repairs(
     image: Image, what: Tablets, conditions: Conditions, desk: "Desk", resized: Set[str]
 ) -> list[TabletRepair]:
-    """What to begin in one round. The time is compared with times of the log; tables that are
-    ``resized`` in the same round wait.
+    """Return the repairs to begin in one round. Ages are computed from the times in the log.
+
+    Tables that are ``resized`` in the same round wait.
     """
     asked, late = list[Due](), list[Due]()
     wanted = image.requests.table_repairs()
@@ -55,11 +58,14 @@ def repairs(
         if goal is not None:
             restricted = goal.is_restricted
             since = image.repairs.of(table.table_id, len(times), restricted=restricted)
+            # A tablet that was repaired after the request has nothing left to do for it.
             due = desk.ready(units, goal.among) & ~paused & (since <= goal.submitted_ms)
             asked.append(Due(since, units, due, goal.among))
+        # A full repair of the table covers the schedule. A restricted one does not count for it.
         if after_s is not None and (goal is None or goal.is_restricted):
             old = times < conditions.now_ms - SECOND_MS * after_s
             late.append(Due(times, units, desk.ready(units) & ~paused & old & desk.is_whole(units)))
+    # Requested repairs take the streams before scheduled ones.
     return [
         *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
         *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, conditions.now_ms)),
@@ -67,8 +73,9 @@ def repairs(
 
 
 def threshold_s(settings: Mapping[str, str], table: Table) -> int | None:
-    """How old the repair of its tablets may get; None when none is scheduled. A table's options come before
-    the settings of the log.
+    """Return the largest age of a tablet's last repair in seconds, None without a schedule.
+
+    A table's options take precedence over the settings of the log.
     """
     if (table.options.auto_repair_enabled or AUTO_REPAIR.of(settings)) != ON:
         return None
@@ -76,7 +83,7 @@ def threshold_s(settings: Mapping[str, str], table: Table) -> int | None:
 
 
 class Due(NamedTuple):
-    """Tablets of a table: when they were repaired, their units, and which are due, ``among`` whose replicas."""
+    """Tablets of one table: times of the last repair, units, mask of due ones, and participants."""
 
     times: Ms
     units: slice
@@ -85,7 +92,7 @@ class Due(NamedTuple):
 
 
 class Desk:
-    """What one round has given out so far, of streams and of tablets."""
+    """The streams and tablets that one round has assigned so far."""
 
     def __init__(
         self,
@@ -101,25 +108,32 @@ class Desk:
         self._busy = state.busy.copy()
         self._dead = _by_node(at == NodeState.EXCLUDED for at in state.state.tolist())
         down = _by_node(node_id in conditions.down for node_id in what.node_ids)
+        # An excluded node never returns, so repairs do not wait for it.
         self._silent = down & ~self._dead
         for move in moves:
-            self.take_move(move)
+            self._take_move(move)
 
-    def take_move(self, move: TabletMove) -> None:
-        """It has its place in the streams, and its tablet to itself. Of dead nodes nobody reads."""
-        what = self._what
-        if move.table in what.names:
-            self._busy[what.first[what.names.index(move.table)] + move.tablet] = True
-        if move.to_node in what.node_ids:
-            node = what.node_ids.index(move.to_node)
-            self._writing[what.state.first_shard[node] + max(move.to_shard, 0)] += WEIGHT
-        if move.from_node in what.node_ids and move.table in what.names:
-            unit = what.first[what.names.index(move.table)] + move.tablet
-            node = what.node_ids.index(move.from_node)
-            self._reading[what.state.slot(unit, node)] += WEIGHT
+    def _take_move(self, move: TabletMove) -> None:
+        """Reserve the tablet and the streams of a planned move.
+
+        A dead source cannot be read. The new replica reads all live ones.
+        """
+        what, state = self._what, self._what.state
+        unit = what.first[what.place[move.table]] + move.tablet
+        source, target = what.node_ids.index(move.from_node), what.node_ids.index(move.to_node)
+        read = [source]
+        if self._dead[source]:
+            read = [n for n in state.node[unit].tolist() if n != NOBODY and not self._dead[n]]
+        self._busy[unit] = True
+        self._writing[state.first_shard[target] + max(move.to_shard, 0)] += WEIGHT
+        for node in read:
+            self._reading[state.slot(unit, node)] += WEIGHT
 
     def ready(self, units: slice, among: Among = ALL) -> Mask:
-        """Nothing else is done to them, and all who take part are up, but those who are dead for good."""
+        """Return the mask of idle tablets whose participants are all up.
+
+        Excluded nodes do not count.
+        """
         nodes, silent = self._what.state.node[units], self._silent & self._named(among)
         found: Mask = ~self._busy[units] & ~silent[nodes].any(axis=1)
         return found
@@ -128,14 +142,14 @@ class Desk:
         return _by_node(among.has(node.id, node.dc) for node in self._what.state.nodes)
 
     def is_whole(self, units: slice) -> Mask:
-        """There are two replicas, and none is on a dead node."""
+        """Return the mask of tablets with two or more replicas and none on a dead node."""
         nodes = self._what.state.node[units]
         several = (nodes != NOBODY).sum(axis=1) > 1
         found: Mask = several & ~self._dead[nodes].any(axis=1)
         return found
 
     def lives(self, units: slice) -> Mask:
-        """There is a replica that is not on a dead node."""
+        """Return the mask of tablets with a replica that is not on a dead node."""
         nodes = self._what.state.node[units]
         found: Mask = ((nodes != NOBODY) & ~self._dead[nodes]).any(axis=1)
         return found
@@ -143,7 +157,10 @@ class Desk:
     def chosen(
         self, candidates: list[Due], why: Callable[[str, int], str]
     ) -> Iterator[TabletRepair]:
-        """Those for which there is room, the oldest first; ``why`` gets the table and when it was repaired."""
+        """Yield repairs while streams have room, the oldest first.
+
+        ``why`` receives the table and the time of its last repair.
+        """
         among = {each.units.start: each.among for each in candidates}
         for unit, at_ms in _oldest(candidates):
             name, tablet = self._what.tablet(unit)
@@ -159,12 +176,15 @@ class Desk:
                 )
 
     def takes(self, unit: int, among: Among = ALL, *, alone: bool = False) -> bool:
-        """Whether there is room: each of its replicas that take part reads and writes, one ``alone`` too if it
-        has to.
+        """Reserve the streams of a tablet and return True, or return False without room.
+
+        Each participating replica reads and writes. A single replica needs streams only with
+        ``alone``.
         """
         nodes, alive = self._what.state.node[unit], self._named(among) & ~self._dead
         slot = self._what.state.slot
         shards = [slot(unit, node) for node in nodes[alive[nodes]].tolist() if node >= 0]
+        # A single replica has nothing to compare with. In a restore it still streams.
         working = shards if alone or len(shards) > 1 else []
         if not all(self._is_free(shard) for shard in working):
             return False
@@ -181,12 +201,12 @@ class Desk:
 
 
 def _by_node(which: Iterable[bool]) -> Mask:
-    """By the node's number; ``NOBODY`` is at the end."""
+    """Return a mask by the node's number. The last entry, False, is for ``NOBODY``."""
     return np.array([*which, False])
 
 
 def _oldest(candidates: list[Due]) -> Iterator[tuple[int, int]]:
-    """Unit and time of those that were repaired longest ago, as many as are looked at."""
+    """Yield unit and time of the tablets with the oldest repair, at most ``MOST_LOOKED_AT``."""
     if not candidates:
         return
     times = np.concatenate([each.times[each.due] for each in candidates])
@@ -194,6 +214,7 @@ def _oldest(candidates: list[Due]) -> Iterator[tuple[int, int]]:
     if len(times) > MOST_LOOKED_AT:
         first = np.argpartition(times, MOST_LOOKED_AT)[:MOST_LOOKED_AT]
         times, units = times[first], units[first]
+    # Ties are ordered by unit, so that the planner is deterministic (docs/design.md, rule 51).
     order = np.lexsort((units, times))
     yield from zip(units[order].tolist(), times[order].tolist(), strict=True)
 

@@ -1,11 +1,13 @@
-"""Giving each tablet as many replicas as it is to have, one more at a time, and only then one fewer; and
-bringing those to other racks that are beside a rack list.
+"""Bring each tablet to its number of replicas and, where racks are listed, to the listed racks.
 
-Which ones are amiss is found in columns. What they get and lose is chosen one by one, as many as there is room
-for in the streams, so that racks are even, then the table's replicas over the nodes, then all that these have.
+A tablet first gains replicas, one at a time, and only then loses any.
+
+Tablets that differ from their goal are found in columns. Their sources and targets are chosen one
+by one, as far as streams have room. The choice evens out racks first, then the table's replicas
+over the nodes, then the loads of the nodes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,8 +22,8 @@ from stele.domain.balance.rack_lists import strays, vacant
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
 from stele.domain.ring.quorum import blocking
-from stele.domain.ring.shards import ANY
-from stele.domain.schema.facts import Replication
+from stele.domain.ring.ranges import ANY
+from stele.domain.schema.model import Keyspace, Replication
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import Amiss, amiss, change_of, goal
@@ -32,13 +34,15 @@ from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.commands import TabletMove
 
 LEAST_LOOKED_AT: Final = 64
-"""Of a table's tablets for which nothing can be done now, in one round, however many tables there are."""
+"""Smallest number of a table's tablets without a possible change that one round examines. It holds
+however many tables there are.
+"""
 
 Mask = npt.NDArray[np.bool_]
 
 
 class Recount(StrEnum):
-    """What is done to a tablet's replicas."""
+    """A change of the number of a tablet's replicas."""
 
     ADD = "add_replica"
     DELETE = "delete_replica"
@@ -46,8 +50,10 @@ class Recount(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recounts:
-    """Moves of one round, and the requests that can never be carried out. ``amiss``: some tablets have not yet
-    what they are to have, so that others may find room where these lose something.
+    """Moves of one round, and the requests that can never be carried out.
+
+    ``amiss`` is true while some tablets differ from their goal. Other tablets may then find room
+    where these lose a replica.
     """
 
     moves: Sequence[TabletMove] = ()
@@ -58,21 +64,23 @@ class Recounts:
 def recounts(
     image: Image, what: Tablets, conditions: Conditions, limits: Limits, off: Set[str]
 ) -> Recounts:
-    """What tablets are to get, and to lose, now; those of tables that are ``off`` lose only what a change that
-    is asked for takes. Then which are to go to a rack that has fewer of them.
+    """Return the replicas that tablets gain, lose or move to another rack in this round.
 
-    The tablets' units are ``busy`` then in the state of ``what``, and the streams are counted.
+    Tables that are ``off`` lose replicas only if a requested change of replication needs it. Moves
+    towards racks with fewer replicas of a tablet come last.
+
+    The function marks the tablets' units as ``busy`` in the state of ``what`` and counts their
+    streams.
     """
     moves, stuck, any_amiss = list[TabletMove](), list[Stuck](), False
     desk = Desk(image, what, conditions, limits)
-    for at, name in enumerate(what.names):
-        keyspace = image.schema.named(name.partition(".")[0])
-        assert keyspace is not None, "a table that is balanced has a keyspace"
+    for at, keyspace in _with_any_amiss(image, what, desk):
+        name, first = what.names[at], what.first[at]
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
-        first = what.first[at]
         units = slice(first, first + what.tablets_of(name))
         found = amiss(wanted, desk.places, what.state.node[units])
         due = _Due.of(found.values())
+        # A switch keeps surplus replicas. Replicas that a tablet lacks are added in any case.
         if change is None and name in off:
             due = due.but_for_what_is_lacking()
         if not due.any():
@@ -85,15 +93,38 @@ def recounts(
         if change is not None and not change.cancelled:
             reasons = [*_no_room(image, wanted), *table.lost]
             stuck += [Stuck(change.request_id, reason) for reason in reasons[:1]]
+    # Each request ends once, with the first reason that was found.
     by_request = {each.request_id: each for each in reversed(stuck)}
+    # Evening out racks comes last. It gets only the streams that required changes leave.
     moves += spread(desk)
     return Recounts(moves, [*by_request.values()], any_amiss)
 
 
-def _no_room(image: Image, wanted: Replication) -> Iterator[str]:
-    """More replicas are asked for than there are members that take any, even if they are down, or are to take
-    the place of dead ones.
+def _with_any_amiss(image: Image, what: Tablets, desk: Desk) -> Iterator[tuple[int, Keyspace]]:
+    """Yield the tables, by position, with tablets that differ from their goal, and their keyspaces.
+
+    All tablets of a keyspace are compared at once: a few operations for each of thousands of tables
+    would take seconds.
     """
+    tables, keyspaces = defaultdict[str, list[int]](list), dict[int, Keyspace]()
+    for at, name in enumerate(what.names):
+        tables[name.partition(".")[0]].append(at)
+    for name, its in tables.items():
+        keyspace = image.schema.named(name)
+        assert keyspace is not None, "a table that is balanced has a keyspace"
+        units = np.flatnonzero(np.isin(what.state.table, its))
+        found = amiss(goal(image, keyspace), desk.places, what.state.node[units])
+        differs = np.any([each.lacks + each.beside for each in found.values()], axis=0)
+        keyspaces |= dict.fromkeys(what.state.table[units[differs]].tolist(), keyspace)
+    yield from sorted(keyspaces.items())
+
+
+def _no_room(image: Image, wanted: Replication) -> Iterator[str]:
+    """Yield the reasons for which the members cannot hold the wanted replicas.
+
+    Members that are down count, and so do nodes that are about to replace dead ones.
+    """
+    # A replacement provides a member soon, so a change that needs it is not hopeless.
     replacing = {request.node_id for request in image.requests.open.values() if request.replaced_id}
     coming = [node for n in sorted(replacing) if (node := image.node(n)) is not None]
     for dc, rf in sorted(wanted.copies.items()):
@@ -106,7 +137,10 @@ def _no_room(image: Image, wanted: Replication) -> Iterator[str]:
 
 
 class _Due(NamedTuple):
-    """Which tablets are to get one more, to have one in another rack, and to lose one, in any dc."""
+    """Masks of the tablets that gain a replica, move one to another rack, or lose one.
+
+    They cover all dcs.
+    """
 
     more: Mask
     to_move: Mask
@@ -127,7 +161,7 @@ class _Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table with tablets that have not what is ``wanted``: ``found`` by dc, ``due`` in all."""
+    """A table with tablets that differ from ``wanted``: ``found`` by dc, ``due`` over all dcs."""
 
     at: int
     name: str
@@ -138,7 +172,7 @@ class _Table:
     why: str
     force: bool
     lost: list[str] = field(default_factory=list)
-    """Why some can never be given what they lack."""
+    """Reasons for which some tablets can never get the replicas that they lack."""
 
     def moves(self, desk: Desk) -> list[TabletMove]:
         table = desk.image.schema.table_named(self.name)
@@ -146,9 +180,11 @@ class _Table:
         still = ~desk.what.state.busy[self.units]
         still &= ~desk.conditions.are_paused(table.table_id, len(still))
         due = self.due
+        # The order keeps data safe: add what is lacking, then move between racks, then delete.
         moves = self._each(desk, np.flatnonzero(due.more & still), self._add)
         lacking = due.more
         moves += self._each(desk, np.flatnonzero(due.to_move & ~lacking & still), self._move_over)
+        # A tablet loses a replica only after it has all that it lacks in every dc.
         lacking = due.more | due.to_move
         may_lose = np.flatnonzero(_may_lose(due.fewer, lacking) & still)
         return moves + self._each(desk, may_lose, self._delete)
@@ -173,12 +209,17 @@ class _Table:
         return moves
 
     def _add(self, desk: Desk, tablet: int) -> TabletMove | None:
-        """To a rack that has fewest of it; there to who has least of the table, then of all, by its share."""
+        """Return the move that adds a replica, or None without room.
+
+        The target is in a rack with the fewest replicas of the tablet. Among these nodes it has the
+        fewest replicas of the table, then the smallest load, relative to its weight.
+        """
         held = self._held(desk, tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.more[tablet] > 0)
         free = next(filter(None, (self._room_for(desk, dc, held) for dc in dcs)), None)
         if not free:
             return None
+        # So many sources intersect each quorum, so together they have each acknowledged write.
         sources = self._sources(desk, tablet, held, blocking(len(held)))
         target = min(free, key=lambda at: desk.part(self.at, at))
         if sources is None:
@@ -190,8 +231,10 @@ class _Table:
         return self._move(desk, tablet, to_node=desk.what.node_ids[target], to_shard=shard)
 
     def _delete(self, desk: Desk, tablet: int) -> TabletMove | None:
-        """Of a rack that has most of it: of a dead node, of one that leaves, of one that is silent, of who has
-        most of the table.
+        """Return the move that deletes a replica, or None if that must wait.
+
+        The replica is in a rack with the most replicas of the tablet. An excluded node comes first,
+        then one that leaves, then a silent one, then the one with most of the table.
         """
         state, held = desk.what.state, self._held(desk, tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.fewer[tablet] > 0)
@@ -210,14 +253,18 @@ class _Table:
         if left is None:
             return None
         slots = [state.slot(self.units.start + tablet, node) for node in left]
+        # With three or more replicas the remaining ones compare their rows, so each reads and
+        # writes.
         if not desk.streams(slots, slots if len(held) > 2 else []):
             return None
         desk.count[self.at, source] -= 1
         return self._move(desk, tablet, from_node=desk.what.node_ids[source])
 
     def _move_over(self, desk: Desk, tablet: int) -> TabletMove | None:
-        """From beside a rack list to a rack of it that has none: off the dead and those that leave first, from
-        who has most of the table to who has least.
+        """Return the move of a replica outside the rack list to a listed rack that has none.
+
+        Excluded and leaving nodes are emptied first, then the node with most of the table. The
+        target is the node with least of it.
         """
         state, held = desk.what.state, self._held(desk, tablet)
         for dc in sorted(dc for dc, each in self.found.items() if each.to_move[tablet] > 0):
@@ -230,6 +277,7 @@ class _Table:
             )
             target = min(free, key=lambda at: desk.part(self.at, at))
             sources: list[int] | None = [source]
+            # A dead node cannot be read. Its replica is rebuilt from the others.
             if state.state[source] == NodeState.EXCLUDED:
                 rest = [at for at in held if at != source]
                 sources = self._sources(desk, tablet, rest, blocking(len(held)))
@@ -246,7 +294,7 @@ class _Table:
         return None
 
     def _beside(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
-        """Replicas that it is not to have in the dc, or of which it is to have fewer."""
+        """Return the replicas that the tablet may lose in the dc; with a list, those outside it."""
         here = [node for node in held if desk.dc_of[node] == dc]
         racks = self.wanted.racks.get(dc)
         if racks is None:
@@ -254,7 +302,7 @@ class _Table:
         return [here[at] for at in strays(racks, [desk.rack_of[node] for node in here])]
 
     def _room_for(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
-        """Who takes one more of it now, of a rack that may have one more."""
+        """Return the nodes that can take a replica now, in racks that may have one more."""
         racks = self.wanted.racks.get(dc)
         if racks is None:
             return room_for(desk, dc, held)
@@ -263,7 +311,11 @@ class _Table:
         return [at for at, rack in free if rack in may and desk.is_free(at)]
 
     def _sources(self, desk: Desk, tablet: int, nodes: list[int], needed: int) -> list[int] | None:
-        """Those of the nodes that can give what they have; None while they are too few, or for ever."""
+        """Return the live nodes that can serve as sources.
+
+        None means that too few are up now. If too few are alive at all, the reason is also noted in
+        ``lost``.
+        """
         state = desk.what.state.state
         alive = [node for node in nodes if state[node] != NodeState.EXCLUDED]
         if len(alive) < needed and not self.force:
@@ -275,8 +327,9 @@ class _Table:
         return self._up(desk, alive, min(needed, len(alive)))
 
     def _all_left(self, desk: Desk, tablet: int, nodes: list[int]) -> list[int] | None:
-        """Those that stay, each of which must say that it is there; None while one of them cannot."""
+        """Return the remaining replicas, or None if one of them cannot confirm that it is up."""
         state = desk.what.state.state
+        # The remaining replicas first exchange what they lack, which a dead one cannot do.
         dead = [desk.what.node_ids[node] for node in nodes if state[node] == NodeState.EXCLUDED]
         if dead:
             self.lost.append(
@@ -316,14 +369,14 @@ class _Table:
 
 
 def _turned(tablets: npt.NDArray[np.int64], most: int, now_ms: int) -> npt.NDArray[np.int64]:
-    """Each second others come first, so that those for which there is no room hold up nobody."""
+    """Rotate the tablets every second, so that tablets without room do not block the others."""
     if len(tablets) <= most:
         return tablets
     return np.roll(tablets, -(now_ms // 1000 * most) % len(tablets))
 
 
 def _may_lose(has: npt.NDArray[np.bool_], lacks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """A tablet gets all that it lacks in any dc before it loses anything."""
+    """Return the tablets that lack no replica in any dc. Only these may lose one."""
     return has & ~lacks
 
 

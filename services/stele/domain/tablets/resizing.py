@@ -1,20 +1,25 @@
-"""Which tables are to have another number of tablets, and which are not any more (seed 000, tablet resize)."""
+"""Decide which tables need another number of tablets, and which resizes to revoke.
+
+Source: ScyllaDB, topology-over-raft.md, "Tablet resize".
+"""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import compress
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.facts import Request
-from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.groups import combined, standing
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import Table, TableOptions, TabletGroup
+from stele.domain.tablets.colocation import kept_apart, listed_dcs
+from stele.domain.tablets.groups import combined
 from stele.domain.tablets.hot import Hottest, hottest_of
-from stele.domain.tablets.maps import holders, maps_of
+from stele.domain.tablets.maps import holders
 from stele.domain.tablets.sizing import (
     ByRate,
     Goals,
@@ -31,13 +36,13 @@ from stele.domain.tablets.stuck import Stuck
 from stele.domain.tablets.tablet_stats import TabletStats
 
 MOST_AT_ONCE: Final = 10
-"""Resizes that are asked for in one look (Scylla: max_new_resize_requests)."""
+"""Largest number of resizes requested in one look (Scylla: max_new_resize_requests)."""
 MOST_WAITING: Final = 512
-"""Resizes of all tables that are under way: each costs the coordinator a look."""
+"""Largest number of unfinished resizes over all tables. Each one costs the coordinator a look."""
 
 
 class Resize(msgspec.Struct, frozen=True):
-    """A table, how many tablets it is to have, and why."""
+    """A table, its next number of tablets, and the reason."""
 
     table: str
     tablets: int
@@ -45,7 +50,7 @@ class Resize(msgspec.Struct, frozen=True):
 
 
 class Sizing(NamedTuple):
-    """What to ask for now, and what to cancel."""
+    """The resizes to request now, and the resize requests to cancel."""
 
     resizes: tuple[Resize, ...] = ()
     revoked: tuple[Stuck, ...] = ()
@@ -54,30 +59,28 @@ class Sizing(NamedTuple):
 NO_RATES: Final = ByRate(Sized(0, ""), Sized(0, ""))
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """What sizing knows of a table. ``apart``: why its siblings cannot be brought together; empty: they can.
-    It stands for ``together`` tables that have one map.
+class Needs(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The present tablets of a map, and the bounds of their number.
+
+    The map is that of ``together`` tables. Maps with the same inputs share one object, because few
+    of thousands of maps differ.
     """
 
-    name: str
-    data_id: str = ""
     count: int
     options: TableOptions
     fewest: Sized
     most: Sized
     scopes: Mapping[str, Scope]
     by_rate: ByRate = NO_RATES
-    asked: Request | None = None
-    apart: str = ""
     together: int = 1
 
     def replicas(self, count: int, scope: Scope) -> int:
-        """Of so many tablets of each of its tables."""
+        """Return the replicas in a scope if each of its tables has ``count`` tablets."""
         return count * scope.replication_factor * self.together
 
 
 class Loaded(NamedTuple):
-    """The bytes of one copy of a table's data, and what its hottest tablet serves, as far as they are known."""
+    """The bytes of one copy of a table's data and its hottest tablet, as far as they are known."""
 
     size_bytes: float | None = None
     hottest: Hottest | None = None
@@ -91,101 +94,151 @@ def sizing(
     loads: Mapping[str, Loaded],
     down: Set[str] = frozenset(),
     off: Set[str] = frozenset(),
+    full: Set[str] = frozenset(),
 ) -> Sizing:
-    """``loads`` are by the id of tables' data. With tablets on nodes that are ``down`` nothing is merged, and
-    those tables that are ``off``, by name, keep their number.
+    """Return the resizes to request and those to revoke. ``loads`` are keyed by data id.
+
+    A table with tablets on nodes that are ``down`` is not merged. Neither is a table whose siblings
+    cannot be brought together because disks are ``full``. Tables that are ``off``, by full name,
+    keep their number.
     """
-    found = tables_of(image, loads, down)
+    groups, asked = image.schema.tablet_groups, _asked(image)
     resizes, revoked = list[Resize](), list[Stuck]()
-    room = MOST_WAITING - sum(each.asked is not None for each in found)
-    for each, aim in zip(found, aims(found, _goals(image).per_shard), strict=True):
-        if each.name in off:
+    room = MOST_WAITING - sum(group.owner.table_id in asked for group in groups)
+    for group, count, aim in _next_of_all(image, loads, asked, down, full):
+        request, name = asked.get(group.owner.table_id), group.data.name
+        if name in off:
             continue
-        if each.asked is None:
-            if aim.count != each.count and len(resizes) < min(room, MOST_AT_ONCE):
-                resizes.append(Resize(each.name, aim.count, aim.reason))
-        elif may_be_revoked(each.asked) and aim.count != each.asked.tablet_count:
-            revoked.append(Stuck(each.asked.request_id, f"not wanted any more: {aim.reason}"))
+        if request is None:
+            if aim.count != count and len(resizes) < min(room, MOST_AT_ONCE):
+                resizes.append(Resize(name, aim.count, aim.reason))
+        elif may_be_revoked(request) and aim.count != request.tablet_count:
+            revoked.append(Stuck(request.request_id, f"not wanted any more: {aim.reason}"))
     return Sizing(tuple(resizes), tuple(revoked))
 
 
 def why_so_many(
-    image: Image, loads: Mapping[str, Loaded], down: Set[str], data_id: str
+    image: Image,
+    loads: Mapping[str, Loaded],
+    down: Set[str],
+    data_id: str,
+    full: Set[str] = frozenset(),
 ) -> tuple[int, str]:
-    """How many tablets a table that stays is to have next, and why."""
-    found = tables_of(image, loads, down)
-    pairs = zip(found, aims(found, _goals(image).per_shard), strict=True)
-    return next((aim.count, aim.reason) for each, aim in pairs if each.data_id == data_id)
+    """Return the next number of tablets of a table that is not being dropped, and the reason."""
+    found = _next_of_all(image, loads, _asked(image), down, full)
+    return next((aim.count, aim.reason) for group, _, aim in found if group.data.data_id == data_id)
 
 
-def aims(tables: Sequence[Table], per_shard: int) -> list[Sized]:
-    """What each table is to have next: as many as it has, twice as many, or half.
+def _asked(image: Image) -> dict[str, Request]:
+    """Return the unfinished resizes by the id of their table."""
+    return {r.table_id: r for r in image.requests.open.values() if r.resizes}
 
-    Shards have so many of all tables, at most, but for what rounding adds: of what all need, or have, each
-    table gets the same part. What a table is split up to does not depend on how many there are of any, and it
-    is never merged below that; so there is an end.
 
-    What rates ask for does depend on it, so it has what room is left alone: it is split only where all tables
-    then have no more than shards are to have, and stays so until they have twice that.
+def _next_of_all(
+    image: Image,
+    loads: Mapping[str, Loaded],
+    asked: Mapping[str, Request],
+    down: Set[str],
+    full: Set[str],
+) -> Iterator[tuple[TabletGroup, int, Sized]]:
+    """Yield the groups of tables with their present and their next number of tablets."""
+    found = needs_of(image, loads, asked)
+    next_ = aims(found, _goals(image).per_shard)
+    for group, needs, aim in zip(image.schema.tablet_groups, found, next_, strict=True):
+        # Computed only for merges, because it examines each pair of the table's tablets.
+        apart = _why_apart(image, group.owner, down, full) if aim.count < needs.count else ""
+        yield group, needs.count, Sized(needs.count, apart) if apart else aim
+
+
+def aims(maps: Sequence[Needs], per_shard: int) -> list[Sized]:
+    """Return the next number of tablets of each map: the present number, twice as many, or half.
+
+    A shard has at most ``per_shard`` replicas of all tables, except for rounding. Above that, each
+    table gets the same fraction of what it needs or has. The number up to which a table is split
+    depends on no present number. A table is never merged below that number, so resizes come to an
+    end.
+
+    The number wanted by rates does depend on present numbers, so it may use only the room that is
+    left. A table is split by rate only if all tables then stay within the limit of the shards. It
+    keeps these tablets until the tables exceed twice that limit.
     """
-    least = _factors(tables, [each.fewest for each in tables], per_shard)
-    now = _factors(tables, [each.most for each in tables], per_shard)
-    bounds = [
-        (
+    # The lower bounds and their factor use no present number. With one, tables were split and
+    # merged in turn for ever in 184 of 12,000 random settings
+    # (docs/decisions/020-a-resize-is-a-request.md).
+    numbers = Counter(maps)
+    least = _factors(numbers, lambda each: each.fewest, per_shard)
+    now = _factors(numbers, lambda each: each.most, per_shard)
+    bounds = {
+        each: (
             rounded(_part(each.fewest, _of(each, least)), each.options),
             rounded(_part(each.most, _of(each, now)), each.options),
         )
-        for each in tables
-    ]
-    room = _Room(tables, bounds, per_shard)
-    return [_aim(each, bound, room) for each, bound in zip(tables, bounds, strict=True)]
+        for each in numbers
+    }
+    # Rates are no part of the factors. With them, 34 of 6,000 random settings split a table that
+    # had just been merged for another one (docs/decisions/022-rates-count-as-they-were.md).
+    room = _Room(numbers, bounds, per_shard)
+    kept = {each: _without_rate(each, bound, room) for each, bound in bounds.items()}
+    hot = {
+        each: Sized(2 * each.count, each.by_rate.split.reason)
+        for each, (low, _) in bounds.items()
+        if low.count <= each.count < each.by_rate.split.count
+    }
+    return [hot[each] if each in hot and room.takes_split(each) else kept[each] for each in maps]
 
 
-def _aim(each: Table, bounds: tuple[Sized, Sized], room: "_Room") -> Sized:
+def _without_rate(each: Needs, bounds: tuple[Sized, Sized], room: "_Room") -> Sized:
+    """Return the next number of tablets of a map that is not split by rate."""
     low, high = bounds
+    # One decision doubles at most: the sizes after a split show whether another one is needed.
     if each.count < low.count:
         return Sized(2 * each.count, low.reason)
     rate, why = each.by_rate, high.reason
     if rate.too_hot:
         why = rate.split.reason
     if each.count < rate.split.count:
-        if room.has_some(each):
-            return Sized(2 * each.count, rate.split.reason)
         why = f"{why}; but all tables together would have too many replicas for each shard"
+    # The gap between one limit for splits and two for merges prevents that resizes alternate.
     keep = () if room.is_exceeded(each) else (rate.keep,)
     highest = max(low, high, *keep, key=lambda sized: sized.count)
     if each.count > highest.count:
-        return (
-            Sized(each.count, each.apart) if each.apart else Sized(each.count // 2, highest.reason)
-        )
+        missing = f"; {rate.missing}" if rate.missing else ""
+        return Sized(each.count // 2, f"{highest.reason}{missing}")
     return Sized(each.count, why)
 
 
 class _Room:
-    """Replicas of all tables in each dc, once sizes have what they ask for, and what its shards may have."""
+    """The replicas of all tables by dc after all resizes by size, and the limit of its shards."""
 
     def __init__(
-        self, tables: Sequence[Table], bounds: Sequence[tuple[Sized, Sized]], per_shard: int
+        self,
+        numbers: Mapping[Needs, int],
+        bounds: Mapping[Needs, tuple[Sized, Sized]],
+        per_shard: int,
     ) -> None:
         self._most, self._end, self._now = dict[str, int](), Counter[str](), Counter[str]()
-        for each, (low, high) in zip(tables, bounds, strict=True):
+        for each, number in numbers.items():
+            low, high = bounds[each]
             highest = max(low.count, high.count, each.by_rate.keep.count)
             end = min(max(each.count, low.count), highest)
             for dc, scope in each.scopes.items():
                 self._most[dc] = per_shard * scope.shards
-                self._end[dc] += each.replicas(end, scope)
-                self._now[dc] += each.replicas(max(each.count, end), scope)
+                self._end[dc] += number * each.replicas(end, scope)
+                self._now[dc] += number * each.replicas(max(each.count, end), scope)
 
-    def has_some(self, each: Table) -> bool:
-        """Whether a table can be split; it then has the room."""
+    def takes_split(self, each: Needs) -> bool:
+        """Reserve the room for a split of the map and return True, or return False without room."""
         more = {dc: each.replicas(each.count, scope) for dc, scope in each.scopes.items()}
         if any(self._now[dc] + count > self._most[dc] for dc, count in more.items()):
             return False
         self._now.update(more)
         return True
 
-    def is_exceeded(self, each: Table) -> bool:
-        """By twice: whoever has split tables has not gone so far."""
+    def is_exceeded(self, each: Needs) -> bool:
+        """Return True if some dc exceeds twice its limit.
+
+        Splits by rate stay below one limit, so they cannot cause this.
+        """
         return any(self._end[dc] > 2 * self._most[dc] for dc in each.scopes)
 
 
@@ -196,16 +249,19 @@ def _part(sized: Sized, factor: float) -> Sized:
     return Sized(math.ceil(sized.count * factor), text)
 
 
-def _of(each: Table, factors: Mapping[str, float]) -> float:
+def _of(each: Needs, factors: Mapping[str, float]) -> float:
     return min((factors[dc] for dc in each.scopes), default=1.0)
 
 
-def _factors(tables: Sequence[Table], counts: Sequence[Sized], per_shard: int) -> dict[str, float]:
-    """By dc, how much of these counts its shards are to have."""
+def _factors(
+    numbers: Mapping[Needs, int], wanted_of: Callable[[Needs], Sized], per_shard: int
+) -> dict[str, float]:
+    """Return by dc the fraction of these counts that its shards may have, at most 1."""
     replicas, shards = dict[str, int](), dict[str, int]()
-    for each, sized in zip(tables, counts, strict=True):
+    for each, number in numbers.items():
+        count = wanted_of(each).count
         for dc, scope in each.scopes.items():
-            replicas[dc] = replicas.get(dc, 0) + each.replicas(sized.count, scope)
+            replicas[dc] = replicas.get(dc, 0) + number * each.replicas(count, scope)
             shards[dc] = scope.shards
     return {
         dc: min(1.0, per_shard * shards[dc] / wanted) if wanted else 1.0
@@ -214,51 +270,77 @@ def _factors(tables: Sequence[Table], counts: Sequence[Sized], per_shard: int) -
 
 
 def loaded(stats: Mapping[str, TabletStats]) -> dict[str, Loaded]:
-    """By the id of tables' data what is known of all tablets together."""
-    return {name: Loaded(each.size_bytes(), hottest_of(each)) for name, each in stats.items()}
+    """Return, by data id, the size and the hottest tablet of each table with any known value."""
+    if not stats:
+        return {}
+    columns = [each.columns for each in stats.values()]
+    known = ~np.isnan(np.concatenate(columns, axis=1)).all(axis=0)
+    ends = np.cumsum([each.shape[1] for each in columns])
+    any_known = np.logical_or.reduceat(known, [0, *ends[:-1]])
+    return {
+        name: Loaded(each.size_bytes(), hottest_of(each))
+        for name, each in compress(stats.items(), any_known.tolist())
+    }
 
 
-def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list[Table]:
-    """All that stay, those that have one map as one; see ``sizing``."""
+def needs_of(
+    image: Image, loads: Mapping[str, Loaded], asked: Mapping[str, Request]
+) -> list[Needs]:
+    """Return the needs of each group of tables, in the order of ``tablet_groups``.
+
+    ``asked`` are the unfinished resizes by the id of their table.
+    """
     schema, goals = image.schema, _goals(image)
-    asked = {r.table_id: r for r in image.requests.open.values() if r.resizes}
-    found = list[Table]()
-    for table, placement in maps_of(image):
-        data = schema.data_of(table)
-        if data.dropped_version:
-            continue
-        keyspace, request = schema.by_id[table.keyspace_id], asked.get(table.table_id)
-        known = loads.get(data.data_id, UNKNOWN)
-        present = Present(
-            count=len(placement),
-            size_bytes=known.size_bytes,
-            resizing_to=0 if request is None else request.tablet_count,
-            hottest=known.hottest,
+    scopes = {id_: scopes_of(image, keyspace, {}) for id_, keyspace in schema.by_id.items()}
+    found, known = list[Needs](), dict[_Inputs, Needs]()
+    for table, data, tables in schema.tablet_groups:
+        request = asked.get(table.table_id)
+        inputs = _Inputs(
+            table.keyspace_id,
+            combined([each.options for each in tables]),
+            len(image.ring.placements[table.placement]),
+            0 if request is None else request.tablet_count,
+            loads.get(data.data_id, UNKNOWN),
+            len(tables),
         )
-        scopes = scopes_of(image, keyspace, {})
-        tables = standing(image, table)
-        options = combined([each.options for each in tables])
-        about = (options, keyspace.initial_tablets, scopes, present, goals)
-        found.append(
-            Table(
-                name=data.name,
-                data_id=data.data_id,
-                count=len(placement),
-                options=options,
-                fewest=_of_all(fewest(*about), len(tables)),
-                most=_of_all(most(*about), len(tables)),
-                scopes=scopes,
-                by_rate=_rates_of_all(by_rate(options, present, goals), len(tables)),
-                asked=request,
-                apart=_why_apart(image, placement, down),
-                together=len(tables),
+        needs = known.get(inputs)
+        if needs is None:
+            keyspace = schema.by_id[table.keyspace_id]
+            needs = known[inputs] = _needs(
+                inputs, keyspace.initial_tablets, scopes[keyspace.keyspace_id], goals
             )
-        )
+        found.append(needs)
     return found
 
 
+class _Inputs(NamedTuple):
+    """The values that the needs of a map depend on, besides the settings and the nodes."""
+
+    keyspace_id: str
+    options: TableOptions
+    tablets: int
+    resizing_to: int
+    loaded: Loaded
+    together: int
+
+
+def _needs(inputs: _Inputs, initial: int, scopes: Mapping[str, Scope], goals: Goals) -> Needs:
+    options, loaded, together = inputs.options, inputs.loaded, inputs.together
+    present = Present(inputs.tablets, loaded.size_bytes, inputs.resizing_to, loaded.hottest)
+    about = (options, initial, scopes, present, goals)
+    return Needs(
+        count=inputs.tablets,
+        options=options,
+        fewest=_of_all(fewest(*about), together),
+        most=_of_all(most(*about), together),
+        scopes=scopes,
+        by_rate=_rates_of_all(by_rate(options, present, goals), together),
+        together=together,
+    )
+
+
 def _of_all(sized: Sized, tables: int) -> Sized:
-    """Says so where it is of co-located tables together."""
+    """Add to the reason that it covers several co-located tables, if it does."""
     return (
         sized if tables == 1 else Sized(sized.count, f"{sized.reason} ({tables} tables together)")
     )
@@ -268,15 +350,27 @@ def _rates_of_all(rates: ByRate, tables: int) -> ByRate:
     return rates._replace(split=_of_all(rates.split, tables), keep=_of_all(rates.keep, tables))
 
 
-def _why_apart(image: Image, placement: Placement, down: Set[str]) -> str:
-    """Tablets of a node that is away stay there, and their siblings may be elsewhere."""
+def _why_apart(image: Image, table: Table, down: Set[str], full: Set[str]) -> str:
+    """Return the reason for which siblings cannot be brought together, or an empty text.
+
+    Tablets of a node that is away stay there, and their siblings may be elsewhere. A node with a
+    full disk receives no tablet and must be relieved first. Tablets of a table that is being merged
+    do not move for that.
+    """
+    placement = image.ring.placements[table.placement]
     away = image.membership.excluded() | down
     holding = sorted(away & holders(placement)) if away else []
-    return (
-        f"its tablets cannot be brought together while {', '.join(holding)} is away"
-        if holding
-        else ""
+    if holding:
+        return f"its tablets cannot be brought together while {', '.join(holding)} is away"
+    blocking = (
+        kept_apart(image.membership.nodes, placement, listed_dcs(image, table), full)
+        if full
+        else ()
     )
+    if blocking:
+        named = ", ".join(sorted(blocking))
+        return f"its tablets cannot be brought together while no disk of {named} has room"
+    return ""
 
 
 def _goals(image: Image) -> Goals:
@@ -284,5 +378,5 @@ def _goals(image: Image) -> Goals:
 
 
 def may_be_revoked(asked: Request) -> bool:
-    """What somebody else asked for is theirs."""
+    """Return True for a pending request of the balancer. Requests of other actors stay."""
     return asked.actor == BALANCER and asked.status is RequestStatus.PENDING

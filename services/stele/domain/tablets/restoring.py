@@ -1,8 +1,9 @@
-"""Which tablets are to be restored now: those of tables that are being restored, as many as there is room for.
+"""Choose the tablets to restore now, of tables that are being restored, while streams have room.
 
-They come before repairs and behind what moves. Tablets that move or are repaired wait; so do those of a node
-that is down, those that only dead nodes have, and for a while those whose restore has failed. All of them wait
-while a node is down that wrote the snapshot: it has files that each of them needs.
+Restores come before repairs and after moves. Tablets that move or are under repair wait. Tablets of
+a node that is down wait, and so do those on dead nodes only. A tablet whose restore failed waits
+for a while. All of them wait while a node that wrote the snapshot is down, because each needs its
+files.
 """
 
 from collections.abc import Set
@@ -20,7 +21,7 @@ from stele.domain.topology.operations.tablet_restore import MAX_RESTORES
 def restores(
     image: Image, what: Tablets, conditions: Conditions, desk: Desk, resized: Set[str]
 ) -> list[TabletRestore]:
-    """What to begin in one round; tables that are ``resized`` in it wait."""
+    """Return the restores to begin in one round. Tables that are ``resized`` in it wait."""
     found = list[TabletRestore]()
     for restore_id in sorted(image.table_snapshots.restores):
         restore = image.table_snapshots.restores[restore_id]
@@ -28,10 +29,11 @@ def restores(
         name = image.schema.full_name(table)
         owner = image.schema.full_name(image.schema.tables[table.base_table_id or table.table_id])
         snapshot = image.table_snapshots.snapshots[restore.snapshot_id]
+        # A writer that has left or is excluded is not waited for: the others were a quorum.
         writers = {part.node_id for part in snapshot.parts} & {*image.membership.taking_part()}
         if owner not in what.names or owner in resized or writers & conditions.down:
             continue
-        first, of = what.first[what.names.index(owner)], what.tablets_of(owner)
+        first, of = what.first[what.place[owner]], what.tablets_of(owner)
         paused = conditions.are_paused(restore.table_id, of)
         units = slice(first, first + of)
         due = (restore.epochs.all() == 0) & desk.ready(units) & desk.lives(units) & ~paused

@@ -1,32 +1,31 @@
-"""Which shard of a node a replica goes to when nobody says: the one with least of its table, then of all.
+"""The default shard of a replica: the one with the fewest replicas of its table, then of all.
 
-Replicas are counted, those that are asked for too: what they hold is not in the log. Who knows it, as the
-balancer does, says where to.
+Replicas are counted, including requested ones, because their sizes are not in the log. A sender
+that knows sizes, such as the balancer, names the shard itself.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from stele.domain.image import Image
-from stele.domain.ring.placement import Placement
-from stele.domain.ring.replicas import WRITES, shards_of
-from stele.domain.ring.shards import ANY
-from stele.domain.schema.facts import Table
+from stele.domain.ring.placement import WRITES, Placement, shards_of
+from stele.domain.ring.ranges import ANY
+from stele.domain.schema.model import Table
 from stele.domain.tablets.maps import maps_of
 
 Counts = npt.NDArray[np.int64]
 
 
 class Shards:
-    """Where replicas come to, in the order of asking: each counts for those after it."""
+    """Chooses shards for replicas in the order of calls. Each choice counts for the next ones."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self._held = dict[tuple[str, str], Counts]()
-        """By node and table; by node and '' all."""
+        """Counts by node and table; the table '' holds the counts of all tables."""
 
     def choose(self, table: Table, node_id: str, but: int = ANY) -> int:
-        """The shard of a node that is to get a replica of this table; not the shard ``but`` it."""
+        """Return the shard of the node for a new replica of this table; it is never ``but``."""
         shards = self._image.membership.nodes[node_id].shards
         if shards == 1:
             return 0
@@ -58,7 +57,7 @@ class Shards:
 
 
 def held_by_shard(placement: Placement, node_id: str, shards: int) -> Counts:
-    """How many tablets of a map each shard of a node receives writes for."""
+    """Return the number of tablets of a map that each shard of a node receives writes for."""
     number = placement.nodes.numbers.get(node_id)
     found = np.zeros(shards, np.int64)
     if number is None:

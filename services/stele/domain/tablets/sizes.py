@@ -1,11 +1,12 @@
-"""How large tablets are, and how often they are read and written, as it is told."""
+"""The reported sizes and rates of tablets."""
 
 import msgspec
 
 
 class TabletSize(msgspec.Struct, frozen=True):
-    """Bytes of one replica of a tablet, the mean of those that are known, who has it, how often each is read
-    and written; None: not known.
+    """The mean bytes of one replica of a tablet, its replicas, and the rates of each.
+
+    A rate of None is unknown.
     """
 
     tablet: int
@@ -16,9 +17,11 @@ class TabletSize(msgspec.Struct, frozen=True):
 
 
 class TableSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest comes first, or the hottest. Of ``known`` tablets the size is known, all together
-    ``size_bytes``; of ``counted`` the rate, ``rate`` operations a second of one replica of each. ``wanted`` is
-    how many tablets it is to have next, and ``why``.
+    """The largest or the hottest tablets of a table, in descending order.
+
+    The size of ``known`` tablets is known, in total ``size_bytes``. The rate of ``counted`` tablets
+    is known, in total ``rate`` operations per second of one replica of each. ``wanted`` is the next
+    number of tablets, and ``why`` its reason.
     """
 
     table: str

@@ -1,13 +1,14 @@
-"""How many tablets a table is to have (Scylla's rules, ``tablet_allocator``; docs/tablets.md).
+"""The number of tablets of a table (Scylla's rules, ``tablet_allocator``; docs/concepts/tablets.md).
 
-The largest of what the keyspace and the table ask for, and where nobody asks for anything, so many that each
-shard has ``scale`` replicas of the table. A new one gets so many only as long as no shard has more than
-``per_shard`` of all tables; later all are kept to that alike (``resizing``). Rounded up to a power of two,
-unless that is more than the table may have.
+The number is the largest one that the keyspace and the table ask for. If neither asks, it gives
+each shard ``scale`` replicas of the table. A new table gets that many only if no shard then exceeds
+``per_shard`` replicas of all tables. Later all tables are limited by the same fraction
+(``resizing``). The number is rounded up to a power of two, unless the table may not have so many.
 
-Its size says how few and how many may be there: the mean of a tablet is from half the target to twice that.
-What is too few does not depend on how many there are now, so that nothing is split, merged and split again.
-So does what its hottest tablet serves (``hot``), where shards have room for that.
+The size of a table bounds its number of tablets: the mean of a tablet is from half the target to
+twice the target. The lower bound does not depend on the present number, so no table is split,
+merged and split again. The rate of its hottest tablet is a bound too (``hot``), where shards have
+room.
 """
 
 import math
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.schema.facts import Keyspace, TableOptions
+from stele.domain.schema.model import Keyspace, TableOptions
 from stele.domain.tablets import limits
 from stele.domain.tablets.hot import COOL, HELPS, STILL_HELPS, Hottest, enough, words
 from stele.domain.tablets.ranges import MAX_TABLETS
@@ -27,11 +28,11 @@ _GIB: Final = 2**30
 
 
 class Goals(msgspec.Struct, frozen=True):
-    """What the cluster's settings ask for; see ``limits``."""
+    """The targets from the cluster's settings; see ``limits``."""
 
     target_bytes: int = limits.TARGET_SIZE.default
     target_rate: int = limits.TARGET_RATE.default
-    """Operations a second; 0: whatever they serve."""
+    """Operations per second of a tablet; 0 means no limit."""
     per_shard: int = limits.PER_SHARD_GOAL.default
     scale: int = limits.SCALE_FACTOR.default
 
@@ -46,8 +47,10 @@ class Goals(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """A dc that has replicas, or a rack where these are listed: shards of its nodes, replicas of each tablet,
-    and replicas that are there now. One that does not ask counts only for how many its shards may have.
+    """A dc with replicas, or a listed rack of one.
+
+    It holds the shards of its nodes, the replicas of each tablet, and the replicas present now. A
+    scope with ``asks`` false only limits the number of replicas for its shards.
     """
 
     shards: int
@@ -57,15 +60,17 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Sized(msgspec.Struct, frozen=True):
-    """A number of tablets, and what made it so."""
+    """A number of tablets, and the reason for it."""
 
     count: int
     reason: str
 
 
 class Present(msgspec.Struct, frozen=True):
-    """A table as it is: its tablets, the bytes of one copy of it and what its hottest tablet serves if these
-    are known, and how many tablets it is about to have; 0: as many.
+    """A table at present.
+
+    It holds the number of tablets, the bytes of one copy and the hottest tablet, the last two only
+    if known. ``resizing_to`` is the number after the resize under way, 0 without one.
     """
 
     count: int
@@ -75,8 +80,9 @@ class Present(msgspec.Struct, frozen=True):
 
 
 def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict[str, Scope]:
-    """Each dc of the keyspace, and each rack where these are listed, with the nodes that have room there, and
-    the replicas that these hold.
+    """Return each dc of the keyspace and each listed rack, by name.
+
+    Only nodes that take tablets count. ``held`` gives the replicas that each scope has now.
     """
     going = image.requests.going()
     holding = [n for n in image.membership.holding().values() if n.node_id not in going]
@@ -87,6 +93,7 @@ def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict
     found = dict[str, Scope]()
     for dc, factor in keyspace.replication.items():
         racks = keyspace.racks.get(dc, ())
+        # Listed racks ask for themselves. Their dc still limits the sum.
         found[dc] = Scope(shards[dc], factor, held.get(dc, 0), asks=not racks)
         for name in (in_rack(dc, rack) for rack in racks):
             found[name] = Scope(shards[name], 1, held.get(name, 0))
@@ -94,14 +101,17 @@ def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict
 
 
 def in_rack(dc: str, rack: str) -> str:
-    """The name of a rack as a scope, for people."""
+    """Return the name of a rack as a scope, for people."""
     return f"rack {rack} of {dc}"
 
 
 def first_count(
     options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals
 ) -> Sized:
-    """For a new table; ``initial`` is the keyspace's, 0 if it says nothing."""
+    """Return the number of tablets of a new table.
+
+    ``initial`` is the keyspace's number, 0 if unset.
+    """
     found = [*_asked_for(options, initial, scopes, goals)]
     if _asks_nothing(options, initial):
         found.append(_with_room(scopes, goals))
@@ -115,7 +125,7 @@ def fewest(
     present: Present,
     goals: Goals,
 ) -> Sized:
-    """For a table that is there: with fewer it is split, unless shards would have too many of all tables."""
+    """Return the number below which an existing table is split, if its shards have room."""
     asked = _base(options, initial, scopes, goals)
     return _capped(max(asked, _fewest_by_size(present, goals), key=_count), options)
 
@@ -127,41 +137,59 @@ def most(
     present: Present,
     goals: Goals,
 ) -> Sized:
-    """For a table that is there: with more it is merged. Not above what there is, unless more are wanted."""
+    """Return the number above which an existing table is merged.
+
+    It is not above the present number, unless more tablets are wanted.
+    """
     asked = _base(options, initial, scopes, goals)
     return _capped(max(_most_by_size(present, goals), rounded(asked, options), key=_count), options)
 
 
 class ByRate(NamedTuple):
-    """``split`` is a number up to which a table is split by what its hottest tablet serves, if shards have room
-    for it; ``keep`` one down to which it is not merged.
+    """Bounds by the rate of the hottest tablet.
+
+    A table is split up to ``split`` tablets if shards have room, and is not merged below ``keep``.
+    ``missing`` names the unknown rates.
     """
 
     split: Sized
     keep: Sized
     too_hot: bool = False
+    missing: str = ""
 
 
 def by_rate(options: TableOptions, present: Present, goals: Goals) -> ByRate:
-    """For a table that is there; see ``hot``."""
+    """Return the bounds by rate of an existing table; see ``hot``."""
     split, keep = _fewest_by_rate(present, goals), _most_by_rate(present, goals)
     hot = present.hottest is not None and 0 < goals.target_rate < present.hottest.now
-    return ByRate(_capped(split, options), _capped(keep, options), hot)
+    missing = _missing_rates(present) if goals.target_rate else ""
+    return ByRate(_capped(split, options), _capped(keep, options), hot, missing)
+
+
+def _missing_rates(present: Present) -> str:
+    hot = present.hottest
+    if hot is None:
+        return "no node reports rates of its tablets, so bytes alone count"
+    if not hot.uncounted:
+        return ""
+    return f"the rates of {hot.uncounted} of its {present.count} tablets are unknown and count as 0"
 
 
 def _base(options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals) -> Sized:
     found = [*_asked_for(options, initial, scopes, goals)]
     if _asks_nothing(options, initial):
+        # An existing table is limited together with all others in ``resizing``, not here.
         found.append(_by_scale(scopes, goals))
     return max(found, key=_count)
 
 
 def rounded(wanted: Sized, options: TableOptions) -> Sized:
-    """The next power of two that the table may have."""
+    """Return the next power of two, limited to what the table may have."""
     return _capped(Sized(_ceil_pow2(wanted.count), wanted.reason), options)
 
 
 def _capped(wanted: Sized, options: TableOptions) -> Sized:
+    # The limit is rounded down, because rounding up may not exceed it.
     limit = _floor_pow2(options.max_tablet_count or MAX_TABLETS)
     if wanted.count <= limit:
         return wanted
@@ -194,19 +222,26 @@ def _asked_for(
 
 
 def _fewest_by_size(present: Present, goals: Goals) -> Sized:
-    """So that they have twice the target each, at most; a split that has begun goes on down to the target."""
+    """Return the fewest tablets with at most twice the target size each.
+
+    A split that has begun continues down to the target.
+    """
     if present.size_bytes is None:
-        return Sized(0, "nobody knows its size")
+        return Sized(0, "its size is unknown")
     count, size, target = present.count, present.size_bytes, goals.target_bytes
+    # Otherwise a size that fluctuates around the bound would revoke the split and request it again.
     goes_on = present.resizing_to > count and size >= count * target
     fewest = 2 * count if goes_on else _parts(math.ceil(size), 2 * target)
     return Sized(max(1, fewest), _told(present, goals))
 
 
 def _most_by_size(present: Present, goals: Goals) -> Sized:
-    """So that they have half the target each, at least; a merge that has begun goes on up to the target."""
+    """Return the most tablets with at least half the target size each.
+
+    A merge that has begun continues up to the target.
+    """
     if present.size_bytes is None:
-        return Sized(present.count, f"it has {present.count} tablets, and nobody knows their size")
+        return Sized(present.count, f"it has {present.count} tablets, and their size is unknown")
     count, size, target = present.count, present.size_bytes, goals.target_bytes
     if 0 < present.resizing_to < count and size <= count * target:
         return Sized(present.resizing_to, _told(present, goals))
@@ -216,12 +251,14 @@ def _most_by_size(present: Present, goals: Goals) -> Sized:
 
 
 def _fewest_by_rate(present: Present, goals: Goals) -> Sized:
-    """So that none serves more than the target, as far as splits help; a split that has begun goes on while the
-    hottest is not cool, and it does not turn out to be of no help.
+    """Return the fewest tablets that are all within the target rate, as far as splits help.
+
+    A split that has begun continues until the hottest tablet is cool or the split proves useless.
     """
     hot, target = present.hottest, goals.target_rate
     if hot is None or not target:
-        return Sized(0, "nobody knows what its tablets serve")
+        return Sized(0, "the rates of its tablets are unknown")
+    # The looser factor applies here, so that a share that fluctuates does not end a split midway.
     helps = hot.split is None or hot.split <= STILL_HELPS * hot.now
     if present.resizing_to > present.count and hot.now >= COOL * target and helps:
         return Sized(2 * present.count, words(hot, target))
@@ -229,13 +266,18 @@ def _fewest_by_rate(present: Present, goals: Goals) -> Sized:
 
 
 def _most_by_rate(present: Present, goals: Goals) -> Sized:
-    """So that those of half as many would be cool; a merge that has begun goes on up to the target."""
+    """Return the fewest tablets that would all be cool.
+
+    A merge that has begun continues up to the target.
+
+    Unknown rates do not prevent a merge: a store that reports none would otherwise never merge its
+    tables.
+    """
     hot, target, count = present.hottest, goals.target_rate, present.count
     if not target:
         return Sized(0, "it may be merged whatever it serves")
-    if hot is None or not hot.complete:
-        why = f"it has {count} tablets, and nobody has counted yet what all of them serve"
-        return Sized(count, why)
+    if hot is None:
+        return Sized(0, "no rates are known")
     merges = 0 < present.resizing_to < count
     found = enough(hot.known(), target if merges else COOL * target, STILL_HELPS)
     return Sized(min(count, found), words(hot, target))
@@ -258,12 +300,12 @@ def _asking(scopes: Mapping[str, Scope]) -> list[tuple[str, Scope]]:
 
 
 def _by_scale(scopes: Mapping[str, Scope], goals: Goals) -> Sized:
-    """As many as its scale asks for in any dc."""
+    """Return the number of tablets that the scale asks for, the largest over the dcs."""
     return max((_per_shard(dc, scope, goals.scale) for dc, scope in _asking(scopes)), key=_count)
 
 
 def _with_room(scopes: Mapping[str, Scope], goals: Goals) -> Sized:
-    """As many as its scale asks for, as long as the shards of no dc get too many."""
+    """Return the number that the scale asks for, limited so that no dc has too many per shard."""
     wanted = _by_scale(scopes, goals)
     rooms = ((dc, _room(scope, goals)) for dc, scope in sorted(scopes.items()))
     dc, room = min(rooms, key=lambda pair: pair[1])
@@ -273,12 +315,15 @@ def _with_room(scopes: Mapping[str, Scope], goals: Goals) -> Sized:
 
 
 def _room(scope: Scope, goals: Goals) -> int:
-    """Tablets that fit in before its shards have too many; a table has one in any case."""
+    """Return the tablets that fit before the shards have too many replicas.
+
+    A table has at least one.
+    """
     return max(1, (goals.per_shard * scope.shards - scope.held) // scope.replication_factor)
 
 
 def _parts(whole: int, part: int) -> int:
-    """So many parts has the whole, rounded up."""
+    """Return ``whole / part``, rounded up."""
     return -(-whole // part)
 
 

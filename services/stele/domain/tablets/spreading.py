@@ -1,6 +1,7 @@
-"""From a rack with two replicas of a tablet more than another with room: one goes there.
+"""Even out the racks of a tablet.
 
-Such come about where a node had to be emptied, or a tablet has lost one. Not where racks are listed.
+If a rack has two replicas more than another one with room, one of them moves there. This happens
+after a node had to be emptied or a tablet has lost a replica. Dcs with a rack list are left out.
 """
 
 from collections import Counter
@@ -16,9 +17,7 @@ from stele.domain.topology.operations.commands import TabletMove
 
 
 def spread(desk: Desk) -> Iterator[TabletMove]:
-    """From a rack with two replicas of a tablet more than another with room: one goes there. Such come about
-    where a node had to be emptied, or a tablet has lost one.
-    """
+    """Yield moves from a rack to one with room and at least two fewer replicas of the tablet."""
     state = desk.what.state
     for dc in state.dcs:
         for unit in _uneven(desk, dc).tolist():
@@ -35,7 +34,7 @@ def spread(desk: Desk) -> Iterator[TabletMove]:
 
 
 def _uneven(desk: Desk, dc: str) -> npt.NDArray[np.intp]:
-    """Units with two replicas more in a rack of the dc than in another with members that take tablets."""
+    """Return units with two more replicas in one rack than in another rack that takes tablets."""
     state = desk.what.state
     peak = state.peak[:, state.dcs[dc]]
     free = ~state.racked[state.table, state.dcs[dc]]
@@ -61,6 +60,7 @@ def _to_an_emptier_rack(desk: Desk, dc: str, unit: int) -> TabletMove | None:
     table, tablet = desk.what.tablet(unit)
     part = partial(desk.part, int(desk.what.state.table[unit]))
     source, target = max(sources, key=part), min(free, key=part)
+    # A small rack would exceed its share if it got a replica of every tablet.
     if not desk.is_large(dc, desk.rack_of[target]) and part(target)[0] >= part(source)[0]:
         return None
     shard = desk.goes_to(unit, target, [source])

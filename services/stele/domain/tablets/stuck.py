@@ -1,4 +1,4 @@
-"""What is asked for and can never be: nodes whose tablets nobody can take, and merges with what is lost."""
+"""Requests that can never complete: nodes that cannot be emptied, and impossible merges."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Final
@@ -10,32 +10,41 @@ from stele.domain.balance.planned import Rule
 from stele.domain.balance.state import LEAVING
 from stele.domain.balance.verdicts import summed_up, verdicts_from
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources
 from stele.domain.tablets.colocation import Merge
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.maps import apart, holders, row_of
 
 LASTING: Final = frozenset({Rule.HOLDS_ONE, Rule.OTHER_DC, Rule.RACK})
-"""What forbids a move of a tablet wherever others are. So does that the other node leaves too."""
+"""Rules that forbid a move wherever other tablets are. A target that leaves as well is another such
+reason.
+"""
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """A request that is to end, and why: its node has tablets that nobody else can take, or a table is not to
-    have another number of them any more.
+    """A request to end, and the reason.
+
+    Its node has tablets that no other node can take, or its table is no longer to be resized.
     """
 
     request_id: str
     why: str
+    waits: bool = False
+    """It does not end, but waits for another node.
+
+    A replacement queues the removal of the dead node, so nobody would ask for it again.
+    """
 
 
 Lost = Mapping[int, tuple[str, int]]
-"""Replicas that cannot be made anew: the table and the tablet of each."""
+"""Replicas that cannot be rebuilt: the table and the tablet of each."""
 
 
 def lost_replicas(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tuple[str, int]]:
-    """Replicas on dead nodes that cannot be made anew, with table and tablet: what was acknowledged may be on
-    dead nodes alone, and nobody has accepted that it is lost.
+    """Return the replicas on dead nodes that cannot be rebuilt, with table and tablet.
+
+    Acknowledged writes may be on dead nodes alone, and no operator has accepted their loss.
     """
     dead, state, found = image.membership.excluded(), what.state, dict[int, tuple[str, int]]()
     for node_id in sorted((dead - forced) & {*what.node_ids}):
@@ -50,18 +59,31 @@ def lost_replicas(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tu
     return found
 
 
-def cannot_be_drained(image: Image, what: Tablets, lost: Lost, moving: Set[str]) -> list[Stuck]:
-    """Nothing is planned for what these nodes have, nor ever can be, whatever moves elsewhere."""
-    found, calm = list[Stuck](), not moving and not what.state.busy.any()
+def cannot_be_drained(
+    image: Image, what: Tablets, lost: Lost, moving: Set[str], *, room_may_come: bool
+) -> list[Stuck]:
+    """Return the requests for nodes whose tablets have no planned move and never can have one.
+
+    ``room_may_come``: some nodes receive nothing now and may later. Only rules that they could not
+    satisfy either then count.
+    """
+    calm = not room_may_come and not moving and not what.state.busy.any()
+    found = list[Stuck]()
     flat = what.state.node.ravel()
     of_node = {what.node_ids[int(flat[replica])]: tablet for replica, tablet in lost.items()}
     for request in image.requests.pending():
         if not request.removes_node or request.node_id in moving:
             continue
         tablet = of_node.get(request.node_id)
-        why = _why_lost(image, *tablet) if tablet else _why_stuck(image, what, request, calm)
+        if tablet:
+            found.append(Stuck(request.request_id, _why_lost(image, *tablet)))
+            continue
+        why = _why_stuck(image, what, request, calm)
+        member = image.membership.nodes[request.node_id]
+        is_replaced = member.excluded and not member.tokens
         if why:
-            found.append(Stuck(request.request_id, why))
+            then = "it waits until then" if is_replaced else "then ask again"
+            found.append(Stuck(request.request_id, f"{why}; {then}", is_replaced))
     return found
 
 
@@ -74,7 +96,10 @@ def _why_lost(image: Image, table: str, tablet: int) -> str:
 
 
 def _why_stuck(image: Image, what: Tablets, request: Request, calm: bool) -> str:
-    """Empty while there is hope, or nothing left. Unless all is ``calm``, other tablets may make room."""
+    """Return the reason, empty while a move is possible or no tablet is left.
+
+    Unless all is ``calm``, other tablets may still make room.
+    """
     state = what.state
     if request.node_id not in what.node_ids:
         return ""
@@ -93,13 +118,15 @@ def _why_stuck(image: Image, what: Tablets, request: Request, calm: bool) -> str
     return (
         f"no other node can take {len(np.unique(held // state.width))} tablets of '{request.node_id}', such as "
         f"tablet {tablet} of {table}: {summed_up(found)}. Add a node in rack {member.rack} of {member.dc}"
-        f"{'' if member.excluded else ', or replace the node'}, or lower the replication factor; then ask again"
+        f"{'' if member.excluded else ', or replace the node'}, or lower the replication factor"
     )
 
 
 def cannot_merge(image: Image, merges: Iterable[Merge], lost: Lost, *, calm: bool) -> list[Stuck]:
-    """A tablet with a replica that is lost stays where it is, and its sibling cannot follow it there. So does
-    one of a dead node when all is ``calm``: there is no place for it elsewhere.
+    """Return the merges whose siblings cannot be brought together.
+
+    A tablet with a lost replica stays where it is, and its sibling cannot follow it to a dead node.
+    The same holds for any tablet of a dead node when all is ``calm``: no other node can take it.
     """
     excluded, tables = image.membership.excluded(), {table for table, _ in lost.values()}
     found = list[Stuck]()

@@ -1,29 +1,42 @@
-"""What follows for the balancer's look from what is switched off, by a clock."""
+"""The effect of balancer switches, including those that expire, at a given time."""
 
 from collections.abc import Iterator
 
 from stele.domain.commands import SwitchBalancingOn
 from stele.domain.image import Image
 from stele.domain.names import BALANCER
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.schema.switches import all_off, gives_all_away, off_for
 from stele.domain.tablets.copies import is_required
 from stele.domain.tablets.stuck import Stuck
-from stele.domain.topology.operations.table import way_back
+from stele.domain.topology.operations.table import OPERATIONS
 
 
 def standing_still(image: Image, now_ms: int) -> dict[str, str]:
-    """Tables whose tablets the balancer leaves where they are, by full name, and why."""
-    found = dict[str, str]()
-    for table in image.schema.with_tablets():
-        off = next(off_for(image.schema, table, now_ms), None)
+    """Return the tables whose tablets the balancer does not move, by full name, with the reason."""
+    schema, found = image.schema, dict[str, str]()
+    # Switches are rare, and a search for those of each of thousands of tables takes long.
+    maps = {t.placement for t in schema.tables.values() if t.balancing.off_since}
+    keyspaces = {
+        k.keyspace_id
+        for k in schema.by_id.values()
+        if k.balancing.off_since or schema.balancing.off_since
+    }
+    tables = (
+        t for t in schema.tables.values() if t.placement in maps or t.keyspace_id in keyspaces
+    )
+    for table in sorted((t for t in tables if t.placement), key=lambda t: t.table_id):
+        off = next(off_for(schema, table, now_ms), None)
         if off is not None:
-            found[image.schema.full_name(table)] = off.words()
+            found[schema.full_name(table)] = off.words()
     return found
 
 
 def expired(image: Image, now_ms: int) -> tuple[SwitchBalancingOn, ...]:
-    """The end of switches whose time limit has passed; nothing that was switched anew."""
+    """Return the commands that end switches whose time limit has passed.
+
+    Each command names the epoch of its switch, so a later switch is not ended.
+    """
     return tuple(
         SwitchBalancingOn(off.name, off.balancing.off_since)
         for off in all_off(image.schema)
@@ -32,10 +45,10 @@ def expired(image: Image, now_ms: int) -> tuple[SwitchBalancingOn, ...]:
 
 
 def aborted(image: Image, now_ms: int) -> Iterator[Stuck]:
-    """What the balancer had begun where it is off by now, once the time for that to finish has passed.
+    """Yield the balancer's requests to cancel where it is now off and the grace period has passed.
 
-    What empties a node goes on, and so does what a change of replication asks for, or is past its point of
-    no return.
+    Moves that empty a node continue. Moves that a change of replication needs, or that are past
+    their point of no return, continue as well.
     """
     for request in image.requests.unfinished():
         table = image.schema.tables.get(request.table_id)
@@ -57,4 +70,4 @@ def _can_be_undone(image: Image, request: Request) -> bool:
     transition = image.topology.of_request(request.request_id)
     if transition is None or transition.mark:
         return False
-    return way_back(image, transition) is not None
+    return OPERATIONS[transition.kind].states[transition.state].can_be_cancelled

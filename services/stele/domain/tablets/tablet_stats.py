@@ -1,9 +1,9 @@
-"""What is told of some tablets of a table, in columns, and what that says of another number of tablets.
+"""The reported sizes and rates of tablets in columns, and their conversion to another tablet count.
 
-Columns are (columns, tablets): a million tablets are looked at in one sweep for each.
+Arrays have the shape (columns, tablets): one sweep for each column covers a million tablets.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ COLUMNS: Final = 4
 
 
 class Part(NamedTuple):
-    """Some tablets of a map ``of`` so many, ascending, and what is told of each in columns; NaN: unknown."""
+    """Some tablets of a map with ``of`` tablets, ascending, and their columns; NaN is unknown."""
 
     of: int
     tablets: Ints
@@ -29,33 +29,38 @@ class Part(NamedTuple):
 
 
 class TabletStats(NamedTuple):
-    """All tablets of a table, of one replica of each; NaN: unknown. Of several tables together, the sums;
-    ``counted``: for each of them the rates of all tablets are known, as far as those of any are.
+    """The sizes and rates of all tablets of a table, for one replica of each; NaN is unknown.
+
+    For several tables together the values are sums. ``uncounted`` is then the number of tablets for
+    which the rate of some table is unknown.
     """
 
     columns: Reals
-    counted: bool = True
+    uncounted: int = 0
 
     @property
     def sizes(self) -> Reals:
-        """Bytes."""
+        """Bytes of each tablet."""
         found: Reals = self.columns[SIZE]
         return found
 
     def size_bytes(self) -> float | None:
-        """Of the whole table; None unless all tablets are known."""
+        """Return the bytes of the whole table, None unless all tablets are known."""
         total = float(self.sizes.sum())
         return None if np.isnan(total) else total
 
     @property
     def rates(self) -> Reals:
-        """Reads and writes a second."""
+        """Reads and writes per second of each tablet."""
         found: Reals = self.columns[READS] + self.columns[WRITES]
         return found
 
     @property
     def lower(self) -> Reals:
-        """Those in the lower half; unknown after a split or a merge until they are counted."""
+        """Operations per second in the lower half of each tablet's range.
+
+        They are unknown after a split or a merge until nodes count them.
+        """
         found: Reals = np.minimum(self.columns[LOWER], self.rates)
         return found
 
@@ -74,13 +79,29 @@ def part_of(stats: TabletSizes) -> Part:
     return Part(stats.tablet_count, np.array(stats.tablets, np.int64), columns)
 
 
-def mean_of(parts: Iterable[Part], count: int) -> tuple[Reals, Bools]:
-    """Of all tablets of a map of ``count`` the mean over the parts that tell, and of which there is any."""
-    found, any_ = np.full((COLUMNS, count), np.nan), np.zeros((COLUMNS, count), np.bool_)
-    all_ = [part for part in parts if len(part.tablets)] or [NOTHING]
+def side_by_side(parts: Sequence[tuple[int, Part]]) -> tuple[Ints, list[Reals]]:
+    """Return the tablets of all parts and their columns.
+
+    Each part comes with the position of its map's first tablet.
+    """
+    all_ = [part for _, part in parts]
+    sizes = [len(part.tablets) for part in all_]
     at = np.concatenate([part.tablets for part in all_])
+    at += np.repeat(np.array([first for first, _ in parts]), sizes)
+    return at, [np.concatenate([part.stats[column] for part in all_]) for column in range(COLUMNS)]
+
+
+def mean_of(parts: Sequence[tuple[int, Part]], count: int) -> tuple[Reals, Bools]:
+    """Return the mean of each value over the parts, and a mask of the known values.
+
+    Both have the shape (columns, ``count``). See ``side_by_side``.
+    """
+    found, any_ = np.full((COLUMNS, count), np.nan), np.zeros((COLUMNS, count), np.bool_)
+    if not parts:
+        return found, any_
+    at, columns = side_by_side(parts)
     for column in range(COLUMNS):
-        stats = np.concatenate([part.stats[column] for part in all_])
+        stats = columns[column]
         known = ~np.isnan(stats)
         of, stats = (at, stats) if known.all() else (at[known], stats[known])
         replicas = np.bincount(of, minlength=count)
@@ -91,10 +112,11 @@ def mean_of(parts: Iterable[Part], count: int) -> tuple[Reals, Bools]:
 
 
 def resized(part: Part | None, count: int) -> Part:
-    """A part by a map of ``count``. Bytes of split tablets are shared out equally, and rates by the halves that
-    were counted; merged ones have the sum of all that they were.
+    """Convert a part to a map of ``count`` tablets.
 
-    What was not told of a tablet in whole is left out; so are counts of which neither is a multiple.
+    A split divides bytes equally and rates by the counted halves. A merged tablet has the sum of
+    its parts. It is left out unless all its parts were reported. The result is empty if neither
+    count is a multiple of the other.
     """
     if part is None or part.of == count:
         return part or NOTHING
@@ -106,7 +128,10 @@ def resized(part: Part | None, count: int) -> Part:
 
 
 def _split(part: Part, times: int) -> Part:
-    """Nobody has counted the halves of what is new: equal ones would say that another split helps."""
+    """Split each tablet into ``times`` tablets.
+
+    The halves of new tablets are unknown: equal ones would suggest that another split helps.
+    """
     tablets = (part.tablets[:, None] * times + np.arange(times)).ravel()
     shares = np.full((len(part.tablets), times), 1 / times)
     total, lower = part.stats[READS] + part.stats[WRITES], part.stats[LOWER]
@@ -127,6 +152,7 @@ def _merged(part: Part, times: int) -> Part:
     tablets, at, pieces = np.unique(part.tablets // times, return_inverse=True, return_counts=True)
     rates = part.stats[READS] + part.stats[WRITES]
     in_lower = part.tablets % times < times / 2
+    # The product with zero keeps NaN, so that an unknown rate leaves the half unknown.
     half = np.where(in_lower, rates, 0.0 * rates) if times % 2 == 0 else np.full(len(at), np.nan)
     columns = (part.stats[SIZE], part.stats[READS], part.stats[WRITES], half)
     sums = np.stack([np.bincount(at, column, len(tablets)) for column in columns]).astype(float)
@@ -135,7 +161,10 @@ def _merged(part: Part, times: int) -> Part:
 
 
 def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
-    """``left`` is what was told of tablets and is told no more; with what ``now`` lacks of ``before``."""
+    """Return ``left`` with the values that ``before`` has and ``now`` lacks.
+
+    ``left`` holds earlier values of tablets that are no longer reported.
+    """
     count = before.of if now is None else now.of
     before, after = resized(before, count), now or NOTHING
     gone = ~np.isnan(before.stats) & np.isnan(_of(after, before.tablets))
@@ -151,7 +180,7 @@ def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
 
 
 def _of(part: Part, tablets: Ints) -> Reals:
-    """What a part tells of these tablets."""
+    """Return the columns of a part for these tablets; NaN where the part has none."""
     if np.array_equal(part.tablets, tablets):
         return part.stats.copy()
     found = np.full((COLUMNS, len(tablets)), np.nan)

@@ -1,7 +1,7 @@
-"""At which level the barrier of the present version is counted, and how far it may be relaxed.
+"""The level at which the present version's barrier is counted, and how far it may be relaxed.
 
-The level and the lowest one are settings of the log; how far the present version's barrier was relaxed is a
-fact. A setting that changes counts at once, in both directions.
+The level and the lowest level are settings of the log. A relaxation of the present version's
+barrier is a fact. A changed setting counts at once, in both directions (docs/design.md, rule 26).
 """
 
 from collections.abc import Set
@@ -9,7 +9,7 @@ from collections.abc import Set
 from stele.domain.base import Rejection
 from stele.domain.image import Image
 from stele.domain.names import BarrierLevel
-from stele.domain.ring.barrier_levels import LEVELS, Where, lacking, rank
+from stele.domain.ring.quorum import LEVELS, Where, lacking, rank
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.guards import overtaken
 from stele.domain.topology.limits import BARRIER_LEVEL, LOWEST_BARRIER_LEVEL
@@ -17,18 +17,21 @@ from stele.domain.topology.operations.table import OPERATIONS
 
 
 def configured_level(image: Image) -> BarrierLevel:
-    """What the settings ask for."""
+    """Return the level of the settings."""
     return BarrierLevel(BARRIER_LEVEL.of(image.features.settings))
 
 
 def lowest_level(image: Image) -> BarrierLevel:
-    """How far the settings let a barrier be relaxed; the level itself when they do not."""
+    """Return the level down to which the settings let a barrier be relaxed, at most the configured
+    one.
+    """
     lowest = BarrierLevel(LOWEST_BARRIER_LEVEL.of(image.features.settings))
+    # A higher rank is a lower level.
     return max(configured_level(image), lowest, key=rank)
 
 
 def level_in_force(image: Image) -> BarrierLevel:
-    """What the present version's barrier asks for."""
+    """Return the level that the present version's barrier must reach."""
     relaxed_to, level = image.topology.relaxed_to, configured_level(image)
     if not relaxed_to:
         return level
@@ -36,19 +39,21 @@ def level_in_force(image: Image) -> BarrierLevel:
 
 
 def lowered_level(image: Image) -> str:
-    """The level in force where the present version's barrier was relaxed to it; empty where it was not."""
+    """Return the level in force if it was relaxed; empty if it was not."""
     level = level_in_force(image)
     return "" if level is configured_level(image) else level
 
 
 def next_lower(image: Image) -> BarrierLevel | None:
-    """The level that the present version's barrier may be relaxed to now; None when there is none."""
+    """Return the level to which the present version's barrier may be relaxed now; None if there is
+    none.
+    """
     level = rank(level_in_force(image))
     return LEVELS[level + 1] if level < rank(lowest_level(image)) else None
 
 
 def check_counted_at(image: Image, level: str) -> Rejection | None:
-    """A barrier that was counted at a level counts no more once a higher one is in force."""
+    """Refuse a barrier that was counted at a lower level than the one in force."""
     asked = level_in_force(image)
     if not level or (level in LEVELS and rank(BarrierLevel(level)) <= rank(asked)):
         return None
@@ -56,7 +61,9 @@ def check_counted_at(image: Image, level: str) -> Rejection | None:
 
 
 def let_through(image: Image, level: str) -> str:
-    """The level at which a barrier was counted, where the settings ask for a higher one; else empty."""
+    """Return the level at which a barrier was counted if the settings ask for a higher one;
+    otherwise empty.
+    """
     return level if level and rank(BarrierLevel(level)) > rank(configured_level(image)) else ""
 
 
@@ -67,9 +74,9 @@ def missing_replicas(
     level: BarrierLevel,
     excluded: Set[str] = frozenset(),
 ) -> frozenset[str]:
-    """The replicas whose answers the barrier of a transition still lacks at a level.
+    """Return the replicas whose answers the barrier of a transition still lacks at a level.
 
-    ``excluded`` counts beside whom the image has excluded.
+    ``excluded`` nodes count as excluded in addition to those of the image.
     """
     nodes = image.membership.nodes
     where = Where(

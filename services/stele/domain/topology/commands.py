@@ -6,11 +6,11 @@ import msgspec
 
 from stele.domain.base import Command
 from stele.domain.names import BarrierLevel, RequestStatus, TransitionState
-from stele.domain.table_snapshots.facts import WrittenPart
+from stele.domain.table_snapshots.model import WrittenPart
 
 
 class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
-    """Become the coordinator of ``term``, which must be one above the term that the log knows."""
+    """Become the coordinator of ``term``, which must be one above the newest term in the log."""
 
     of_services: ClassVar = True
 
@@ -19,10 +19,11 @@ class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A transition that goes on, if it still is in this state and session.
+    """A transition that takes its next step if it is still in this state and session.
 
-    ``uncleaned`` are nodes that were to clean up in this state and have not: they will be ordered to anew.
-    ``wrote`` is what nodes have reported to have written in this state for a snapshot.
+    ``uncleaned`` are nodes that had to clean up in this state and have not reported; they are
+    ordered again later. ``wrote`` are the parts that nodes report to have written in this state for
+    a snapshot.
     """
 
     transition_id: str
@@ -33,11 +34,12 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Advance(Command, frozen=True, tag="advance", kw_only=True):
-    """One round: the moves that still match, and the openings that have room, in one epoch and one new version.
+    """One round: moves that still match and openings with room, in one epoch and one new version.
 
-    ``open`` are groups of pending requests; a group becomes one transition. With ``fence`` the present
-    version is fenced by the same epoch: only for a coordinator to whom every participant has acknowledged
-    it. ``level`` is the one at which the present version's barrier was counted; empty when everybody answered.
+    ``open`` holds groups of pending requests; a group becomes one transition. With ``fence`` the
+    present version is fenced by the same epoch. That is allowed only if every participant has
+    acknowledged it. ``level`` is the level at which the present version's barrier was counted;
+    empty if all members answered.
     """
 
     of_services: ClassVar = True
@@ -53,7 +55,7 @@ class Advance(Command, frozen=True, tag="advance", kw_only=True):
 class AdvanceFence(Command, frozen=True, tag="advance_fence"):
     """Fence out every version below ``version``, which must be the current one.
 
-    ``level`` is the one at which its barrier was counted; empty when everybody answered.
+    ``level`` is the level at which its barrier was counted; empty if all members answered.
     """
 
     of_services: ClassVar = True
@@ -64,9 +66,9 @@ class AdvanceFence(Command, frozen=True, tag="advance_fence"):
 
 
 class RelaxBarrier(Command, frozen=True, tag="relax_barrier"):
-    """The barrier of ``version`` has waited for long: the next lower level, this one, will do.
+    """Lower the barrier of ``version`` to the next lower level, because it has waited for too long.
 
-    ``without`` are the replicas that the level before still waited for.
+    ``without`` are the replicas that the level before still lacked.
     """
 
     of_services: ClassVar = True
@@ -78,7 +80,10 @@ class RelaxBarrier(Command, frozen=True, tag="relax_barrier"):
 
 
 class Rollback(Command, frozen=True, tag="rollback"):
-    """Mark a transition to go back. ``blamed`` are the requests that end with it; none blames all."""
+    """Mark a transition to go back.
+
+    ``blamed`` are the requests that end with it; empty blames all.
+    """
 
     of_services: ClassVar = True
 
@@ -89,7 +94,10 @@ class Rollback(Command, frozen=True, tag="rollback"):
 
 
 class ExcludeDead(Command, frozen=True, tag="exclude_dead"):
-    """The nodes that a pending request declares dead have been silent: nobody waits for them from now on."""
+    """Exclude the nodes that a pending request declares dead, because they have been silent.
+
+    Barriers no longer wait for them.
+    """
 
     of_services: ClassVar = True
 
@@ -98,9 +106,9 @@ class ExcludeDead(Command, frozen=True, tag="exclude_dead"):
 
 
 class ServeRequest(Command, frozen=True, tag="serve_request"):
-    """Nothing is missing for the next step of a request that needs no transition and has this status.
+    """Take the next step of a request that needs no transition and has this status.
 
-    ``step_epoch`` is that of its last step, where it takes several while it runs; 0: it does not.
+    ``step_epoch`` is the epoch of its last step, if it takes several while it runs; otherwise 0.
     """
 
     of_services: ClassVar = True
@@ -112,7 +120,7 @@ class ServeRequest(Command, frozen=True, tag="serve_request"):
 
 
 class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
-    """The node has dropped the data of ranges that it did not own when ``session`` asked for it."""
+    """Record that the node has deleted the ranges that it did not own when ``session`` began."""
 
     of_services: ClassVar = True
 
@@ -122,7 +130,7 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
 
 
 class FinishEnabling(Command, frozen=True, tag="finish_enabling"):
-    """Every member has acknowledged the epoch of this request to enable features."""
+    """Enable the features of a request: every member has acknowledged its epoch."""
 
     of_services: ClassVar = True
 

@@ -1,19 +1,19 @@
-"""What an operator should know before an operation that nothing forbids."""
+"""Warnings before an operation that no rule forbids."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
-from stele.domain.ring.ranges import RangeReplicas, upper_bound
-from stele.domain.ring.tokens import RING_SIZE
+from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, upper_bound
 from stele.domain.ring.transition import TransitionRow, lacks_sources
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.live_copies import described, losses, only_have, short_of_quorum
 
 
 class Concern(msgspec.Struct, frozen=True, kw_only=True):
-    """A code, a sentence, and the part of the ring that it is about, 0 to 1."""
+    """A warning: its code, its message, and the share of the ring that it concerns, 0 to 1."""
 
     code: str
     placement: str
@@ -24,7 +24,9 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
 def concerns_of(
     image: Image, transition: Transition, requests: Sequence[Request], dead: frozenset[str]
 ) -> tuple[Concern, ...]:
-    """By placement: copies that come to stand on fewer racks, are fewer than asked for, or are lost."""
+    """Return the warnings by placement: copies on fewer racks, fewer copies than wanted, or lost
+    writes.
+    """
     force = all(request.force for request in requests)
     return tuple(
         concern
@@ -55,13 +57,46 @@ def _concerns(
             message=f"Fewer than the {wanted} copies that the replication factor asks for.",
         )
     if lost:
-        names = ", ".join(sorted({n for row in lost for n in row.old if n in dead}))
+        names = only_have(sorted({n for row in lost for n in row.old if n in dead}))
         yield Concern(
             code="data_may_be_lost",
             placement=name,
             share=share_of(lost),
-            message=f"Acknowledged writes that only {names} has are given up, by force.",
+            message=f"Acknowledged writes that only {names} are given up, by force.",
         )
+
+
+def exclusion_concerns(image: Image, dead: Sequence[str]) -> tuple[Concern, ...]:
+    """Return warnings for ranges that a forced exclusion leaves without a quorum or without some
+    writes.
+    """
+    chosen, excluded = frozenset(dead), image.membership.excluded() | frozenset(dead)
+    lost = losses(image, chosen)
+    short = short_of_quorum(image, excluded) if dead else ()
+    names = {each.placement for each in lost}
+    return (
+        *(
+            Concern(
+                code="data_may_be_lost",
+                placement=each.placement,
+                share=share_of(each.rows),
+                message=f"{described(image, (each,))} may have acknowledged writes that only"
+                f" {only_have(sorted(each.dead(excluded)))}.",
+            )
+            for each in lost
+        ),
+        *(
+            Concern(
+                code="no_quorum",
+                placement=each.placement,
+                share=share_of(each.rows),
+                message=f"{described(image, (each,))} cannot be read or written at quorum until"
+                f" {', '.join(sorted(each.dead(excluded)))} is replaced or removed.",
+            )
+            for each in short
+            if each.placement not in names and not chosen.isdisjoint(each.dead(excluded))
+        ),
+    )
 
 
 def _racks(image: Image, replicas: tuple[str, ...]) -> set[tuple[str, str]]:
@@ -69,11 +104,11 @@ def _racks(image: Image, replicas: tuple[str, ...]) -> set[tuple[str, str]]:
     return {(node.dc, node.rack) for node in nodes}
 
 
-def share_of(rows: Iterable[TransitionRow]) -> float:
-    """These ranges as a part of the ring, 0 to 1."""
+def share_of(rows: Iterable[TransitionRow | RangeReplicas]) -> float:
+    """Return the share of these ranges in the ring, 0 to 1."""
     return sum(map(tokens_in, rows)) / RING_SIZE
 
 
 def tokens_in(range_: TransitionRow | RangeReplicas) -> int:
-    """Positions of the ring in a range."""
+    """Return the number of tokens in a range."""
     return upper_bound(range_.end) - range_.start

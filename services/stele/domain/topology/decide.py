@@ -2,13 +2,13 @@
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_node
-from stele.domain.features.facts import FeaturesEnabled
-from stele.domain.features.support import check_supported
-from stele.domain.membership.facts import NodeChanged
+from stele.domain.features.domain import check_supported
+from stele.domain.features.model import FeaturesEnabled
+from stele.domain.membership.model import NodeChanged
 from stele.domain.names import UNFINISHED, NodeState, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, started
-from stele.domain.ring.barrier_levels import is_unsafe
+from stele.domain.ring.quorum import is_unsafe
 from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.commands import (
     Advance,
@@ -31,6 +31,7 @@ from stele.domain.topology.facts import (
 )
 from stele.domain.topology.guards import check_fenced, check_term, overtaken, request_in_term
 from stele.domain.topology.heads import Coordinator, Versions
+from stele.domain.topology.live_copies import check_loss, may_lack_writes
 from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers, way_back
 from stele.domain.topology.pieces import opening
@@ -39,7 +40,8 @@ from stele.domain.topology.steps import enter, move, replace
 
 
 def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:
-    """A claim succeeds for exactly the next term, so of two rivals one learns that it lost."""
+    """Accept a claim for exactly the next term, so that one of two rivals is refused."""
+    # Exactly the next term: a claim that was decided on an older image loses (rule 23).
     current = context.image.topology.coordinator
     if command.term != current.term + 1:
         return Rejection(
@@ -52,9 +54,10 @@ def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:
 
 
 def advance(context: Context, command: Advance) -> Decision:
-    """One round: every move that still matches and every opening that has room, in one new version.
+    """Decide one round: all moves that still match and all openings with room, in one new version.
 
-    The version before must be fenced, or is by this epoch, so of each range at most two rows are in use (I3).
+    The version before must be fenced already or by this epoch. So at most two adjacent rows of a
+    range are in use (I3). See docs/design.md, rules 19 and 20.
     """
     image, topology = context.image, context.image.topology
     refused = check_term(image, command.term) or check_counted_at(image, command.level)
@@ -67,9 +70,11 @@ def advance(context: Context, command: Advance) -> Decision:
         if refused is not None:
             return refused
     draft = Draft(context)
+    # The new version comes first: all moves and openings write their rows with it.
     draft.add(VersionsChanged(_next_version(context, command.level)))
     moved = [_move(draft, each) for each in command.moves]
     refusals = [_open(draft, group) for group in command.open]
+    # A round with any effect is accepted; its other moves and openings are skipped (rule 20).
     if any(moved) or None in refusals:
         return tuple(draft.facts)
     return next((why for why in refusals if why is not None), overtaken(image))
@@ -94,7 +99,7 @@ def advance_fence(context: Context, command: AdvanceFence) -> Decision:
 
 
 def relax_barrier(context: Context, command: RelaxBarrier) -> Decision:
-    """One level down for the barrier of the present version, where the settings permit it."""
+    """Lower the barrier of the present version by one level, if the settings permit it."""
     image, topology = context.image, context.image.topology
     refused = check_term(image, command.term)
     if refused is not None:
@@ -113,7 +118,7 @@ def relax_barrier(context: Context, command: RelaxBarrier) -> Decision:
 
 
 def rollback(context: Context, command: Rollback) -> Decision:
-    """Mark a transition that cannot go on, when it is before its point of no return."""
+    """Mark a transition that cannot continue, if it is before its point of no return."""
     image = context.image
     refused = check_term(image, command.term)
     if refused is not None:
@@ -132,10 +137,11 @@ def rollback(context: Context, command: Rollback) -> Decision:
 
 
 def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
-    """Exclude the nodes that a pending request declares dead; that is all that some requests ask for.
+    """Exclude the nodes that a pending request declares dead; some requests ask for nothing else.
 
-    It needs no round, since the round that is under way may wait for these very nodes. From then on a barrier
-    waits until its nodes know of it (``acks.barrier``), and so refuse the excluded ones.
+    This needs no round, because the present round may wait for these very nodes. Every later
+    barrier first waits until its nodes have applied the exclusion (``acks.barrier``), because they
+    then refuse the excluded nodes.
     """
     image = context.image
     request = request_in_term(image, command.term, command.target)
@@ -145,18 +151,35 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
     dead = [n for n in nodes if n.state is not NodeState.LEFT and not n.excluded]
     goes_on = not OPERATIONS[request.kind].excludes_only
     if request.status is not RequestStatus.PENDING or (goes_on and not dead):
-        return overtaken(image, f"Request {request.request_id} has nobody to exclude any more.")
-    refused = check_exclusion(image, request, {node.node_id for node in dead})
+        return overtaken(image, f"Request {request.request_id} has no node left to exclude.")
+    ids = {node.node_id for node in dead}
+    # Checked again here: the coordinator's view may be older than the newest exclusions.
+    refused = check_exclusion(image, request, ids) or check_loss(image, request, ids)
     if refused is not None:
         return refused
-    excluded = tuple(NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead)
+    changes = [NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead]
+    # The exclusions must be part of the image in which the quorums are counted.
+    changes += _stop_cleanups(context, changes)
     if goes_on:
-        return excluded
-    return *excluded, *ended(context, image, request, RequestStatus.DONE, "")
+        return tuple(changes)
+    return *changes, *ended(context, image, request, RequestStatus.DONE, "")
+
+
+def _stop_cleanups(context: Context, excluded: list[NodeChanged]) -> list[NodeChanged]:
+    """Restart running cleanups if the live replicas of a range may lack writes.
+
+    They are ordered again once none may. A node that cleans up under an older session stops as
+    soon as it reads this epoch.
+    """
+    after = context.fold(context.image, excluded)
+    dirty = [node for node in after.membership.normal().values() if node.cleanup_since]
+    if not dirty or not may_lack_writes(after):
+        return []
+    return [NodeChanged(replace(node, cleanup_since=context.epoch)) for node in dirty]
 
 
 def serve_request(context: Context, command: ServeRequest) -> Decision:
-    """The next step of a request that needs no transition, when nothing is missing for it."""
+    """Take the next step of a request that needs no transition, if no condition is missing."""
     image = context.image
     request = request_in_term(image, command.term, command.target)
     if isinstance(request, Rejection):
@@ -164,6 +187,7 @@ def serve_request(context: Context, command: ServeRequest) -> Decision:
     served = OPERATIONS[request.kind].served
     if served is None or request.status not in UNFINISHED or request.status != command.status:
         return overtaken(image, f"Request {request.request_id} is {request.status}.")
+    # Without this check a repeated command would take a second step.
     if command.step_epoch != served.since(image, request):
         return overtaken(image, f"Request {request.request_id} has taken a step since then.")
     missing = served.missing(image, request)
@@ -180,7 +204,8 @@ def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
     refused = check_term(image, command.term)
     if refused is not None:
         return refused
-    if not command.session or node.cleanup_session() != command.session:
+    # A report of an older cleanup must not clear a newer mark.
+    if not command.session or node.cleanup_session() != command.session or may_lack_writes(image):
         return overtaken(image)
     awaiting = [r for r in image.requests.unfinished() if node.node_id in r.awaited_nodes]
     return NodeChanged(replace(node, cleanup_since=0)), *(
@@ -192,7 +217,10 @@ def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
 
 
 def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
-    """Enable what the request asks for, if all support it still; else it ends with who does not."""
+    """Enable the requested features if all members still support them.
+
+    Otherwise the request fails, and its reason names the members without support.
+    """
     image = context.image
     request = request_in_term(image, command.term, command.target)
     if isinstance(request, Rejection):
@@ -219,7 +247,11 @@ def _next_version(context: Context, level: str) -> Versions:
 
 
 def _move(draft: Draft, asked: Move) -> bool:
-    """False when the transition is not where the coordinator saw it, or reads would move to excluded nodes."""
+    """Move one transition.
+
+    Return False if it is not in the state that the coordinator saw, or if reads would move to
+    excluded nodes.
+    """
     transition = draft.image.topology.transitions.get(asked.transition_id)
     if transition is None or (transition.state, transition.session) != (asked.state, asked.session):
         return False
@@ -230,7 +262,10 @@ def _move(draft: Draft, asked: Move) -> bool:
 
 
 def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
-    """None when the group opened as one transition; its rows stay as they are when it has no room."""
+    """Open the group as one transition and return None, or return why it has no room.
+
+    Without room the rows of its requests stay unchanged.
+    """
     requests = _pending(draft, group)
     if not requests:
         return overtaken(draft.image, "None of the requests to start is pending any more.")
@@ -249,9 +284,10 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
 
 
 def _pending(draft: Draft, group: tuple[str, ...]) -> list[Request]:
-    """Those of the group that still wait, of the kind of the first of them."""
+    """Return the requests of the group that are still pending, all of the first one's kind."""
     rows = [draft.image.request(request_id) for request_id in dict.fromkeys(group)]
     waiting = [r for r in rows if r is not None and r.status is RequestStatus.PENDING]
     grouped = bool(waiting) and OPERATIONS[waiting[0].kind].grouped
+    # One transition has one kind; the coordinator may have seen an older image.
     same = [r for r in waiting if r.kind is waiting[0].kind]
     return same if grouped else same[:1]

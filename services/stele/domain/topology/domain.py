@@ -42,6 +42,7 @@ replace = msgspec.structs.replace
 def versions_changed(image: TopologyImage, fact: VersionsChanged) -> TopologyImage:
     new = fact.versions
     assert image.version <= new.version
+    # The fence neither goes back nor passes the version (I3).
     assert image.fence_version <= new.fence_version <= new.version
     return replace(image, **msgspec.structs.asdict(new))
 
@@ -108,7 +109,7 @@ def versions_of(image: TopologyImage) -> Versions:
 
 
 def summary_of(transition: Transition) -> TransitionSummary:
-    """All of a transition but the rows of its plans, which are as many as the ring's."""
+    """Return a transition without the rows of its plans, which may be as many as the ring's."""
     head = {name: getattr(transition, name) for name in TransitionHead.__struct_fields__}
     ranges = {name: len(plan.rows) for name, plan in sorted(transition.plans.items())}
     return TransitionSummary(**head, ranges=ranges)

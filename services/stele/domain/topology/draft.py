@@ -1,4 +1,4 @@
-"""An epoch in the making: its facts so far, and the image that they make."""
+"""A draft of one epoch: its facts so far, and the image after them."""
 
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
@@ -6,7 +6,9 @@ from stele.domain.image import Image
 
 
 class Draft:
-    """Several transitions move in one epoch, so each is computed on what those before it have written."""
+    """Facts of an epoch in which several transitions move; each sees the changes of those before
+    it.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -19,5 +21,5 @@ class Draft:
 
     @property
     def version(self) -> int:
-        """The topology version that the epoch makes."""
+        """The topology version that the epoch creates."""
         return self.image.topology.version

@@ -1,4 +1,4 @@
-"""The topology: what becomes true of versions, transitions and their plans (seeds 000 and 001)."""
+"""Facts of the topology: versions, transitions and their plans (docs/design.md, "Topology rounds")."""
 
 import msgspec
 
@@ -11,8 +11,9 @@ from stele.domain.topology.heads import Coordinator, TransitionHead, Versions
 class Transition(TransitionHead, frozen=True, kw_only=True):
     """One operation under way, with the placements of all its steps, computed once when it opens.
 
-    ``plans`` maps a placement's name to its plan: steps look their rows up there and never compute replicas
-    again, so readers fold the log without any strategy code (CEP-21, in-progress sequences).
+    ``plans`` maps a placement's name to its plan. Steps take their rows from it and never compute
+    replicas again, so readers fold the log without any strategy code (CEP-21, in-progress
+    sequences).
     """
 
     plans: dict[str, TransitionPlan] = msgspec.field(default_factory=dict)
@@ -23,10 +24,10 @@ class VersionsChanged(Fact, frozen=True):
 
 
 class BarrierRelaxed(Fact, frozen=True):
-    """The barrier of the present version is passed at a lower level from now on.
+    """The barrier of the present version passes at a lower level from this epoch on.
 
-    ``without`` are the replicas whose answers the level before still lacked. ``unsafe``: a quorum that knows
-    nothing of this version may still acknowledge writes.
+    ``without`` are the replicas whose answers the level before still lacked. ``unsafe``: a quorum
+    without this version may still acknowledge writes.
     """
 
     version: int
@@ -40,13 +41,13 @@ class CoordinatorChanged(Fact, frozen=True):
 
 
 class TransitionOpened(Fact, frozen=True):
-    """Without its plans, which are facts of their own."""
+    """A new transition without its plans, which are separate facts."""
 
     transition: Transition
 
 
 class TransitionMoved(Fact, frozen=True):
-    """It entered another state, with a session of its own where data moves."""
+    """A transition entered another state, with a new session if work is done in it."""
 
     transition_id: str
     state: TransitionState
@@ -56,7 +57,7 @@ class TransitionMoved(Fact, frozen=True):
 
 
 class TransitionMarked(Fact, frozen=True):
-    """It will go back, and why."""
+    """A transition is marked to go back, with the reason."""
 
     transition_id: str
     mark: str
@@ -64,7 +65,7 @@ class TransitionMarked(Fact, frozen=True):
 
 
 class TransitionPlanned(Fact, frozen=True):
-    """Its plan for a placement, or one more piece of it, to be put behind those that came before."""
+    """A transition's plan for a placement, or one more piece, appended to the earlier pieces."""
 
     transition_id: str
     placement: str
@@ -72,7 +73,7 @@ class TransitionPlanned(Fact, frozen=True):
 
 
 class TransitionUnplanned(Fact, frozen=True):
-    """Its plan for a placement that is gone."""
+    """The plan of a transition for a placement that was dropped is removed."""
 
     transition_id: str
     placement: str

@@ -1,9 +1,9 @@
-"""Refusals that every command of the coordinator may meet."""
+"""Refusals that every command of the coordinator may receive."""
 
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_request
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 
 
 def check_term(image: Image, term: int) -> Rejection | None:
@@ -19,7 +19,7 @@ def check_term(image: Image, term: int) -> Rejection | None:
 
 
 def request_in_term(image: Image, term: int, target: str) -> Request | Rejection:
-    """The request that the coordinator of a term takes a step of."""
+    """Return the request for a step of the coordinator of ``term``, or a refusal."""
     request = image.request(target)
     if request is None:
         return unknown_request(target)

@@ -1,4 +1,7 @@
-"""The topology but for the plans: versions and their fence, what is open, who drives it (seeds 000 and 001)."""
+"""The topology without its plans: versions, fence, open transitions, and the coordinator's term.
+
+See docs/design.md, rules 19 and 23.
+"""
 
 import msgspec
 
@@ -6,11 +9,15 @@ from stele.domain.names import RequestKind, TransitionState
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """``version`` goes up with every change of routing; ``fence_version`` follows once older versions are
-    drained or fenced out. ``since_epoch`` is the epoch of the newest version: a barrier waits for it.
-    ``fence_epoch`` is the epoch that wrote ``fence_version``. ``relaxed_to`` is the level that the barrier of
-    this version was relaxed to, ``let_through`` the level of a relaxed barrier that the newest of these epochs
-    passed. Both are empty when it was not relaxed, the second also when everybody had answered.
+    """The routing version, its fence, and the level of its barrier.
+
+    ``version`` rises with every change of routing. ``fence_version`` follows once older versions
+    are drained or fenced out. ``since_epoch`` is the epoch of the newest version: a barrier waits
+    for it. ``fence_epoch`` is the epoch that wrote ``fence_version``.
+
+    ``relaxed_to`` is the level to which this version's barrier was relaxed. ``let_through`` is the
+    level of a relaxed barrier that the newest of these epochs passed. Both are empty without a
+    relaxation; ``let_through`` is also empty if all members had answered.
     """
 
     version: int = 1
@@ -22,7 +29,8 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that a transition is about: its request, and its tokens after a join or before a leave.
+    """A node that a transition is about: its request, and its tokens after a join or before a
+    leave.
 
     ``replaced_id`` is the node whose tokens it takes over.
     """
@@ -34,11 +42,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransitionHead(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation under way, but for the placements of its steps.
+    """One operation under way, without the placements of its steps.
 
-    ``session`` is open while data moves. ``entered_version`` and ``entered_epoch`` are those of its newest
-    step. ``mark`` says why it goes back: it does so with its next step, or is on its way. ``blamed`` are the
-    requests that end with it; the others wait anew.
+    ``session`` is open while work is done. ``entered_version`` and ``entered_epoch`` are those of
+    its newest step. ``mark`` is the reason why it goes back, with its next step or already.
+    ``blamed`` are the requests that end with it; the others become pending again.
     """
 
     transition_id: str
@@ -57,12 +65,12 @@ class TransitionHead(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(subject.node_id for subject in self.subjects)
 
     def request_ids(self) -> tuple[str, ...]:
-        """The requests that it carries out."""
+        """Return the requests that it carries out."""
         return tuple(s.request_id for s in self.subjects) or (self.transition_id,)
 
 
 class TransitionSummary(TransitionHead, frozen=True, kw_only=True):
-    """A transition as people see it: ``ranges`` says how many ranges change, by placement."""
+    """A transition for display: ``ranges`` is the number of changed ranges, by placement."""
 
     ranges: dict[str, int] = {}
 

@@ -1,11 +1,11 @@
-"""How much a topology operation may take: settings of the log, read anew while it runs."""
+"""Limits of topology operations: settings of the log that running operations obey at once."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from stele.domain.features.counts import Choice, Count
+from stele.domain.features.model import Choice, Count
 from stele.domain.names import BarrierLevel
-from stele.domain.ring.barrier_levels import LEVELS, is_unsafe
+from stele.domain.ring.quorum import LEVELS, is_unsafe
 
 STREAM_MIB_PER_S: Final = Count(
     name="stream_mib_per_s",
@@ -25,6 +25,14 @@ STEP_TIME_LIMIT_S: Final = Count(
     counts="seconds that data may take to move in one step before the operation is undone",
     default=31_536_000,
     most=31_536_000,
+)
+WAIT: Final = "wait"
+UNDO: Final = "undo"
+ON_UNRESPONSIVE: Final = Choice(
+    name="on_unresponsive",
+    counts="whether operations wait for silent nodes, or are undone; single tablets never wait",
+    default=WAIT,
+    options=(WAIT, UNDO),
 )
 UNSAFE_LEVELS: Final = frozenset(filter(is_unsafe, LEVELS))
 BARRIER_LEVEL: Final = Choice(
@@ -51,6 +59,7 @@ LIMITS: Final = (
     STREAM_MIB_PER_S,
     STREAM_CONCURRENCY,
     STEP_TIME_LIMIT_S,
+    ON_UNRESPONSIVE,
     BARRIER_LEVEL,
     LOWEST_BARRIER_LEVEL,
     RELAX_AFTER_S,
@@ -58,11 +67,11 @@ LIMITS: Final = (
 
 
 def stream_bytes_per_s(settings: Mapping[str, str]) -> int:
-    """What a node receives in a second at most, whoever has set that or nobody."""
+    """Return the most bytes a second that a node receives, with or without a setting."""
     return STREAM_MIB_PER_S.of(settings) * MIB
 
 
 def stream_limit_bytes_per_s(settings: Mapping[str, str]) -> int | None:
-    """The same; None while nobody has set a limit."""
+    """Return the same limit; None while none is set."""
     is_set = STREAM_MIB_PER_S.of(settings) != STREAM_MIB_PER_S.default
     return stream_bytes_per_s(settings) if is_set else None

@@ -1,4 +1,4 @@
-"""Transitions as facts: what one is first, then its plans, large ones in pieces that each fit a record."""
+"""Transitions as facts: the head first, then the plans, in pieces that each fit a record."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,13 +9,14 @@ from stele.domain.ring.transition import TransitionPlan
 from stele.domain.topology.facts import Transition, TransitionOpened, TransitionPlanned
 
 ROWS_PER_FACT: Final = 2000
-"""Of each part of a plan. About half a MiB, and never 4 MiB whatever the nodes are called."""
+"""Most rows of each part of a plan in one fact: about half a MiB, below 4 MiB for any node ids."""
 
 _PARTS: Final = TransitionPlan.__struct_fields__
 
 
 def opening(transition: Transition) -> Iterator[TransitionOpened | TransitionPlanned]:
-    """The facts that make a transition, written from nothing."""
+    """Yield the facts that create a transition."""
+    # The head comes first: ``transition_planned`` appends pieces to an open transition.
     yield TransitionOpened(msgspec.structs.replace(transition, plans={}))
     for placement in sorted(transition.plans):
         yield from planned(transition.transition_id, placement, transition.plans[placement])
@@ -24,7 +25,7 @@ def opening(transition: Transition) -> Iterator[TransitionOpened | TransitionPla
 def planned(
     transition_id: str, placement: str, plan: TransitionPlan
 ) -> Iterator[TransitionPlanned]:
-    """A transition's plan for a placement; an empty plan is one empty piece."""
+    """Yield a transition's plan for a placement in pieces; an empty plan is one empty piece."""
     rows = max(len(getattr(plan, part)) for part in _PARTS)
     for start in range(0, max(1, rows), ROWS_PER_FACT):
         cut = slice(start, start + ROWS_PER_FACT)
@@ -33,7 +34,7 @@ def planned(
 
 
 def joined(plan: TransitionPlan | None, more: TransitionPlan) -> TransitionPlan:
-    """A plan with one more piece behind it."""
+    """Return a plan with one more piece appended."""
     if plan is None:
         return more
     return TransitionPlan(**{part: getattr(plan, part) + getattr(more, part) for part in _PARTS})

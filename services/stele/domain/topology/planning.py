@@ -1,9 +1,9 @@
-"""Planning beside what is open: the plan of a new transition, and whether its locks leave it room (design, 3).
+"""Plan a new transition beside the open ones, and check that its locks leave it room.
 
-Plans are made from the ring at rest to the ring at rest with this operation alone. That is right as long as
-the locks of any two do not meet; and because that is a theorem about the strategy and not about this code,
-opening checks it once more: the placement of the ring with all that is open must equal the live rows with
-all their deltas.
+See docs/design.md, rules 37, 38 and 40. A plan leads from the ring at rest to the ring at rest with
+this operation alone. That is right while no two locks overlap. This is a theorem about the
+strategy, not about this code, so opening checks the result too. The placement of the ring with all
+open operations must equal the live rows with all their deltas.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +16,9 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request
+from stele.domain.names import TABLET_MAP
+from stele.domain.requests.model import Request
 from stele.domain.ring import transition as ring_steps
-from stele.domain.ring.locks import locks_of, overlaps
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import (
@@ -26,27 +26,30 @@ from stele.domain.ring.transition import (
     TransitionPlan,
     equals_at_rest,
     lacks_sources,
+    locks_of,
+    overlaps,
     prepare,
 )
-from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology import pieces
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.live_copies import only_have
 from stele.domain.topology.operations.base import OwnPlacement, declared_dead, unchanged
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import Ring, ring_now
 
 Locks = Mapping[str, tuple[Range, ...]]
-"""By placement, disjoint ranges in ring order."""
+"""Disjoint ranges in ring order, by placement."""
 
 _WHOLE_RING: Final = (Range(*WHOLE_RING),)
 _NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
-"""For a placement whose replication changes: nothing is planned there until that is done."""
+"""Plan for a placement whose replication changes: until that is done no operation has room."""
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """What would open, and why it has no room now; no transition when there is no plan at all.
+    """The transition that would open, and why it has no room now; no transition if there is no
+    plan.
 
-    While it is ``held`` it keeps no place for itself: what it waits for may need that.
+    A ``held`` transition reserves no locks, because the work that it waits for may need them.
     """
 
     transition: Transition | None
@@ -55,12 +58,12 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 def plan_group(image: Image, requests: list[Request]) -> Planned:
-    """The transition that these pending requests of one kind would open as, and whether it has room now."""
+    """Plan the transition of these pending requests of one kind, and check its room."""
     operation = OPERATIONS[requests[0].kind]
     refused = operation.check(image, requests)
     if refused is not None:
         return Planned(None, refused)
-    now = cache(partial(ring_now, image))  # what is about tablets alone needs none
+    now = cache(partial(ring_now, image))  # plans of tablets alone need no ring
     later = cache(lambda: ring_with_open(image, now()))
     after = cache(lambda: operation.ring_after(image, now(), subjects))
     subjects = operation.subjects(image, later(), requests) if operation.subjects else ()
@@ -69,7 +72,6 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
         plans = {own.name: _plan_of_own(now(), own)}
     elif operation.plans is None:
         plans = _plans(image, now(), after())
-        plans |= operation.plans_of_tablets(image, subjects)
     else:
         found = operation.plans(image, requests)
         if isinstance(found, Rejection):
@@ -98,7 +100,7 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
 
 
 def ring_with_open(image: Image, ring: Ring) -> Ring:
-    """The ring as it is, ``ring``, once everything that is open, and not on its way back, is done."""
+    """Return ``ring`` after all open transitions that are not going back."""
     for other in image.topology.open():
         if not other.mark:
             ring = OPERATIONS[other.kind].ring_after(image, ring, other.subjects)
@@ -106,16 +108,18 @@ def ring_with_open(image: Image, ring: Ring) -> Ring:
 
 
 def locks(transition: Transition) -> Locks:
-    """The ranges that a transition has for itself."""
+    """Return the ranges that a transition reserves."""
     return {name: plan.locks for name, plan in transition.plans.items()}
 
 
 def needs(image: Image, planned: Transition) -> Locks:
-    """What must be free for it to open: its locks; and for the placement that a keyspace will have for itself,
-    the whole ring as it is for everybody.
+    """Return the ranges that must be free for it to open.
+
+    These are its locks. For a keyspace's future separate placement they are also the whole ring of
+    each shared placement.
     """
     mine = locks(planned)
-    if mine.keys() <= {*image.ring.placements}:
+    if all(name in image.ring.placements for name in mine):
         return mine
     shared = {n for n in image.ring.placements if not n.startswith(TABLET_MAP)}
     shared -= moving_placements(image)
@@ -123,7 +127,7 @@ def needs(image: Image, planned: Transition) -> Locks:
 
 
 def moving_placements(image: Image) -> frozenset[str]:
-    """Placements that keyspaces have for themselves while their replication changes."""
+    """Return the separate placements of keyspaces whose replication changes."""
     moving = (t for t in image.topology.open() if t.keyspace_id)
     return frozenset(name for transition in moving for name in transition.plans)
 
@@ -135,9 +139,12 @@ def locks_meet(mine: Locks, theirs: Locks) -> bool:
 def new_placement(
     image: Image, name: str, replication: Mapping[str, int]
 ) -> tuple[AnyFact, ...] | Rejection:
-    """Facts of a placement that is made now: with transitions open, in the states that they are in.
+    """Return the facts of a placement that is created in the present states of the open
+    transitions.
 
-    It needs no version, since nobody routes by it yet; and no stream, since it has no data yet.
+    It needs no version, because no request is routed by it yet, and no stream, because it has no
+    data. It is rejected if its plans for the open transitions would overlap (docs/design.md, rule
+    40).
     """
     base = ring_now(image)
     planned: list[tuple[Transition, TransitionPlan]] = []
@@ -146,6 +153,7 @@ def new_placement(
             continue
         after = OPERATIONS[other.kind].ring_after(image, base, other.subjects)
         plan = _plan(base, after, replication)
+        # Rows of two open transitions must not overlap (rule 37), in the new placement either.
         for rival, theirs in planned:
             if _overlap(plan.locks, theirs.locks):
                 return _locked(rival)
@@ -158,9 +166,10 @@ def new_placement(
 
 
 def _as_it_stands(placement: Placement, other: Transition, plan: TransitionPlan) -> Placement:
-    """The placement with the rows that a transition's present state asks for.
+    """Return the placement with the rows of a transition's present state.
 
-    A transition that has written its last rows has its tokens in or out of the ring already: its plan is empty.
+    A transition that has written its last rows has its tokens in or out of the ring already, so its
+    plan is empty.
     """
     delta = OPERATIONS[other.kind].states[other.state].delta
     if delta is None:
@@ -187,7 +196,7 @@ def _plan_of_own(ring: Ring, own: OwnPlacement) -> TransitionPlan:
 
 
 def _plan(base: Ring, after: Ring, replication: Mapping[str, int]) -> TransitionPlan:
-    """The way between two rings at rest, with what it locks."""
+    """Return the plan between two rings at rest, with its locks."""
     before = base.placement(replication)
     plan = prepare(before, after.placement(replication), base.tokens.keys(), after.tokens.keys())
     locked = tuple(Range(start, end) for start, end in locks_of(plan, before))
@@ -200,7 +209,8 @@ def _overlap(mine: tuple[Range, ...], theirs: tuple[Range, ...]) -> bool:
 
 def _check_locks(image: Image, planned: Transition) -> Rejection | None:
     mine = needs(image, planned)
-    stays = not locks(planned).keys() <= {*image.ring.placements}
+    # Open changes of tokens have no locks in a placement that does not exist yet.
+    stays = any(name not in image.ring.placements for name in planned.plans)
     for other in image.topology.open():
         if locks_meet(mine, locks(other)) or (stays and _changes_tokens(other)):
             return _locked(other)
@@ -208,7 +218,10 @@ def _check_locks(image: Image, planned: Transition) -> Rejection | None:
 
 
 def _changes_tokens(transition: Transition) -> bool:
-    """Tokens come or go by it; also such as no placement has ranges of, which a new one may have."""
+    """Return whether tokens come or go, including tokens without ranges in any existing placement.
+
+    A new placement may have such ranges.
+    """
     comes_or_goes = any(s.tokens and not s.replaced_id for s in transition.subjects)
     return comes_or_goes and OPERATIONS[transition.kind].ring_after is not unchanged
 
@@ -216,9 +229,10 @@ def _changes_tokens(transition: Transition) -> bool:
 def _check_outcome(
     image: Image, at_last: Callable[[], Ring], planned: Transition
 ) -> Rejection | None:
-    """The placement of (ring + all open + this), ``at_last``, equals the live rows with all deltas.
+    """Check that the placement of ``at_last`` equals the live rows with all deltas.
 
-    Tablet maps are not computed from the ring, so there it is enough that locks do not meet.
+    ``at_last`` is the ring with all open operations and this one. Tablet maps are not computed from
+    the ring, so it suffices that their locks do not overlap (docs/design.md, rule 38).
     """
     if all(name.startswith(TABLET_MAP) for name in planned.plans):
         return None
@@ -235,6 +249,7 @@ def _check_outcome(
         for other in (*image.topology.open(), planned):
             plan = other.plans.get(name)
             if plan is not None:
+                # A marked transition will end with its old rows.
                 last = ring_steps.rollback if other.mark else ring_steps.finish
                 change = last(live, plan, 0)
                 live = apply(live, change.removed, change.added)
@@ -250,7 +265,7 @@ def _check_outcome(
 def _check_receivers(
     image: Image, planned: Transition, requests: list[Request]
 ) -> Rejection | None:
-    """Nobody waits for nodes that are dead, so they cannot take anything over."""
+    """Check that no dead node would take over ranges, because no transition waits for it."""
     dead = image.membership.excluded() | declared_dead(requests)
     rows = (row for plan in planned.plans.values() for row in plan.rows) if dead else ()
     receiving = sorted({node for row in rows for node in row.receiving()} & dead)
@@ -261,13 +276,13 @@ def _check_receivers(
         "dead_would_receive",
         f"{names} would have to take over ranges, and is declared dead.",
         f"Ask to remove {names} at the same time, as in `stele remove NODE {' '.join(receiving)}`; or replace"
-        f" {names} first, which gives nobody else any ranges.",
+        f" {names} first, which gives no ranges to other nodes.",
         {"dead": names},
     )
 
 
 def _check_sources(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
-    """What was acknowledged must be on those who are not dead, unless its loss is accepted."""
+    """Check that live nodes have all acknowledged writes, unless the request accepts their loss."""
     dead = image.membership.excluded() | declared_dead(requests)
     if not dead or all(request.force for request in requests):
         return None
@@ -276,12 +291,13 @@ def _check_sources(image: Image, planned: Transition, requests: list[Request]) -
             row for row in plan.rows if not dead.isdisjoint(row.old) and lacks_sources(row, dead)
         ]
         if lost:
-            names = ", ".join(sorted({node for row in lost for node in row.old if node in dead}))
+            names = sorted({node for row in lost for node in row.old if node in dead})
             return Rejection(
                 "data_would_be_lost",
-                f"{len(lost)} ranges of placement {name} may have acknowledged writes that only {names} has.",
-                "Start it, if it can be; or ask again with force, to give up what only dead nodes have.",
-                {"ranges": str(len(lost)), "dead": names},
+                f"{len(lost)} ranges of placement {name} may have acknowledged writes that only"
+                f" {only_have(names)}.",
+                f"Start {' or '.join(names)}, or ask again with force: these writes are then given up.",
+                {"ranges": str(len(lost)), "dead": ", ".join(names)},
             )
     return None
 

@@ -1,7 +1,7 @@
-"""What a command for an operation would do, computed on an image and written nowhere (seed 001, planning).
+"""The effect of an operation's command, computed on an image and not written.
 
-The command is decided as the metadata-log decides it, and its request planned as an opening plans it. What an
-image cannot know, who is up and how much data there is, is for others to add.
+The command is decided as the metadata-log decides it, and its request is planned as an opening
+plans it. Callers add what an image does not hold: which nodes are up, and how much data there is.
 """
 
 from collections import Counter, defaultdict
@@ -15,19 +15,27 @@ from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
 from stele.domain.names import TransitionState
-from stele.domain.requests.facts import Request
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import RING_SIZE
+from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import RING_SIZE, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
-from stele.domain.topology.concerns import Concern, concerns_of, share_of, tokens_in
+from stele.domain.topology.concerns import (
+    Concern,
+    concerns_of,
+    exclusion_concerns,
+    share_of,
+    tokens_in,
+)
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.live_copies import check_loss
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import plan_group
 
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that the operation goes through. Past the last one that can be undone it only goes forward."""
+    """A state that the operation passes. After the last one that can be undone it only goes
+    forward.
+    """
 
     state: TransitionState
     streams: bool
@@ -35,7 +43,9 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranges of a placement that a node takes over, ``share`` of the ring, from ``needed`` of ``sources``."""
+    """Ranges of a placement that a node takes over, ``share`` of the ring, from ``needed`` of
+    ``sources``.
+    """
 
     node_id: str
     placement: str
@@ -46,14 +56,14 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """How many copies of the ring, 1.0 being all of it, are held before and after."""
+    """Copies of the ring that are held before and after; 1.0 is the whole ring once."""
 
     before: float
     after: float
 
 
 class PlannedPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes in a placement: of its ``ranges`` so many, and copies by node and by dc/rack."""
+    """Changes in a placement: the number of changing ranges, and copies by node and by dc/rack."""
 
     placement: str
     keyspaces: tuple[str, ...]
@@ -65,17 +75,18 @@ class PlannedPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command would do. ``refusal`` says why it has no plan, or no room now.
+    """The effect of a command. ``refusal`` is the reason why it has no plan, or no room now.
 
-    ``together`` are the requests that go with the first one, as one operation. ``alone``: nothing else is open
-    or asked for, so this is what happens; else it is planned anew then.
+    ``together`` are the requests that share one operation with the first one. ``alone``: no other
+    request is open or pending, so this plan will be executed. Otherwise it is planned again when it
+    opens.
     """
 
     request: Request
     alone: bool
     together: tuple[Request, ...] = ()
     tokens: dict[str, int] = {}
-    """How many tokens the operation's nodes have then, or had."""
+    """Number of tokens that the operation's nodes will have, or had."""
     excludes: tuple[str, ...] = ()
     steps: tuple[PlannedStep, ...] = ()
     receivers: tuple[str, ...] = ()
@@ -83,7 +94,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[PlannedPlacement, ...] = ()
     concerns: tuple[Concern, ...] = ()
     foreseen: tuple[str, ...] = ()
-    """What others do for it: it moves nothing by itself."""
+    """Work of other services for it, such as moves by the balancer."""
     has_plan: bool = True
     refusal: Rejection | None = None
 
@@ -99,8 +110,9 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked(image: Image, envelopes: Sequence[Envelope], at_ms: int) -> Asked | Rejection:
-    """The image as it would be with these commands, or the refusal that one would get. Several must be for
-    operations that go together.
+    """Return the image after these commands, or the refusal of one of them.
+
+    Several commands must be for operations that open together.
     """
     found = Asked(image, ())
     for envelope in envelopes:
@@ -134,7 +146,7 @@ def _asked(image: Image, envelope: Envelope, at_ms: int) -> Asked | Rejection:
 
 
 def preflight(before: Image, pending: Asked) -> Preflight:
-    """What carrying out the requests would do, as one operation, beside all that is open in ``before``."""
+    """Return the effect of the requests as one operation, beside all that is open in ``before``."""
     image, (request, *together) = pending.image, pending.requests
     alone = not before.topology.transitions and not before.requests.unfinished()
     dead = [image.membership.nodes[n] for n in sorted(declared_dead(pending.requests))]
@@ -144,13 +156,26 @@ def preflight(before: Image, pending: Asked) -> Preflight:
         alone=alone,
         excludes=tuple(node.node_id for node in dead if not node.excluded),
     )
-    if OPERATIONS[request.kind].first is None:
+    # A request without a first state has no transition and therefore no plan.
+    moves = OPERATIONS[request.kind].first is not None
+    planned = plan_group(image, [*pending.requests]) if moves else None
+    lost = None if planned is not None and planned.transition is None else _lost(image, pending)
+    if lost is not None:
+        return msgspec.structs.replace(found, has_plan=False, refusal=lost)
+    if planned is None:
         foreseen = OPERATIONS[request.kind].foreseen(image, request)
-        return msgspec.structs.replace(found, foreseen=foreseen)
-    planned = plan_group(image, [*pending.requests])
+        concerns = exclusion_concerns(image, found.excludes)
+        return msgspec.structs.replace(found, foreseen=foreseen, concerns=concerns)
     if planned.transition is None:
         return msgspec.structs.replace(found, has_plan=False, refusal=planned.refusal)
     return _described(found, image, planned.transition, planned.refusal)
+
+
+def _lost(image: Image, pending: Asked) -> Rejection | None:
+    """Return why the dead nodes of a request would not be excluded."""
+    excluded = image.membership.excluded()
+    refusals = (check_loss(image, r, {*r.dead_nodes} - excluded) for r in pending.requests)
+    return next(filter(None, refusals), None)
 
 
 def _described(
@@ -158,6 +183,7 @@ def _described(
 ) -> Preflight:
     dead = image.membership.excluded() | declared_dead(found.requests())
     plans = sorted(transition.plans.items())
+    shown = {name for name, plan in plans if plan.rows}
     return msgspec.structs.replace(
         found,
         tokens={subject.node_id: len(subject.tokens) for subject in transition.subjects},
@@ -167,27 +193,28 @@ def _described(
             gain for name, plan in plans for gain in _gains(image, transition, name, plan, dead)
         ),
         placements=tuple(_placement(image, found.request, name, plan) for name, plan in plans),
-        concerns=concerns_of(image, transition, found.requests(), dead),
+        concerns=(
+            *concerns_of(image, transition, found.requests(), dead),
+            *(c for c in exclusion_concerns(image, found.excludes) if c.placement not in shown),
+        ),
         refusal=refusal,
     )
 
 
 def _steps(transition: Transition) -> Iterator[PlannedStep]:
-    """The states of the way forward."""
+    """Yield the states of the way forward."""
     operation = OPERATIONS[transition.kind]
     name: TransitionState | None = transition.state
     while name is not None:
         state = operation.states[name]
-        yield PlannedStep(
-            state=name, streams=state.streams, can_be_undone=state.on_failure is not None
-        )
+        yield PlannedStep(state=name, streams=state.streams, can_be_undone=state.can_be_cancelled)
         name = operation.following(name, transition.subjects)
 
 
 def _gains(
     image: Image, transition: Transition, name: str, plan: TransitionPlan, dead: frozenset[str]
 ) -> Iterator[Gain]:
-    """What each receiver pulls, be it that it gains it or that it is to have it again."""
+    """Yield the ranges that each receiver pulls, new ones and those that it streams again."""
     operation = OPERATIONS[transition.kind]
     ranges = defaultdict[tuple[str, tuple[str, ...], int], list[TransitionRow]](list)
     for row in plan.rows:
@@ -208,7 +235,10 @@ def _gains(
 
 
 def _placement(image: Image, request: Request, name: str, plan: TransitionPlan) -> PlannedPlacement:
-    """A placement that there will be, for a keyspace alone, begins as the one that it has now."""
+    """Return the changes of one placement.
+
+    A future separate placement of a keyspace begins as the placement that the keyspace has now.
+    """
     own = OPERATIONS[request.kind].own_placement(image, request)
     placement = image.ring.placement(name if own is None else own.begins_as)
     users = image.schema.using(name) if own is None else [image.schema.by_id[request.keyspace_id]]
@@ -231,7 +261,7 @@ def _placement(image: Image, request: Request, name: str, plan: TransitionPlan) 
 
 
 def tokens_held(rows: Iterable[RangeReplicas]) -> Counter[str]:
-    """How many positions of the ring each node is read for."""
+    """Return the number of tokens for which each node serves reads."""
     found = Counter[str]()
     for row in rows:
         for node_id in row.reads:

@@ -1,4 +1,4 @@
-"""The ring as tokens and places: how it is, and how it will be once open transitions are done."""
+"""The ring as tokens and locations, now and after the open transitions."""
 
 from collections.abc import Mapping
 
@@ -12,15 +12,16 @@ Replication = tuple[tuple[str, int], ...]
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """Token -> owner, and dc and rack of every owner. Its placements are computed once."""
+    """The owner of each token, and dc and rack of every owner. Placements are computed once."""
 
     tokens: dict[int, str]
     locations: dict[str, NodeLocation]
     known: dict[Replication, Placement] = msgspec.field(default_factory=dict)
 
     def placement(self, replication: Mapping[str, int]) -> Placement:
-        """The natural replicas of a ring at rest."""
+        """Return the natural replicas of the ring at rest."""
         key = tuple(sorted(replication.items()))
+        # Placements of equal replication are shared: computing one is expensive.
         if key not in self.known:
             self.known[key] = placement_of(self.tokens, self.locations, replication)
         return self.known[key]
@@ -39,13 +40,15 @@ class Ring(msgspec.Struct, frozen=True):
 
 
 def ring_now(image: Image) -> Ring:
-    """The ring of the nodes that own tokens, as if nothing that is open were done."""
+    """Return the ring of the nodes that own tokens, without any effect of open transitions."""
     return Ring(image.membership.ring_tokens(), image.membership.locations())
 
 
 def tokens_of_streams(image: Image) -> set[int]:
-    """The tokens that a CDC generation must have: of the ring as it is, to which what is undone goes back, and
-    those that come with what is open. Streams of smaller ranges than need be do no harm.
+    """Return the tokens that a CDC generation must have.
+
+    They are those of the present ring, to which an undone transition returns, and those of open
+    transitions. Streams for smaller ranges than necessary are harmless.
     """
     subjects = (subject for each in image.topology.open() for subject in each.subjects)
     return {*image.membership.ring_tokens(), *(token for each in subjects for token in each.tokens)}

@@ -1,19 +1,20 @@
-"""Entering a state of an operation, and ending it: the facts that its row asks for."""
+"""Facts of entering a state of an operation, and of ending it, as its row declares."""
 
 from functools import partial
 
 import msgspec
 
-from stele.domain.cdc.generations import abandoned, committed, written
+from stele.domain.cdc.domain import abandoned, committed, written
 from stele.domain.facts import AnyFact
-from stele.domain.membership.facts import NodeChanged
+from stele.domain.membership.model import NodeChanged
 from stele.domain.names import NodeState, RequestStatus, TransitionState
-from stele.domain.requests.facts import RequestChanged
+from stele.domain.requests.model import RequestChanged
 from stele.domain.requests.rows import ended
 from stele.domain.topology.commands import Move
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
-from stele.domain.topology.operations.base import Delta, gaining_nodes, losing_nodes
+from stele.domain.topology.live_copies import tablets_may_lack_writes
+from stele.domain.topology.operations.base import RowChange, gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
 from stele.domain.topology.rings import tokens_of_streams
 
@@ -23,11 +24,14 @@ Facts = tuple[AnyFact, ...]
 
 
 def move(draft: Draft, transition: Transition, asked: Move) -> None:
-    """The next step of a transition, or the step back of one that is marked."""
+    """Take the next step of a transition, or the step back of a marked one."""
     operation = OPERATIONS[transition.kind]
     state = operation.states[transition.state]
     if state.cleaned_by is not None:
-        late = [n for n in state.cleaned_by(transition) if n in asked.uncleaned]
+        # If the new replicas may lack writes, the old rows may be the last copy: all are cleaned up
+        # later.
+        kept = tablets_may_lack_writes(draft.image, transition)
+        late = [n for n in state.cleaned_by(transition) if kept or n in asked.uncleaned]
         draft.add(*_mark_cleanup(draft, transition, late))
     goes_back = bool(transition.mark and state.on_failure)
     if state.everybody_does is not None and not goes_back:
@@ -54,9 +58,11 @@ def _close_generation(draft: Draft, transition: Transition, *, goes_back: bool) 
 
 
 def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
-    """Session, placements and nodes of the state ``to``, all by the draft's version."""
+    """Write session, placements and nodes of the state ``to``, all with the draft's version."""
     state = OPERATIONS[transition.kind].states[to]
     epoch = draft.context.epoch
+    # Each working state has its own session: work of an earlier state has no later effect (rule
+    # 41).
     session = draft.context.unique(transition.transition_id) if state.opens_session else ""
     draft.add(TransitionMoved(transition.transition_id, to, session, draft.version, epoch))
     _change_placements(draft, transition, state)
@@ -74,8 +80,8 @@ def _change_placements(draft: Draft, transition: Transition, state: State) -> No
         draft.add(*draft.context.worked_out.once(("rows", transition.transition_id, name), changes))
 
 
-def _changes_of(draft: Draft, transition: Transition, delta: Delta, name: str) -> Facts:
-    """The facts by which a placement gets the rows of the state that is entered."""
+def _changes_of(draft: Draft, transition: Transition, delta: RowChange, name: str) -> Facts:
+    """Return the facts that give a placement the rows of the entered state."""
     ring = draft.image.ring
     changed = delta(ring.placements[name], transition.plans[name], draft.version)
     return (*ring.change(name, changed),) if changed.removed or changed.added else ()
@@ -96,13 +102,15 @@ def _nodes(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
             changes.append(NodeChanged(changed))
         if state.takes_tokens and subject.replaced_id:
             dead = draft.image.membership.nodes[subject.replaced_id]
+            # A token has one owner, so the replaced node loses its tokens in the same epoch.
             changes.append(NodeChanged(replace(dead, tokens=())))
     return changes
 
 
 def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
-    """Its last version is fenced: the transition and its locks go, and the books are closed."""
+    """End a transition whose last version is fenced: release its locks and end its requests."""
     operation = OPERATIONS[transition.kind]
+    # The locks end here and not earlier: the fence of the last version is known (rule 21).
     draft.add(TransitionFinished(transition.transition_id))
     for request_id in transition.request_ids():
         _end_request(draft, transition, request_id, undone=undone)
@@ -122,7 +130,11 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
 
 
 def _end_request(draft: Draft, transition: Transition, request_id: str, *, undone: bool) -> None:
-    """Done; or undone: who is blamed has failed or was cancelled, the others wait anew."""
+    """End one request of a transition.
+
+    If the transition was undone, a blamed request fails or is cancelled. The others become pending
+    again.
+    """
     request = draft.image.requests.requests[request_id]
     node = draft.image.node(request.node_id)
     operation = OPERATIONS[transition.kind]
@@ -139,14 +151,17 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
         waiting = replace(request, status=RequestStatus.PENDING, started_epoch=0, started_at_ms=0)
         draft.add(RequestChanged(waiting))
     if node is not None and operation.undone is not None:
+        # A joining node that is not blamed may try again, so it must not become LEFT.
         waits_anew = NodeState.NONE if operation.undone is NodeState.LEFT else operation.undone
         state = operation.undone if blamed else waits_anew
         draft.add(NodeChanged(replace(node, state=state)))
 
 
 def _mark_cleanup(draft: Draft, transition: Transition, touched: list[str]) -> list[AnyFact]:
-    """Nodes that hold data of ranges which are not, or not any more, theirs. They are ordered to clean up while
-    they are normal: those that leave, or wait to join, once they are that.
+    """Mark nodes that hold rows of ranges that they do not own.
+
+    Normal nodes receive the order to clean up. Nodes that leave, or wait to join, receive it once
+    they are normal.
     """
     nodes, epoch = draft.image.membership.nodes, draft.context.epoch
     stay = [nodes[n] for n in touched if nodes[n].state is not NodeState.LEFT]

@@ -1,12 +1,13 @@
-"""Whether work that was ordered is still wanted by what the log says now."""
+"""Checks whether ordered work is still valid in the present image."""
 
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range, upper_bound
+from stele.domain.topology.live_copies import is_short_of_writes
 
 
 def is_wanted(image: Image, order: Order) -> bool:
-    """A transition has the order's session open, or the node is to clean up under it."""
+    """Return whether the order's session is open, in a transition or as the node's cleanup."""
     if image.topology.of_session(order.session) is not None:
         return True
     node = image.node(order.node_id)
@@ -14,21 +15,28 @@ def is_wanted(image: Image, order: Order) -> bool:
 
 
 def left_behind(image: Image, order: Order, data_id: str, range_: Range, shard: int = 0) -> bool:
-    """True when the order's transition asks the node to delete this, and that shard neither reads nor writes
-    it.
+    """Return whether the order's transition asks the node to delete this range of a shard.
+
+    The shard must neither read nor write it, and its live replicas must have every acknowledged
+    write.
     """
     transition, data = image.topology.of_session(order.session), image.schema.of_data(data_id)
     if transition is None or data is None or data.placement not in transition.plans:
         return False
     rows = image.ring.placements[data.placement].overlapping(range_)
-    return not any(shard in row.shards_of(order.node_id) for row in rows)
+    excluded = image.membership.excluded()
+    return not any(
+        shard in row.shards_of(order.node_id) or is_short_of_writes(row, excluded) for row in rows
+    )
 
 
 def is_foreign(image: Image, node_id: str, data_id: str, range_: Range, shard: int = 0) -> bool:
-    """True when no placement, and no open plan on its way there or back, gives any of the range of this data to
-    that shard of the node. What it is to lose it has by the rows, until these change for the last time.
+    """Return whether no placement and no open plan gives any of the range of this data to the
+    node's shard.
 
-    All data of a keyspace that is gone, or that was truncated away, is foreign to everybody.
+    Plans count in both directions, there and back. A range that the node will lose is still its own
+    until the rows change for the last time. All data of a dropped keyspace, and truncated data, is
+    foreign to every node.
     """
     keyspace = image.schema.of_data(data_id)
     if keyspace is None:
@@ -36,6 +44,7 @@ def is_foreign(image: Image, node_id: str, data_id: str, range_: Range, shard: i
     rows = image.ring.placements[keyspace.placement].overlapping(range_)
     if any(shard in row.shards_of(node_id) for row in rows):
         return False
+    # An open plan counts as well: the node may be about to receive this range.
     end = upper_bound(range_.end)
     return not any(
         (row.places_before() if transition.mark else row.places_after()).get(node_id) == shard

@@ -8,15 +8,18 @@ from typing import Final
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
+from stele.log.archive.container import (
+    LAST_EPOCH,
+    Archived,
+    DamagedFileError,
+    NotArchivedError,
+    Span,
+)
 from stele.log.archive.segments import Limits, Segments
-from stele.log.archive.snapshot_folder import Kept, Snapshots
-from stele.log.archive.spans import LAST_EPOCH, NotArchivedError, Span
+from stele.log.archive.snapshots import Kept, Snapshots
 from stele.log.chain import LOG_ID, RECENT, anchor_of
 from stele.log.errors import CorruptRecordError
-from stele.log.fold import Fold
-from stele.log.start import BEGINNING, Start
+from stele.log.fold import BEGINNING, Fold, Start
 
 SNAPSHOTS: Final = "snapshots"
 SEGMENTS: Final = "segments"
@@ -25,9 +28,9 @@ OnEpoch = Callable[[Archived, Epoch, Image], None]
 
 
 class Archive:
-    """Snapshots and segments of one log. Every method works on the disk: call it beside the event loop.
+    """Snapshots and segments of one log. Methods access the disk: call them outside the event loop.
 
-    What is read of it needs no features but those that are ``supported``.
+    ``supported`` are the features of this process. It does not read content that needs others.
     """
 
     def __init__(
@@ -42,20 +45,21 @@ class Archive:
 
     @property
     def damaged(self) -> list[str]:
-        """Files that were set aside, and why."""
+        """Paths of the files that were set aside, each with the reason."""
         return [*self.snapshots.damaged, *self.segments.damaged]
 
     def forget_deleted(self) -> int:
-        """What somebody has deleted from the folder counts for nothing from now on; how many files."""
+        """Forget files that were deleted from the folder by others; return how many."""
         return self.snapshots.forget_deleted() + self.segments.forget_deleted()
 
     def begin(self, *, decided: bool, at_most: int | None = None) -> tuple[Start, Kept | None]:
-        """The newest snapshot that can be read, not after epoch ``at_most``; else the beginning of the log.
+        """Return the newest readable snapshot not after ``at_most``, else the log's beginning.
 
-        Raises UnreadableSnapshotError.
+        With ``decided`` it includes the memory of decided requests. Raises UnreadableSnapshotError.
         """
         for kept in self.snapshots.all():
             if at_most is None or kept.head.epoch <= at_most:
+                # ``start`` sets a damaged snapshot aside; the next older one follows.
                 start = self.snapshots.start(kept, decided=decided)
                 if start is not None:
                     return start, kept
@@ -64,15 +68,19 @@ class Archive:
     def fold_on(
         self, start: Start, last: int, on_epoch: OnEpoch = lambda record, epoch, image: None
     ) -> Start:
-        """Fold the epochs after ``start`` up to ``last``, as far as they are there.
+        """Fold the epochs after ``start`` up to ``last``, as far as the archive has them.
 
-        Raises LogError, DamagedFileError; NotArchivedError when the first is not there though later ones are.
+        Raises LogError and DamagedFileError. Raises NotArchivedError when the first epoch is
+        missing although later ones exist.
         """
         records = self.after(start.image.epoch, last)
         return folded(start, records, on_epoch, self.supported)
 
     def after(self, epoch: int, last: int) -> Iterator[Archived]:
-        """The epochs after ``epoch`` up to ``last``, as far as they are there; raises as ``fold_on`` does."""
+        """Yield the epochs after ``epoch`` up to ``last``, as far as the archive has them.
+
+        Raises as ``fold_on`` does.
+        """
         if last > epoch:
             for record in self.segments.read(epoch + 1):
                 if record.epoch > last:
@@ -80,7 +88,7 @@ class Archive:
                 yield record
 
     def places_before(self, start: Start) -> Start:
-        """With the places of the winners before the one that ``start`` ends with, as far as they are there."""
+        """Return ``start`` with the anchors of the winners before its last one, if available."""
         epoch = start.image.epoch
         try:
             records = [*self.after(max(0, epoch - RECENT), epoch - 1)]
@@ -89,20 +97,25 @@ class Archive:
         return with_places(start, records)
 
     def newest_image(self) -> int:
-        """The newest epoch whose image can be had: no gap before it, back to a snapshot or the first epoch."""
+        """Return the newest epoch whose image can be computed.
+
+        No gap separates it from a snapshot or from the first epoch.
+        """
         spans = self.segments.spans()
         begins = {0, *(kept.head.epoch for kept in self.snapshots.all())}
         ends = (s.last for s in spans for at in begins if s.first <= at + 1 and at <= s.last)
         return max(*begins, *ends, 0)
 
     def states(self, newest: int) -> dict[int, bytes]:
-        """State ids of the ``newest`` epochs, of each snapshot, and of the ends of older spans: also those of
-        epochs that are missing, as far as the next one follows from them. Raises DamagedFileError.
+        """Return state ids by epoch: of the ``newest`` epochs, of snapshots and of older spans.
+
+        Older spans contribute their first and last epochs. A missing epoch is included if the next
+        epoch names its state id. Raises DamagedFileError.
         """
         found = {k.head.epoch: bytes.fromhex(k.head.state_id) for k in self.snapshots.all()}
         spans = self.segments.spans()
         for span in spans[:-1]:
-            with suppress(DamagedFileError, NotArchivedError):  # then there is less to tell
+            with suppress(DamagedFileError, NotArchivedError):  # then the answer has fewer epochs
                 for epoch in (span.first, span.last):
                     found |= _linked(next(self.segments.read(epoch)))
         if spans:
@@ -113,22 +126,24 @@ class Archive:
         return found
 
     def set_aside_after(self, epoch: int, log_id: str) -> int:
-        """Put the epochs after ``epoch`` where nobody reads them, and snapshots after it that are not of a log
-        after ``log_id``; how many epochs. They were lost, and stay for whoever wants to look.
+        """Set aside the epochs after ``epoch``, which were lost; return how many.
 
-        Raises DamagedFileError, OSError.
+        Snapshots after ``epoch`` are set aside too, unless their log is later than ``log_id``. The
+        files remain for inspection, but are not read. Raises DamagedFileError, OSError.
         """
         for kept in self.snapshots.all():
             if kept.head.epoch > epoch and kept.head.log_id <= log_id:
                 self.snapshots.set_aside(kept, "the log was recovered from an epoch before it")
+        # The renames must be on the disk before this returns: the lost snapshots must not be read
+        # again after a power failure.
         self.snapshots.sync()
         return self.segments.set_aside(Span(epoch + 1, LAST_EPOCH))
 
     def set_aside_up_to(self, epoch: int) -> int:
-        """Put the epochs that lead to ``epoch``, and snapshots of them, where nobody reads them: what is in the
-        log after them does not follow. How many epochs.
+        """Set aside the span of epochs that ends at ``epoch``, with its snapshots; return how many.
 
-        Raises DamagedFileError, OSError.
+        It is for epochs from which the next ones in the log do not follow. Raises DamagedFileError,
+        OSError.
         """
         spans = (s for s in self.segments.spans() if s.first <= epoch <= s.last)
         span = Span(next(spans, Span(epoch, epoch)).first, epoch)
@@ -139,7 +154,10 @@ class Archive:
         return self.segments.set_aside(span)
 
     def trim(self, epoch: int) -> int:
-        """Delete epochs and snapshots before ``epoch``; how many epochs. Raises DamagedFileError, OSError."""
+        """Delete epochs and snapshots before ``epoch``; return how many epochs.
+
+        Raises DamagedFileError, OSError.
+        """
         gone = self.segments.trim(epoch)
         for kept in self.snapshots.all():
             if kept.head.epoch < epoch:
@@ -147,7 +165,7 @@ class Archive:
         return gone
 
     def known_at(self, epoch: int, state_id: bytes) -> Kept | None:
-        """The snapshot of this very state, whose file has just been read to its end."""
+        """Return the snapshot of exactly this state, after a check of its file, or None."""
         for kept in self.snapshots.all():
             if (kept.head.epoch, kept.head.state_id) == (epoch, state_id.hex()):
                 return self.snapshots.checked(kept)
@@ -156,9 +174,10 @@ class Archive:
     def folded_to(
         self, epoch: int, state_id: bytes, pause: Callable[[], None] = lambda: None
     ) -> tuple[Start, int]:
-        """What the epochs up to this one lead to, and its writer's time. ``pause`` is called at each epoch.
+        """Fold to ``epoch``; return the start there and its writer's time in ms.
 
-        Raises LogError, DamagedFileError; NotArchivedError when they do not lead there.
+        ``pause`` is called at each epoch. Raises LogError and DamagedFileError. Raises
+        NotArchivedError when the epochs do not lead to ``state_id``.
         """
         at_ms = 0
 
@@ -174,13 +193,13 @@ class Archive:
         return start, at_ms
 
     def state_before(self, epoch: int) -> bytes | None:
-        """The state id that the epoch follows; None when it is not known here. Raises DamagedFileError."""
+        """Return the state id before ``epoch``; None if it is unknown. Raises DamagedFileError."""
         if any(span.first <= epoch <= span.last for span in self.segments.spans()):
             return next(self.segments.read(epoch)).links[0]
         return self.state_id_of(epoch - 1)
 
     def state_id_of(self, epoch: int) -> bytes | None:
-        """The state id that an epoch made; None when it is not here. Raises DamagedFileError."""
+        """Return the state id of an epoch; None if it is unknown. Raises DamagedFileError."""
         if any(span.first <= epoch <= span.last for span in self.segments.spans()):
             return next(self.segments.read(epoch)).links[1]
         kept = self.snapshots.newest(epoch)
@@ -190,14 +209,15 @@ class Archive:
 
 
 def _linked(record: Archived) -> dict[int, bytes]:
-    """The states before and after it, by their epochs."""
+    """Return the state ids before and after a record, by their epochs."""
     before, after = record.links
     return {record.epoch - 1: before, record.epoch: after}
 
 
 def with_places(start: Start, records: Iterable[Archived]) -> Start:
-    """With the places of those winners that came before the one that ``start`` ends with. What is of an older
-    log may stand nowhere any more.
+    """Return ``start`` with the anchors of those winners that precede its last one.
+
+    Winners of an older log are left out, because the topic may no longer hold them.
     """
     image, anchor = start.image, start.anchor
     before = tuple(
@@ -214,9 +234,10 @@ def folded(
     on_epoch: OnEpoch = lambda record, epoch, image: None,
     supported: Set[str] = KNOWN_FEATURES,
 ) -> Start:
-    """What follows from these records, which come right after ``start``. Raises LogError."""
+    """Fold the records that directly follow ``start``; return the new start. Raises LogError."""
     fold = Fold(*start, across_recoveries=True, supported=supported)
     for record in records:
+        # The archive holds winners only, so the offsets between them are not a gap.
         fold.chain.jump(record.offset)
         epoch = fold.offer(record.offset, record.value)
         if epoch is None:
@@ -229,5 +250,5 @@ def folded(
 
 
 def archived(offset: int, value: bytes, epoch: Epoch) -> Archived:
-    """A winner as the archive keeps it."""
+    """Return a winner in the form that the archive keeps."""
     return Archived(epoch.epoch, offset, epoch.at_ms, value)

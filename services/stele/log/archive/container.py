@@ -1,23 +1,68 @@
-"""Avro object container files: written with checks, found block by block, cut where a crash tore them.
+"""Spans of consecutive epochs, and the gaps between them."""
 
-The format is Avro's own, so any Avro library reads these files; the codec is ``zstandard``. A block is found
-without unpacking those before it, since each begins with its count and its size.
-"""
+from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, NamedTuple
 
 from fastavro import reader as avro_reader
 from fastavro.write import Writer
 
 from stele.log.avro import read_long
+from stele.log.chain import FROZEN
 from stele.log.schemas import header_of, load_schemas
+
+LAST_EPOCH: Final = 1 << 62
+"""The last epoch of a span without an end."""
+
+
+class NotArchivedError(LookupError):
+    """An epoch is missing: it is before the first one, or in a gap."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        super().__init__(f"Epoch {epoch} is not in this archive.")
+
+
+class Span(NamedTuple):
+    """Epochs ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return ordered spans without overlaps, with neighbours joined."""
+    found = list[Span]()
+    for first, last in sorted(spans):
+        if found and first <= found[-1].last + 1:
+            found[-1] = Span(found[-1].first, max(last, found[-1].last))
+        else:
+            found.append(Span(first, last))
+    return found
+
+
+def gaps(spans: Iterable[Span]) -> list[Span]:
+    """Return the gaps between spans."""
+    found = joined(spans)
+    return [Span(a.last + 1, b.first - 1) for a, b in itertools.pairwise(found)]
+
+
+# Avro object container files: written with checksums, read by block, truncated after a crash.
+#
+# The format is Avro's own (Apache Avro Specification, "Object Container Files"), so any Avro
+# library reads these files. The codec is ``zstandard``. A reader finds a block without unpacking
+# those before it, because each one begins with its count and its size.
+
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -29,13 +74,13 @@ _COMPRESSION: Final[dict[int, int]] = {
     zstd.CompressionParameter.compression_level: 1,
     zstd.CompressionParameter.checksum_flag: 1,
 }
-"""Level 3 makes files of records a twentieth smaller and takes twice as long. What changed on the disk cannot
-be unpacked.
+"""Parameters of the compression. Level 3 makes files of records 5 % smaller and takes twice as
+long. The checksum detects bytes that have changed on the disk.
 """
 SYNC_BYTES: Final = 16
 MAGIC: Final = b"Obj\x01"
 _LONGEST_HEAD: Final = 24
-"""Bytes of a block's count and size, and some more."""
+"""Most bytes of a block's count and size, and a few more."""
 
 _SEVEN_BITS: Final = 0x7F
 _MORE: Final = 0x80
@@ -44,11 +89,11 @@ Record = dict[str, Any]
 
 
 class DamagedFileError(Exception):
-    """A file of the archive does not hold what was written; the text says where and why."""
+    """A file of the archive is not as it was written. The text gives place and reason."""
 
 
 class Block(NamedTuple):
-    """Where a block stands in its file, how long it is with its marks, and how many records it has."""
+    """A block of a file: its first byte, the byte after its sync mark, its number of records."""
 
     begin: int
     end: int
@@ -56,9 +101,9 @@ class Block(NamedTuple):
 
 
 class ContainerWriter:
-    """Writes blocks of records of the schema ``name`` into ``file``; equal records give equal bytes.
+    """Writes blocks of records of the schema ``name`` into ``file``.
 
-    ``sync`` are the 16 bytes between blocks.
+    Equal records give equal bytes. ``sync`` is the mark of 16 bytes after each block.
     """
 
     def __init__(
@@ -78,7 +123,7 @@ class ContainerWriter:
 
 
 def long_bytes(number: int) -> bytes:
-    """A number in Avro's encoding."""
+    """Return a number in Avro's encoding: zigzag, seven bits a byte."""
     rest = number << 1 if number >= 0 else (~number << 1) | 1
     out = bytearray()
     while rest > _SEVEN_BITS:
@@ -89,7 +134,7 @@ def long_bytes(number: int) -> bytes:
 
 
 class Container:
-    """A container file of records of ``name``. Raises DamagedFileError where it is none."""
+    """A container file of records of ``name``. Raises DamagedFileError for any other file."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
@@ -99,7 +144,7 @@ class Container:
         file.seek(0)
         try:
             found = avro_reader(file)
-        except Exception as error:  # whatever the bytes make of the library
+        except Exception as error:  # damaged bytes can raise anything in the library
             raise DamagedFileError(f"its header cannot be read: {error!r}") from error
         self.metadata: dict[str, str] = found.metadata
         if _kind_of(found.metadata["avro.schema"]) != name:
@@ -110,7 +155,7 @@ class Container:
         self._header = file.read(self.begin)
 
     def blocks(self, begin: int = 0) -> Iterator[Block]:
-        """All whole blocks from byte ``begin`` on; ends where the file ends, or where a block is torn."""
+        """Yield the whole blocks from byte ``begin`` on, up to the file's end or a torn block."""
         at, file_end = begin or self.begin, self._file.seek(0, os.SEEK_END)
         while True:
             self._file.seek(at)
@@ -121,6 +166,7 @@ class Container:
             except (IndexError, ValueError):
                 return
             end = at + place + size + SYNC_BYTES
+            # Count and size may be garbage: they count only with the sync mark behind the block.
             if records <= 0 or size < 0 or end > file_end:
                 return
             self._file.seek(end - SYNC_BYTES)
@@ -130,7 +176,7 @@ class Container:
             at = end
 
     def salvaged(self) -> Iterator[Block]:
-        """All whole blocks, also those that stand behind a torn one: they begin behind the next mark."""
+        """Yield all whole blocks. The search continues behind the next mark after a torn block."""
         at = self.begin
         while at:
             for block in self.blocks(at):
@@ -139,19 +185,19 @@ class Container:
             at = self.mark_behind(at)
 
     def mark_behind(self, at: int) -> int:
-        """Where the first mark from byte ``at`` on ends; 0 when none comes: nothing whole can follow."""
+        """Return the end of the first mark from byte ``at`` on; 0 if no whole block can follow."""
         self._file.seek(at)
         found = self._file.read().find(self._sync)
         return 0 if found < 0 else at + found + SYNC_BYTES
 
     def records(self, blocks: Iterable[Block]) -> Iterator[Record]:
-        """The records of these blocks. Raises DamagedFileError."""
+        """Yield the records of the blocks. Raises DamagedFileError."""
         for begin, end, count in blocks:
             self._file.seek(begin)
             raw = self._header + self._file.read(end - begin)
             try:
                 found: list[Record] = list(avro_reader(io.BytesIO(raw)))
-            except Exception as error:  # whatever the bytes make of the library
+            except Exception as error:  # damaged bytes can raise anything in the library
                 raise DamagedFileError(
                     f"the block at byte {begin} is damaged: {error!r}"
                 ) from error
@@ -164,15 +210,16 @@ class Container:
 
 @lru_cache(maxsize=64)
 def _kind_of(schema: str) -> str:
-    """What records of this schema are; empty when it is not known. Its fingerprint takes half a millisecond."""
+    """Return the record name of a schema; empty if it is unknown. A fingerprint takes 0.5 ms."""
     kind, _ = load_schemas().by_header.get(header_of(json.loads(schema)), ("", None))
     return kind
 
 
 def whole_bytes(path: Path, name: str) -> int:
-    """How much of a file are whole blocks: the rest was torn by a crash.
+    """Return the size of a file's whole blocks, in bytes. The rest was torn by a crash.
 
-    Raises DamagedFileError, also where blocks stand behind what is torn: a crash tears the last one alone.
+    Raises DamagedFileError, also for whole blocks behind a torn one: a crash tears only the last
+    one.
     """
     with path.open("rb") as file:
         container = Container(file, name)
@@ -180,3 +227,97 @@ def whole_bytes(path: Path, name: str) -> int:
         if container.mark_behind(end):
             raise DamagedFileError(f"the block at byte {end} is damaged")
         return end
+
+
+# Winners in the form of segments: epoch, offset in the topic, time, and the unchanged record.
+
+
+SCHEMA: Final = "ArchivedRecord"
+BLOCK_EPOCHS: Final = 1000
+BLOCK_BYTES: Final = 1024 * 1024
+SYNC: Final = b"stele-segment-01"
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Archived(NamedTuple):
+    """A winner. ``at_ms`` is the time on its writer's clock, in milliseconds since 1970."""
+
+    epoch: int
+    offset: int
+    at_ms: int
+    value: bytes
+
+    @property
+    def links(self) -> tuple[bytes, bytes]:
+        """The state ids before and after this epoch."""
+        previous, state_id, *_ = FROZEN.unpack_from(self.value)
+        return previous, state_id
+
+
+def encoded(record: Archived) -> bytes:
+    """Return a record in the encoding of the schema ``ArchivedRecord``."""
+    value = record.value
+    numbers = (record.epoch, record.offset, record.at_ms, zlib.crc32(value), len(value))
+    return b"".join((*map(long_bytes, numbers), value))
+
+
+def read(container: Container, blocks: Iterable[Block]) -> Iterator[Archived]:
+    """Yield the records of the blocks, each checked. Raises DamagedFileError."""
+    for record in container.records(blocks):
+        yield _checked(record)
+
+
+def _checked(record: Record) -> Archived:
+    epoch, value = record["epoch"], record["value"]
+    if zlib.crc32(value) != record["crc32"] or len(value) < FROZEN.size:
+        raise DamagedFileError(f"epoch {epoch} is damaged")
+    if FROZEN.unpack_from(value)[4] != epoch:
+        raise DamagedFileError(f"a record of another epoch stands where {epoch} should")
+    return Archived(epoch, record["offset"], record["at_ms"], value)
+
+
+def check_follows(before: Archived | None, record: Archived) -> None:
+    """Raise DamagedFileError if ``before`` is given and the record does not directly follow it."""
+    if before is None:
+        return
+    if record.epoch != before.epoch + 1:
+        raise DamagedFileError(f"epoch {record.epoch} comes after epoch {before.epoch}")
+    if record.links[0] != before.links[1]:
+        raise DamagedFileError(f"epoch {record.epoch} does not follow from epoch {before.epoch}")
+
+
+def as_container(
+    file: IO[bytes], records: Iterable[Archived], metadata: Mapping[str, str] = _NONE
+) -> Archived | None:
+    """Write consecutive records into ``file``; return the last one, or None if there are none.
+
+    Raises DamagedFileError when a record does not follow the one before it.
+    """
+    writer, block, size = ContainerWriter(file, SCHEMA, metadata, SYNC), list[bytes](), 0
+    last: Archived | None = None
+    for record in records:
+        check_follows(last, record)
+        last = record
+        block.append(encoded(record))
+        size += len(record.value)
+        if len(block) >= BLOCK_EPOCHS or size >= BLOCK_BYTES:
+            writer.block(block)
+            block, size = [], 0
+    if block:
+        writer.block(block)
+    return last
+
+
+def from_container(content: bytes) -> list[Archived]:
+    """Return the records that ``as_container`` wrote. Raises DamagedFileError."""
+    return records_of(Container(io.BytesIO(content), SCHEMA))
+
+
+def records_of(container: Container) -> list[Archived]:
+    """Return all records of a container. Raises DamagedFileError."""
+    found, last = list[Archived](), None
+    for record in read(container, container.blocks()):
+        check_follows(last, record)
+        last = record
+        found.append(record)
+    return found

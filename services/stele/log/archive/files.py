@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power failure."""
+"""Atomic files: after a power failure, a file is whole or absent."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,9 @@ UNFINISHED: Final = ".unfinished"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write ``path`` inside the block: it gets its name once it is on the disk, unless the block fails."""
+    """Write ``path`` in a with-block. On success the file gets its name when it is on disk."""
+    # The order matters: sync the content, rename, sync the folder. A rename before the content is
+    # on disk could leave an empty file of this name after a power failure.
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
         with unfinished.open("w+b") as file:
@@ -25,13 +27,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @runtime_checkable
 class Synced(Protocol):
-    """A file or folder that is none of this machine's, and knows itself how it gets on its disk."""
+    """A file or folder that is not the operating system's, and has a ``sync`` for its own disk."""
 
     def sync(self) -> None: ...
 
 
 def sync_file(file: IO[bytes]) -> None:
-    """Have what was written on the disk."""
+    """Flush a file to the disk."""
     file.flush()
     if isinstance(file, Synced):
         file.sync()
@@ -40,7 +42,7 @@ def sync_file(file: IO[bytes]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Flush the names in a folder to the disk."""
     if isinstance(folder, Synced):
         folder.sync()
         return
@@ -52,8 +54,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def renamed_aside(path: Path, suffix: str) -> Path:
-    """The file under a name that ends with ``suffix``, so that nobody reads it any more. One that was set aside
-    under that name before stays: the new one gets a number, as in ``7-9.2.avro.lost``.
+    """Rename a file to end with ``suffix``, so that it is not read any more; return the new path.
+
+    An existing file of that name stays. The new one then gets a number, as in ``7-9.2.avro.lost``.
     """
     stem, _, ending = path.name.partition(".")
     aside, number = path.with_name(path.name + suffix), 1
@@ -64,7 +67,7 @@ def renamed_aside(path: Path, suffix: str) -> Path:
 
 
 def swept(folder: Path) -> Path:
-    """The folder, made if need be, without what a crash left unfinished."""
+    """Create a folder if necessary, delete unfinished files that a crash left, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob(f"*{UNFINISHED}"):
         path.unlink()

@@ -1,36 +1,217 @@
-"""Segments: all epochs of a log in files, the newest of which is open and grows.
+"""One segment: a file of consecutive epochs, sealed or still growing."""
 
-A segment is sealed when it is full; its name says which epochs it has. What a crash left of an open one is
-sealed at the next start, but for a block that it tore. Segments may overlap, and have gaps between them while
-others are asked for what is missing: nothing is ever read across a gap.
-"""
+from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
-from stele.log.archive.container import Block, DamagedFileError
-from stele.log.archive.files import renamed_aside, sync_file, sync_folder
-from stele.log.archive.records import Archived, check_follows, encoded
-from stele.log.archive.segment import OpenSegment, Segment
-from stele.log.archive.segment_files import SegmentFiles
-from stele.log.archive.spans import NotArchivedError, Span, joined
+from stele.log.archive.container import (
+    SCHEMA,
+    SYNC,
+    Archived,
+    Block,
+    Container,
+    ContainerWriter,
+    DamagedFileError,
+    NotArchivedError,
+    Span,
+    as_container,
+    check_follows,
+    encoded,
+    joined,
+    read,
+    whole_bytes,
+)
+from stele.log.archive.files import renamed_aside, swept, sync_file, sync_folder, whole_file
+
+DIGITS: Final = 20
+OPEN: Final = "open"
+
+
+class Segment:
+    """A file of epochs ``first`` to ``last``. The positions of its blocks are read once."""
+
+    def __init__(self, first: int, last: int, path: Path) -> None:
+        self.first = first
+        self.last = last
+        self.path = path
+        self.blocks: list[Block] = []
+        self.firsts: list[int] = []
+        """First epoch of each block."""
+
+    def locate(self) -> None:
+        """Read the positions of the blocks. Raises DamagedFileError."""
+        if self.blocks:
+            return
+        with self.path.open("rb") as file:
+            blocks = list(Container(file, SCHEMA).blocks())
+        firsts = [self.first]
+        for block in blocks:
+            firsts.append(firsts[-1] + block.records)
+        if firsts[-1] != self.last + 1:
+            raise DamagedFileError(f"{self.path} ends with epoch {firsts[-1] - 1}")
+        self.blocks, self.firsts = blocks, firsts[:-1]
+
+    def read(self, first: int) -> Iterator[Archived]:
+        """Yield the epochs from ``first`` on. Raises DamagedFileError."""
+        self.locate()
+        at = bisect_right(self.firsts, first) - 1
+        try:
+            with self.path.open("rb") as file:
+                for record in read(Container(file, SCHEMA), self.blocks[at:]):
+                    if first <= record.epoch <= self.last:
+                        yield record
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{self.path}: {error}") from error
+
+
+def up_to(segment: Segment, first: int, last: int) -> list[Archived]:
+    """Return a segment's epochs from ``first`` to ``last``.
+
+    Raises DamagedFileError, also when the file is missing.
+    """
+    try:
+        return [*takewhile(lambda record: record.epoch <= last, segment.read(first))]
+    except OSError as error:
+        raise DamagedFileError(f"{segment.path}: {error}") from error
+
+
+def whole_runs(path: Path) -> list[list[Archived]]:
+    """Return the readable records of a damaged file, as runs of consecutive epochs."""
+    runs = list[list[Archived]]()
+    with suppress(DamagedFileError), path.open("rb") as file:
+        container = Container(file, SCHEMA)
+        for block in container.salvaged():
+            with suppress(DamagedFileError):
+                for record in [*read(container, [block])]:
+                    if not runs or not _follows(runs[-1][-1], record):
+                        runs.append([])
+                    runs[-1].append(record)
+    return runs
+
+
+def _follows(before: Archived, record: Archived) -> bool:
+    return (before.epoch + 1, before.links[1]) == (record.epoch, record.links[0])
+
+
+class OpenSegment:
+    """The segment that grows. Records in ``pending`` are not in the file yet."""
+
+    def __init__(self, folder: Path, first: int) -> None:
+        self.path = folder / f"{first:0{DIGITS}}-{OPEN}.avro"
+        self.file: IO[bytes] = self.path.open("w+b")
+        self.writer = ContainerWriter(self.file, SCHEMA, {}, SYNC)
+        self.segment = Segment(first, first - 1, self.path)
+        self.pending: list[Archived] = []
+        self.size_bytes = 0
+
+    @property
+    def next_epoch(self) -> int:
+        return self.segment.last + len(self.pending) + 1
+
+
+# The segment files of a folder: write, find, seal after a crash, and set aside if damaged.
+
+
+DAMAGED: Final = ".damaged"
+
+
+class SegmentFiles:
+    """The segment files of one folder. Seals files that an earlier process left open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.damaged: list[str] = []
+        """Paths of the files that were set aside, each with the reason."""
+        self.folder = swept(folder)
+        self._writing = threading.Lock()
+        for path in sorted(folder.glob(f"*-{OPEN}.avro")):
+            self.seal_left(path)
+
+    def write(self, records: Iterable[Archived]) -> Segment:
+        """Write a sealed segment of the records; return it.
+
+        It gets its name at the end, when its first and last epochs are known.
+        """
+        with self._writing:
+            return self._written(records)
+
+    def _written(self, records: Iterable[Archived]) -> Segment:
+        unnamed = self.folder / "segment.avro"
+        first = 0
+
+        def noted() -> Iterator[Archived]:
+            nonlocal first
+            for record in records:
+                first = first or record.epoch
+                yield record
+
+        with whole_file(unnamed) as file:
+            last = as_container(file, noted())
+        if last is None:
+            unnamed.unlink()
+            raise ValueError("there are no epochs to keep")
+        path = self.folder / f"{first:0{DIGITS}}-{last.epoch:0{DIGITS}}.avro"
+        unnamed.replace(path)
+        sync_folder(self.folder)
+        return Segment(first, last.epoch, path)
+
+    def seal_left(self, path: Path) -> None:
+        """Seal a segment that a process left open, without a block that the crash tore."""
+        if not path.stat().st_size:
+            path.unlink()  # the process ended before its first epoch was written
+            return
+        try:
+            end = whole_bytes(path, SCHEMA)
+            with path.open("r+b") as file:
+                file.truncate(end)
+                blocks = Container(file, SCHEMA)
+                records = list(read(blocks, blocks.blocks()))
+            if records:
+                self.write(records)
+            path.unlink()
+        except DamagedFileError as error:
+            self.set_aside(path, str(error))
+
+    def found(self, suffix: str = "") -> Iterator[Segment]:
+        """Yield the sealed segments, or those that were renamed to end with ``suffix``."""
+        for path in self.folder.glob(f"*.avro{suffix}"):
+            first, _, last = path.name.partition(".")[0].partition("-")
+            if first.isdecimal() and last.isdecimal():
+                yield Segment(int(first), int(last), path)
+
+    def set_aside(self, path: Path, why: str) -> list[Segment]:
+        """Rename a damaged file, and write its whole blocks as new segments; return these."""
+        aside = renamed_aside(path, DAMAGED)
+        self.damaged.append(f"{path}: {why}")
+        return [self.write(run) for run in whole_runs(aside)]
+
+
+# Segments: all epochs of a log in files. The newest file is open and grows.
+#
+# A full segment is sealed, and its name contains its first and last epochs. A segment that a crash
+# left open is sealed at the next start, without a block that the crash tore. Segments may overlap.
+# They may have gaps while other replicas send the missing epochs. Reads never cross a gap.
+
 
 LOST: Final = ".lost"
 
 
 class Limits(NamedTuple):
-    """When a segment is full."""
+    """Limits at which a segment is full."""
 
     epochs: int = 65_536
     size_bytes: int = 64 * 1024 * 1024
 
 
 class Segments:
-    """The segments of a folder. One thread may add while others read."""
+    """The segments of a folder. One thread may add records while others read."""
 
     def __init__(self, folder: Path, limits: Limits = Limits()) -> None:  # noqa: B008
         self._files = SegmentFiles(folder)
@@ -43,34 +224,34 @@ class Segments:
 
     @property
     def damaged(self) -> list[str]:
-        """Files that were set aside, and why."""
+        """Paths of the files that were set aside, each with the reason."""
         return self._files.damaged
 
     def spans(self) -> list[Span]:
-        """What can be read, the oldest first; neighbours are joined."""
+        """Return the spans of readable epochs, the oldest first, with neighbours joined."""
         with self._lock:
             return joined(Span(s.first, s.last) for s in self._all())
 
     @property
     def first(self) -> int:
-        """The first epoch from which all are there up to the newest; 0 when there are none."""
+        """The first epoch of the newest span; 0 when there are none."""
         spans = self.spans()
         return spans[-1].first if spans else 0
 
     @property
     def last(self) -> int:
-        """The newest epoch that is on the disk; 0 when there is none."""
+        """The newest epoch on the disk; 0 when there is none."""
         with self._lock:
             return max((segment.last for segment in self._all()), default=0)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Total size of all files."""
         with self._lock:
             return sum(segment.path.stat().st_size for segment in self._all())
 
     def bytes_after(self, epoch: int) -> int | None:
-        """About how many bytes of files the epochs after this one take; None when some of them are missing."""
+        """Return about how many bytes the epochs after ``epoch`` take; None if some are missing."""
         spans = self.spans()
         if not spans or epoch >= spans[-1].last:
             return 0
@@ -87,10 +268,10 @@ class Segments:
     # -- reading --
 
     def read(self, first: int) -> Iterator[Archived]:
-        """Every epoch from ``first`` on, until the newest or the next gap.
+        """Yield every epoch from ``first`` on, up to the newest or the next gap.
 
-        Raises NotArchivedError when ``first`` is not there though others are, and DamagedFileError: what is
-        damaged is missing from then on.
+        Raises NotArchivedError when ``first`` is missing although a later epoch exists. Raises
+        DamagedFileError; damaged epochs are missing from then on.
         """
         following, before = first, None
         while True:
@@ -104,14 +285,17 @@ class Segments:
                     check_follows(before, record)
                     before, following = record, record.epoch + 1
                     yield record
-            except FileNotFoundError as error:  # sealed or trimmed meanwhile: look where it is
+            except FileNotFoundError as error:
+                # Another thread may have sealed or trimmed the segment: read on in the file that
+                # holds the epoch now. If it is still the same file, it was deleted by others.
                 if self._with(following) is segment:
                     self.forget_deleted()
                     raise DamagedFileError(f"{segment.path} was deleted") from error
 
     def at_time(self, at_ms: int) -> int:
-        """The first epoch whose time is not before ``at_ms``, as far as the writers' clocks were in order; one
-        more than the newest when there is none. Raises DamagedFileError.
+        """Return the first epoch not before ``at_ms``; one more than the newest if there is none.
+
+        The bisection assumes that the writers' clocks were in order. Raises DamagedFileError.
         """
         with self._lock:
             segments = list(self._all())
@@ -122,7 +306,7 @@ class Segments:
             middle = (low + high) // 2
             try:
                 found = next(self.read(middle), None)
-            except NotArchivedError:
+            except NotArchivedError:  # in a gap: continue behind it
                 low = middle + 1
                 continue
             if found is None or found.at_ms >= at_ms:
@@ -134,7 +318,7 @@ class Segments:
     # -- writing --
 
     def add(self, record: Archived) -> None:
-        """The next epoch, or the first of a new span; it is on the disk after ``sync``."""
+        """Add the next epoch, or the first of a new span. It is on the disk after ``sync``."""
         if self._open is not None and record.epoch != self._open.next_epoch:
             self.seal()
         if self._open is None:
@@ -144,16 +328,17 @@ class Segments:
         self._open.size_bytes += len(record.value)
 
     def sync(self) -> int:
-        """Put what was added on the disk; the newest epoch that is there. Raises OSError."""
+        """Write the added epochs to the disk; return the newest epoch there. Raises OSError."""
         opened = self._open
         if opened is not None and opened.pending:
             records, begin = opened.pending, opened.file.seek(0, os.SEEK_END)
             opened.writer.block([encoded(record) for record in records])
             sync_file(opened.file)
-            if not opened.path.exists():
+            if not opened.path.exists():  # writes to a deleted file succeed, but are lost
                 raise FileNotFoundError(f"{opened.path} was deleted while it was written to")
             if not opened.segment.blocks:
                 sync_folder(self._files.folder)
+            # Readers see the block only now: an epoch that they read must survive a crash.
             with self._lock:
                 segment = opened.segment
                 segment.blocks.append(Block(begin, opened.file.tell(), len(records)))
@@ -166,15 +351,16 @@ class Segments:
         return self.last
 
     def seal(self) -> None:
-        """End the open segment; what was added is on the disk then. Raises OSError."""
+        """Seal the open segment, with the added epochs on the disk. Raises OSError."""
         opened = self._open
         if opened is None:
             return
         if opened.pending:
             self.sync()
-            if self._open is None:
+            if self._open is None:  # ``sync`` seals a segment that became full
                 return
         opened.file.close()
+        # The open file is deleted last: until the sealed copy is on the disk, it is the only one.
         if opened.segment.blocks:
             sealed = self._files.write(opened.segment.read(opened.segment.first))
             with self._lock:
@@ -185,9 +371,10 @@ class Segments:
         opened.path.unlink()
 
     def adopt(self, records: Iterable[Archived]) -> Span:
-        """Keep epochs that another replica has given, in a segment of their own. They follow one another.
+        """Store consecutive epochs of another replica in a new segment; return their span.
 
-        Raises DamagedFileError when they do not, ValueError when there are none, OSError.
+        Raises DamagedFileError when they are not consecutive, ValueError when there are none,
+        OSError.
         """
         sealed = self._files.write(records)
         with self._lock:
@@ -196,7 +383,7 @@ class Segments:
         return Span(sealed.first, sealed.last)
 
     def forget_deleted(self) -> int:
-        """Sealed segments whose files somebody has deleted are not here any more; how many."""
+        """Forget sealed segments whose files were deleted by others; return how many."""
         with self._lock:
             gone = [segment for segment in self._sealed if not segment.path.exists()]
             self._sealed = [segment for segment in self._sealed if segment not in gone]
@@ -204,7 +391,7 @@ class Segments:
         return len(gone)
 
     def forget_before(self, epoch: int) -> int:
-        """Delete segments all of whose epochs are before ``epoch``; how many."""
+        """Delete segments with only epochs before ``epoch``; return how many."""
         with self._lock:
             gone = [segment for segment in self._sealed if segment.last < epoch]
             self._sealed = [segment for segment in self._sealed if segment.last >= epoch]
@@ -213,9 +400,10 @@ class Segments:
         return len(gone)
 
     def trim(self, epoch: int) -> int:
-        """Delete the epochs before ``epoch``; how many. The segment that it is in is written anew from there.
+        """Delete the epochs before ``epoch``; return how many.
 
-        Raises DamagedFileError, OSError.
+        The segment that contains ``epoch`` is replaced by one that begins there. Raises
+        DamagedFileError, OSError.
         """
         gone = sum(min(s.last, epoch - 1) - s.first + 1 for s in self.spans() if s.first < epoch)
         if self._open is not None and self._open.segment.first < epoch:
@@ -232,10 +420,9 @@ class Segments:
         return gone
 
     def set_aside(self, span: Span) -> int:
-        """Put the epochs of ``span`` into files that nobody reads, ``*.lost``; how many. They are there also
-        after a power failure.
+        """Move the epochs of ``span`` into ``*.lost`` files, which are not read; return how many.
 
-        Raises DamagedFileError, OSError.
+        The change is on the disk when it returns. Raises DamagedFileError, OSError.
         """
         self.seal()
         with self._lock:
@@ -247,6 +434,7 @@ class Segments:
             after = [record for record in records if record.epoch > span.last]
             lost.update(record.epoch for record in records[len(before) : len(records) - len(after)])
             remaining = [self._files.write(kept) for kept in (before, after) if kept]
+            # The epochs outside of the span are written first, so that no crash can lose them.
             with self._lock:
                 self._sealed = [each for each in self._sealed if each is not segment] + remaining
                 self._sealed.sort(key=attrgetter("first"))
@@ -256,11 +444,11 @@ class Segments:
         return len(lost)
 
     def lost(self) -> list[Segment]:
-        """What was set aside, for whoever can tell that it was not lost."""
+        """Return the segments that were set aside, to check if they were lost after all."""
         return [*self._files.found(LOST)]
 
     def close(self) -> None:
-        """Put what was added on the disk, and end the open segment. Raises OSError."""
+        """Write the added epochs to the disk, and seal the open segment. Raises OSError."""
         self.seal()
 
     # -- inside --
@@ -271,7 +459,7 @@ class Segments:
             yield self._open.segment
 
     def _with(self, epoch: int) -> Segment | None:
-        """The segment with this epoch that goes on the longest."""
+        """Return the segment with this epoch that ends last; None if there is none."""
         with self._lock:
             found = [s for s in self._all() if s.first <= epoch <= s.last]
         return max(found, key=attrgetter("last"), default=None)
@@ -284,7 +472,7 @@ class Segments:
             raise
 
     def _give_up(self, segment: Segment, why: str) -> None:
-        """A sealed segment is damaged: what can be read of it is kept, the rest is missing."""
+        """Set a damaged sealed segment aside, and keep its readable epochs. The rest is missing."""
         with self._lock:
             if segment not in self._sealed:
                 return

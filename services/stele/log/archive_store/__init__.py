@@ -1,1 +1,1 @@
-"""The archive of a log in a blob store: catch-up's mirror, and backups."""
+"""The archive of a log in a blob store: the mirror of catch-up, and backups."""

@@ -1,5 +1,6 @@
-"""Putting into a store what it lacks of an archive: epochs in segments, then snapshots, each looked at once it
-is there. A copy that ended anywhere goes on there.
+"""Copy the missing parts of an archive into a store: epochs in segments, then snapshots.
+
+Each blob is checked after its put. A copy that was interrupted continues where it ended.
 """
 
 import asyncio
@@ -10,35 +11,50 @@ from pathlib import Path
 
 import msgspec
 
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived, as_container, check_follows, from_container
-from stele.log.archive.spans import NotArchivedError, Span, joined
-from stele.log.archive_store import plan
-from stele.log.archive_store.claim import Claim, ForeignStoreError, Kind, claim
-from stele.log.archive_store.layout import Contents, Piece, Shot, contents_of
-from stele.log.archive_store.source import About, Source
+from stele.log.archive.container import (
+    Archived,
+    DamagedFileError,
+    NotArchivedError,
+    Span,
+    as_container,
+    check_follows,
+    from_container,
+    joined,
+)
+from stele.log.archive_store import layout
+from stele.log.archive_store.layout import (
+    Claim,
+    Contents,
+    ForeignStoreError,
+    Kind,
+    Piece,
+    Shot,
+    claim,
+    contents_of,
+)
+from stele.log.archive_store.source import About, ArchiveSource
 from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, StoreUnavailableError
 from stele.log.chain import LOG_ID
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store has after a copy, and what was done."""
+    """Contents of a store after a copy, and the work of the copy."""
 
     contents: Contents
     last_epoch: int
-    """Up to here all is there of what the archive has."""
+    """The store has all wanted epochs of the archive's newest span up to this one."""
     snapshot_epoch: int
-    """Of the newest snapshot that is there."""
+    """Epoch of the newest snapshot in the store."""
     put_blobs: int = 0
     put_bytes: int = 0
     skipped: tuple[str, ...] = ()
-    """What of the archive could not be read, and why."""
+    """Parts of the archive that could not be read, each with the reason."""
 
 
 class Copier:
-    """Copies from one source into one store. What it has compared once it remembers."""
+    """Copies from one source into one store. It remembers the pieces that it has compared."""
 
-    def __init__(self, store: BlobStore, source: Source, kind: Kind) -> None:
+    def __init__(self, store: BlobStore, source: ArchiveSource, kind: Kind) -> None:
         self.store = store
         self._source = source
         self._kind = kind
@@ -46,8 +62,11 @@ class Copier:
         self._checked = set[str]()
 
     async def claim(self) -> About:
-        """Make sure that the store is this archive's. Raises ForeignStoreError, StoreError."""
-        about = await self._source.about()
+        """Check that the store belongs to this archive, and return the source's log.
+
+        Raises ForeignStoreError, StoreError.
+        """
+        about = self._source.about
         own = Claim(cluster=about.cluster, cluster_id=about.cluster_id, kind=self._kind)
         await claim(self.store, own)
         return about
@@ -55,25 +74,26 @@ class Copier:
     async def copy(
         self, *, cutoff: int = 0, newest_snapshot_only: bool = False, distrusted: Sequence[str] = ()
     ) -> Progress:
-        """Put what is missing; nothing that only leads up to a snapshot before epoch ``cutoff``.
+        """Put the missing blobs, from the newest snapshot before epoch ``cutoff`` on.
 
-        ``distrusted`` are names whose blobs are put again. Raises StoreError, ForeignStoreError where the store
-        is another log's, and what the source raises.
+        ``distrusted`` are names of blobs to put again. Raises StoreError, ForeignStoreError if the
+        store holds another log, and the errors of the source.
         """
         about = await self.claim()
         contents = without(contents_of(await self.store.list()), distrusted)
         there = await self._own(about, contents)
-        base = plan.base_of(contents.shots, cutoff)
+        base = layout.base_of(contents.shots, cutoff)
         put = _Put()
-        own = await self._source.spans()
-        for part in plan.lacking(own, (Span(p.first, p.last) for p in there), max(1, base)):
+        own = self._source.spans
+        for part in layout.lacking(own, (Span(p.first, p.last) for p in there), max(1, base)):
             try:
                 async for records in self._pieces(part):
                     there.append(await self._put_piece(records, contents, put))
             except (DamagedFileError, NotArchivedError) as error:
                 put.skipped.append(f"epochs {part.first} to {part.last}: {error}")
-        shots = sorted(await self._source.shots(), key=lambda shot: -shot.epoch)
-        if newest_snapshot_only:  # and what the epochs go on from, where the first ones are deleted
+        shots = sorted(self._source.shots, key=lambda shot: -shot.epoch)
+        # If the first epochs are deleted, the epochs continue a snapshot, which is needed as well.
+        if newest_snapshot_only:
             shots = shots[:1] + [s for s in shots[1:] if own and 1 < s.epoch == own[0].first]
         for shot in shots:
             if shot.epoch >= base and shot not in contents.shots:
@@ -92,23 +112,27 @@ class Copier:
         )
 
     async def forget(self, progress: Progress, *, cutoff: int = 0) -> list[str]:
-        """Delete segments whose epochs a longer one has, and what is only needed before epoch ``cutoff``; the
-        names.
+        """Delete segments that longer ones cover, and blobs needed only before ``cutoff``.
+
+        Returns the names.
         """
         contents = progress.contents
         names = list[str]()
-        for piece, longer in plan.covered(contents.pieces).items():
+        # A piece may be deleted only for a longer one that was read whole.
+        for piece, longer in layout.covered(contents.pieces).items():
             if await self._is_whole(longer):
                 names.append(piece.name)
-        base = plan.base_of(contents.shots, cutoff)
-        names += (name for name in plan.expired(contents, base) if name not in names)
+        base = layout.base_of(contents.shots, cutoff)
+        names += (name for name in layout.expired(contents, base) if name not in names)
         for name in names:
             await self.store.delete(name)
         return names
 
     async def _own(self, about: About, contents: Contents) -> list[Piece]:
-        """Pieces that are of the source's history, as far as it can tell. What an older log has after the last
-        epoch of the source was given up: the source has gone past the end of that log.
+        """Return the pieces that belong to the source's history, as far as it has the state ids.
+
+        Epochs of an older log after the source's last epoch are not in that history, because the
+        source has passed the end of that log. Raises ForeignStoreError.
         """
         if contents.logs and contents.logs[-1] > about.log_id:
             raise ForeignStoreError(
@@ -116,7 +140,7 @@ class Copier:
                 " the log was recovered without this replica. Start it with the recovered log."
             )
         of_log = [piece for piece in contents.pieces if piece.log_id == about.log_id]
-        own_last = max((span.last for span in await self._source.spans()), default=0)
+        own_last = max((span.last for span in self._source.spans), default=0)
         known = [piece for piece in of_log if piece.last <= own_last]
         newest = max(known, key=lambda piece: piece.last, default=None)
         if newest is not None and not await self._is_same(newest):
@@ -129,22 +153,22 @@ class Copier:
         return of_log + [piece for piece in older if await self._is_same(piece)]
 
     async def _is_same(self, piece: Piece) -> bool:
-        """Whether the piece ends with the state that the source has there, or the source cannot tell."""
+        """Return whether the piece ends with the source's state, or the source lacks that epoch."""
         if piece not in self._same:
             state_id = await self._source.state_id_of(piece.last)
-            if state_id is None:
+            if state_id is None:  # not remembered: the source may get this epoch later
                 return True
             self._same[piece] = state_id == piece.state_id
         return self._same[piece]
 
     async def _pieces(self, part: Span) -> AsyncIterator[list[Archived]]:
-        """The epochs of a part of a block, cut where everybody cuts them."""
+        """Yield the epochs of a part of a block, cut at the same epochs by every replica."""
         piece, size_bytes, following = list[Archived](), 0, part.first
         before: Archived | None = None
         while following <= part.last:
             for record in await self._source.records(following, part.last):
                 check_follows(before, record)
-                if piece and size_bytes + len(record.value) > plan.PIECE_BYTES:
+                if piece and size_bytes + len(record.value) > layout.PIECE_BYTES:
                     yield piece
                     piece, size_bytes = [], 0
                 piece.append(record)
@@ -154,7 +178,7 @@ class Copier:
 
     async def _put_piece(self, records: list[Archived], contents: Contents, put: "_Put") -> Piece:
         piece = piece_of(records)
-        if piece.name in contents.sizes:
+        if piece.name in contents.sizes:  # its name determines its content
             return piece
         content, sha256 = await asyncio.to_thread(_packed, records)
         await self.store.put(piece.name, content, sha256)
@@ -165,7 +189,7 @@ class Copier:
         return piece
 
     async def _put_shot(self, shot: Shot, put: "_Put") -> None:
-        """The memory first: the snapshot is there once both are."""
+        """Put the two files of a snapshot, the decided requests first: it exists once both do."""
         image, decided = await self._source.files(shot)
         for name, content in ((shot.decided_name, decided), (shot.name, image)):
             size_bytes, sha256 = await asyncio.to_thread(_measured, content)
@@ -179,7 +203,7 @@ class Copier:
         return stat.size_bytes == size_bytes and stat.sha256 in ("", sha256)
 
     async def _accept(self, piece: Piece) -> None:
-        """Another process may have packed the same epochs otherwise, at the same moment."""
+        """Accept another process's put of the same epochs, packed differently, if it is whole."""
         if not await self._is_whole(piece):
             await self._take_away(piece.name)
 
@@ -201,7 +225,7 @@ class Copier:
 
 
 class _Put:
-    """What a copy has put so far."""
+    """The blobs that a copy has put so far, and the parts that it skipped."""
 
     def __init__(self) -> None:
         self.blobs = list[Blob]()
@@ -213,7 +237,7 @@ class _Put:
 
 
 def without(contents: Contents, names: Sequence[str]) -> Contents:
-    """As if these were not there."""
+    """Return the contents as if the named blobs were missing."""
     if not names:
         return contents
     sizes = {name: size for name, size in contents.sizes.items() if name not in {*names}}
@@ -221,13 +245,13 @@ def without(contents: Contents, names: Sequence[str]) -> Contents:
 
 
 def piece_of(records: Sequence[Archived]) -> Piece:
-    """What a segment of these is called."""
+    """Return the piece of a segment with these records, which determines its name."""
     first, last = records[0], records[-1]
     return Piece(last.value[LOG_ID].hex(), first.epoch, last.epoch, last.links[1].hex())
 
 
 def check_piece(piece: Piece, content: bytes) -> list[Archived]:
-    """The records of a segment. Raises DamagedFileError unless they are those that its name promises."""
+    """Return the records of a segment. Raises DamagedFileError if they do not match its name."""
     records = from_container(content)
     if not records or piece_of(records) != piece:
         raise DamagedFileError(f"{piece.name} does not hold what its name says")
@@ -235,6 +259,7 @@ def check_piece(piece: Piece, content: bytes) -> list[Archived]:
 
 
 def sha256_of(content: bytes) -> str:
+    """Return the SHA-256 as hex digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -252,7 +277,7 @@ def _measured(content: bytes | Path) -> tuple[int, str]:
 
 
 def _reached(own: Sequence[Span], there: Sequence[Piece], base: int) -> int:
-    """The newest epoch of the archive up to which all that is wanted of its newest span is in the store."""
+    """Return the epoch up to which the store has all wanted epochs of the archive's newest span."""
     if not own:
         return 0
     wanted = Span(max(own[-1].first, base), own[-1].last)

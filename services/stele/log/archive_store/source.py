@@ -1,4 +1,6 @@
-"""Where what is put into a store comes from: a replica's archive, here or over HTTP."""
+"""Sources of a copy into a store: a replica's archive, local or over HTTP."""
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,87 +8,156 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from stele.log.archive.archive import Archive
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
-from stele.log.archive.snapshots import SnapshotHead, hash_of
-from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.archive.archive import Archive, folded
+from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, Span
+from stele.log.archive.snapshots import Kept, SnapshotHead, hash_of
 from stele.log.archive_store.layout import Shot
+from stele.log.chain import FROZEN, LOG_ID
+from stele.log.fold import BEGINNING, Fold
+from stele.log.port import LogPast, Record
 
 READ_BYTES: Final = 8 * 1024 * 1024
-"""Records are taken from the disk so many at once."""
+"""Most bytes of records that are read from the disk at once."""
 
 
 class About(NamedTuple):
-    """Which log it is; ids as in snapshots."""
+    """Cluster and log of a source. Ids are in hex, as in snapshots."""
 
     cluster: str
     cluster_id: str
     log_id: str
 
 
-class Source(Protocol):
-    """Calls raise DamagedFileError, NotArchivedError and OSError, or what the way there raises."""
+class SourceFile(NamedTuple):
+    """A file of a source, and the last epoch in it. The name is empty if the source has none."""
 
-    async def about(self) -> About: ...
+    name: str
+    last: int
 
-    async def spans(self) -> Sequence[Span]:
-        """What it has, the oldest first."""
+
+class Size(NamedTuple):
+    """Number of files of an archive, and their total size."""
+
+    files: int
+    size_bytes: int
+
+
+class EpochSource(Protocol):
+    """Archived epochs that can be read.
+
+    ``records`` raises DamagedFileError, NotArchivedError, OSError, and the errors of the transport.
+    """
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """Spans of archived epochs, the oldest first."""
+
+    async def records(self, first: int, last: int) -> list[Archived]:
+        """Return epochs from ``first`` up to ``last`` at most: at least one, as many as fit."""
         ...
 
-    async def shots(self) -> Sequence[Shot]:
-        """Its snapshots."""
-        ...
+
+class ArchiveSource(EpochSource, Protocol):
+    """A whole archive: epochs and snapshots of one log. Calls raise as ``records`` does."""
+
+    @property
+    def about(self) -> About: ...
+
+    @property
+    def shots(self) -> Sequence[Shot]:
+        """The snapshots."""
+
+    @property
+    def size(self) -> Size: ...
 
     async def state_id_of(self, epoch: int) -> str | None:
-        """The state id that an epoch made; None when it is not there."""
-        ...
-
-    async def records(self, first: int, last: int) -> Sequence[Archived]:
-        """Epochs from ``first`` on up to ``last`` at most, as many as are well taken at once; at least one."""
+        """Return the state id of an epoch in hex; None if the archive lacks it."""
         ...
 
     async def files(self, shot: Shot) -> tuple[bytes | Path, bytes | Path]:
-        """A snapshot's file and that of its decided requests, whole."""
+        """Return a snapshot's file and the file of its decided requests, both whole."""
+        ...
+
+    def file_of(self, epoch: int) -> SourceFile:
+        """Return the file that holds an epoch. A source without file names returns no more."""
         ...
 
 
-class LocalSource:
-    """The archive of this replica; ``about`` says which log it follows."""
+def _unknown_log() -> About:
+    return About("", "", "")
 
-    def __init__(self, archive: Archive, about: Callable[[], About]) -> None:
+
+def _no_pause() -> None:
+    return
+
+
+class LocalSource:
+    """The archive in a folder of this process.
+
+    ``about`` returns the log that it follows; only a copy needs it. ``pause`` is called in a thread
+    at each record that is read.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        about: Callable[[], About] = _unknown_log,
+        pause: Callable[[], None] = _no_pause,
+    ) -> None:
         self._archive = archive
         self._about = about
+        self._pause = pause
 
-    async def about(self) -> About:
+    @property
+    def about(self) -> About:
         return self._about()
 
-    async def spans(self) -> Sequence[Span]:
+    @property
+    def spans(self) -> Sequence[Span]:
         return self._archive.segments.spans()
 
-    async def shots(self) -> Sequence[Shot]:
+    @property
+    def shots(self) -> Sequence[Shot]:
         return [shot_of(kept.head) for kept in self._archive.snapshots.all()]
+
+    @property
+    def size(self) -> Size:
+        segments, snapshots = self._archive.segments, self._archive.snapshots.all()
+        size_bytes = segments.size_bytes + sum(kept.size_bytes for kept in snapshots)
+        return Size(len(segments.spans()) + len(snapshots), size_bytes)
 
     async def state_id_of(self, epoch: int) -> str | None:
         found = await asyncio.to_thread(self._archive.state_id_of, epoch)
         return None if found is None else found.hex()
 
-    async def records(self, first: int, last: int) -> Sequence[Archived]:
+    async def records(self, first: int, last: int) -> list[Archived]:
         return await asyncio.to_thread(self._records, first, last)
 
     async def files(self, shot: Shot) -> tuple[Path, Path]:
         kept = self._archive.snapshots.named(shot.stem)
         if kept is None:
             raise DamagedFileError(f"snapshot {shot.stem} is not here any more")
-        await asyncio.to_thread(hash_of, kept.path)
-        await asyncio.to_thread(hash_of, kept.decided_path)
+        await asyncio.to_thread(self._check, kept)
         return kept.path, kept.decided_path
 
-    def _records(self, first: int, last: int) -> Sequence[Archived]:
+    def file_of(self, epoch: int) -> SourceFile:
+        return SourceFile("", epoch)
+
+    def _check(self, kept: Kept) -> None:
+        """Read both files of a snapshot to their ends, and set a damaged one aside."""
+        try:
+            for path in (kept.path, kept.decided_path):
+                hash_of(path)
+        except (DamagedFileError, OSError) as error:
+            self._archive.snapshots.set_aside(kept, str(error))
+            raise DamagedFileError(f"it is damaged, and was set aside: {error}") from error
+
+    def _records(self, first: int, last: int) -> list[Archived]:
         left_bytes = READ_BYTES
 
         def fits(record: Archived) -> bool:
             nonlocal left_bytes
+            self._pause()
             is_first, left_bytes = left_bytes == READ_BYTES, left_bytes - len(record.value)
             return is_first or left_bytes >= 0
 
@@ -98,3 +169,78 @@ class LocalSource:
 
 def shot_of(head: SnapshotHead) -> Shot:
     return Shot(head.log_id, head.epoch, head.state_id)
+
+
+# Fold the whole history of a log: from archives where the topic lacks epochs, then the topic.
+
+
+READ_RECORDS: Final = 2000
+ASKED_AGAIN: Final = 20
+ASK_AGAIN_S: Final = 0.5
+"""Pause between attempts. A replaced leader reports an old end for some seconds at most."""
+
+
+class Replayed(NamedTuple):
+    """The final fold, and the number of epochs that came from archives."""
+
+    fold: Fold
+    archived: int
+
+
+async def first_epoch(log: LogPast, begin: int) -> int:
+    """Return the epoch that the first record of the topic proposes; 0 if there is no record."""
+    for record in await log.read(begin, 1):
+        return int(FROZEN.unpack_from(record.value)[4])
+    return 0
+
+
+async def fold_archive_and_topic(
+    source: ArchiveSource, log: LogPast, begin: int, end: int, last: int | None = None
+) -> Replayed:
+    """Fold the archives up to an epoch that the topic holds too, then the topic from there.
+
+    ``last`` limits the epochs. Raises LogError, TimeoutError, and the errors of ``source``.
+    """
+    start, following, there = BEGINNING, 1, begin
+    newest = max((span.last for span in source.spans), default=1)
+    needed = newest if last is None else min(newest, last)
+    while following <= needed:
+        records = await source.records(following, needed)
+        start = folded(start, records)
+        newest_read = records[-1]
+        following, offset, value = newest_read.epoch + 1, newest_read.offset, newest_read.value
+        # Only at a record of the newest log: an older log may end in the topic before its recovery.
+        is_of_log = value[LOG_ID].hex() == source.about.log_id
+        if is_of_log and begin <= offset < end and (offset, value) in await log.read(offset, 1):
+            there = offset + 1
+            break
+    fold = Fold(*start, across_recoveries=True)
+    return Replayed(await fold_topic(fold, log, there, end, last), following - 1)
+
+
+async def fold_topic(
+    fold: Fold, log: LogPast, offset: int, end: int, last: int | None = None
+) -> Fold:
+    """Fold the records from ``offset`` to before ``end``, or up to epoch ``last``.
+
+    Raises LogError, and TimeoutError when records before ``end`` are not returned.
+    """
+    while offset < end:
+        records = await _given(log, offset, end)
+        for place, value in records:
+            if fold.image.epoch == last:
+                return fold
+            fold.chain.jump(place)  # the read returned all records, so a gap holds none
+            fold.offer(place, value)
+        offset = records[-1].offset + 1
+    return fold
+
+
+async def _given(log: LogPast, offset: int, end: int) -> list[Record]:
+    """Return some records from ``offset`` on, at least one. Raises LogError, TimeoutError."""
+    for _ in range(ASKED_AGAIN):
+        records = await log.read(offset, min(READ_RECORDS, end - offset))
+        if records:
+            return records
+        await asyncio.sleep(ASK_AGAIN_S)  # an old leader answered
+    raise TimeoutError(f"the topic ends at {end}, and gives nothing from offset {offset} on")

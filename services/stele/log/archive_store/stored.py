@@ -1,33 +1,47 @@
-"""Reading an archive out of a store: what is not what it should be is never given out."""
+"""Read an archive from a store. Damaged content is never returned."""
 
 import asyncio
 import io
 from typing import Final
 
-from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
+from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, Span
 from stele.log.archive.snapshots import UnreadableSnapshotError, start_of
-from stele.log.archive.spans import NotArchivedError, Span
-from stele.log.archive_store.claim import NAME as CLAIM
-from stele.log.archive_store.claim import Claim, ForeignStoreError, Kind, claim_of
 from stele.log.archive_store.copying import check_piece, sha256_of
-from stele.log.archive_store.layout import Contents, Piece, Shot, contents_of
-from stele.log.archive_store.lineage import UNKNOWN, Part, Past, history, own_shots, spans
-from stele.log.archive_store.manifest import Entry, Manifest, manifest_in
+from stele.log.archive_store.layout import CLAIM_NAME as CLAIM
+from stele.log.archive_store.layout import (
+    UNKNOWN,
+    Claim,
+    Contents,
+    Entry,
+    ForeignStoreError,
+    Kind,
+    Manifest,
+    Part,
+    Past,
+    Piece,
+    Shot,
+    claim_of,
+    contents_of,
+    history,
+    manifest_in,
+    own_shots,
+    spans,
+)
+from stele.log.archive_store.source import About, Size, SourceFile
 from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, StoreError
 
 RANGE_BYTES: Final = 8 * 1024 * 1024
 
 
 class NoArchiveError(StoreError):
-    """Nobody has ever put an archive there."""
+    """The store contains no archive."""
 
     def __init__(self, store: str) -> None:
         super().__init__(f"{store} holds no archive of Stele: there is no {CLAIM} in it.")
 
 
 class StoredArchive:
-    """The history in a store, as it was when it was looked at."""
+    """The history in a store at the time of its listing."""
 
     def __init__(
         self, store: BlobStore, claim: Claim, contents: Contents, manifest: Manifest | None
@@ -39,11 +53,12 @@ class StoredArchive:
         self.shots = list[Shot]()
         """Snapshots, the newest first."""
         self.sizes = contents.sizes
+        self._state_ids: dict[int, str] = {}
 
     async def choose(self, contents: Contents) -> None:
-        """Find the epochs and snapshots of this history; without a snapshot that nothing can tell of now.
+        """Find the epochs and snapshots of this history.
 
-        Raises StoreError.
+        A snapshot that cannot be verified now is left out. Raises StoreError.
         """
         past = await self._past(contents)
         self.parts = history(contents.pieces, past)
@@ -58,8 +73,17 @@ class StoredArchive:
         self.shots = sorted(sure, key=lambda shot: -shot.epoch)
 
     @property
+    def about(self) -> About:
+        return About(self.claim.cluster, self.claim.cluster_id, self.log_id)
+
+    @property
+    def size(self) -> Size:
+        names = self.names
+        return Size(len(names), sum(self.sizes.get(name, 0) for name in names))
+
+    @property
     def names(self) -> list[str]:
-        """The blobs that the history is made of."""
+        """Names of the blobs that form the history."""
         pieces = dict.fromkeys(part.piece.name for part in self.parts)
         return [*pieces, *(name for shot in self.shots[::-1] for name in shot.names)]
 
@@ -69,12 +93,12 @@ class StoredArchive:
 
     @property
     def log_id(self) -> str:
-        """Of the newest log; empty when there is nothing."""
+        """Id of the newest log in hex; empty if the store holds no history."""
         of_parts = {part.piece.log_id for part in self.parts}
         return max(of_parts | {shot.log_id for shot in self.shots}, default="")
 
     async def piece(self, part: Part) -> list[Archived]:
-        """The records of a part. Raises DamagedFileError, StoreError."""
+        """Return the records of a part. Raises DamagedFileError, StoreError."""
         piece = part.piece
         try:
             content = await self.blob(piece.name)
@@ -85,21 +109,51 @@ class StoredArchive:
         return [record for record in records if part.first <= record.epoch <= part.last]
 
     async def records(self, first: int, last: int) -> list[Archived]:
-        """Epochs from ``first`` on up to ``last`` at most, as many as one segment has; at least one.
+        """Return epochs from ``first`` up to ``last`` at most: at least one, from one segment.
 
         Raises NotArchivedError, DamagedFileError, StoreError.
         """
+        part = self._part_of(first)
+        return [r for r in await self.piece(part) if first <= r.epoch <= last]
+
+    def file_of(self, epoch: int) -> SourceFile:
+        """Return the segment that holds an epoch. Raises NotArchivedError."""
+        part = self._part_of(epoch)
+        return SourceFile(part.piece.name, part.last)
+
+    def _part_of(self, epoch: int) -> Part:
         for part in self.parts:
-            if part.first <= first <= part.last:
-                return [r for r in await self.piece(part) if first <= r.epoch <= last]
-        raise NotArchivedError(first)
+            if part.first <= epoch <= part.last:
+                return part
+        raise NotArchivedError(epoch)
+
+    async def state_id_of(self, epoch: int) -> str | None:
+        """Return the state id of an epoch in hex; None if the store lacks it.
+
+        Names of files are read before their contents. Raises DamagedFileError, StoreError.
+        """
+        if epoch not in self._state_ids:
+            self._state_ids.update((shot.epoch, shot.state_id) for shot in self.shots)
+            self._state_ids.update(
+                (part.last, part.piece.state_id) for part in self.parts if part.is_to_end
+            )
+        if epoch not in self._state_ids:
+            try:
+                records = await self.piece(self._part_of(epoch))
+            except NotArchivedError:
+                return None
+            self._state_ids.update((each.epoch, each.links[1].hex()) for each in records)
+        return self._state_ids[epoch]
 
     async def files(self, shot: Shot) -> tuple[bytes, bytes]:
-        """A snapshot and the memory of its decided requests. Raises DamagedFileError, StoreError."""
+        """Return a snapshot and its decided requests. Raises DamagedFileError, StoreError."""
         return await self.blob(shot.name), await self.blob(shot.decided_name)
 
     async def blob(self, name: str) -> bytes:
-        """A whole blob, range by range. Raises DamagedFileError when it is not what was put, StoreError."""
+        """Return a whole blob, read in ranges.
+
+        Raises DamagedFileError when it differs from the blob that was put, and StoreError.
+        """
         wanted = await self._wanted(name)
         content = bytearray()
         while len(content) < wanted.size_bytes:
@@ -116,7 +170,7 @@ class StoredArchive:
         return found
 
     async def _past(self, contents: Contents) -> Past:
-        """What the newest snapshot says of older logs, if there are any; as far as it can be read."""
+        """Return the older logs that the newest readable snapshot of a recovered log names."""
         for shot in sorted(
             contents.shots, key=lambda each: (each.log_id, each.epoch), reverse=True
         ):
@@ -131,7 +185,11 @@ class StoredArchive:
         return UNKNOWN
 
     async def _longer(self, part: Part) -> Piece:
-        """A mirror that is written to may have deleted a segment for a longer one since it was listed."""
+        """Find a longer piece that covers the part, in a new listing.
+
+        A mirror that is written to may have replaced a segment since its listing. Raises
+        BlobMissingError.
+        """
         if self.manifest is None:
             for piece in contents_of(await self.store.list()).pieces:
                 of_log = piece.log_id == part.piece.log_id
@@ -154,9 +212,10 @@ class StoredArchive:
 async def stored_archive(
     store: BlobStore, cluster: str = "", *, by_manifest: bool = True
 ) -> StoredArchive:
-    """What is in a store, of a backup what its manifest names; with ``cluster`` only if it is that one's.
+    """Return the archive in a store. A backup consists of the blobs in its manifest.
 
-    Raises NoArchiveError, ForeignStoreError, StoreError.
+    With ``cluster``, the store must belong to it. Raises NoArchiveError, ForeignStoreError,
+    StoreError.
     """
     claim = await claim_of(store)
     if claim is None:
@@ -168,6 +227,7 @@ async def stored_archive(
         )
     manifest = await manifest_in(store) if by_manifest and claim.kind is Kind.BACKUP else None
     blobs = await store.list()
+    # A blob that the manifest names but the store lacks has size 0, so that reading it fails.
     if manifest is not None:
         sizes = dict(blobs)
         blobs = [Blob(entry.name, sizes.get(entry.name, 0)) for entry in manifest.files]

@@ -1,7 +1,9 @@
-"""Blobs as files of a folder, such as one that is mounted from elsewhere.
+"""Blobs as files in a folder, for example a mounted one.
 
-Hashes are not written beside the files: they are taken from the files whenever somebody asks.
+Hashes are not stored beside the files. They are computed from the files on request.
 """
+
+from __future__ import annotations
 
 import asyncio
 import errno
@@ -13,11 +15,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final, TypeVar
+from urllib.parse import urlsplit
 
 from stele.log.archive.files import UNFINISHED, sync_folder
 from stele.log.blobs.port import (
+    NAME,
     Blob,
     BlobMissingError,
+    BlobStore,
     Stat,
     StoreRefusedError,
     StoreUnavailableError,
@@ -27,14 +32,14 @@ from stele.log.blobs.port import (
 T = TypeVar("T")
 
 LEFT_S: Final = 86_400.0
-"""What somebody began to write so long ago was left by a crash."""
+"""Age in seconds from which an unfinished file counts as left by a crash."""
 PIECE_BYTES: Final = 1 << 20
 _PERMANENT: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOSPC}
 _HINTS: Final = {errno.ENOSPC: "Make room there."}
 
 
 class FolderStore:
-    """The folder is made when the first blob is put."""
+    """Blobs of one folder, which is created with the first blob."""
 
     def __init__(self, folder: Path, timeout_s: float) -> None:
         self._folder = folder
@@ -75,7 +80,10 @@ class FolderStore:
         return self._folder / checked(name)
 
     async def _within(self, name: str, call: Callable[[], T]) -> T:
-        """In a thread. One that the disk holds on to is left behind when its time is over."""
+        """Run a call in a thread with a time limit, and translate its errors.
+
+        A thread that is blocked by the disk is abandoned after the time limit.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.to_thread(call)
@@ -94,7 +102,7 @@ class FolderStore:
 
 
 def _write(path: Path, content: bytes | Path, *, new: bool) -> bool:
-    """Under a name of its own first: others may be putting the same blob."""
+    """Write a file under a unique name first, because others may put the same blob."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}{UNFINISHED}")
     try:
@@ -102,6 +110,8 @@ def _write(path: Path, content: bytes | Path, *, new: bool) -> bool:
             _fill(file, content)
             file.flush()
             os.fsync(file.fileno())
+        # The content is synced before it gets its name, so a power failure leaves a whole file or
+        # none. A hard link fails if the name exists, a rename would replace it.
         if new:
             try:
                 path.hardlink_to(unfinished)
@@ -146,6 +156,36 @@ def _list(folder: Path, top: Path) -> list[Blob]:
                 found.append(Blob(path.relative_to(folder).as_posix(), about.st_size))
             elif now_s - about.st_mtime > LEFT_S:
                 path.unlink(missing_ok=True)
-        except FileNotFoundError:  # somebody was faster
+        except FileNotFoundError:  # another process deleted or renamed it
             continue
     return found
+
+
+# Open a blob store by its URL.
+
+
+TIMEOUT_S: Final = 30.0
+FORMS: Final = "Write s3://BUCKET/PREFIX, file:///PATH or a path."
+
+
+def open_store(url: str, endpoint: str = "", timeout_s: float = TIMEOUT_S) -> BlobStore:
+    """Return the store of ``s3://bucket/prefix``, ``file:///path`` or a path.
+
+    This sends no request to the store. ``endpoint`` applies to S3 only. Raises ValueError with the
+    correct form of the URL.
+    """
+    scheme, place, path, *_ = urlsplit(url)
+    if not scheme and url:
+        return FolderStore(Path(url), timeout_s)
+    if scheme == "file" and place in ("", "localhost") and path.startswith("/"):
+        return FolderStore(Path(path), timeout_s)
+    if scheme == "s3" and place:
+        prefix = path.strip("/")
+        if prefix and NAME.fullmatch(prefix) is None:
+            raise ValueError(f"'{url}': a prefix has letters, digits and . _ - between slashes.")
+        if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
+            raise ValueError(f"'{endpoint}' is no endpoint. Write http(s)://HOST:PORT.")
+        from stele.log.blobs.s3 import S3Store  # noqa: PLC0415  (15 MB that few processes need)
+
+        return S3Store(place, prefix, endpoint, timeout_s)
+    raise ValueError(f"'{url}' names no store. {FORMS}")

@@ -1,7 +1,7 @@
-"""The port of a blob store, and what can go wrong with one.
+"""The port of a blob store, and its errors.
 
-A name is bound to what its blob says: whoever puts the same name again puts what is as good. So there is a
-decided answer when nobody knows whether a call took effect: do it again.
+A name determines the content of its blob: a second put of the same name has equivalent content.
+After an unknown outcome a call can therefore always be repeated.
 """
 
 import re
@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-"""Names are paths of plain words, in any store."""
+"""Pattern of blob names in any store: words of letters, digits and ``. _ -`` between slashes."""
 
 
 class Blob(NamedTuple):
-    """A blob as it is listed."""
+    """A blob in a listing."""
 
     name: str
     size_bytes: int
 
 
 class Stat(NamedTuple):
-    """A blob looked at by itself. ``sha256`` is empty where the store does not know it."""
+    """Size and hash of one blob. ``sha256`` is in hex, and empty if the store does not keep it."""
 
     size_bytes: int
     sha256: str
 
 
 class StoreError(Exception):
-    """A store did not do what it was to do."""
+    """A store failed."""
 
 
 class BlobMissingError(StoreError):
@@ -40,57 +40,61 @@ class BlobMissingError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """Nobody answered in time. What was to be put or deleted may be, or not: do it again."""
+    """The store did not answer in time. A put or delete may have taken effect: repeat it."""
 
 
 class StoreRefusedError(StoreError):
-    """The store says no, and will again: the text says why, and what to do."""
+    """The store refused permanently. The text gives the reason and what to do."""
 
 
 class BlobStore(Protocol):
-    """Every call ends within a time limit, and raises StoreUnavailableError or StoreRefusedError.
+    """A store of named blobs. A put is atomic: readers never see a part of a blob.
 
-    Nobody ever sees a part of what is put.
+    Every call ends within a time limit, and raises StoreUnavailableError or StoreRefusedError.
     """
 
     @property
     def url(self) -> str:
-        """What people call it."""
+        """Name of the store for people."""
         ...
 
     async def put(self, name: str, content: bytes | Path, sha256: str) -> None:
-        """Store it in place of what had the name. ``sha256`` is its hash, kept beside it, as hex digits."""
+        """Store a blob, and replace one of the same name. ``sha256`` is its hash as hex digits."""
         ...
 
     async def put_new(self, name: str, content: bytes) -> bool:
-        """Store it unless the name is taken; whether it was stored. After an unknown outcome look what is
-        there.
+        """Store a blob unless the name exists; return whether it was stored.
+
+        After an unknown outcome, read the blob to see which one is there.
         """
         ...
 
     async def get(self, name: str) -> bytes:
-        """All of a small blob. Raises BlobMissingError."""
+        """Return the whole content of a small blob. Raises BlobMissingError."""
         ...
 
     async def get_range(self, name: str, begin: int, end: int) -> bytes:
-        """Its bytes from ``begin`` up to before ``end``, fewer where it ends. Raises BlobMissingError."""
+        """Return the bytes from ``begin`` to before ``end``, or fewer at the blob's end.
+
+        Raises BlobMissingError.
+        """
         ...
 
     async def stat(self, name: str) -> Stat:
-        """Raises BlobMissingError."""
+        """Return size and hash of a blob. Raises BlobMissingError."""
         ...
 
     async def list(self, folder: str = "") -> Sequence[Blob]:
-        """All blobs whose names begin with ``folder`` and a slash, by name."""
+        """Return all blobs whose names begin with ``folder`` and a slash, ordered by name."""
         ...
 
     async def delete(self, name: str) -> None:
-        """It is not there any more, or was not."""
+        """Delete a blob if it exists."""
         ...
 
 
 def checked(name: str) -> str:
-    """The name, which becomes a path. Raises ValueError."""
+    """Return a valid blob name, which is safe as a path. Raises ValueError for any other."""
     if NAME.fullmatch(name) is None:
         raise ValueError(f"'{name[:80]}' cannot be the name of a blob")
     return name

@@ -1,7 +1,8 @@
-"""Blobs in a bucket of S3, or of what speaks its protocol. Keys and region come by the usual AWS_* variables.
+"""Blobs in a bucket of S3 or a compatible service. The AWS_* variables give keys and region.
 
-Uploads carry their SHA-256, which the server compares, and keep it as the object's metadata. Large ones go in
-parts, and are there once all parts are. The library tries again what may be tried again; each call has a limit.
+Uploads send their SHA-256, which the server checks, and store it in the object's metadata. Large
+uploads go in parts, and become visible when all parts are there. The library retries where that is
+safe, and each call has a time limit. See docs/decisions/028-blobs-by-obstore.md.
 """
 
 import asyncio
@@ -39,17 +40,18 @@ SHA256: Final = "sha256"
 CONNECT_S: Final = 3.0
 RETRIES: Final = 3
 RETRY_S: Final = 5.0
-"""Nothing is tried again after that: whoever asked does so, and a process that ends waits for no longer."""
+"""The library stops its retries after this time. The caller retries, and a process that ends does
+not wait for longer."""
 LEAST_BYTES_PER_S: Final = 1 << 20
-"""A large upload may take so much longer."""
+"""Slowest upload, which extends the time limit of large ones."""
 PART_BYTES: Final = 8 << 20
 PARTS_AT_ONCE: Final = 4
 _NO_KEYS: Final = ("/latest/api/token", "/latest/meta-data/iam")
-"""Without keys the library asks the machine for some, as those of AWS have them."""
+"""Paths of AWS's metadata service, which the library asks for keys when none are configured."""
 
 
 class S3Store:
-    """The blobs whose names begin with ``prefix`` in ``bucket``; ``endpoint`` is empty for AWS itself."""
+    """The blobs of ``bucket`` below ``prefix``. ``endpoint`` is empty for AWS itself."""
 
     def __init__(self, bucket: str, prefix: str, endpoint: str, timeout_s: float) -> None:
         self._bucket = bucket
@@ -115,7 +117,7 @@ class S3Store:
 
     async def get_range(self, name: str, begin: int, end: int) -> bytes:
         checked(name)
-        if begin == end:
+        if begin == end:  # S3 has no empty ranges
             return b""
         return await self._within(
             name, lambda: bytes(obstore.get_range(self._objects, name, start=begin, end=end))
@@ -143,8 +145,10 @@ class S3Store:
             await self._within(name, lambda: obstore.delete(self._objects, name))
 
     async def _within(self, name: str, call: Callable[[], T], size_bytes: int = 0) -> T:
-        """In a thread. The library's own coroutines may end the process while Python ends: a thread of its
-        runtime that has still to let go of an object finds no interpreter.
+        """Run a call in a thread with a time limit, and translate its errors.
+
+        The library's coroutines are not used, because they can crash a process that exits. A thread
+        of their runtime that has yet to release an object then finds no interpreter.
         """
         limit_s = self._timeout_s * 2 + size_bytes / LEAST_BYTES_PER_S
         try:
@@ -181,5 +185,5 @@ def _size_bytes(content: bytes | Path) -> int:
 
 
 def _first_line(error: Exception) -> str:
-    """Without what the library shows of its own insides."""
+    """Return the first line of an error's text, without the library's internal details."""
     return str(error).partition("\n")[0].strip()

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.cluster.facts import Incarnation
+from stele.domain.cluster.model import Incarnation
 from stele.log.archive_store.verify import Verdict
 
 MOST_EPOCHS: Final = 100
@@ -116,7 +116,7 @@ class StartAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """State id of epoch ``last``; empty while there is none."""
     tail_bytes: int | None
     recovered: bool = False
-    """The log goes on from another one, so that nobody can read it from the beginning of its topic."""
+    """The log continues another one, so its topic alone cannot be read from the beginning."""
     snapshot: SnapshotAnswer | None = None
     stopped: str = ""
     """Why it reads the log no further; empty while it does."""
@@ -155,8 +155,8 @@ class RecoveredAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoverableAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing that is known by now speaks against a recovery. ``not_looked_at``: why the topic, which may hold
-    what does, was not read.
+    """No known fact prevents a recovery. ``not_looked_at``: why the topic, which may have such a fact, was
+    not read.
     """
 
     not_looked_at: str = ""

@@ -1,57 +1,13 @@
 """Answers of the coordinator: how far each transition is, and what is waited for."""
 
-from enum import StrEnum
-from typing import Final
-
 import msgspec
 
 from stele.domain.names import BarrierLevel
-
-
-class WaitKind(StrEnum):
-    """What sort of thing is waited for."""
-
-    LOG = "log"
-    """A command of the coordinator's that the log does not show yet."""
-    RESTRICTED = "restricted"
-    """The log takes no commands of the coordinator's: it is frozen, or of one actor."""
-    STANDBY = "standby"
-    """This coordinator does not act."""
-    COMPANY = "company"
-    """Others that have just asked for the same, and may go with it."""
-    MEMBERS = "members"
-    """Nodes without which it does not start."""
-    SILENCE = "silence"
-    """A sign of life of nodes that are said to be dead."""
-    LIVES = "lives"
-    """Nodes that are said to be dead, and are heard."""
-    PREPARED = "prepared"
-    """Nodes that must prepare their storage for it; what else they have goes on meanwhile."""
-    ROOM = "room"
-    """Ranges that another request is moving."""
-    APPLIED = "applied"
-    """Nodes that must have applied a version."""
-    FENCED = "fenced"
-    """Nodes that must know that the older versions are fenced."""
-    RECEIVERS = "receivers"
-    """Nodes to which reads are about to move."""
-    STREAM = "stream"
-    WORK = "work"
-    """Nodes each of which must do a piece of work and report it."""
-    REST = "rest"
-    """What goes on anyway, and is soon over."""
-    CLEANUP = "cleanup"
-    """Deletion of data, which holds up nobody."""
-    ARCHIVE = "archive"
-    """Catch-up replicas that are down, or that there are too few of; it holds up nothing else."""
-
-
-ASIDE = (WaitKind.CLEANUP, WaitKind.ARCHIVE)
-"""Waits that hold up no request but their own."""
+from stele.domain.topology.waits import ASIDE, WaitKind
 
 
 class BlockerAnswer(msgspec.Struct, frozen=True):
-    """A node that something waits for; ``silent_for_s`` is None when it was never heard.
+    """A node that something waits for; ``silent_for_s`` is None when it never sent a heartbeat.
 
     It ``is_down`` when it was silent for longer than the coordinator's limit.
     """
@@ -98,10 +54,6 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     eta_at_least: bool = False
 
 
-SILENCE: Final = "STELE_SILENCE_S"
-"""The setting that ends waits of which nothing comes."""
-
-
 class WaitLimit(msgspec.Struct, frozen=True):
     """A wait ends in ``left_s``, by a setting of the coordinator's (empty: fixed), and what happens then."""
 
@@ -112,12 +64,13 @@ class WaitLimit(msgspec.Struct, frozen=True):
 
 
 class WaitProgress(msgspec.Struct, frozen=True):
-    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody.
+    """A wait of the coordinator and its blockers; ``request_ids`` is empty if all requests wait.
 
-    ``cause`` is the node without which nobody would wait, empty when there is none or it is not known; it is
+    ``cause`` is the node that alone causes the wait, empty when there is none or it is not known; it is
     the first of the blockers. ``other_request`` has what is waited for. ``waited_s`` counts from when the
     coordinator that answers met the wait. Without a ``limit`` no setting ends it. ``detail``: what is lacking.
-    ``eta_s``: in how many seconds it is over, as things go; none where nobody can tell.
+    ``eta_s``: in how many seconds it is over, as things go; none where nobody can tell. ``sole_copies``: ranges
+    that may lose acknowledged writes if the blockers that are down were excluded; empty: none do.
     """
 
     request_ids: tuple[str, ...]
@@ -130,6 +83,7 @@ class WaitProgress(msgspec.Struct, frozen=True):
     other_request: str = ""
     detail: str = ""
     eta_s: float | None = None
+    sole_copies: str = ""
 
 
 class ReplicaProgress(msgspec.Struct, frozen=True):
@@ -164,8 +118,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return next((t for t in self.transitions if request_id in t.request_ids), None)
 
     def wait_of(self, request_id: str) -> WaitProgress | None:
-        """What a request waits for: its own wait, or else what holds up everybody."""
+        """Return the request's own wait, or else the wait that delays all requests."""
         own = (wait for wait in self.waits if request_id in wait.request_ids)
+        return next(own, None) or self.common_wait()
+
+    def common_wait(self) -> WaitProgress | None:
+        """Return the wait that delays all requests, if there is one."""
         everybody = (wait for wait in self.waits if not wait.request_ids)
-        common = (wait for wait in everybody if wait.kind not in ASIDE)
-        return next(own, None) or next(common, None)
+        return next((wait for wait in everybody if wait.kind not in ASIDE), None)

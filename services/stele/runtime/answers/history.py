@@ -5,19 +5,19 @@ from typing import Any
 
 import msgspec
 
-from stele.domain.archive.facts import LogReader
-from stele.domain.archive.heads import ArchiveSummary, ReplicaSummary
-from stele.domain.cdc.heads import GenerationSummary
-from stele.domain.cluster.facts import Incarnation
-from stele.domain.commits.facts import Commits
+from stele.domain.archive.model import ArchiveSummary, LogReader, ReplicaSummary
+from stele.domain.cdc.model import GenerationSummary
+from stele.domain.cluster.model import Incarnation
+from stele.domain.commits.model import Commits
 from stele.domain.facts import AnyFact
-from stele.domain.membership.facts import Node
-from stele.domain.overrides.facts import OverridesImage
-from stele.domain.requests.facts import Request
+from stele.domain.membership.model import Node
+from stele.domain.overrides.model import OverridesImage
+from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.facts import Balancing, Keyspace, Table
-from stele.domain.services.facts import Service
-from stele.domain.table_snapshots.facts import RestoreSummary, TableSnapshot
+from stele.domain.schema.model import Balancing, Keyspace, Table
+from stele.domain.schema.objects import Aggregate, Function, SchemaVersion, TableSchema, UserType
+from stele.domain.services.model import Service
+from stele.domain.table_snapshots.model import RestoreSummary, TableSnapshot
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Coordinator, Versions
 from stele.runtime.answers.metadata_log import AtEpoch
@@ -87,6 +87,11 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     balancing: Balancing
     keyspaces: tuple[Keyspace, ...]
     tables: tuple[Table, ...]
+    schema_version: SchemaVersion
+    table_schemas: tuple[TableSchema, ...]
+    types: tuple[UserType, ...]
+    functions: tuple[Function, ...]
+    aggregates: tuple[Aggregate, ...]
     placements: Mapping[str, tuple[RangeReplicas, ...]]
     features: tuple[str, ...]
     settings: Mapping[str, str]
@@ -104,7 +109,7 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What differs between two epochs, by domain; see ``domain.view.diff``."""
+    """The difference between two epochs, by domain; see ``domain.view.diff``."""
 
     from_epoch: int
     to_epoch: int
@@ -119,6 +124,11 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     balancing: dict[str, Any]
     keyspaces: dict[str, Any]
     tables: dict[str, Any]
+    schema_version: dict[str, Any]
+    table_schemas: dict[str, Any]
+    types: dict[str, Any]
+    functions: dict[str, Any]
+    aggregates: dict[str, Any]
     placements: dict[str, Any]
     features: dict[str, Any]
     settings: dict[str, Any]

@@ -4,24 +4,27 @@ A page has at most ``limit`` rows; ``next_cursor`` asks for those after it, of t
 in the last page.
 """
 
+from functools import cached_property
+
 import msgspec
 
-from stele.domain.archive.facts import LogReader
-from stele.domain.archive.heads import (
+from stele.domain.archive.model import (
     AgreedSnapshot,
     ArchiveSummary,
+    LogReader,
     ReplicaSummary,
     Trimming,
     Truncation,
 )
-from stele.domain.cdc.heads import GenerationSummary
-from stele.domain.commits.facts import Commits
-from stele.domain.membership.facts import Node
-from stele.domain.requests.facts import Request
+from stele.domain.cdc.model import GenerationSummary
+from stele.domain.commits.model import Commits
+from stele.domain.membership.model import Node
+from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.facts import Balancing, Keyspace, Table
-from stele.domain.services.facts import Service
-from stele.domain.table_snapshots.facts import TableSnapshot
+from stele.domain.schema.model import Balancing, Keyspace, Table
+from stele.domain.schema.objects import Aggregate, Function, SchemaVersion, TableSchema, UserType
+from stele.domain.services.model import Service
+from stele.domain.table_snapshots.model import TableSnapshot
 from stele.domain.topology.heads import Coordinator, TransitionSummary, Versions
 
 
@@ -71,9 +74,25 @@ class KeyspacesPage(Page, frozen=True, kw_only=True):
 
 
 class TablesPage(Page, frozen=True, kw_only=True):
-    """Tables by keyspace and name, those that are being dropped too."""
+    """Tables by keyspace and name, those that are being dropped too. ``tablets`` is how many each table with
+    tablets has, by the table's id.
+    """
 
+    tablets: dict[str, int] = {}
     tables: tuple[Table, ...]
+
+
+class SchemaAnswer(AtEpoch, frozen=True, kw_only=True):
+    """All objects of the schema. ``schema_version`` is the last epoch that changed it, and its state id."""
+
+    schema_version: SchemaVersion
+    keyspaces: tuple[Keyspace, ...]
+    tables: tuple[Table, ...]
+    table_schemas: tuple[TableSchema, ...]
+    """Columns of the tables that are not opaque, by the table's id."""
+    types: tuple[UserType, ...]
+    functions: tuple[Function, ...]
+    aggregates: tuple[Aggregate, ...]
 
 
 class PlacementsPage(Page, frozen=True, kw_only=True):
@@ -122,7 +141,7 @@ class RepairsPage(Page, frozen=True, kw_only=True):
     repairs: tuple[TabletRepairTime, ...]
 
 
-class TopologyAnswer(AtEpoch, frozen=True, kw_only=True):
+class TopologyAnswer(AtEpoch, frozen=True, kw_only=True, dict=True):
     """The cluster, its versions, what is under way, and whose commands the log takes."""
 
     cluster: str
@@ -132,6 +151,11 @@ class TopologyAnswer(AtEpoch, frozen=True, kw_only=True):
     coordinator: Coordinator
     transitions: tuple[TransitionSummary, ...]
     commits: Commits = Commits()
+
+    @cached_property
+    def by_request(self) -> dict[str, TransitionSummary]:
+        """Open transitions by each request that they carry out."""
+        return {i: each for each in reversed(self.transitions) for i in each.request_ids()}
 
 
 class PlannedRow(msgspec.Struct, frozen=True):

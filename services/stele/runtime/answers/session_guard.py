@@ -8,7 +8,7 @@ from stele.domain.names import BarrierLevel
 
 
 class BlockerView(msgspec.Struct, frozen=True):
-    """A node that something waits for. Seconds; ``silent_for_s`` is None when it was never heard."""
+    """A node that something waits for. Seconds; ``silent_for_s`` is None when it never sent a heartbeat."""
 
     node_id: str
     why: str

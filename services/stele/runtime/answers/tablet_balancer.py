@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from stele.domain.balance.planned import OfflinePlan, TableSpread, Verdict
-from stele.domain.schema.facts import Balancing
+from stele.domain.schema.model import Balancing
 
 
 class BalanceState(StrEnum):
@@ -17,7 +17,7 @@ class BalanceState(StrEnum):
     STALLED = "stalled"
     """Something has to move, and nothing can."""
     WAITING = "waiting"
-    """Nothing goes to or from some nodes now: they are not heard, full, or moves to them have failed."""
+    """Some nodes get nothing now: they are not heard, full, have rows to delete, or moves there have failed."""
     OFF = "off"
     """It is switched off for the cluster, and no node leaves."""
 
@@ -98,7 +98,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     ``balanced_by`` is size or count, with the reason ``why``; by size, operations are ``rate_weight`` percent
     of a tablet's load. ``down`` are members that are not heard,
-    ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
+    ``avoided`` those to or from which moves have failed just now, ``full`` those whose disks have no room left.
     ``off`` is what balancing is switched off for, the cluster first.
     """
 

@@ -1,10 +1,11 @@
-"""What a kind of operation is: one row object that says all about it (design, section 3).
+"""An operation: one row object that declares everything about a kind of request.
 
-No other module compares kinds. An operation is its file here, its command and its schema; see
-docs/extending.md.
+See docs/design.md, rule 18. No other production module compares kinds. An operation consists of its
+file here, its command and its schema; see docs/internals/extending.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -13,9 +14,9 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import NodeState, OrderKind, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import ended
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation
@@ -25,21 +26,22 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
-from stele.domain.table_snapshots.facts import WrittenPart
+from stele.domain.table_snapshots.model import WrittenPart
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
 from stele.domain.topology.rings import Ring
 
-Delta = Callable[[Placement, TransitionPlan, int], PlacementDelta]
-"""How the rows of a placement change on entering a state, by the new version."""
+RowChange = Callable[[Placement, TransitionPlan, int], PlacementDelta]
+"""The change of a placement's rows on entering a state, given its plan and the new version."""
 
 Sources = tuple[tuple[str, ...], int]
-"""Whom to stream a range from, and how many of them must be read through."""
+"""The nodes to stream a range from, and how many of them must be read completely."""
 
 
 def given_up(image: Image, transition: Transition) -> frozenset[str]:
-    """Nodes whose data is given up: those that are excluded, when all who asked accept that."""
+    """Return the nodes whose data is given up: excluded nodes, if all requests accept the loss."""
     requests = (image.request(request_id) for request_id in transition.request_ids())
+    # One request without force is enough to protect the data of all.
     forced = all(request is not None and request.force for request in requests)
     return image.membership.excluded() if forced else frozenset()
 
@@ -47,71 +49,92 @@ def given_up(image: Image, transition: Transition) -> frozenset[str]:
 def sources_of_gained(
     image: Image, transition: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
 ) -> Sources | None:
-    """Sources of a range that the node must be given; None when it need not.
+    """Return the sources of a range that the node must receive; None if it need not.
 
-    Who forces it gives up what only excluded nodes have: the others must still give all that they have.
+    A forced request gives up data that only excluded nodes have. All other nodes must still send
+    theirs.
     """
     if node_id not in row.receiving():
         return None
     sources, needed = stream_sources(row, node_id, unavailable)
-    if node_id in row.shifting():  # what it has itself is not given up
+    if node_id in row.shifting():  # its own copy is never given up
         return sources, needed
     lost = given_up(image, transition)
     return sources, min(needed, len({*row.old} - lost - {node_id})) if lost else needed
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """One state of an operation: what entering it writes, what it waits for, where it goes.
+    """One state of an operation: the changes on entry, the conditions to leave it, and the next
+    states.
 
-    Every state waits for the barrier and the fence of its version. Without ``on_success`` the transition
-    ends after that; it is undone when it was marked. Without ``on_failure`` it is past the point of no return,
-    or is itself the way back (``undoing``).
+    Every state waits for the barrier and the fence of its version. Without ``on_success`` the
+    transition ends after that; it counts as undone if it was marked. A state without ``on_failure``
+    is past the point of no return, or belongs to the way back (``undoing``). See docs/design.md,
+    rules 21 and 22.
     """
 
     node_state: NodeState | None = None
-    """State of the operation's nodes from here on; None leaves it."""
-    delta: Delta | None = None
-    """None leaves the rows as they are."""
+    """State of the operation's nodes from this state on; None leaves it unchanged."""
+    delta: RowChange | None = None
+    """Change of the rows on entry; None leaves them unchanged."""
     takes_tokens: bool = False
-    """The operation's nodes have their planned tokens from here on."""
+    """The operation's nodes own their planned tokens from this state on."""
     drops_tokens: bool = False
     streams: bool = False
-    """Opens a session, and is left only when the data has been streamed under it."""
+    """Opens a session. The state is left only after the data has been streamed under it."""
     compares: bool = False
-    """Who streams compares first, and pulls only what differs."""
+    """A receiver compares its rows first, and pulls only those that differ."""
     reads_stay: bool = False
-    """No reads move to who streams, so those that are excluded are left out."""
+    """No reads move to receivers, so excluded receivers are skipped."""
     streams_by: OrderKind = OrderKind.STREAM
-    """What receivers are ordered to do."""
+    """The kind of order that receivers get."""
     everybody_does: OrderKind | None = None
-    """Opens a session, and is left only when every member that is not excluded has done this under it; where
-    there is a way back, it is undone when one of them cannot.
+    """Opens a session. The state is left only after every member that is not excluded has done this
+    work under it.
+
+    If there is a way back, the transition is undone when a member cannot do it.
     """
     cleaned_by: Callable[[Transition], list[str]] | None = None
-    """Opens a session, and is left only when these nodes, but those that are excluded, have deleted what is not
-    theirs of the ranges of the plans."""
+    """Opens a session. The state is left only after these nodes have deleted rows of the plans'
+    ranges that are not theirs.
+
+    Excluded nodes are not awaited.
+    """
     makes_cdc_generation: bool = False
-    """Entering it writes a CDC generation with all tokens that may come back or come; going on commits it."""
+    """Entering it writes a CDC generation with all tokens that may come or return; the step forward
+    commits it.
+    """
     everybody_knows: bool = False
-    """Left only when every member that is not excluded has acknowledged it."""
+    """The state is left only after every member that is not excluded has acknowledged it."""
     needs_new_tokens: bool = False
-    """Passed over by an operation whose nodes have none."""
+    """An operation whose nodes have no new tokens skips this state."""
     needs_subjects_up: bool = False
-    """Left only while the operation's nodes are up: reads move to them next."""
+    """The state is left only while the operation's nodes are up: reads move to them next."""
     undoing: bool = False
     on_success: TransitionState | None = None
     on_failure: TransitionState | None = None
     turns_back_if: Callable[[Image, Transition], bool] | None = None
-    """When it may go to ``on_failure``; None whenever it likes."""
+    """Condition for the step to ``on_failure``; None: always."""
+    reads_have_moved: bool = False
+    """Other nodes serve the reads. Only the coordinator turns it back, because the log does not
+    know which replicas are alive.
+    """
 
     @property
     def opens_session(self) -> bool:
         return self.streams or self.everybody_does is not None or self.cleaned_by is not None
 
+    @property
+    def can_be_cancelled(self) -> bool:
+        """True if a cancel leaves all reads where they are."""
+        return self.on_failure is not None and not self.reads_have_moved
+
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a request waits for, in words, and the nodes without which it is not done. ``left`` is what there is
-    to do yet, ``of`` what there was in all; 0: it is not counted.
+    """The condition that a request waits for, in words, and the nodes that must act first.
+
+    ``left`` is the remaining number of pieces of work and ``of`` the total; 0 means that they are
+    not counted.
     """
 
     what: str
@@ -121,27 +144,30 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request is carried out that needs no transition, since it changes no ranges.
+    """Steps of a request that needs no transition, because it changes no ranges.
 
-    The coordinator takes its next step as soon as nothing is missing. Until it is done it can be cancelled: it
-    ends at once, or, once it runs and ``goes_back``, when what was done for it is undone, as its steps see to.
+    The coordinator takes the next step as soon as no condition is missing. It can be cancelled
+    until it is done, and then ends at once. A running request with ``goes_back`` ends after its
+    steps have undone its work.
     """
 
     missing: Callable[[Image, Request], Missing | None]
     step: Callable[[Context, Request], tuple[AnyFact, ...]]
     goes_back: bool = False
     since: Callable[[Image, Request], int] = lambda image, request: 0
-    """The epoch of its last step, when it takes several while it runs: each is taken once."""
+    """The epoch of its last step, if it takes several while it runs: each step is taken once."""
 
 
 def done(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    """The last step of a served request."""
+    """Return the facts of the last step of a served request."""
     return ended(context, context.image, request, RequestStatus.DONE, "")
 
 
 class OwnPlacement(msgspec.Struct, frozen=True):
-    """The placement that a keyspace has for itself while its replication changes: its name, as which other
-    placement it begins, and the replications before and after.
+    """The separate placement of a keyspace while its replication changes.
+
+    ``begins_as`` names the placement whose rows it copies; ``before`` and ``after`` are the
+    replications.
     """
 
     name: str
@@ -158,94 +184,149 @@ def no_receivers(transition: Transition) -> list[str]:
     return []
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of operation."""
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """First part: the command queues a request, and the coordinator serves requests in order."""
 
     kind: RequestKind
     command: type | None
-    """What a caller sends to ask for it; None: the command of another kind, which says when it is this one."""
+    """The command that asks for it; None if the command of another kind does so and selects the
+    kind.
+    """
     ask: Callable[..., Any]
-    """Decides that command: queues the request, or refuses."""
+    """Decides that command: it queues the request or refuses it."""
     priority: int
-    """Lower is served first (seed 000: replace, join, remove, leave, rebuild; then the global requests)."""
-    first: TransitionState | None = None
-    """None for what needs no transition: it is served, all are asked, or its nodes are excluded."""
-    states: Mapping[TransitionState, State] = msgspec.field(default_factory=dict)
+    """Lower is served first: replace, join, remove, leave, rebuild, then the global requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutTransition:
+    """The way of a request that changes no ranges. It opens no transition, so no later part applies
+    but the end.
+    """
+
     served: Served | None = None
     asks_all: bool = False
-    """It needs no transition, but an acknowledgement of its epoch by every member."""
+    """It needs no transition, but every member must acknowledge its epoch."""
+    foreseen: Callable[[Image, Request], tuple[str, ...]] = lambda image, request: ()
+    """Work of other services for a request that needs no transition, in sentences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preconditions:
+    """Second part: the coordinator checks who must be up before a pending request may open."""
+
+    needed: Callable[[Image, list[Request]], list[str]]
+    """Nodes without which it does not start, sorted, in addition to receivers and quorums."""
+    subjects_work: bool = True
+    """True if its nodes are alive: it is undone if they are not, and live nodes form groups."""
+    ends_by_silence: bool = False
+    """It is undone or rejected after a needed node was silent for too long; others wait by default.
+
+    The balancer asks again for what a tablet needs. A truncation that begins late would delete rows
+    that are newer than the request.
+    """
+    prepared_by: Callable[[Image, Request], Set[str]] = lambda image, request: frozenset()
+    """Nodes that must have prepared their storage before it opens; their acks report it."""
     grouped: bool = False
     """Pending requests may open together, as one transition with one plan."""
-    done: NodeState | None = None
-    """State of its nodes once it is done."""
-    undone: NodeState | None = None
-    """State of a blamed node once it has been undone."""
-    rejected: NodeState | None = None
-    """State of the node of a request that ended while it was pending; None leaves it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRules:
+    """Third part: ``plan_group`` plans the transition, for the coordinator and again in the Advance."""
+
+    check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
+    """Returns why it has become impossible; called just before it opens."""
     subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]] | None = None
-    """The nodes with the tokens that they get or had, given the ring after all that is open. None: no nodes."""
+    """Its nodes with the tokens that they receive or had, given the ring after all open operations.
+    None: no nodes.
+    """
+    own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None
+    """The placement that it changes on an unchanged ring."""
     ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring] = unchanged
-    """The ring once it is done."""
+    """The ring after the operation."""
     plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
-    """Its plans by placement, where they are not the way to ``ring_after``."""
-    plans_of_tablets: Callable[[Image, tuple[Subject, ...]], dict[str, TransitionPlan]] = (
-        lambda image, subjects: {}
-    )
-    """What it changes of tablet maps besides."""
+    """Its plans by placement, if they do not follow from ``ring_after``."""
     held: Callable[[Image, Transition, list[Request]], Rejection | None] = (
         lambda image, planned, requests: None
     )
-    """Why it has no room yet, and keeps no place for itself either: what comes later makes it."""
-    prepared_by: Callable[[Image, Request], Set[str]] = lambda image, request: frozenset()
-    """Nodes that must have prepared their storage before it opens; they say so in their acks."""
-    cleans_up: bool = True
-    """What its nodes have and is not theirs is deleted once it is over; else it has seen to that itself."""
-    needed: Callable[[Image, list[Request]], list[str]]
-    """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
-    subjects_work: bool = True
-    """Whether its nodes are alive: it is undone when they are not, and those that are go together."""
-    receivers: Callable[[Transition], list[str]] = no_receivers
-    """Nodes that must stream, sorted."""
-    left_aside: Callable[[Image, Transition], Set[str]] = lambda image, transition: frozenset()
-    """Those of them that need not, by what was asked for."""
-    sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (
-        sources_of_gained
-    )
-    """Whom a receiver streams a planned range from, without those who are unavailable; None: it need not."""
-    touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
-    """Replica sets of which a barrier needs a quorum each (I5)."""
-    foreseen: Callable[[Image, Request], tuple[str, ...]] = lambda image, request: ()
-    """What others do for a request that needs no transition, in sentences."""
-    check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
-    """Why it cannot be carried out any more, asked just before it opens."""
-    made_for: Callable[[Image, Request], Iterable[Request]] = lambda image, request: ()
-    """Requests on its behalf that are cancelled with it."""
-    own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None
-    """What it changes on a ring that stays as it is."""
+    """Returns why it has no room yet and reserves none either: later operations make that room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progression:
+    """Fourth part: the states of the open transition. In each state come its barriers, then its
+    streams or the work of all members.
+    """
+
+    first: TransitionState | None = None
+    """First state; None without a transition: it is served, asks all members, or only excludes its
+    nodes.
+    """
+    states: Mapping[TransitionState, State] = field(default_factory=dict)
     on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
         lambda image, transition, version: ()
     )
-    """What else opening writes, by the new version."""
-    on_done: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
-        lambda image, transition, epoch: ()
+    """Additional facts of the opening, given the new version."""
+    touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
+    """Replica sets of each of which a barrier needs a quorum (I5)."""
+    receivers: Callable[[Transition], list[str]] = no_receivers
+    """Nodes that must stream, sorted."""
+    left_aside: Callable[[Image, Transition], Set[str]] = lambda image, transition: frozenset()
+    """Those receivers that the request leaves out."""
+    sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (
+        sources_of_gained
     )
-    """What else finishing writes, in this epoch."""
+    """Sources of a planned range for a receiver, without unavailable nodes; None if it need not
+    stream.
+    """
+    spoiled: Callable[[Image, Transition], str] = lambda image, transition: ""
+    """Returns why the finished work of all members is useless; empty while it is not."""
     on_written: Callable[[Image, Transition, tuple[WrittenPart, ...], int], Iterable[AnyFact]] = (
         lambda image, transition, wrote, log_ms: ()
     )
-    """What else is written when everybody has done what a state asks for, by what nodes have reported to have
-    written, and the log's own time."""
-    on_ended: Callable[[Image, Request], Iterable[AnyFact]] = lambda image, request: ()
-    """What else ending a request writes that has changed no ranges."""
-    spoiled: Callable[[Image, Transition], str] = lambda image, transition: ""
-    """Why what everybody does has become worthless; empty while it has not."""
+    """Additional facts after all members have done a state's work.
+
+    The arguments are the parts that nodes report to have written, and the log's own time in
+    milliseconds.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """Last part: what becomes of its nodes and its data once it is done, undone or refused."""
+
+    done: NodeState | None = None
+    """State of its nodes once it is done."""
+    on_done: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
+        lambda image, transition, epoch: ()
+    )
+    """Additional facts of the end, in the given epoch."""
+    undone: NodeState | None = None
+    """State of a blamed node after the operation was undone."""
     on_undone: Callable[[Image, Transition], Iterable[AnyFact]] = lambda image, transition: ()
-    """What else ending writes when it has been undone."""
+    """Additional facts of the end after it was undone."""
+    cleans_up: bool = True
+    """Rows that its nodes hold and do not own are deleted after it; otherwise it deletes them
+    itself.
+    """
+    rejected: NodeState | None = None
+    """State of the node of a request that ended while pending; None leaves it unchanged."""
+    made_for: Callable[[Image, Request], Iterable[Request]] = lambda image, request: ()
+    """Requests on its behalf, which are cancelled with it."""
+    on_ended: Callable[[Image, Request], Iterable[AnyFact]] = lambda image, request: ()
+    """Additional facts of the end of a request that has changed no ranges."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Submission, WithoutTransition, Preconditions, PlanRules, Progression, Completion):
+    """One kind of operation: its parts in the order in which they are called."""
 
     def following(
         self, state: TransitionState, subjects: tuple[Subject, ...]
     ) -> TransitionState | None:
-        """The state after this one on the way forward; None: it ends."""
+        """Return the next state on the way forward; None if the transition ends."""
         to = self.states[state].on_success
         has_tokens = any(subject.tokens for subject in subjects)
         while to is not None and self.states[to].needs_new_tokens and not has_tokens:
@@ -253,13 +334,18 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return to
 
     def receiving(self, image: Image, transition: Transition) -> list[str]:
-        """All who must stream, sorted."""
+        """Return all nodes that must stream, sorted."""
         aside = self.left_aside(image, transition)
         return [node_id for node_id in self.receivers(transition) if node_id not in aside]
 
     @property
+    def is_of_nodes(self) -> bool:
+        """True if nodes join, leave, move or are rebuilt by it."""
+        return self.subjects is not None
+
+    @property
     def excludes_only(self) -> bool:
-        """It is done by the epoch that excludes its nodes."""
+        """True if the epoch that excludes its nodes completes it."""
         return not (self.states or self.served or self.asks_all)
 
 
@@ -268,7 +354,10 @@ def location_of(node: Node) -> NodeLocation:
 
 
 def replicas_of_data(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
-    """Every replica set of the transition's table, or of its keyspace and all tables of that."""
+    """Return every replica set of the transition's table, or of all tables of its keyspace.
+
+    A keyspace's own placement is included.
+    """
     schema = image.schema
     if transition.table_id:
         used = {schema.data_of(schema.tables[transition.table_id]).placement}
@@ -285,11 +374,11 @@ def no_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
 
 
 GLOBAL_PRIORITY: Final = 100
-"""Global requests come after all that is about nodes, and among themselves in the order of asking."""
+"""Global requests follow all operations on nodes, and are served in the order of submission."""
 
 
 def fence_missing(image: Image, epoch: int) -> Missing | None:
-    """The fence of the version that was in use at an epoch; None once that is fenced."""
+    """Return the wait for the fence of the version in use at an epoch; None once it is fenced."""
     topology = image.topology
     if topology.settled() or topology.since_epoch > epoch:
         return None
@@ -297,23 +386,34 @@ def fence_missing(image: Image, epoch: int) -> Missing | None:
 
 
 def nobody(image: Image, requests: list[Request]) -> list[str]:
-    """It starts whoever is down: quorums are fenced, the rest is refused by them."""
+    """Need no node: quorums are fenced, and they refuse requests of the nodes that are down."""
     return []
 
 
 def every_member(image: Image, requests: list[Request]) -> list[str]:
-    """All members but those who are declared dead, and the nodes that ask: none of them may be down."""
+    """Return all members and the nodes that ask, without those declared dead. None of them may be
+    down.
+    """
     members = {*image.membership.taking_part(), *(r.node_id for r in requests if r.node_id)}
     return sorted(members - declared_dead(requests))
 
 
+def asking_nodes(image: Image, requests: list[Request]) -> list[str]:
+    """Return the nodes that ask, without those declared dead.
+
+    It starts while other nodes are down, as long as the receivers are up and every barrier has its
+    quorums. Members that answer later are fenced out.
+    """
+    return sorted({r.node_id for r in requests if r.node_id} - declared_dead(requests))
+
+
 def declared_dead(requests: Iterable[Request]) -> frozenset[str]:
-    """The nodes that whoever asked says are dead for good."""
+    """Return the nodes that the requests declare permanently dead."""
     return frozenset(node_id for request in requests for node_id in request.dead_nodes)
 
 
 def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
-    """What is wrong with the names of nodes that are declared dead."""
+    """Return what is wrong with the ids of nodes that are declared dead."""
     for node_id in node_ids:
         node = image.node(node_id)
         if node is None:
@@ -324,46 +424,49 @@ def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
 
 
 def gaining_nodes(transition: Transition) -> list[str]:
-    """Nodes that gain ranges, or have them on other shards then, sorted."""
+    """Return the nodes that gain ranges, or hold them on another shard afterwards, sorted."""
     rows = _planned_rows(transition)
     return sorted({node for row in rows for node in (*row.coming(), *row.shifting())})
 
 
 def receiving_nodes(transition: Transition) -> list[str]:
-    """Nodes that must be given what was acknowledged before reads move to them, sorted."""
+    """Return the nodes that must receive acknowledged writes before reads move to them, sorted."""
     return sorted({node for row in _planned_rows(transition) for node in row.receiving()})
 
 
 def losing_nodes(transition: Transition) -> list[str]:
-    """Nodes that lose ranges, or had them on other shards before, sorted."""
+    """Return the nodes that lose ranges, or held them on another shard before, sorted."""
     rows = _planned_rows(transition)
     return sorted({node for row in rows for node in (*row.leaving(), *row.shifting())})
 
 
 def planned_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
-    """The replicas before, those after, and both together, of every range that the plans change; each once.
+    """Return the old replicas, the new ones, and both together, of every range that the plans
+    change; each set once.
 
-    While it is being undone nobody is counted: its ranges are read from the old replicas in every version
-    in use, and a quorum of those has each acknowledged write. What follows on these ranges counts for
-    itself.
+    While a transition is being undone, no answers are counted. All versions in use read its ranges
+    from the old replicas, and a quorum of those has each acknowledged write (docs/design.md, rule
+    30). Later transitions of these ranges count for themselves.
     """
     return () if transition.mark else sets_of_both(transition)
 
 
 def sets_of_both(transition: Transition) -> set[frozenset[str]]:
-    """Of every range that the plans change the replicas before, those after, and both together; each once."""
+    """Return the old replicas, the new ones, and both together, of every planned range; each set
+    once.
+    """
     rows = {(row.old, row.new) for row in _planned_rows(transition)}
     return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
 
 
 def more_dead_after(transition: Transition, dead: Set[str]) -> int:
-    """How many more of the replicas after are dead than of those before, of all rows together."""
+    """Return how many more of the new replicas are dead than of the old ones, over all rows."""
     before = {node_id for row in _planned_rows(transition) for node_id in row.old}
     return len(new_replicas(transition) & dead) - len(before & dead)
 
 
 def new_replicas(transition: Transition) -> set[str]:
-    """Whoever has any of its ranges once it is done."""
+    """Return the nodes that have any of its ranges after the transition."""
     return {node_id for row in _planned_rows(transition) for node_id in row.new}
 
 

@@ -1,9 +1,11 @@
-"""Cleanup (seed 000): nodes delete the data that is not theirs, whether or not they are marked for it.
+"""Cleanup: nodes delete the data that they do not own, whether or not they are marked for it.
 
-It starts once the version that was in use when it was asked for is fenced: no late write comes after the
-deletion then. Starting marks the nodes, like an operation that took ranges from them, and it is done when each
-of them has reported, or is not a normal node any more: excluded, leaving or gone. It changes no ranges and can
-be cancelled until it is done; what nodes have begun they go on with.
+It starts when the version that was in use at the request is fenced, so that no late write follows
+the deletion. Starting marks the nodes, as an operation does that took ranges from them. It is done
+when each node has reported, or is not a normal node (excluded, leaving or gone). It changes no
+ranges, and can be cancelled until it is done; nodes finish the cleanup that they have begun.
+
+Source: ScyllaDB, topology-over-raft.md, "Topology state machine" (global operations).
 """
 
 from typing import Final
@@ -14,9 +16,9 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.facts import NodeChanged
+from stele.domain.membership.model import NodeChanged
 from stele.domain.names import NodeState, RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
@@ -34,7 +36,7 @@ replace = msgspec.structs.replace
 
 
 def cleanup(context: Context, command: Cleanup) -> Decision:
-    """Queue it, unless one that cleans the same nodes is on its way: its request is named then."""
+    """Queue it; refuse it if another request cleans the same nodes, and name that request."""
     refused = _check_node(context.image, command.node_id) if command.node_id else None
     refused = refused or _check_alone(context.image, command.node_id)
     if refused is not None:
@@ -46,12 +48,13 @@ def missing(image: Image, request: Request) -> Missing | None:
     if request.status is RequestStatus.PENDING:
         return fence_missing(image, request.submitted_epoch)
     normal = image.membership.normal()
+    # A node that is excluded, leaving or gone no longer blocks the request.
     awaited = tuple(node_id for node_id in request.awaited_nodes if node_id in normal)
     return Missing(f"cleanup by {', '.join(awaited)}", awaited) if awaited else None
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    """Start: mark the nodes. Then end, once nobody is awaited."""
+    """Start and mark the nodes; then end, once all of them have reported."""
     if request.status is not RequestStatus.PENDING:
         return done(context, request)
     normal = context.image.membership.normal()

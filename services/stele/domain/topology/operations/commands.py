@@ -1,4 +1,4 @@
-"""The commands by which operations are asked for."""
+"""The commands that ask for operations."""
 
 import msgspec
 
@@ -6,9 +6,10 @@ from stele.domain.base import Command
 
 
 class Join(Command, frozen=True, tag="join", kw_only=True):
-    """JOIN_NODE_REQUEST: a node asks to become a member (seed 004). It is queued as a request.
+    """A node asks to become a member; the request is queued.
 
-    With ``num_tokens`` 0 it coordinates requests and holds no data (a zero-token node).
+    With ``num_tokens`` 0 the node coordinates requests and holds no data (a zero-token node).
+    Source: ScyllaDB, topology-over-raft.md, "Join procedure" (``JOIN_NODE_REQUEST``).
     """
 
     node_id: str
@@ -26,10 +27,10 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
 
 
 class Replace(Command, frozen=True, tag="replace", kw_only=True):
-    """A join that takes the place, the tokens and the data of ``replaced_id``, which is dead for good.
+    """A join that takes the tokens and the data of ``replaced_id``, which is permanently dead.
 
-    ``ignore_nodes`` are others that are. With ``force`` what only dead nodes have is given up. A zero-token
-    node is replaced by a ``zero_token`` one, and no other.
+    ``ignore_nodes`` are other dead nodes. With ``force`` data that only dead nodes have is given
+    up. A zero-token node can only be replaced by a ``zero_token`` node.
     """
 
     node_id: str
@@ -49,15 +50,17 @@ class Replace(Command, frozen=True, tag="replace", kw_only=True):
 
 
 class Leave(Command, frozen=True, tag="leave"):
-    """Decommission: the node streams its data to those who take over, then leaves."""
+    """Decommission: the node streams its data to the nodes that take over, then leaves."""
 
     node_id: str
 
 
 class Remove(Command, frozen=True, tag="remove", kw_only=True):
-    """removenode: a node that is dead for good leaves; those who take over stream from who is left.
+    """removenode: a permanently dead node leaves; its successors stream from the remaining
+    replicas.
 
-    ``ignore_nodes`` are others that are dead for good. With ``force`` what only dead nodes have is given up.
+    ``ignore_nodes`` are other dead nodes. With ``force`` data that only dead nodes have is given
+    up.
     """
 
     node_id: str
@@ -66,16 +69,18 @@ class Remove(Command, frozen=True, tag="remove", kw_only=True):
 
 
 class MoveNode(Command, frozen=True, tag="move", kw_only=True):
-    """The node takes these tokens in place of its own, while it serves. Without any they are chosen anew."""
+    """The node exchanges its tokens for these while it serves. Without tokens they are chosen
+    again.
+    """
 
     node_id: str
     tokens: tuple[int, ...] = ()
 
 
 class Rebuild(Command, frozen=True, tag="rebuild", kw_only=True):
-    """A node streams everything that it replicates again, from the others, or from those of ``source_dc``.
+    """A node streams all its ranges again from other replicas, or only from those of ``source_dc``.
 
-    With ``force`` it makes do with the replicas that there are.
+    With ``force`` fewer sources than a range needs suffice.
     """
 
     node_id: str
@@ -83,10 +88,17 @@ class Rebuild(Command, frozen=True, tag="rebuild", kw_only=True):
     force: bool = False
 
 
-class Exclude(Command, frozen=True, tag="exclude"):
-    """excludenode: these nodes are dead for good. Nobody waits for them any more, or serves them again."""
+# ``force`` was added later, and other commands have always had a field of this name. Omitting it
+# keeps the digest that older builds compute (see ``hashing.LATER_FIELDS``).
+class Exclude(Command, frozen=True, tag="exclude", omit_defaults=True):
+    """excludenode: these nodes are permanently dead. No barrier waits for them, and none serves
+    them again.
+
+    With ``force`` data that only dead nodes have is given up.
+    """
 
     node_ids: tuple[str, ...]
+    force: bool = False
 
 
 class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
@@ -102,12 +114,15 @@ class DropTable(Command, frozen=True, tag="drop_table"):
 
 
 class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A tablet of ``table`` (``keyspace.table``) gets a replica on a node in place of the one on another.
+    """A tablet of ``table`` (``keyspace.table``) gets a replica on one node instead of another.
 
-    Without ``from_node`` it gets one more, without ``to_node`` one fewer. With ``force`` what only dead nodes
-    have is given up; ``beyond``: it may have more replicas than its keyspace asks for. ``why`` is this move's
-    reason; empty: the command's. ``of`` is how many tablets the table has for whoever chose this one; 0: nobody
-    says. ``to_shard`` is where in ``to_node``; below 0: where it has least. From a node to the same one only
+    Without ``from_node`` it gets one more replica, without ``to_node`` one fewer. With ``force``
+    data that only dead nodes have is given up. With ``beyond`` it may have more replicas than its
+    keyspace asks for.
+
+    ``why`` is the reason of this move; if it is empty, the command's reason counts. ``of`` is the
+    number of tablets that the sender has read; 0 leaves it unchecked. ``to_shard`` is the shard in
+    ``to_node``; below 0 selects the one with the least data. With the same node on both sides only
     the shard changes.
     """
 
@@ -123,23 +138,26 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveTablets(Command, frozen=True, tag="tablet_migration"):
-    """Migrate tablets, each by a request of its own. Those that cannot are left out; one alone is refused."""
+    """Migrate tablets, each by a separate request.
+
+    Impossible moves are left out; a command with a single impossible move is refused.
+    """
 
     moves: tuple[TabletMove, ...]
 
 
 class ResizeTable(Command, frozen=True, tag="tablet_resize"):
-    """Give a table (``keyspace.table``) another number of tablets: twice as many, or half."""
+    """Change the number of tablets of a table (``keyspace.table``): double or half."""
 
     name: str
     tablets: int
 
 
 class TabletRepair(msgspec.Struct, frozen=True, kw_only=True):
-    """Each replica of a tablet of ``table`` (``keyspace.table``) is to get what the others have.
+    """Each replica of a tablet of ``table`` (``keyspace.table``) receives the rows that it lacks.
 
-    ``why`` and ``of`` are those of ``TabletMove``. Of those that name ``nodes`` or ``dcs`` only replicas on
-    these nodes, and in these dcs, take part.
+    ``why`` and ``of`` are those of ``TabletMove``. With ``nodes`` or ``dcs``, only replicas on
+    these nodes and in these dcs take part.
     """
 
     table: str
@@ -151,14 +169,18 @@ class TabletRepair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairTablets(Command, frozen=True, tag="tablet_repair"):
-    """Repair tablets, each by a request of its own. Those that cannot be are left out; one alone is refused."""
+    """Repair tablets, each by a separate request.
+
+    Impossible repairs are left out; a command with a single impossible one is refused.
+    """
 
     repairs: tuple[TabletRepair, ...]
 
 
 class RepairTable(Command, frozen=True, tag="table_repair"):
-    """Repair all tablets of a table (``keyspace.table``), as they get room in the streams. See ``TabletRepair``
-    for ``nodes`` and ``dcs``.
+    """Repair all tablets of a table (``keyspace.table``), as streams have room.
+
+    See ``TabletRepair`` for ``nodes`` and ``dcs``.
     """
 
     name: str
@@ -167,8 +189,8 @@ class RepairTable(Command, frozen=True, tag="table_repair"):
 
 
 class SnapshotTable(Command, frozen=True, tag="table_snapshot", kw_only=True):
-    """Every node writes its rows of a table (``keyspace.table``) into its backup folder, under the tag
-    ``snapshot``.
+    """Every node writes its rows of a table (``keyspace.table``) to its backup folder, under the
+    tag ``snapshot``.
 
     It is deleted ``expire_s`` seconds after it was taken; 0: never.
     """
@@ -179,8 +201,10 @@ class SnapshotTable(Command, frozen=True, tag="table_snapshot", kw_only=True):
 
 
 class RestoreTable(Command, frozen=True, tag="table_restore", kw_only=True):
-    """A table (``keyspace.table``) gets the rows of the snapshot with the tag ``snapshot``, be it of this table
-    or of another. By timestamps: what was written or deleted since then stays so.
+    """A table (``keyspace.table``) receives the rows of the snapshot with the tag ``snapshot``.
+
+    The snapshot may be of another table. Rows merge by timestamp, so later writes and deletions
+    stay.
     """
 
     name: str
@@ -188,7 +212,8 @@ class RestoreTable(Command, frozen=True, tag="table_restore", kw_only=True):
 
 
 class TabletRestore(msgspec.Struct, frozen=True, kw_only=True):
-    """Each replica of a tablet of ``table`` (``keyspace.table``), which is being restored, is to read its rows.
+    """Each replica of a tablet of ``table`` (``keyspace.table``), whose table is being restored,
+    reads its rows.
 
     ``why`` and ``of`` are those of ``TabletMove``.
     """
@@ -200,27 +225,30 @@ class TabletRestore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreTablets(Command, frozen=True, tag="tablet_restore"):
-    """Restore tablets, each by its own request. Those that cannot be are left out; one alone is refused."""
+    """Restore tablets, each by a separate request.
+
+    Impossible restores are left out; a command with a single impossible one is refused.
+    """
 
     restores: tuple[TabletRestore, ...]
 
 
 class EnableFeatures(Command, frozen=True, tag="enable_features"):
-    """Switch on semantics that every node and service supports, for ever."""
+    """Enable semantics that every node and service supports, permanently."""
 
     features: tuple[str, ...]
 
 
 class NoopRequest(Command, frozen=True, tag="noop_request"):
-    """Nothing but a sign: it is done once the coordinator has met it, and all before it is fenced."""
+    """A marker: it is done once the coordinator has read it and every earlier version is fenced."""
 
 
 class Quiesce(Command, frozen=True, tag="quiesce"):
-    """Wait until all that was asked for before has come to rest."""
+    """Wait until all earlier requests are finished and their cleanup is done."""
 
 
 class Cleanup(Command, frozen=True, tag="cleanup", kw_only=True):
-    """Every normal node deletes the data that is not its own, or one node does."""
+    """Every normal node, or one node, deletes the rows that it does not own."""
 
     node_id: str = ""
 
@@ -232,8 +260,11 @@ class Truncate(Command, frozen=True, tag="truncate"):
 
 
 class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
-    """Give a keyspace another replication: for each dc a replication factor or, with tablets, its ``racks``; a
-    dc that is not named loses its replicas. With ``force`` what only excluded nodes have is given up.
+    """Change the replication of a keyspace: by dc a replication factor or, with tablets, its
+    ``racks``.
+
+    A dc that is not named keeps its replicas; one with factor 0 loses them. With ``force`` data
+    that only excluded nodes have is given up.
     """
 
     name: str
@@ -243,24 +274,29 @@ class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
 
 
 class NewCdcGeneration(Command, frozen=True, tag="new_cdc_generation", kw_only=True):
-    """check_and_repair_cdc_streams: make a new CDC generation if the present one does not fit the ring.
+    """check_and_repair_cdc_streams: make a new CDC generation if the present one does not fit the
+    ring.
 
-    With ``force`` one is made in any case.
+    With ``force`` a generation is made in any case.
     """
 
     force: bool = False
 
 
 class ReconfigureCatchUp(Command, frozen=True, tag="reconfigure_catch_up", kw_only=True):
-    """Change who the members of the archive are: so many catch-up replicas, ``3``, or ``dc1=2,dc2=1``, which is
-    what the setting asks for from now on. Empty: as it asks, as far as there are so many.
+    """Change the members of the archive.
 
-    ``as_of_epoch`` is when a replica had come into its state last for whoever asks; another: it is refused. 0:
-    it need not be.
+    ``replication`` is their number, such as ``3`` or ``dc1=2,dc2=1``, and becomes the setting.
+    Empty: as the setting asks, as far as there are enough replicas.
+
+    ``as_of_epoch`` is the epoch of the newest change of a replica's state that the sender has read.
+    The command is refused if there was a later one; 0 skips the check. ``retired`` are members to
+    replace; as candidates they may be chosen later.
     """
 
     replication: str = ""
     as_of_epoch: int = 0
+    retired: tuple[str, ...] = ()
 
 
 OperationCommand = (

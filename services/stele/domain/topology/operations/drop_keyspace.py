@@ -1,7 +1,9 @@
-"""Drop a keyspace: no version that is in use serves it any more, then its row goes and its name is free.
+"""Drop a keyspace: after no version in use serves it, its row is removed and its name is free.
 
-drop_keyspace -> (gone). Whoever still routes by an older version is fenced out in between, so no write
-under the old id can be acknowledged once a keyspace of the same name exists.
+drop_keyspace -> (gone)
+
+Requests that are routed by an older version are fenced out in between. So no write under the old id
+can be acknowledged once a keyspace of the same name exists.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,8 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
-from stele.domain.schema.facts import KeyspaceChanged, KeyspaceDropped
+from stele.domain.schema.checks import dropped_objects
+from stele.domain.schema.model import KeyspaceChanged, KeyspaceDropped
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -35,7 +38,7 @@ replace = msgspec.structs.replace
 
 
 def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
-    """Queue the drop of a keyspace that stands."""
+    """Queue the drop of an existing keyspace."""
     keyspace = free_keyspace(context.image, command.name)
     if isinstance(keyspace, Rejection):
         return keyspace
@@ -45,14 +48,16 @@ def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
 
 def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
     keyspace = image.schema.by_id[transition.keyspace_id]
+    # The row stays until the fence is known, so the name is not free before (rule 36).
     yield KeyspaceChanged(replace(keyspace, dropped_version=version))
 
 
 def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
-    """Its tables, its row, and its placement when nobody else uses it."""
+    """Remove its tables, its row, and its placement if no other keyspace uses it."""
     keyspace = image.schema.by_id[transition.keyspace_id]
     for table in image.schema.tables_of(keyspace):
         yield from dropped_table(image, table)
+    yield from dropped_objects(image, keyspace)
     yield KeyspaceDropped(keyspace.keyspace_id)
     if not keyspace.tablets:
         yield from left_placement(image, keyspace)
@@ -64,10 +69,10 @@ DROP_KEYSPACE: Final = Operation(
     command=DropKeyspace,
     ask=drop_keyspace,
     priority=0,
+    needed=nobody,
     first=TransitionState.DROP_KEYSPACE,
     states={TransitionState.DROP_KEYSPACE: State()},
-    needed=nobody,
-    touched=replicas_of_data,
     on_open=on_open,
+    touched=replicas_of_data,
     on_done=on_done,
 )

@@ -1,7 +1,9 @@
-"""Drop a table: no version that is in use serves it any more, then its row goes and its name is free.
+"""Drop a table: after no version in use serves it, its row is removed and its name is free.
 
-drop_table -> (gone). See ``drop_keyspace``; migrations of its tablets come to nothing, unless they are those
-of a table that it is co-located with: that one stays, with its map.
+drop_table -> (gone)
+
+See ``drop_keyspace``. Migrations of its tablets end without effect. If the table is co-located with
+another one, that table stays with its map and its migrations.
 """
 
 from collections.abc import Iterable
@@ -14,9 +16,9 @@ from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
-from stele.domain.schema.facts import Table, TableChanged
+from stele.domain.schema.checks import check_no_views
+from stele.domain.schema.model import TableChanged
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, replicas_of_data
 from stele.domain.topology.operations.commands import DropTable
@@ -31,24 +33,19 @@ replace = msgspec.structs.replace
 
 
 def drop_table(context: Context, command: DropTable) -> Decision:
-    """Queue the drop of a table that stands, and whose tablets are not those of others too."""
+    """Queue the drop of an existing table without views whose tablet map no other table shares."""
     table = free_table(context.image, command.name)
     if isinstance(table, Rejection):
         return table
-    refused = check_alone(context.image, table)
+    refused = check_alone(context.image, table) or check_no_views(context.image, table)
     if refused is not None:
         return refused
     return (new_request(context, RequestKind.DROP_TABLE, table_id=table.table_id),)
 
 
-def drop_of(image: Image, table: Table) -> Request | None:
-    """The request that drops a table, or is about to."""
-    mine = (r for r in image.requests.open.values() if r.table_id == table.table_id)
-    return next((r for r in mine if r.kind is RequestKind.DROP_TABLE), None)
-
-
 def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
     table = image.schema.tables[transition.table_id]
+    # The row stays until the fence is known, so the name is not free before (rule 36).
     yield TableChanged(replace(table, dropped_version=version))
 
 
@@ -62,10 +59,10 @@ DROP_TABLE: Final = Operation(
     command=DropTable,
     ask=drop_table,
     priority=0,
+    needed=nobody,
     first=TransitionState.DROP_TABLE,
     states={TransitionState.DROP_TABLE: State()},
-    needed=nobody,
-    touched=replicas_of_data,
     on_open=on_open,
+    touched=replicas_of_data,
     on_done=on_done,
 )

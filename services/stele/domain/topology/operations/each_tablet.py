@@ -1,4 +1,6 @@
-"""Commands about several tablets: each gets a request of its own, and those that can be made are taken."""
+"""Commands about several tablets: each tablet gets a separate request, and possible ones are
+queued.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
@@ -8,7 +10,7 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.tablets.maps import names_tablet
 
 T = TypeVar("T")
@@ -19,7 +21,7 @@ MAX_WHY_CHARS: Final = 1024
 
 
 def open_tablets(image: Image, which: Callable[[Request], bool]) -> set[Tablet]:
-    """Tablets that such requests are about, of those that are under way or wait."""
+    """Return the tablets of matching requests that are open or pending."""
     return {
         (request.table_id, request.tablet)
         for request in image.requests.open.values()
@@ -33,8 +35,9 @@ def each_once(
     taken: set[Tablet],
     nothing: Rejection,
 ) -> Decision:
-    """The requests that can be made, each of which adds its tablet to those that are ``taken``; when there is
-    none the first refusal, or ``nothing``.
+    """Return the possible requests; each adds its tablet to ``taken``.
+
+    If none is possible, return the first refusal, or ``nothing``.
     """
     found, refusals = list[RequestChanged](), list[Rejection]()
     for each in asked:
@@ -42,6 +45,7 @@ def each_once(
         if isinstance(made, Rejection):
             refusals.append(made)
             continue
+        # A second entry for this tablet in the same command is refused.
         taken.add((made.request.table_id, made.request.tablet))
         found.append(made)
     return tuple(found) or (refusals[0] if refusals else nothing)
@@ -50,7 +54,10 @@ def each_once(
 def of_tablet(
     context: Context, asked: Request, tablet: int, why: str, *, alone: bool
 ) -> RequestChanged:
-    """The request for one tablet: by the command's id if it is ``alone``, for its own reason if it has one."""
+    """Return the request for one tablet.
+
+    It has the command's id if it is ``alone``, and ``why`` as its reason unless that is empty.
+    """
     id_ = asked.request_id if alone else context.unique(f"{asked.table_id}/{tablet}")
     reason = why[:MAX_WHY_CHARS] or asked.reason
     return RequestChanged(

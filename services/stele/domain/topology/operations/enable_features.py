@@ -1,13 +1,16 @@
-"""Enable features (seed 004): once every member has acknowledged an epoch of the request or later.
+"""Enable features when every member has acknowledged an epoch of the request or later.
 
-What a node supports stands in the log before it acknowledges anything, so nobody is passed over who was started
-with an older build. It changes no placements; the epoch that enables them is the end of it.
+A node declares the features that it supports before it acknowledges anything. So a member that was
+restarted with an older build is not overlooked. The operation changes no placements, and ends with
+the epoch that enables the features.
+
+Source: ScyllaDB, pull request #15196, "Cluster features on raft".
 """
 
 from typing import Final
 
 from stele.domain.context import Context, Decision
-from stele.domain.features.support import check_supported
+from stele.domain.features.domain import check_supported
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.rows import ended, new_request
 from stele.domain.topology.operations.base import (

@@ -1,6 +1,6 @@
-"""Exclude (excludenode): nodes are declared dead for good, so that nothing waits for them any more.
+"""Exclude (excludenode): nodes are declared permanently dead, so that no barrier waits for them.
 
-It is done by the epoch that excludes them.
+The epoch that excludes them completes it.
 """
 
 from collections.abc import Set
@@ -10,7 +10,7 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     Operation,
@@ -22,7 +22,7 @@ from stele.domain.topology.operations.commands import Exclude
 
 
 def exclude(context: Context, command: Exclude) -> Decision:
-    """Queue the declaration. The coordinator takes it up only while these nodes are down."""
+    """Queue the declaration. The coordinator acts on it only while these nodes are down."""
     image = context.image
     refused = check_dead(image, command.node_ids)
     if refused is not None:
@@ -37,19 +37,21 @@ def exclude(context: Context, command: Exclude) -> Decision:
     refused = _check_somebody_stays(image, asked)
     if refused is not None:
         return refused
-    return (new_request(context, RequestKind.EXCLUDE, dead_nodes=tuple(sorted(asked))),)
+    dead = tuple(sorted(asked))
+    return (new_request(context, RequestKind.EXCLUDE, dead_nodes=dead, force=command.force),)
 
 
 def check_exclusion(image: Image, request: Request, dead: Set[str]) -> Rejection | None:
-    """Asked again before a request's dead nodes are excluded: others may be by then.
+    """Check again before a request's dead nodes are excluded, because others may be excluded by
+    then.
 
-    Who takes the place of a dead node may be the first of those that stay.
+    A replacing node may be the first one that stays, so its request passes.
     """
     return None if request.replaced_id or not dead else _check_somebody_stays(image, dead)
 
 
 def _check_somebody_stays(image: Image, dead: Set[str]) -> Rejection | None:
-    """Somebody has data who is not among these."""
+    """Refuse if no node with data would remain."""
     if _will_be_there(image) - dead:
         return None
     return Rejection(
@@ -60,7 +62,7 @@ def _check_somebody_stays(image: Image, dead: Set[str]) -> Rejection | None:
 
 
 def _will_be_there(image: Image) -> set[str]:
-    """Nodes that hold data, and those that are past the point of no return on their way to that."""
+    """Return the nodes that hold data, and joining nodes past their point of no return."""
     coming = {
         node_id
         for transition in image.topology.open()

@@ -1,16 +1,18 @@
-"""Migration of a tablet within a node: its replica there goes from one shard to another, while it serves.
+"""Migration of a tablet within a node: its replica moves to another shard, while it serves.
 
-The stages are those of a migration between nodes, and so are their writes and reads, with shards in place of
-nodes: the node writes to both, streams from itself, reads the new one, deletes what the old one has. Who routes
-requests sends them to the same nodes all the time, so no quorum changes; a barrier still comes between two
-stages, since what was written by an older one must be done.
+The stages are those of a migration between nodes, with shards instead of nodes. The node writes to
+both shards, streams from itself, reads the new shard, then deletes the data of the old one. Routers
+send requests to the same nodes throughout, so no quorum changes. A barrier still separates two
+stages, because writes of an older stage must have ended.
 """
 
 from typing import Final
 
+import msgspec
+
 from stele.domain.image import Image
-from stele.domain.names import RequestKind
-from stele.domain.requests.facts import Request
+from stele.domain.names import RequestKind, TransitionState
+from stele.domain.requests.model import Request
 from stele.domain.topology.operations.base import Operation, receiving_nodes
 from stele.domain.topology.operations.tablet_migration import (
     TABLET_MIGRATION,
@@ -21,21 +23,28 @@ from stele.domain.topology.operations.tablet_migration import (
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:
-    """The node: nobody else has what one of its shards has."""
+    """Return the node: no other node has the data of its shard."""
     return [request.to_node for request in requests]
 
 
+_READ_NEW: Final = TransitionState.WRITE_BOTH_READ_NEW
 INTRANODE_MIGRATION: Final = Operation(
     kind=RequestKind.INTRANODE_MIGRATION,
     command=None,
     ask=move_tablets,
     priority=6,
-    first=TABLET_MIGRATION.first,
-    states=TABLET_MIGRATION.states,
-    subjects_work=False,
     needed=needed,
+    subjects_work=False,
+    ends_by_silence=True,
     plans=plans,
-    receivers=receiving_nodes,
+    first=TABLET_MIGRATION.first,
+    states={
+        **TABLET_MIGRATION.states,
+        _READ_NEW: msgspec.structs.replace(
+            TABLET_MIGRATION.states[_READ_NEW], reads_have_moved=False
+        ),
+    },
     touched=touched_sets,
+    receivers=receiving_nodes,
     cleans_up=False,
 )

@@ -2,7 +2,8 @@
 
 join_group0 -> commit_cdc_generation -> write_both_read_old -> write_both_read_new -> finishing -> (normal)
 failure before write_both_read_new: left_token_ring -> (left)
-Nodes without tokens pass commit_cdc_generation over.
+
+Nodes without tokens skip commit_cdc_generation.
 """
 
 from typing import Final
@@ -10,24 +11,23 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name, node_has_left
 from stele.domain.image import Image
-from stele.domain.membership.decide import (
+from stele.domain.membership.domain import (
     check_address,
     check_build,
     check_host,
     check_is_address,
 )
-from stele.domain.membership.facts import Node, NodeChanged
-from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.names import MAX_SHARDS, PARTITIONER, NodeState, RequestKind, TransitionState
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.shards import MAX_SHARDS
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
-    every_member,
+    asking_nodes,
     location_of,
     planned_sets,
     receiving_nodes,
@@ -52,9 +52,10 @@ def join(context: Context, command: Join) -> Decision:
 
 
 def check_newcomer(image: Image, command: Join | Replace) -> Rejection | None:
-    """What keeps a node out whatever it is to become, in the order of the reference.
+    """Return why a new node is refused, whatever its kind of request.
 
-    What the kind of its request asks for comes next, then ``check_process``.
+    The checks have the order of ScyllaDB, topology-over-raft.md, "Join procedure". The checks of
+    the kind follow, then ``check_process``.
     """
     return (
         _check_same_cluster(image, command)
@@ -66,7 +67,11 @@ def check_newcomer(image: Image, command: Join | Replace) -> Rejection | None:
 
 
 def check_process(image: Image, command: Join | Replace, replaced_id: str = "") -> Rejection | None:
-    """Whether it can be reached, and can read what the cluster writes: last, as the reference's coordinator."""
+    """Check that the node has a free address and can read what the cluster writes.
+
+    These checks come last, as those of the topology coordinator (ScyllaDB, topology-over-raft.md,
+    "Join procedure").
+    """
     who = f"node '{command.node_id}'"
     return check_address(image, command.node_id, command.address, replaced_id) or check_build(
         image, who, command.supported_features, command.release_version
@@ -76,7 +81,7 @@ def check_process(image: Image, command: Join | Replace, replaced_id: str = "") 
 def newcomer(
     context: Context, command: Join | Replace, num_tokens: int, initial_tokens: tuple[int, ...] = ()
 ) -> Node:
-    """The row of a node that asks to become a member."""
+    """Return the row of a node that asks to become a member."""
     return Node(
         node_id=command.node_id,
         address=command.address,
@@ -93,9 +98,10 @@ def newcomer(
 
 
 def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    """The nodes with fresh tokens each, those of the one before counted as taken; a zero-token node gets none.
+    """Return the nodes with new tokens; a zero-token node gets none.
 
-    Taken are also those that nodes chose for themselves which are still waiting.
+    Each choice counts the tokens of the nodes before it as taken. Tokens that other pending nodes
+    have chosen themselves are taken, too.
     """
     chosen: list[Subject] = []
     for request in requests:
@@ -116,7 +122,9 @@ def ring_after(image: Image, ring: Ring, joining: tuple[Subject, ...]) -> Ring:
 
 
 def receivers(joining: Transition) -> list[str]:
-    """Nodes that must be given data; those that join in any case, so that they show that they can work."""
+    """Return the nodes that must receive data, and all that join, because streaming proves that
+    they work.
+    """
     return sorted({*receiving_nodes(joining), *joining.nodes()})
 
 
@@ -172,13 +180,17 @@ def _check_unknown(image: Image, command: Join | Replace) -> Rejection | None:
     return check_host(node, command.host_id) or Rejection(
         "already_known",
         f"Node '{node.node_id}' is in the cluster already, in state '{node.state}'.",
-        "A node that restarts sends announce_node; a new node needs an id of its own.",
+        "A node that restarts sends announce_node; a new node needs another id.",
         {"state": node.state, "request_id": node.request_id},
     )
 
 
 def _check_host_is_new(image: Image, command: Join | Replace) -> Rejection | None:
-    """Data that was a node's once, be it of one that has left, is never another node's."""
+    """Refuse a host id that any node has or had, even one that has left: its data stays that
+    node's.
+
+    A new node needs an empty data directory.
+    """
     for other in image.membership.nodes.values():
         if other.host_id == command.host_id:
             return Rejection(
@@ -210,6 +222,10 @@ JOIN: Final = Operation(
     command=Join,
     ask=join,
     priority=1,
+    needed=asking_nodes,
+    grouped=True,
+    subjects=subjects,
+    ring_after=ring_after,
     first=_STATE.JOIN_GROUP0,
     states={
         _STATE.JOIN_GROUP0: State(
@@ -239,13 +255,9 @@ JOIN: Final = Operation(
         _STATE.FINISHING: State(node_state=NodeState.NORMAL, delta=transition.finish),
         _STATE.LEFT_TOKEN_RING: State(delta=transition.rollback, drops_tokens=True, undoing=True),
     },
-    grouped=True,
+    touched=planned_sets,
+    receivers=receivers,
     done=NodeState.NORMAL,
     undone=NodeState.LEFT,
     rejected=NodeState.LEFT,
-    subjects=subjects,
-    ring_after=ring_after,
-    needed=every_member,
-    receivers=receivers,
-    touched=planned_sets,
 )

@@ -1,12 +1,13 @@
-"""Change of a keyspace's replication: its ranges get other replicas, on a ring that stays as it is.
+"""Change of a keyspace's replication: its ranges get other replicas on an unchanged ring.
 
 write_both_read_old -> write_both_read_new -> finishing -> (gone)
 failure before write_both_read_new: rollback_to_normal -> (gone)
 
-Keyspaces of equal replication share a placement. The one that changes gets a placement of its own when it
-opens, named by the request: a copy of the shared one, row by row with the versions. In the end it goes to the
-placement that is shared by those of the new replication, or back. The rows there know nothing of the change,
-so the keyspace remembers its version (``Keyspace.placed_version``). See docs/decisions/015.
+Keyspaces of equal replication share a placement. When the change opens, the keyspace gets a
+separate placement, named by the request. It is a copy of the shared one, row by row with the
+versions. At the end the keyspace uses the shared placement of the new replication, or the old one
+again. The rows there do not record the change, so the keyspace stores its version
+(``Keyspace.placed_version``). See docs/decisions/015-a-write-needs-a-quorum-of-both-sides.md.
 """
 
 from collections.abc import Iterable
@@ -19,11 +20,11 @@ from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.facts import PlacementDropped
-from stele.domain.schema.facts import KeyspaceChanged, placement_name
+from stele.domain.ring.model import PlacementDropped
+from stele.domain.schema.model import Keyspace, KeyspaceChanged, placement_name
 from stele.domain.schema.replication import check_replication, replication_for
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
@@ -41,12 +42,15 @@ replace = msgspec.structs.replace
 
 
 def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
-    """Queue the change for a keyspace that stands; one with tablets has an operation of its own."""
+    """Queue the change for an existing keyspace; one with tablets uses another operation."""
     image = context.image
     keyspace = free_keyspace(image, command.name)
     if isinstance(keyspace, Rejection):
         return keyspace
-    wanted = replication_for(image, command, tablets=keyspace.tablets)
+    whole = with_dcs_not_named(command, keyspace)
+    if isinstance(whole, Rejection):
+        return whole
+    wanted = replication_for(image, whole, tablets=keyspace.tablets)
     if isinstance(wanted, Rejection):
         return wanted
     if keyspace.wanted == wanted:
@@ -67,8 +71,29 @@ def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
     return (request,)
 
 
+def with_dcs_not_named(
+    command: KeyspaceRfChange, keyspace: Keyspace
+) -> KeyspaceRfChange | Rejection:
+    """Return the command with the replication of all dcs: one that it does not name keeps its
+    replicas.
+    """
+    racks = {dc: each for dc, each in command.racks.items() if each}
+    named = command.replication.keys() | racks.keys()
+    if not named:
+        return Rejection(
+            "bad_replication",
+            f"Cannot change the replication of keyspace '{command.name}': the command names no dc.",
+            "Name a dc and its replicas, for example {'dc1': 3}; 0 removes those of a dc.",
+        )
+    kept_racks = {dc: each for dc, each in keyspace.racks.items() if dc not in named}
+    kept = {dc: rf for dc, rf in keyspace.replication.items() if dc not in named}
+    return replace(
+        command, replication={**kept, **command.replication}, racks={**kept_racks, **racks}
+    )
+
+
 def check(image: Image, requests: list[Request]) -> Rejection | None:
-    """Nodes may have gone since it was asked for."""
+    """Refuse it if too few nodes are left since the request."""
     return check_replication(image, requests[0].wanted)
 
 
@@ -80,8 +105,9 @@ def own_placement(image: Image, request: Request) -> OwnPlacement:
 
 
 def on_open(image: Image, opening: Transition, version: int) -> Iterable[AnyFact]:
-    """Rows with the versions that they have: whoever was refused before is refused on."""
+    """Copy the rows with their versions, so that requests refused before are still refused."""
     keyspace = image.schema.by_id[opening.keyspace_id]
+    # The copy precedes left_placement, which may drop the shared placement.
     yield from image.ring.creation(opening.transition_id, image.ring.placements[keyspace.placement])
     yield KeyspaceChanged(replace(keyspace, placement=opening.transition_id))
     yield from left_placement(image, keyspace)
@@ -100,12 +126,14 @@ def on_undone(image: Image, undone: Transition) -> Iterable[AnyFact]:
 def to_shared_placement(
     image: Image, ended: Transition, replication: dict[str, int]
 ) -> Iterable[AnyFact]:
-    """Its last version is fenced, so the rows of its own placement are those of the shared one.
+    """Return the keyspace to a shared placement, after the fence of its last version.
 
-    That is made now when there is none. It stood still meanwhile: node operations wait.
+    The rows of its separate placement then equal those of the shared one. A missing shared
+    placement is created now. The ring did not change meanwhile, because node operations wait.
     """
     keyspace, own = image.schema.by_id[ended.keyspace_id], ended.transition_id
     shared = placement_name(replication)
+    # Another keyspace of this replication may have created it already.
     if shared not in image.ring.placements:
         yield from image.ring.creation(shared, image.ring.placements[own])
     placed = replace(
@@ -124,6 +152,9 @@ KEYSPACE_RF_CHANGE: Final = Operation(
     command=KeyspaceRfChange,
     ask=change_replication,
     priority=4,
+    needed=every_member,
+    check=check,
+    own_placement=own_placement,
     first=_STATE.WRITE_BOTH_READ_OLD,
     states={
         _STATE.WRITE_BOTH_READ_OLD: State(
@@ -138,12 +169,9 @@ KEYSPACE_RF_CHANGE: Final = Operation(
         _STATE.FINISHING: State(delta=transition.finish),
         _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
     },
-    needed=every_member,
-    receivers=receiving_nodes,
-    touched=planned_sets,
-    check=check,
-    own_placement=own_placement,
     on_open=on_open,
+    touched=planned_sets,
+    receivers=receiving_nodes,
     on_done=on_done,
     on_undone=on_undone,
 )

@@ -1,30 +1,30 @@
-"""What the operations on keyspaces and tables share."""
+"""Checks and facts that operations on keyspaces and tables share."""
 
 from collections.abc import Iterable
 
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.facts import NodeChanged
-from stele.domain.repairs.facts import RepairsForgotten
-from stele.domain.requests.facts import Request
-from stele.domain.ring.facts import PlacementDropped
-from stele.domain.schema.facts import Keyspace, Table, TableDropped
+from stele.domain.membership.model import NodeChanged
+from stele.domain.repairs import RepairsForgotten
+from stele.domain.requests.model import Request
+from stele.domain.ring.model import PlacementDropped
+from stele.domain.schema.checks import standing_keyspace, standing_table
+from stele.domain.schema.model import Keyspace, Table, TableDropped
 from stele.domain.topology.facts import TransitionUnplanned
 
 replace = msgspec.structs.replace
 
 
 def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
-    """The keyspace that stands under this name, and that no other request is about; nor has a table of it
-    for itself.
+    """Return the keyspace of this name if no other request is about it, or has one of its tables
+    exclusively.
     """
-    keyspace = image.schema.named(name)
-    if keyspace is None:
-        return unknown_keyspace(name)
+    keyspace = standing_keyspace(image, name)
+    if isinstance(keyspace, Rejection):
+        return keyspace
     tables = {table.table_id for table in image.schema.tables_of(keyspace)}
     for other in image.requests.unfinished():
         is_of_table = other.table_id in tables and _has_it(other)
@@ -34,10 +34,10 @@ def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
 
 
 def free_table(image: Image, name: str) -> Table | Rejection:
-    """The table that stands under this name, and that no other request has for itself."""
-    table = image.schema.table_named(name)
-    if table is None:
-        return unknown_table(name)
+    """Return the table of this name if no other request has it exclusively."""
+    table = standing_table(image, name)
+    if isinstance(table, Rejection):
+        return table
     for other in image.requests.unfinished():
         mine = other.table_id == table.table_id and _has_it(other)
         if mine or other.keyspace_id == table.keyspace_id:
@@ -46,7 +46,7 @@ def free_table(image: Image, name: str) -> Table | Rejection:
 
 
 def check_alone(image: Image, table: Table) -> Rejection | None:
-    """No other table has this one's tablet map."""
+    """Refuse if another table shares this one's tablet map."""
     others = [each for each in image.schema.group_of(table) if each.base_table_id]
     if table.base_table_id or not others:
         return None
@@ -63,7 +63,9 @@ def check_alone(image: Image, table: Table) -> Rejection | None:
 
 
 def _has_it(of_table: Request) -> bool:
-    """It drops, truncates, restores or takes a snapshot of its table, and is not about its tablets."""
+    """Return whether it drops, truncates, restores or snapshots the table: it is not about single
+    tablets.
+    """
     return not of_table.tablet_count and not of_table.repairs
 
 
@@ -77,7 +79,7 @@ def _busy(other: Request, what: str) -> Rejection:
 
 
 def dropped_table(image: Image, table: Table) -> Iterable[AnyFact]:
-    """The table goes, and the tablet map that it owns."""
+    """Yield the removal of the table and of the tablet map that it owns."""
     yield TableDropped(table.table_id)
     yield from repairs_forgotten(image, table.table_id)
     if table.placement and not table.base_table_id:
@@ -85,13 +87,13 @@ def dropped_table(image: Image, table: Table) -> Iterable[AnyFact]:
 
 
 def repairs_forgotten(image: Image, table_id: str) -> Iterable[AnyFact]:
-    """What was repaired is gone."""
+    """Yield the removal of the repair times, because the repaired data is gone."""
     if table_id in image.repairs.tables or table_id in image.repairs.restricted:
         yield RepairsForgotten(table_id)
 
 
 def left_placement(image: Image, keyspace: Keyspace) -> Iterable[AnyFact]:
-    """The keyspace does not use its placement any more, which goes when no other keyspace does."""
+    """Yield the removal of the keyspace's placement, if no other keyspace uses it."""
     users = (k for k in image.schema.by_id.values() if k.placement == keyspace.placement)
     if all(other.keyspace_id == keyspace.keyspace_id for other in users):
         yield from _dropped_placement(image, keyspace.placement)
@@ -101,11 +103,12 @@ def _dropped_placement(image: Image, placement: str) -> Iterable[AnyFact]:
     yield PlacementDropped(placement)
     for other in image.topology.open():
         if placement in other.plans:
+            # An open transition must not write rows of a placement that is gone.
             yield TransitionUnplanned(other.transition_id, placement)
 
 
 def cleaned_everywhere(image: Image, epoch: int) -> Iterable[NodeChanged]:
-    """Every member has data to delete."""
+    """Mark every member for cleanup, because each may hold data to delete."""
     for node in image.membership.taking_part().values():
         yield NodeChanged(replace(node, cleanup_since=epoch))
 

@@ -1,4 +1,4 @@
-"""Leave (decommission): a node streams its data to those who take over, then leaves.
+"""Leave (decommission): a node streams its data to its successors, then leaves.
 
 write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
 failure before write_both_read_new: rollback_to_normal -> (normal)
@@ -11,9 +11,9 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.membership.model import Node, NodeChanged
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.tablets.maps import tablets_on
@@ -22,7 +22,7 @@ from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
-    every_member,
+    asking_nodes,
     planned_sets,
     receiving_nodes,
 )
@@ -32,7 +32,7 @@ from stele.domain.topology.rings import Ring
 
 
 def leave(context: Context, command: Leave) -> Decision:
-    """Queue the request of a normal node that can be missed."""
+    """Queue the request of a normal node if enough others remain."""
     image = context.image
     node = normal_member(image, command.node_id, "leave")
     if isinstance(node, Rejection):
@@ -60,7 +60,11 @@ def ring_after(image: Image, ring: Ring, leaving: tuple[Subject, ...]) -> Ring:
 
 
 def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
-    """Counts those who are about to leave as gone, so that two leaves cannot undershoot together."""
+    """Refuse a leave after which too few nodes remain for a keyspace.
+
+    Nodes that are about to leave count as gone. Otherwise two leaves together could go below the
+    replication factor (I7).
+    """
     if not leaving.tokens:
         return None
     going = {*image.requests.going(), leaving.node_id}
@@ -73,6 +77,7 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
         )
     keyspaces = sorted(image.schema.by_id.values(), key=lambda keyspace: keyspace.name)
     names = {keyspace.keyspace_id: keyspace.name for keyspace in keyspaces}
+    # Unfinished changes of replication count, too: they may need the node.
     asked = [(r.keyspace_id, r.wanted) for r in image.requests.unfinished()]
     used = [(keyspace.keyspace_id, keyspace.wanted) for keyspace in keyspaces]
     in_rack = any((n.dc, n.rack) == (leaving.dc, leaving.rack) for n in staying)
@@ -99,7 +104,7 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
 
 
 def held(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
-    """Nodes that go give their tablets away first."""
+    """Return why the nodes must wait: their tablets have to migrate first."""
     left = {node_id: tablets_on(image, node_id) for node_id in planned.nodes()}
     having = {node_id: count for node_id, count in left.items() if count}
     if not having:
@@ -114,7 +119,7 @@ def held(image: Image, planned: Transition, requests: list[Request]) -> Rejectio
 
 
 def states_of_going(node_state: NodeState) -> dict[TransitionState, State]:
-    """The way out of the ring, in which the node is in this state."""
+    """Return the states of the way out of the ring, during which the node is in ``node_state``."""
     return {
         _STATE.WRITE_BOTH_READ_OLD: State(
             node_state=node_state,
@@ -137,14 +142,14 @@ LEAVE: Final = Operation(
     command=Leave,
     ask=leave,
     priority=3,
-    first=_STATE.WRITE_BOTH_READ_OLD,
-    states=states_of_going(NodeState.DECOMMISSIONING),
-    done=NodeState.LEFT,
-    undone=NodeState.NORMAL,
-    held=held,
+    needed=asking_nodes,
     subjects=subjects,
     ring_after=ring_after,
-    needed=every_member,
-    receivers=receiving_nodes,
+    held=held,
+    first=_STATE.WRITE_BOTH_READ_OLD,
+    states=states_of_going(NodeState.DECOMMISSIONING),
     touched=planned_sets,
+    receivers=receiving_nodes,
+    done=NodeState.LEFT,
+    undone=NodeState.NORMAL,
 )

@@ -1,4 +1,4 @@
-"""What several operations ask of the member that they are about."""
+"""Checks of members, and choice of tokens, shared by several operations."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -6,21 +6,21 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import nothing_left_of, unknown_node
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node
+from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
 from stele.domain.requests.rows import check_no_request
 from stele.domain.ring.allocation import allocate_tokens
+from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.rings import Ring
 
 MAX_NUM_TOKENS: Final = 1024
 
 
 def normal_member(image: Image, node_id: str, what: str) -> Node | Rejection:
-    """The node, if it is normal, alive as far as the log knows, and has no other request.
+    """Return the node if it is normal, not excluded, and has no other request.
 
-    ``what`` is what only such a node can do: "move", "be rebuilt".
+    ``what`` is the action in the refusal, such as "move" or "be rebuilt".
     """
     node = free_member(image, node_id)
     if isinstance(node, Rejection):
@@ -42,7 +42,7 @@ def normal_member(image: Image, node_id: str, what: str) -> Node | Rejection:
 
 
 def free_member(image: Image, node_id: str) -> Node | Rejection:
-    """The node, if it has not left and has no other request."""
+    """Return the node if it has not left and has no other request."""
     node = image.node(node_id)
     if node is None:
         return unknown_node(node_id)
@@ -52,7 +52,7 @@ def free_member(image: Image, node_id: str) -> Node | Rejection:
 
 
 def asked_tokens(image: Image) -> set[int]:
-    """Tokens that somebody has asked for and does not own yet: nobody else is given them."""
+    """Return tokens that a request reserves and no node owns yet; no other node receives them."""
     nodes = image.membership.nodes.values()
     waiting = (n for n in nodes if n.state is not NodeState.LEFT and not n.tokens)
     found = {token for node in waiting for token in node.initial_tokens}
@@ -61,7 +61,9 @@ def asked_tokens(image: Image) -> set[int]:
 
 
 def choose_tokens(image: Image, ring: Ring, node: Node, num_tokens: int) -> tuple[int, ...]:
-    """Tokens for a node that has none in ``ring``, by the replication that its dc has; always the same."""
+    """Return tokens for a node without any in ``ring``, by its dc's replication; always the same
+    ones.
+    """
     replications = image.schema.replications().values()
     return allocate_tokens(
         ring.tokens,
@@ -69,6 +71,7 @@ def choose_tokens(image: Image, ring: Ring, node: Node, num_tokens: int) -> tupl
         node.node_id,
         NodeLocation(dc=node.dc, rack=node.rack),
         num_tokens,
+        # The seed of the choice: every plan of this node on equal rings gets equal tokens.
         f"{image.cluster_id}/{node.node_id}".encode(),
         asked_tokens(image),
         factors={rf[node.dc] for rf in replications if node.dc in rf},
@@ -78,7 +81,7 @@ def choose_tokens(image: Image, ring: Ring, node: Node, num_tokens: int) -> tupl
 def check_tokens(
     image: Image, tokens: Collection[int], own: Iterable[int] = ()
 ) -> Rejection | None:
-    """What is wrong with tokens that a node chooses for itself; it may keep some of its ``own``."""
+    """Return what is wrong with tokens that a node chooses; it may keep some of its ``own``."""
     refused = check_num_tokens(len(tokens))
     if refused is not None:
         return refused

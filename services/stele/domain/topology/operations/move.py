@@ -3,8 +3,9 @@
 write_both_read_old -> write_both_read_new -> finishing -> (normal)
 failure before write_both_read_new: rollback_to_normal -> (normal, with the tokens of before)
 
-The node streams what it gains, and those who take over what it gives up stream that: each from the one that
-loses the range (Cassandra's Move; there for nodes of one token, here for 1 to ``MAX_NUM_TOKENS``).
+The node streams the ranges that it gains, and its successors stream those that it gives up. Each
+streams from the node that loses the range (Cassandra's Move; there for nodes of one token, here for
+1 to ``MAX_NUM_TOKENS``).
 """
 
 from typing import Final
@@ -14,9 +15,9 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.membership.facts import NodeChanged
+from stele.domain.membership.model import NodeChanged
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.topology.facts import Transition
@@ -24,7 +25,7 @@ from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
-    every_member,
+    asking_nodes,
     location_of,
     planned_sets,
     receiving_nodes,
@@ -35,7 +36,7 @@ from stele.domain.topology.rings import Ring, ring_now
 
 
 def move(context: Context, command: MoveNode) -> Decision:
-    """Queue the request of a normal node that has tokens, and not these."""
+    """Queue the request of a normal node that has tokens, but not exactly these."""
     image = context.image
     node = normal_member(image, command.node_id, "move")
     if isinstance(node, Rejection):
@@ -65,7 +66,7 @@ def move(context: Context, command: MoveNode) -> Decision:
 
 
 def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    """The node with its new tokens: those it asks for, or what it would get if it joined now."""
+    """Return the node with its new tokens: the requested ones, or those of a join now."""
     return tuple(
         Subject(
             request_id=request.request_id,
@@ -78,6 +79,7 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
 
 def _chosen(image: Image, ring: Ring, node_id: str) -> tuple[int, ...]:
     node = image.membership.nodes[node_id]
+    # Without its own tokens, because the choice is that of a new node.
     return choose_tokens(image, ring.without_node(node_id), node, len(node.tokens))
 
 
@@ -90,7 +92,9 @@ def ring_after(image: Image, ring: Ring, moving: tuple[Subject, ...]) -> Ring:
 
 
 def receivers(moving: Transition) -> list[str]:
-    """Nodes that gain ranges, and the one that moves: that it can work is shown before reads move there."""
+    """Return the nodes that gain ranges, and the moving node: it must prove that it works before it
+    gets reads.
+    """
     return sorted({*receiving_nodes(moving), *moving.nodes()})
 
 
@@ -100,6 +104,9 @@ MOVE: Final = Operation(
     command=MoveNode,
     ask=move,
     priority=4,
+    needed=asking_nodes,
+    subjects=subjects,
+    ring_after=ring_after,
     first=_STATE.WRITE_BOTH_READ_OLD,
     states={
         _STATE.WRITE_BOTH_READ_OLD: State(
@@ -118,11 +125,8 @@ MOVE: Final = Operation(
         ),
         _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
     },
+    touched=planned_sets,
+    receivers=receivers,
     done=NodeState.NORMAL,
     undone=NodeState.NORMAL,
-    subjects=subjects,
-    ring_after=ring_after,
-    needed=every_member,
-    receivers=receivers,
-    touched=planned_sets,
 )

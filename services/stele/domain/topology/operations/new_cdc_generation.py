@@ -1,15 +1,18 @@
-"""New CDC generation (seed 000, check_and_repair_cdc_streams): one that fits the ring as it is now.
+"""New CDC generation: one that fits the present ring (``check_and_repair_cdc_streams`` in
+ScyllaDB).
 
 commit_cdc_generation -> (done)
-failure or cancel: rollback_to_normal -> (what was written is forgotten).
-It is done at once when the present generation fits the ring as it is with all that comes, unless forced.
-After nodes have left or moved it does not; joins make their own.
+failure or cancel: rollback_to_normal -> (the written generation is forgotten).
+Unless forced, it is done at once when the present generation fits the ring with all open operations.
+It does not fit after nodes have left or moved; joins make a generation of their own.
+
+Source: ScyllaDB, topology-over-raft.md, "Topology state machine" (global operations).
 """
 
 from typing import Final
 
 from stele.domain.base import Rejection
-from stele.domain.cdc.generations import is_ahead
+from stele.domain.cdc.domain import is_ahead
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
@@ -26,7 +29,7 @@ from stele.domain.topology.rings import tokens_of_streams
 
 
 def new_cdc_generation(context: Context, command: NewCdcGeneration) -> Decision:
-    """Queue it, or end it at once when there is nothing to repair."""
+    """Queue it, or end it at once if there is nothing to repair."""
     image = context.image
     tokens = tokens_of_streams(image)
     refused = _check_tokens(tokens) or _check_alone(image)
@@ -68,6 +71,7 @@ NEW_CDC_GENERATION: Final = Operation(
     command=NewCdcGeneration,
     ask=new_cdc_generation,
     priority=GLOBAL_PRIORITY,
+    needed=nobody,
     first=_STATE.COMMIT_CDC_GENERATION,
     states={
         _STATE.COMMIT_CDC_GENERATION: State(
@@ -77,6 +81,5 @@ NEW_CDC_GENERATION: Final = Operation(
         ),
         _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),
     },
-    needed=nobody,
     touched=no_sets,
 )

@@ -1,7 +1,9 @@
-"""Noop (seed 000): a sign that synchronizes its caller with the coordinator, and changes nothing.
+"""Noop: synchronize a caller with the coordinator, and change nothing (``noop_request`` in
+ScyllaDB).
 
-It is done when the coordinator has met it and the version that was in use when it was asked for is fenced: so
-the coordinator has seen whatever the log said before, and nobody serves what was routed before that version.
+It is done when the coordinator has read it and the version that was in use at the request is
+fenced. Then the coordinator has seen all earlier epochs, and no replica serves a request of an
+older version on a changed range.
 """
 
 from typing import Final
@@ -9,7 +11,7 @@ from typing import Final
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import RequestKind
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,

@@ -1,9 +1,9 @@
-"""Quiesce (seed 000): wait until all that was asked for before has come to rest.
+"""Quiesce: wait until all earlier requests are finished (``quiesce_topology`` in ScyllaDB).
 
-It is done at the first look at which no earlier request is open or pending, the version that the last of them
-made is fenced, and no node has anything to clean up. What is asked for later neither waits for it nor holds it
-up, but for this: a node that another operation marks for cleanup once more has not cleaned up. It changes
-nothing, so it can be cancelled until it is done.
+It is done under three conditions. No earlier request is open or pending, the version that the last
+of them made is fenced, and no node has anything to clean up. Later requests neither wait for it nor
+delay it, with one exception: a later operation that marks a node for cleanup. It changes nothing,
+and can be cancelled until it is done.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import RequestKind
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
@@ -31,7 +31,7 @@ def quiesce(context: Context, command: Quiesce) -> Decision:
 
 
 def missing(image: Image, request: Request) -> Missing | None:
-    """The first of the conditions that does not hold yet."""
+    """Return the first condition that does not hold yet."""
     found = (condition(image, request) for condition in CONDITIONS)
     return next((each for each in found if each is not None), None)
 
@@ -42,7 +42,7 @@ def earlier_requests(image: Image, request: Request) -> Missing | None:
         for other in image.requests.unfinished()
         if other.submitted_epoch < request.submitted_epoch
     ]
-    return Missing(f"what was asked for before: {', '.join(earlier)}") if earlier else None
+    return Missing(f"earlier requests: {', '.join(earlier)}") if earlier else None
 
 
 def their_fence(image: Image, request: Request) -> Missing | None:
@@ -51,6 +51,7 @@ def their_fence(image: Image, request: Request) -> Missing | None:
         for other in image.requests.finished()
         if other.submitted_epoch < request.submitted_epoch
     ]
+    # An earlier request may have ended after this one was sent, with a newer version.
     return fence_missing(image, max([request.submitted_epoch, *ends]))
 
 
@@ -60,7 +61,7 @@ def cleanups(image: Image, request: Request) -> Missing | None:
 
 
 CONDITIONS: Final = (earlier_requests, their_fence, cleanups)
-"""What rest means. The balancer's plan of tablets being empty belongs here too."""
+"""The conditions of rest. An empty plan of the tablet balancer belongs here, too."""
 
 QUIESCE: Final = Operation(
     kind=RequestKind.QUIESCE,

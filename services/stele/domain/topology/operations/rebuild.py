@@ -1,14 +1,14 @@
-"""Rebuild: a node streams everything that it replicates again from the others, while it serves.
+"""Rebuild: a node streams all its ranges again from the other replicas, while it serves.
 
 rebuilding -> (normal)
 failure: rollback_to_normal -> (normal)
 
-Nobody's routing changes, so nothing has to be undone: rows merge by last write wins, and what is written
-meanwhile reaches the node as ever. Its ranges are locked, so that their replicas stay who they are.
+No routing changes, so nothing has to be undone. Rows merge by last write wins, and new writes reach
+the node as usual. Its ranges are locked, so their replicas stay.
 
-A range is complete once as many others as block every quorum of its replicas were read through, the node
-itself not counted: two of three, one of two. Quorums count the replicas of all dcs together; so do the
-sources, whichever dc they are in. With one replica nobody else has anything.
+A range is complete after enough other replicas were read to block every quorum, without the node
+itself: two of three, one of two. Quorums count the replicas of all dcs together, and so do the
+sources, in any dc. With one replica there is no source.
 """
 
 from collections.abc import Set
@@ -19,15 +19,13 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
-from stele.domain.membership.facts import Node, NodeChanged
-from stele.domain.names import NodeState, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.names import TABLET_MAP, NodeState, RequestKind, RequestStatus, TransitionState
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import ended, new_request
-from stele.domain.ring.locks import disjoint
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
-from stele.domain.schema.facts import TABLET_MAP
+from stele.domain.ring.transition import TransitionPlan, TransitionRow, disjoint, staying
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
 from stele.domain.topology.operations.commands import Rebuild
@@ -36,7 +34,7 @@ from stele.domain.topology.operations.members import normal_member
 
 
 def rebuild(context: Context, command: Rebuild) -> Decision:
-    """Queue the request of a normal node; of one without tokens it is done at once, with a warning."""
+    """Queue the request of a normal node; without tokens it is done at once, with a warning."""
     image = context.image
     node = normal_member(image, command.node_id, "be rebuilt")
     if isinstance(node, Rejection):
@@ -61,13 +59,13 @@ def rebuild(context: Context, command: Rebuild) -> Decision:
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
-    """The ranges that the node replicates, with the same replicas before and after."""
+    """Return the ranges that the node replicates, with the same replicas before and after."""
     (request,) = requests
     return _check_sources(image, request) or _plans(image, request.node_id)
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:
-    """The node alone: whether the others suffice is seen when it asks them."""
+    """Return the node alone. The sources are checked when the node asks them."""
     return [request.node_id for request in requests]
 
 
@@ -86,13 +84,16 @@ def sources(
 
 
 def _sources(image: Image, request: Request, row: TransitionRow, unavailable: Set[str]) -> Sources:
-    """With force those who are left are enough, be it nobody: then the node keeps what it has."""
+    """Return the sources. With force the remaining ones suffice; without any the node keeps its
+    rows.
+    """
     nodes, dc = image.membership.nodes, request.source_dc
     others = tuple(
         other
         for other in row.old
         if other not in unavailable and other != request.node_id and dc in ("", nodes[other].dc)
     )
+    # This many sources meet every quorum of the replicas, and so have each acknowledged write.
     enough = blocking(len(row.old))
     return others, min(enough, len(others)) if request.force else enough
 
@@ -131,7 +132,7 @@ def _check_others(image: Image, node: Node, command: Rebuild) -> Rejection | Non
 
 
 def _check_sources(image: Image, request: Request) -> Rejection | None:
-    """Every range must have enough others that are not declared dead, unless less will do."""
+    """Refuse if a range has too few other replicas that are not excluded, unless forced."""
     excluded = image.membership.excluded()
     for name, plan in _plans(image, request.node_id).items():
         for row in plan.rows:
@@ -160,6 +161,9 @@ REBUILD: Final = Operation(
     command=Rebuild,
     ask=rebuild,
     priority=5,
+    needed=needed,
+    subjects=subjects,
+    plans=plans,
     first=_STATE.REBUILDING,
     states={
         _STATE.REBUILDING: State(
@@ -167,12 +171,9 @@ REBUILD: Final = Operation(
         ),
         _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),
     },
-    done=NodeState.NORMAL,
-    undone=NodeState.NORMAL,
-    subjects=subjects,
-    plans=plans,
-    needed=needed,
+    touched=no_sets,
     receivers=receivers,
     sources=sources,
-    touched=no_sets,
+    done=NodeState.NORMAL,
+    undone=NodeState.NORMAL,
 )

@@ -1,11 +1,14 @@
-"""Change who the members of the archive are (CEP-21, ReconfigureCMS): one at a time, additions before removals.
+"""Change of the archive's members (CEP-21, ReconfigureCMS): one at a time, additions before
+removals.
 
-The coordinator, which knows who is alive, chooses the members. Then each that is to come joins: it gets what
-the members have, takes the snapshot that is asked for when it begins, and counts once it has announced it.
-Those who are to go follow, each once a majority of the others has all that was deleted from the log, so there
-is always one. Requests wait for each other, and are served as they came.
+The coordinator, which observes liveness, chooses the members. Then each new member joins: it
+receives the data of the members, and takes the snapshot that is requested when it begins. It counts
+once it has announced that snapshot. Then members are removed, each once a majority of the others
+has all epochs deleted from the log. So there is always a majority with them. Requests wait for each
+other, in the order of submission.
 
-It can be cancelled until it is done: who joins is a candidate again, who became a member stays one.
+It can be cancelled until it is done. A joining replica becomes a candidate again; a new member
+stays one.
 """
 
 from collections import Counter
@@ -14,11 +17,15 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.archive.commands import ChooseMembers
-from stele.domain.archive.facts import Replica, ReplicaChanged, SnapshotAsked
-from stele.domain.archive.image import ArchiveImage
-from stele.domain.archive.limits import ARCHIVE_REPLICATION
-from stele.domain.archive.members import (
+from stele.domain.archive.model import (
+    ARCHIVE_REPLICATION,
+    ArchiveImage,
+    ChooseMembers,
+    Replica,
+    ReplicaChanged,
+    SnapshotAsked,
+)
+from stele.domain.archive.retention import (
     ANY_DC,
     choose,
     wanted_members,
@@ -28,10 +35,10 @@ from stele.domain.archive.members import (
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
-from stele.domain.features.facts import SettingChanged
+from stele.domain.features.model import SettingChanged
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState, RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.topology.guards import overtaken, request_in_term
 from stele.domain.topology.operations.base import (
@@ -48,7 +55,7 @@ replace = msgspec.structs.replace
 
 
 def reconfigure_catch_up(context: Context, command: ReconfigureCatchUp) -> Decision:
-    """Queue it; the setting asks for this replication from now on."""
+    """Queue it, and write the setting if it asks for another replication."""
     image = context.image
     refused = _check_asked(image, command)
     if refused is not None:
@@ -66,7 +73,16 @@ def reconfigure_catch_up(context: Context, command: ReconfigureCatchUp) -> Decis
         if refused is not None:
             return refused
     text = ARCHIVE_REPLICATION.text(wanted)
-    asked = new_request(context, RequestKind.RECONFIGURE_CATCH_UP, archive_replication=text)
+    refused = _check_retired(image, command.retired, wanted)
+    if refused is not None:
+        return refused
+    staying = tuple(name for name in image.archive.members() if name not in command.retired)
+    asked = new_request(
+        context,
+        RequestKind.RECONFIGURE_CATCH_UP,
+        archive_replication=text,
+        members=staying if command.retired else (),
+    )
     if wanted == before:
         return (asked,)
     return _check_enough(image, wanted) or (SettingChanged(ARCHIVE_REPLICATION.name, text), asked)
@@ -101,9 +117,45 @@ def _check_enough(image: Image, wanted: dict[str, int]) -> Rejection | None:
     return None
 
 
+def _check_retired(
+    image: Image, retired: tuple[str, ...], wanted: dict[str, int]
+) -> Rejection | None:
+    """Refuse unless retired replicas are members and enough others can replace them."""
+    archive = image.archive
+    for replica_id in retired:
+        if replica_id not in archive.members():
+            return Rejection(
+                "not_a_member",
+                f"'{replica_id[:80]}' is not a member of the archive, so it cannot be retired.",
+                "See the members: `stele catch-up show`.",
+                {"replica": replica_id[:80]},
+            )
+    others = [row for name, row in archive.replicas.items() if name not in retired]
+    needed = min(sum(wanted.values()), len(archive.members()))
+    if retired and len(choose(others, wanted)) < needed:
+        return Rejection(
+            "too_few_replicas",
+            f"No other catch-up replica can take the place of {', '.join(retired)}.",
+            "Start another one first, with its own id and folder, or ask for fewer members as well:"
+            " `stele catch-up reconfigure 2 --retire ID`.",
+            {"replicas": str(len(others))},
+        )
+    return None
+
+
+def may_be_chosen(archive: ArchiveImage, request: Request, replica_id: str) -> bool:
+    """Return whether the request lets this replica become a member; a pending one excludes retired
+    members.
+    """
+    if request.status is not RequestStatus.PENDING or not request.members:
+        return True
+    return replica_id in request.members or replica_id not in archive.members()
+
+
 def choose_members(context: Context, command: ChooseMembers) -> Decision:
-    """The choice for the request whose turn it is, or another one while it runs; who joins and is not in it is
-    a candidate again.
+    """Record the choice for the request whose turn it is, or another choice while it runs.
+
+    A joining replica that is not chosen becomes a candidate again.
     """
     image, archive = context.image, context.image.archive
     request = request_in_term(image, command.term, command.target)
@@ -111,12 +163,14 @@ def choose_members(context: Context, command: ChooseMembers) -> Decision:
         return request
     if request not in image.requests.reconfigurations()[:1]:
         return overtaken(image, f"It is not the turn of request {request.request_id}.")
-    if command.as_of_epoch != archive.changed_epoch or command.members == request.members:
+    pending = request.status is RequestStatus.PENDING
+    # The same choice again would change nothing.
+    is_known = command.members == request.members and not pending
+    if command.as_of_epoch != archive.changed_epoch or is_known:
         return overtaken(image, "The catch-up replicas have changed since they were chosen.")
     refused = _check_choice(archive, request, command.members)
     if refused is not None:
         return refused
-    pending = request.status is RequestStatus.PENDING
     row = replace(started(context, request) if pending else request, members=command.members)
     return RequestChanged(row), *_back_to_candidates(context.epoch, archive, command.members)
 
@@ -124,7 +178,7 @@ def choose_members(context: Context, command: ChooseMembers) -> Decision:
 def _check_choice(
     archive: ArchiveImage, request: Request, members: tuple[str, ...]
 ) -> Rejection | None:
-    """Each is known, and there are no more of them than was asked for."""
+    """Refuse unless each replica is known and there are no more than the request asks for."""
     wanted = ARCHIVE_REPLICATION.parsed(request.archive_replication) or {}
     known = {name for name in members if name in archive.replicas}
     dcs = Counter(archive.replicas[name].dc for name in known)
@@ -141,7 +195,7 @@ def _check_choice(
 
 
 def missing(image: Image, request: Request) -> Missing | None:
-    """What its next step waits for."""
+    """Return the condition that its next step waits for."""
     archive, first = image.archive, image.requests.reconfigurations()[0]
     if first.request_id != request.request_id:
         return Missing(f"{first.kind} ({first.request_id}), which was asked for before")
@@ -161,7 +215,7 @@ def missing(image: Image, request: Request) -> Missing | None:
 
 
 def _to_come(archive: ArchiveImage, request: Request) -> list[str]:
-    """Those chosen who are to become members, in the order of choice."""
+    """Return the chosen replicas that are not members yet, in the order of choice."""
     known = (archive.replicas.get(name) for name in request.members)
     return [r.replica_id for r in known if r is not None and r.state is not ReplicaState.MEMBER]
 
@@ -171,13 +225,15 @@ def _to_go(archive: ArchiveImage, request: Request) -> list[str]:
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    """One replica changes its state; or all are as they are to be."""
+    """Change the state of one replica; or end, if all have their wanted state."""
     image, archive, epoch = context.image, context.image.archive, context.epoch
     for replica_id in archive.of_state(ReplicaState.JOINING):
         return (_changed(epoch, archive, replica_id, ReplicaState.MEMBER),)
     for replica_id in _to_come(archive, request):
         joining = _changed(epoch, archive, replica_id, ReplicaState.JOINING)
+        # The joining replica counts once it has announced this snapshot.
         return joining, SnapshotAsked(epoch)
+    # Additions come before removals, so the archive never has fewer members than needed.
     for replica_id in _to_go(archive, request):
         if not why_not_without(image, replica_id):
             return (_changed(epoch, archive, replica_id, ReplicaState.CANDIDATE),)
@@ -189,24 +245,25 @@ def since(image: Image, request: Request) -> int:
 
 
 def foreseen(image: Image, request: Request) -> tuple[str, ...]:
-    """Who would come and go, if all are alive."""
+    """Return the members that would join and leave, if all replicas are alive."""
     archive = image.archive
     wanted = ARCHIVE_REPLICATION.parsed(request.archive_replication) or {}
-    goal = choose(archive.replicas.values(), wanted)
+    replicas = archive.replicas.items()
+    goal = choose([row for name, row in replicas if may_be_chosen(archive, request, name)], wanted)
     lines = [f"{name} becomes a member" for name in goal if name not in archive.members()]
     return (*lines, *(f"{name} is one no longer" for name in archive.members() if name not in goal))
 
 
 def on_ended(image: Image, request: Request) -> Iterable[AnyFact]:
-    """Of the request whose turn it was."""
-    if request.members:
+    """Return joining replicas to candidates, if it was this request's turn."""
+    if request.started_epoch:
         yield from _back_to_candidates(image.epoch + 1, image.archive, ())
 
 
 def _back_to_candidates(
     epoch: int, archive: ArchiveImage, members: tuple[str, ...]
 ) -> Iterable[ReplicaChanged]:
-    """Who joins, and is not among these."""
+    """Return joining replicas outside of ``members`` to candidates."""
     joining = archive.of_state(ReplicaState.JOINING)
     return (
         _changed(epoch, archive, name, ReplicaState.CANDIDATE)
@@ -228,8 +285,8 @@ RECONFIGURE_CATCH_UP: Final = Operation(
     ask=reconfigure_catch_up,
     priority=GLOBAL_PRIORITY,
     served=Served(missing=missing, step=step, since=since),
+    foreseen=foreseen,
     needed=nobody,
     touched=no_sets,
-    foreseen=foreseen,
     on_ended=on_ended,
 )

@@ -1,9 +1,10 @@
-"""Remove (removenode): a node that is dead for good leaves, and those who take over stream from who is left.
+"""Remove (removenode): a permanently dead node leaves, and its successors stream from the other
+replicas.
 
 write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
 failure before write_both_read_new: rollback_to_normal -> (normal, and excluded)
 
-Several that are asked for at one time go together: of two dead nodes neither could take over from the other.
+Several requests at one time open together, because no dead node can take over from another.
 """
 
 from typing import Final
@@ -12,13 +13,13 @@ import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
-from stele.domain.membership.facts import NodeChanged
+from stele.domain.membership.model import NodeChanged
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     Operation,
+    asking_nodes,
     check_dead,
-    every_member,
     planned_sets,
     receiving_nodes,
 )
@@ -34,7 +35,7 @@ from stele.domain.topology.operations.members import free_member
 
 
 def remove(context: Context, command: Remove) -> Decision:
-    """Queue the request to do without a node. The coordinator starts it only while the node is down."""
+    """Queue the request to remove a node. The coordinator starts it only while the node is down."""
     image = context.image
     node = free_member(image, command.node_id)
     if isinstance(node, Rejection):
@@ -66,16 +67,16 @@ REMOVE: Final = Operation(
     command=Remove,
     ask=remove,
     priority=2,
-    first=TransitionState.WRITE_BOTH_READ_OLD,
-    states=states_of_going(NodeState.REMOVING),
-    grouped=True,
-    done=NodeState.LEFT,
-    undone=NodeState.NORMAL,
-    held=held,
+    needed=asking_nodes,
     subjects_work=False,
+    grouped=True,
     subjects=subjects,
     ring_after=ring_after,
-    needed=every_member,
-    receivers=receiving_nodes,
+    held=held,
+    first=TransitionState.WRITE_BOTH_READ_OLD,
+    states=states_of_going(NodeState.REMOVING),
     touched=planned_sets,
+    receivers=receiving_nodes,
+    done=NodeState.LEFT,
+    undone=NodeState.NORMAL,
 )

@@ -1,11 +1,18 @@
-"""Replace: a new node takes the place, the tokens and the data of one that is dead for good.
+"""Replace: a new node takes the tokens and the data of a permanently dead one, in the same rack.
 
 join_group0 -> write_both_read_old -> write_both_read_new -> finishing -> (normal; the dead one left)
+
+If the dead node has tablets, it does not leave yet: it stays excluded, without tokens, and a
+removal of it is queued. The balancer rebuilds its tablets within the streaming limits, first on the
+new node, which is empty and in the same rack. The removal ends when none is left.
+
+Source: ScyllaDB, topology-over-raft.md, "Node replace with tablets".
+
 failure before write_both_read_new: left_token_ring -> (left; the dead one as it was, and excluded)
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import cycle
+import uuid
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -14,23 +21,20 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.facts import NodeChanged
-from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.membership.model import NodeChanged
+from stele.domain.names import NodeState, RequestKind, RequestStatus, TransitionState
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import check_no_request, new_request
 from stele.domain.ring import transition
-from stele.domain.ring.locks import disjoint
-from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.ring.transition import TransitionPlan, TransitionRow, changing
-from stele.domain.tablets.maps import maps_of
+from stele.domain.tablets.maps import tablets_on
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
+    asking_nodes,
     check_dead,
-    every_member,
     location_of,
     planned_sets,
 )
@@ -38,11 +42,14 @@ from stele.domain.topology.operations.commands import Replace
 from stele.domain.topology.operations.join import check_newcomer, check_process, newcomer, receivers
 from stele.domain.topology.rings import Ring
 
+_REMOVALS: Final = uuid.UUID("5f1f0f5e-2f0e-5b6e-9c55-0e3f5b1c7a52")
+"""Namespace of the ids of removals: each replacement has one."""
+
 replace = msgspec.structs.replace
 
 
 def replace_node(context: Context, command: Replace) -> Decision:
-    """Queue the request of a node that stands where a dead one stood."""
+    """Queue the request of a node in the same dc and rack as the dead one."""
     image = context.image
     refused = (
         check_newcomer(image, command)
@@ -86,43 +93,47 @@ def ring_after(image: Image, ring: Ring, replacing: tuple[Subject, ...]) -> Ring
     return ring
 
 
-def plans_of_tablets(image: Image, replacing: tuple[Subject, ...]) -> dict[str, TransitionPlan]:
-    """The new node takes the dead one's place in every tablet that it has."""
-    places = {subject.replaced_id: subject.node_id for subject in replacing}
-    nodes = image.membership.nodes
-    shards = {node_id: cycle(range(nodes[node_id].shards)) for node_id in places.values()}
-    found = dict[str, TransitionPlan]()
-    for table, placement in maps_of(image):
-        rows = tuple(
-            _replaced(row, places, shards)
-            for row in placement.rows
-            if not places.keys().isdisjoint(row.reads)
+def on_done(image: Image, replaced: Transition, epoch: int) -> Iterable[AnyFact]:
+    """Write that the dead nodes have left, or queue the removal of those that have tablets."""
+    for subject in replaced.subjects:
+        dead = image.membership.nodes[subject.replaced_id]
+        tablets = tablets_on(image, dead.node_id)
+        if not tablets:
+            yield NodeChanged(dead.gone())
+            continue
+        request = image.requests.requests[subject.request_id]
+        removal = removal_of_replaced(request, epoch)
+        yield RequestChanged(removal)
+        if dead.address == image.membership.nodes[subject.node_id].address:
+            yield NodeChanged(replace(dead, address=""))  # an address belongs to one node
+        # The note tells operators that these tablets still lack a replica.
+        note = (
+            f"{tablets} tablets of {dead.node_id} are rebuilt now: `stele why {removal.request_id}`"
         )
-        if rows:
-            locks = disjoint((row.start, row.end) for row in rows)
-            found[table.placement] = TransitionPlan(rows, locks=tuple(Range(*at) for at in locks))
-    return found
+        yield RequestChanged(replace(request, error=note))
 
 
-def _replaced(
-    row: RangeReplicas, places: Mapping[str, str], shards: Mapping[str, Iterator[int]]
-) -> TransitionRow:
-    """Its shards take turns, as it has nothing yet: so each has its part of every table."""
-    new = tuple(places.get(node, node) for node in row.reads)
-    return changing(
-        row, new, {n: next(shards[n]) for n in new if n in shards and n not in row.reads}
+def removal_of_replaced(request: Request, epoch: int) -> Request:
+    """Return the request to remove the replaced node, which waits until its tablets are rebuilt."""
+    return Request(
+        request_id=str(uuid.uuid5(_REMOVALS, request.request_id)),
+        kind=RequestKind.REMOVE,
+        status=RequestStatus.PENDING,
+        node_id=request.replaced_id,
+        removes_node=True,
+        dead_nodes=(request.replaced_id,),
+        force=request.force,
+        actor=request.actor,
+        reason=f"replaced by {request.node_id}",
+        submitted_epoch=epoch,
+        submitted_at_ms=request.finished_at_ms,
     )
 
 
-def on_done(image: Image, replaced: Transition, epoch: int) -> Iterable[AnyFact]:
-    """The dead nodes have left."""
-    for subject in replaced.subjects:
-        node = image.membership.nodes[subject.replaced_id]
-        yield NodeChanged(node.gone())
-
-
 def _check_replaced(image: Image, command: Replace) -> Rejection | None:
-    """A node can be replaced once, by one that stands where it stood."""
+    """Refuse a node that is not normal, has a request already, or differs in place or kind of
+    tokens.
+    """
     refused = check_dead(image, (command.replaced_id,))
     if refused is not None:
         return refused
@@ -158,6 +169,9 @@ REPLACE: Final = Operation(
     command=Replace,
     ask=replace_node,
     priority=0,
+    needed=asking_nodes,
+    subjects=subjects,
+    ring_after=ring_after,
     first=_STATE.JOIN_GROUP0,
     states={
         _STATE.JOIN_GROUP0: State(
@@ -180,14 +194,10 @@ REPLACE: Final = Operation(
         ),
         _STATE.LEFT_TOKEN_RING: State(delta=transition.rollback, undoing=True),
     },
+    touched=planned_sets,
+    receivers=receivers,
     done=NodeState.NORMAL,
+    on_done=on_done,
     undone=NodeState.LEFT,
     rejected=NodeState.LEFT,
-    subjects=subjects,
-    ring_after=ring_after,
-    plans_of_tablets=plans_of_tablets,
-    needed=every_member,
-    receivers=receivers,
-    touched=planned_sets,
-    on_done=on_done,
 )

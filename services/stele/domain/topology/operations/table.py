@@ -1,4 +1,4 @@
-"""The kinds of operations, one file each."""
+"""The table of all operations (docs/design.md, rule 18); each has its own file."""
 
 from collections.abc import Set
 from typing import Final
@@ -77,8 +77,10 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
 
 
 def goes_back_without(image: Image, transition: Transition, dead: Set[str]) -> bool:
-    """Whether a transition is undone since these, whom nobody has excluded, are dead. Once reads have moved it
-    is when more of the replicas after are dead than of those before.
+    """Return whether a transition is undone because the nodes ``dead`` are dead.
+
+    They need not be excluded. After reads have moved, it is undone only if more of the new replicas
+    are dead than of the old ones.
     """
     state = OPERATIONS[transition.kind].states[transition.state]
     if way_back(image, transition) is None:
@@ -90,7 +92,7 @@ def goes_back_without(image: Image, transition: Transition, dead: Set[str]) -> b
 
 
 def way_back(image: Image, transition: Transition) -> TransitionState | None:
-    """Where a transition goes when it is undone now; None past its point of no return."""
+    """Return the state to which an undone transition goes now; None past its point of no return."""
     state = OPERATIONS[transition.kind].states[transition.state]
     if state.turns_back_if is not None and not state.turns_back_if(image, transition):
         return None
@@ -98,8 +100,10 @@ def way_back(image: Image, transition: Transition) -> TransitionState | None:
 
 
 def excluded_receivers(image: Image, transition: Transition) -> list[str]:
-    """Nodes because of which it goes back, since nobody serves them any more: reads would move to them next, or
-    have moved, while more of those that were read before are left.
+    """Return the excluded nodes that force a transition to go back; they serve no more reads.
+
+    Reads would move to them next. Or reads have moved, and more of the old replicas are left than
+    of the new ones.
     """
     operation = OPERATIONS[transition.kind]
     excluded = image.membership.excluded()
@@ -107,6 +111,7 @@ def excluded_receivers(image: Image, transition: Transition) -> list[str]:
     if not excluded:
         return []
     if state.turns_back_if is not None:
+        # Reads have moved: a way back helps only if it leads to more live replicas.
         more = more_dead_after(transition, excluded) > 0
         return sorted(new_replicas(transition) & excluded) if more else []
     if not state.streams or state.reads_stay:

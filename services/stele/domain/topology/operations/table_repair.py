@@ -1,9 +1,11 @@
-"""Repair of a table: all of its tablets, as they get room in the streams; of co-located tables together.
+"""Repair of a table: all of its tablets, as streams have room; co-located tables are repaired
+together.
 
-The request is the goal. While it runs the balancer asks for repairs of tablets that were repaired before it was
-asked for, the oldest first (``tablets.repairing``). It is done when none is left. One among some replicas keeps
-times of its own meanwhile: by the table's own nothing was repaired. To cancel it ends it at once,
-with those repairs of the balancer's that have not begun.
+The request is the goal. While it runs, the balancer asks for repairs of tablets that were last
+repaired before the request, the oldest first (``tablets.repairing``). It is done when none is left.
+
+A repair among some replicas keeps separate times meanwhile, because it does not count as a repair
+of the table. A cancel ends it at once, with those repairs of the balancer that have not begun.
 """
 
 from collections.abc import Iterable
@@ -12,15 +14,15 @@ from typing import Final
 import numpy as np
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_table
+from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
-from stele.domain.repairs.among import Among
-from stele.domain.repairs.facts import RepairsForgotten
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.repairs import RepairsForgotten
+from stele.domain.requests.model import Among, Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
-from stele.domain.schema.facts import Table
+from stele.domain.schema.checks import accepted_drops, standing_map_owner
+from stele.domain.schema.model import Table
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.tablets.participants import check_among
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
@@ -28,11 +30,12 @@ from stele.domain.topology.operations.commands import RepairTable
 
 
 def repair_table(context: Context, command: RepairTable) -> Decision:
-    """Queue it for a table with tablets that stands, one at a time, whoever takes part."""
+    """Queue it for an existing table with tablets, one at a time, whichever replicas take part."""
     image = context.image
-    table = image.schema.standing_map_owner(command.name)
-    if table is None:
-        return unknown_table(command.name)
+    drops = accepted_drops(image, context.envelope.actor)
+    table = standing_map_owner(image, command.name, drops)
+    if isinstance(table, Rejection):
+        return table
     if not table.placement:
         return no_tablets(command.name)
     other = image.requests.table_repairs().get(table.table_id)
@@ -59,8 +62,10 @@ def repair_table(context: Context, command: RepairTable) -> Decision:
 
 
 def _newest_ms(image: Image, table: Table) -> int:
-    """When a tablet of the table was repaired last, or is to have been: this request comes later, although the
-    log's time may stand still.
+    """Return the newest repair time of the table's tablets, in milliseconds, including open
+    requests.
+
+    The new request must not be earlier, even if the log's time stands still.
     """
     tablets = len(image.ring.placements[table.placement])
     times = [image.repairs.of(table.table_id, tablets, restricted=each) for each in (False, True)]
@@ -69,7 +74,7 @@ def _newest_ms(image: Image, table: Table) -> int:
 
 
 def missing(image: Image, request: Request) -> Missing | None:
-    """Tablets that were repaired before it was asked for, or never."""
+    """Return the tablets that were repaired before the request, or never."""
     table = _table(image, request)
     if request.status is RequestStatus.PENDING or table is None:
         return None
@@ -82,21 +87,21 @@ def missing(image: Image, request: Request) -> Missing | None:
 
 
 def _table(image: Image, request: Request) -> Table | None:
-    """None when it was dropped meanwhile."""
+    """Return the table; None if it was dropped meanwhile."""
     table = image.schema.tables.get(request.table_id)
     dropped = table is None or image.schema.data_of(table).dropped_version
     return None if dropped else table
 
 
 def _left(image: Image, table: Table, request: Request) -> tuple[int, int]:
-    """How many tablets there are to repair yet, and how many in all."""
+    """Return how many tablets are still to be repaired, and how many there are."""
     tablets, restricted = len(image.ring.placements[table.placement]), request.is_restricted
     times = image.repairs.of(table.table_id, tablets, restricted=restricted)
     return int((times <= request.submitted_ms).sum()), len(times)
 
 
 def foreseen(image: Image, request: Request) -> tuple[str, ...]:
-    """What the balancer would do for it."""
+    """Return the balancer's work for it."""
     table = _table(image, request)
     if table is None:
         return ()
@@ -106,7 +111,7 @@ def foreseen(image: Image, request: Request) -> tuple[str, ...]:
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    """It runs from now on; then it is done, or its table is gone."""
+    """Start; then end as done, or as failed if the table was dropped."""
     image = context.image
     if _table(image, request) is None:
         why = "The table was dropped."
@@ -120,7 +125,9 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
 
 
 def made_for(image: Image, request: Request) -> Iterable[Request]:
-    """What the balancer has asked for, and would not have without it, or would ask for again."""
+    """Return pending repairs that the balancer would not have asked for without it, or would ask
+    for again.
+    """
     return (
         other
         for other in image.requests.pending()
@@ -134,8 +141,8 @@ TABLE_REPAIR: Final = Operation(
     ask=repair_table,
     priority=7,
     served=Served(missing=missing, step=step),
+    foreseen=foreseen,
     needed=nobody,
     touched=no_sets,
-    foreseen=foreseen,
     made_for=made_for,
 )

@@ -1,9 +1,11 @@
-"""Restore of a table from a snapshot: all of its tablets, as they get room in the streams.
+"""Restore of a table from a snapshot: all of its tablets, as streams have room.
 
-The request is the goal. While it is open the balancer asks for restores of the tablets that are not restored
-yet (``tablets.restoring``). It is done when none is left, and fails when one of them has failed for good. To
-cancel it ends it at once, with what was asked for on its behalf. Meanwhile the table can be neither dropped nor
-truncated, so what was truncated away before does not come back behind a later truncation.
+The request is the goal. While it is open, the balancer asks for restores of tablets that are not
+restored yet (``tablets.restoring``). It is done when none is left, and fails when one of them has
+failed ``TRIES`` times. A cancel ends it at once, with the requests on its behalf.
+
+Meanwhile the table can be neither dropped nor truncated. So truncated data cannot return after a
+later truncation.
 """
 
 from collections.abc import Iterable
@@ -17,10 +19,10 @@ from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
-from stele.domain.table_snapshots.decide import unknown_snapshot
-from stele.domain.table_snapshots.facts import TableRestoreBegun, TableRestoreEnded
+from stele.domain.table_snapshots.domain import unknown_snapshot
+from stele.domain.table_snapshots.model import TableRestoreBegun, TableRestoreEnded
 from stele.domain.tablets.maps import of_dead_alone
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
@@ -28,11 +30,15 @@ from stele.domain.topology.operations.commands import RestoreTable
 from stele.domain.topology.operations.keyspaces import free_table
 
 TRIES: Final = 3
-"""So often one tablet may fail: nodes come back, files do not mend."""
+"""Number of failures of one tablet after which the restore fails: nodes may return, damaged files
+stay damaged.
+"""
 
 
 def restore_table(context: Context, command: RestoreTable) -> Decision:
-    """Queue it for a table with tablets that stands, and that nobody drops, truncates or restores."""
+    """Queue it for an existing table with tablets that no other request drops, truncates or
+    restores.
+    """
     image = context.image
     table = free_table(image, command.name)
     if isinstance(table, Rejection):
@@ -54,7 +60,7 @@ def restore_table(context: Context, command: RestoreTable) -> Decision:
 
 
 def missing(image: Image, request: Request) -> Missing | None:
-    """Tablets that are not restored; nothing once one has failed for good."""
+    """Return the tablets that are not restored; None once one has failed finally."""
     if request.status is RequestStatus.PENDING:
         return None
     failures, left = _failures(image, request), _left(image, request)
@@ -71,14 +77,14 @@ def missing(image: Image, request: Request) -> Missing | None:
 
 
 def _left(image: Image, request: Request) -> npt.NDArray[np.bool_]:
-    """Of each tablet whether it is to be restored yet."""
+    """Return for each tablet whether it is still to be restored."""
     restore = image.table_snapshots.restores[request.restore_id]
     left: npt.NDArray[np.bool_] = restore.epochs.all() == 0
     return left
 
 
 def _failures(image: Image, request: Request) -> list[Request]:
-    """Of its tablets, the newest first."""
+    """Return the failed requests of its tablets, the newest first."""
     found = [
         r
         for r in image.requests.requests.values()
@@ -90,7 +96,7 @@ def _failures(image: Image, request: Request) -> list[Request]:
 
 
 def _hopeless(failures: list[Request]) -> str:
-    """Why a tablet cannot be restored, by its failures; empty while there is hope."""
+    """Return why a tablet has failed finally; empty while another try is allowed."""
     failed = dict[tuple[int, int], int]()
     for each in failures:
         tablet = each.tablet, each.tablet_count
@@ -101,7 +107,7 @@ def _hopeless(failures: list[Request]) -> str:
 
 
 def foreseen(image: Image, request: Request) -> tuple[str, ...]:
-    """What the balancer would do for it."""
+    """Return the balancer's work for it."""
     left = int(_left(image, request).sum())
     name = image.schema.full_name(image.schema.tables[request.table_id])
     snapshot = image.table_snapshots.named(request.tag)
@@ -111,7 +117,7 @@ def foreseen(image: Image, request: Request) -> tuple[str, ...]:
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    """It runs from now on; then it is done, or has failed."""
+    """Start; then end as done or failed."""
     image = context.image
     if request.status is RequestStatus.PENDING:
         return (RequestChanged(started(context, request)),)
@@ -125,7 +131,7 @@ def on_ended(image: Image, request: Request) -> Iterable[AnyFact]:
 
 
 def made_for(image: Image, request: Request) -> Iterable[Request]:
-    """Restores of its tablets, those under way too."""
+    """Return the unfinished restores of its tablets."""
     return (
         other
         for other in image.requests.unfinished()
@@ -139,9 +145,9 @@ TABLE_RESTORE: Final = Operation(
     ask=restore_table,
     priority=7,
     served=Served(missing=missing, step=step),
+    foreseen=foreseen,
     needed=nobody,
     touched=no_sets,
-    foreseen=foreseen,
     made_for=made_for,
     on_ended=on_ended,
 )

@@ -1,12 +1,13 @@
-"""Snapshot of a table: every node writes the rows that it has of it into its backup folder, while it serves.
+"""Snapshot of a table: every node writes its rows of the table to its backup folder, while it
+serves.
 
 snapshot -> (gone)
-When it fails or is cancelled: snapshot -> end_snapshot -> (gone); nodes delete what they have written.
+failure or cancel: snapshot -> end_snapshot -> (gone); nodes delete the files that they have written.
 
-What was acknowledged before it was asked for is on the disks of a quorum of its tablet's replicas by then, and
-every member that is not excluded writes all that it has; so it is in the snapshot as long as those make up a
-read quorum of each tablet. The whole tablet map is locked meanwhile, so replicas stay who they are. What is
-written meanwhile may be in it, or not.
+A write acknowledged before the request is on the disks of a quorum of its tablet's replicas. Every
+member that is not excluded writes all its rows. So the write is in the snapshot as long as these
+members form a read quorum of each tablet. The whole tablet map is locked meanwhile, so the replicas
+stay. Concurrent writes may be in the snapshot or not.
 """
 
 from collections.abc import Iterable
@@ -19,12 +20,12 @@ from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import OrderKind, RequestKind, TransitionState
-from stele.domain.requests.facts import Request
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.quorum import read_satisfied
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan
-from stele.domain.table_snapshots.facts import TableSnapshot, TableSnapshotTaken, WrittenPart
+from stele.domain.table_snapshots.model import TableSnapshot, TableSnapshotTaken, WrittenPart
 from stele.domain.tablets.maps import of_excluded, row_of
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.facts import Transition
@@ -33,13 +34,13 @@ from stele.domain.topology.operations.commands import SnapshotTable
 from stele.domain.topology.operations.keyspaces import free_table
 
 MAX_SNAPSHOTS: Final = 1024
-"""Of all tables together: each is a row in every process."""
+"""Most snapshots of all tables together: each is a row in every process."""
 MOST_EXPIRE_S: Final = 10 * 365 * 86_400
 SECOND_MS: Final = 1000
 
 
 def snapshot_table(context: Context, command: SnapshotTable) -> Decision:
-    """Queue it for a table with tablets that stands, under a tag that nobody has."""
+    """Queue it for an existing table with tablets, under an unused tag."""
     image = context.image
     refused = bad_name("snapshot", command.snapshot) or _check_expiry(command.expire_s)
     if refused is not None:
@@ -91,7 +92,7 @@ def _check_tag(image: Image, tag: str) -> Rejection | None:
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
-    """The whole map stays as it is meanwhile."""
+    """Return a plan that changes no rows and locks the whole map."""
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
     if table is None or image.schema.data_of(table).dropped_version:
@@ -99,22 +100,26 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     lost = _unreadable(image, table.placement)
     if lost:
         return Rejection("no_quorum", lost, "Remove or replace the dead nodes first.")
+    # The locks keep the replicas of every tablet while nodes write their rows.
     return {table.placement: TransitionPlan((), locks=(Range(*WHOLE_RING),))}
 
 
 def spoiled(image: Image, transition: Transition) -> str:
-    """A node that was declared dead meanwhile may have been the only one to have something."""
+    """Return why the snapshot is useless: an excluded node may have had the only copy of a row."""
     return next(filter(None, (_unreadable(image, name) for name in transition.plans)), "")
 
 
 def _unreadable(image: Image, placement: str) -> str:
-    """Why those who are left of a tablet need not have all that was acknowledged."""
+    """Return why the remaining replicas of a tablet may lack acknowledged writes; empty if they
+    have all.
+    """
     excluded = image.membership.excluded()
     if not excluded:
         return ""
     found = image.ring.placements[placement]
     for tablet in np.flatnonzero(of_excluded(image, placement).any(axis=1)).tolist():
         row = row_of(found, tablet)
+        # A read quorum meets each acknowledged write (I4).
         if not read_satisfied({*row.reads} - excluded, row):
             return f"Of tablet {tablet} too many replicas are dead: {', '.join(row.reads)}."
     return ""
@@ -123,7 +128,7 @@ def _unreadable(image: Image, placement: str) -> str:
 def on_written(
     image: Image, done: Transition, wrote: tuple[WrittenPart, ...], log_ms: int
 ) -> Iterable[AnyFact]:
-    """What there is from now on, unless the table was dropped meanwhile."""
+    """Write the snapshot, unless the table was dropped meanwhile."""
     table = image.schema.tables.get(done.table_id)
     if table is None:
         return
@@ -152,16 +157,16 @@ TABLE_SNAPSHOT: Final = Operation(
     command=SnapshotTable,
     ask=snapshot_table,
     priority=5,
+    needed=every_member,
+    subjects_work=False,
+    plans=plans,
     first=_STATE.SNAPSHOT,
     states={
         _STATE.SNAPSHOT: State(everybody_does=OrderKind.SNAPSHOT, on_failure=_STATE.END_SNAPSHOT),
         _STATE.END_SNAPSHOT: State(undoing=True),
     },
-    subjects_work=False,
-    needed=every_member,
-    plans=plans,
     touched=no_sets,
-    cleans_up=False,
-    on_written=on_written,
     spoiled=spoiled,
+    on_written=on_written,
+    cleans_up=False,
 )

@@ -1,16 +1,19 @@
-"""Migration of a tablet: a replica goes from one node to another, while the tablet serves (seed 000).
+"""Migration of a tablet: a replica moves from one node to another while the tablet serves.
 
-Or it gets one more, or loses one: then nobody leaves, or nobody comes (Scylla's add and delete of a replica).
-Or it goes to another shard of the same node (``intranode_migration``).
+Variants: the tablet gains a replica or loses one, and no other replica moves; or a replica moves to
+another shard of its node (``intranode_migration``).
 
 allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
   -> end_migration -> (gone)
 failure up to streaming: cleanup_target -> revert_migration -> (gone)
-failure of write_both_read_new: write_both_read_old_fallback_cleanup -> cleanup_target -> ...
+new replicas of write_both_read_new die: write_both_read_old_fallback_cleanup -> cleanup_target -> ...
 
-From an excluded node nothing can be streamed: the new replica is rebuilt from the others. One tablet has one
-migration at a time (INV-TABL-2); its row of the tablet map is what it locks. Co-located tables have one map:
-what moves has the data of all of them, and its request is about the map's owner.
+An excluded node cannot be a source: the new replica is rebuilt from the others. A tablet has one
+migration at a time (docs/design.md, INV-TABL-2), which locks its row of the tablet map. Co-located
+tables share one map: the move carries the data of all of them, and the request names the map's
+owner.
+
+Source: ScyllaDB, topology-over-raft.md, "Tablet transitions".
 """
 
 from collections.abc import Iterable
@@ -19,16 +22,16 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_table
+from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.ranges import Range
-from stele.domain.ring.shards import ANY
+from stele.domain.ring.ranges import ANY, Range
 from stele.domain.ring.transition import TransitionPlan, changing
-from stele.domain.schema.facts import Table
+from stele.domain.schema.checks import accepted_drops, standing_map_owner
+from stele.domain.schema.model import Table
 from stele.domain.schema.switches import check_balancing
 from stele.domain.tablets.copies import is_required
 from stele.domain.tablets.maps import row_of
@@ -49,13 +52,13 @@ from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
 
 MAX_MOVES: Final = 1024
-"""Of one command: each makes a request."""
+"""Most moves in one command: each makes a request."""
 MAX_UNFINISHED: Final = 4096
-"""Of all commands together: who asks for more waits."""
+"""Most unfinished moves of all commands together; a command beyond it is refused."""
 
 
 def move_tablets(context: Context, command: MoveTablets) -> Decision:
-    """Queue those that can be made, each tablet once; refused when none can."""
+    """Queue the possible moves, each tablet once; refuse the command if none is possible."""
     if len(command.moves) > MAX_MOVES:
         return Rejection(
             "too_many_moves",
@@ -71,11 +74,12 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             "Ask again once fewer do.",
         )
     actor, alone = context.envelope.actor, len(command.moves) == 1
+    drops = accepted_drops(image, actor)
 
     def request_for(move: TabletMove) -> RequestChanged | Rejection:
-        table = image.schema.standing_map_owner(move.table)
-        if table is None:
-            return unknown_table(move.table)
+        table = standing_map_owner(image, move.table, drops)
+        if isinstance(table, Rejection):
+            return table
         refused = (
             _check_alone(move, (table.table_id, move.tablet), asked)
             or check_move(image, table, move)
@@ -90,7 +94,7 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
 
 
 def _placed(image: Image, table: Table, move: TabletMove, shards: Shards) -> TabletMove:
-    """With the shard that it comes to, if it comes to any."""
+    """Return the move with the shard of its destination, if it has one."""
     if not move.to_node or move.to_shard != ANY:
         return move
     but = ANY
@@ -116,7 +120,7 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
 
 
 def _check_balancing(image: Image, actor: str, table: Table, move: TabletMove) -> Rejection | None:
-    """What a tablet lacks it gets in any case, and what a change of replication takes."""
+    """Refuse a balancer's move while balancing is off, unless replication requires the move."""
     if is_required(image, table, move):
         return None
     return check_balancing(image, actor, table, move.from_node)
@@ -135,7 +139,10 @@ def _check_alone(
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
-    """The one row of the tablet map, with the new replica in the place of the old one, or behind all others."""
+    """Return the plan of the one row of the tablet map.
+
+    The new replica takes the position of the old one, or follows all others.
+    """
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
     if table is None or table.dropped_version:
@@ -160,21 +167,26 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:
-    """Who gets the tablet. Whether the others suffice is seen when they are asked for its data."""
+    """Return the nodes that receive a replica. The sources are checked when their data is
+    requested.
+    """
     return [request.to_node for request in requests if request.to_node]
 
 
 def has_not_lost_more_before(image: Image, transition: Transition) -> bool:
-    """The reads may go back to the replicas before, unless more of these are dead than of those after."""
+    """Return whether reads may go back: at least as many of the new replicas are dead as of the
+    old.
+    """
     return more_dead_after(transition, image.membership.excluded()) >= 0
 
 
 def touched_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
-    """As ``planned_sets``; but once reads have turned round, what is undone counts as well: no quorum may be
-    left that serves a read from the replicas after when writes pass them by.
+    """Return ``planned_sets``; after reads have turned back, also those of the undone step.
 
-    Before they turn nobody is waited for: in every version in use up to there writes need a quorum of both
-    sides, so that it does not matter who reads from which.
+    Then no quorum may be left that serves reads from the new replicas, because writes no longer
+    reach them. Before reads turn back no answers are counted. In every version in use up to that
+    state, writes need a quorum of both sides, so either side may serve reads (docs/design.md, rule
+    30).
     """
     if transition.state is TransitionState.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP:
         return sets_of_both(transition)
@@ -187,6 +199,10 @@ TABLET_MIGRATION: Final = Operation(
     command=MoveTablets,
     ask=move_tablets,
     priority=6,
+    needed=needed,
+    subjects_work=False,
+    ends_by_silence=True,
+    plans=plans,
     first=_STATE.ALLOW_WRITE_BOTH_READ_OLD,
     states={
         _STATE.ALLOW_WRITE_BOTH_READ_OLD: State(
@@ -205,6 +221,7 @@ TABLET_MIGRATION: Final = Operation(
             on_success=_STATE.USE_NEW,
             on_failure=_STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP,
             turns_back_if=has_not_lost_more_before,
+            reads_have_moved=True,
         ),
         _STATE.USE_NEW: State(delta=transition.finish, on_success=_STATE.CLEANUP),
         _STATE.CLEANUP: State(cleaned_by=losing_nodes, on_success=_STATE.END_MIGRATION),
@@ -220,10 +237,7 @@ TABLET_MIGRATION: Final = Operation(
         ),
         _STATE.REVERT_MIGRATION: State(undoing=True),
     },
-    subjects_work=False,
-    needed=needed,
-    plans=plans,
-    receivers=receiving_nodes,
     touched=touched_sets,
+    receivers=receiving_nodes,
     cleans_up=False,
 )

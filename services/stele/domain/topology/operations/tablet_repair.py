@@ -1,14 +1,18 @@
-"""Repair of a tablet: each replica gets from the others what it lacks, while the tablet serves (seed 000).
+"""Repair of a tablet: each replica receives the rows that it lacks, while the tablet serves.
 
-repair -> end_repair -> (gone), also when it fails or is cancelled: then it does not count as repaired.
+repair -> end_repair -> (gone), also after a failure or cancel; then it does not count as repaired.
 
-No replica comes or goes, so nothing has to be undone: rows merge by last write wins, and what is written
-meanwhile reaches them as ever. Its row of the tablet map is locked, so its replicas stay who they are, and it
-has no other transition (INV-TABL-2). Where nodes or dcs are named only replicas there take part, and the
-tablet does not count as repaired: another one may have what these lack. Replicas that are excluded neither
-give nor get; all others must do both: then each has all that any of them had, and what was acknowledged before
-the request is on every one. With one replica there is nothing to do. Of co-located
-tables, which have one map, all are repaired.
+No replica comes or goes, so nothing has to be undone. Rows merge by last write wins, and new writes
+reach the replicas as usual. The operation locks the row of the tablet map, so the replicas stay,
+and the tablet has no other transition (docs/design.md, INV-TABL-2).
+
+Excluded replicas neither send nor receive; all others must do both. Then each has all rows that any
+of them had, and every write acknowledged before the request. If the request names nodes or dcs,
+only replicas there take part. The tablet then does not count as repaired, because another replica
+may have more rows. With one replica there is nothing to do. Co-located tables share one map and are
+repaired together.
+
+Source: ScyllaDB, topology-over-raft.md, "Tablet transitions".
 """
 
 from collections.abc import Iterable, Set
@@ -17,17 +21,17 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_table
+from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus, TransitionState
-from stele.domain.repairs.among import Among
-from stele.domain.repairs.facts import TabletRepaired
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
+from stele.domain.repairs import TabletRepaired
+from stele.domain.requests.model import Among, Request, RequestChanged, RequestForgotten
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
-from stele.domain.schema.facts import Table
+from stele.domain.schema.checks import accepted_drops, standing_map_owner
+from stele.domain.schema.model import Table
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.moves import check_tablet
 from stele.domain.tablets.participants import ENOUGH, check_among, participants
@@ -37,13 +41,13 @@ from stele.domain.topology.operations.commands import RepairTablets, TabletRepai
 from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
 
 MAX_REPAIRS: Final = 1024
-"""Of one command: each makes a request."""
+"""Most repairs in one command: each makes a request."""
 MAX_UNFINISHED: Final = 4096
-"""Of all commands together: who asks for more waits."""
+"""Most unfinished repairs of all commands together; a command beyond it is refused."""
 
 
 def repair_tablets(context: Context, command: RepairTablets) -> Decision:
-    """Queue those that can be made, each tablet once; refused when none can."""
+    """Queue the possible repairs, each tablet once; refuse the command if none is possible."""
     image, asked = context.image, repaired_now(context.image)
     goals = image.requests.table_repairs()
     if len(command.repairs) > MAX_REPAIRS or len(asked) > MAX_UNFINISHED:
@@ -53,11 +57,12 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
             f"Ask for {MAX_REPAIRS} at a time, while less than {MAX_UNFINISHED} are under way.",
         )
     alone = len(command.repairs) == 1
+    drops = accepted_drops(image, context.envelope.actor)
 
     def request_for(repair: TabletRepair) -> RequestChanged | Rejection:
-        table = image.schema.standing_map_owner(repair.table)
-        if table is None:
-            return unknown_table(repair.table)
+        table = standing_map_owner(image, repair.table, drops)
+        if isinstance(table, Rejection):
+            return table
         return (
             _check_alone(repair, asked, (table.table_id, repair.tablet))
             or check_tablet(image, table, repair)
@@ -70,7 +75,7 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
 
 
 def repaired_now(image: Image) -> set[tuple[str, int]]:
-    """Tablets that are repaired, or wait for it: the table's id and the tablet's number."""
+    """Return tablets whose repair is open or pending, as table id and tablet number."""
     return open_tablets(image, lambda request: request.repairs_tablet)
 
 
@@ -87,7 +92,10 @@ def _check_alone(
 
 
 def _check_among(context: Context, table: Table, repair: TabletRepair) -> Rejection | None:
-    """Two replicas take part; what is asked for on behalf of a table's repair is done with one, too."""
+    """Refuse a repair with fewer than two participants.
+
+    One suffices for a repair that belongs to an open repair of the whole table.
+    """
     image, among = context.image, Among(repair.nodes, repair.dcs)
     goal = image.requests.table_repairs().get(table.table_id)
     if not any(among) or (goal is not None and goal.among == among):
@@ -107,7 +115,10 @@ def _check_among(context: Context, table: Table, repair: TabletRepair) -> Reject
 def _request(
     context: Context, table: Table, repair: TabletRepair, goal: Request | None, *, alone: bool
 ) -> RequestChanged:
-    """It is later than the request to repair the whole table, although the log's time may stand still."""
+    """Return the request. Its time is after that of the table's repair, even if the log's time
+    stands still.
+    """
+    # The goal counts tablets with a repair time after its own.
     after_ms = 0 if goal is None else goal.submitted_ms + 1
     asked = new_request(
         context,
@@ -122,7 +133,7 @@ def _request(
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
-    """The one row of the tablet map, with the same replicas before and after."""
+    """Return the plan of the one row of the tablet map, with the same replicas before and after."""
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
     if table is None or image.schema.data_of(table).dropped_version:
@@ -140,7 +151,7 @@ def _asked(image: Image, table: Table, request: Request) -> TabletRepair:
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:
-    """All replicas that take part: what one of them has, and did not give, is not repaired."""
+    """Return all participating replicas: rows that one of them does not send stay unrepaired."""
     planned = plans(image, requests)
     rows = () if isinstance(planned, Rejection) else [r for p in planned.values() for r in p.rows]
     return sorted(participants(image, requests[0].among, {n for row in rows for n in row.old}))
@@ -152,7 +163,7 @@ def receivers(repairing: Transition) -> list[str]:
 
 
 def left_aside(image: Image, repairing: Transition) -> frozenset[str]:
-    """Replicas that are not to take part, dead or alive."""
+    """Return the replicas that do not take part, dead or alive."""
     nodes, among = image.membership.nodes, _among(image, repairing)
     rows = (row for plan in repairing.plans.values() for row in plan.rows)
     return frozenset(n for row in rows for n in row.old if not among.has(n, nodes[n].dc))
@@ -165,7 +176,7 @@ def _among(image: Image, repairing: Transition) -> Among:
 def sources(
     image: Image, repairing: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
 ) -> Sources | None:
-    """All others that take part, each of which must be read through."""
+    """Return all other participants, each of which must be read completely."""
     among = _among(image, repairing)
     others = [node for node in participants(image, among, row.old) if node != node_id]
     if node_id not in row.old or not among.has(node_id, _dc(image, node_id)) or not others:
@@ -178,8 +189,10 @@ def _dc(image: Image, node_id: str) -> str:
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    """When it was repaired, unless the table was dropped meanwhile. Among some replicas it was not: that counts
-    for the table's request alone that asks for them.
+    """Write the time of the repair, unless the table was dropped meanwhile.
+
+    A repair among some replicas does not count for the tablet. It counts only for the table's
+    request among the same replicas.
     """
     request = image.requests.requests[done.transition_id]
     goal = image.requests.table_repairs().get(request.table_id)
@@ -201,6 +214,10 @@ TABLET_REPAIR: Final = Operation(
     command=RepairTablets,
     ask=repair_tablets,
     priority=7,
+    needed=needed,
+    subjects_work=False,
+    ends_by_silence=True,
+    plans=plans,
     first=_STATE.REPAIR,
     states={
         _STATE.REPAIR: State(
@@ -212,13 +229,10 @@ TABLET_REPAIR: Final = Operation(
         ),
         _STATE.END_REPAIR: State(),
     },
-    subjects_work=False,
-    needed=needed,
-    plans=plans,
+    touched=no_sets,
     receivers=receivers,
     left_aside=left_aside,
     sources=sources,
-    touched=no_sets,
-    cleans_up=False,
     on_done=on_done,
+    cleans_up=False,
 )

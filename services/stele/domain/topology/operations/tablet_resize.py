@@ -1,32 +1,36 @@
-"""Another number of tablets for a table: each is split, or two become one (seed 000, "Tablet resize").
+"""Resize of a table: each tablet is split, or each two siblings merge.
 
 tablet_resize_finalization -> (gone)
 
-The request is the seed's decision: the balancer asks for it, its count says whether to split or to merge, its
-submitted epoch is the ``resize_seq_number``, and to cancel it revokes it. While it is pending tablets serve and
-move. A split waits until all replicas have cut their storage, a merge until the balancer has brought the
-siblings to the same nodes. Then it has the map for itself; once its version is fenced nothing refers to the old
-tablets any more, and the new map comes. No token changes its replicas by that. Co-located tables have one map,
-so the request is about all of them.
+The request is the resize decision. The balancer submits it; its count says whether to split or to
+merge. Its submitted epoch takes the role of ScyllaDB's ``resize_seq_number``, and cancelling it
+revokes the decision. While it is pending, tablets serve and move. A split waits until all replicas
+have cut their storage; a merge waits until the balancer has moved the siblings to the same nodes.
+Then the operation locks the whole map. When its version is fenced, nothing refers to the old
+tablets, and the new map replaces the old one. No token changes its replicas. Co-located tables
+share the map and the request.
+
+Source: ScyllaDB, topology-over-raft.md, "Tablet resize".
 """
 
 from collections.abc import Iterable, Set
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_table
+from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.repairs.facts import RepairsResized
-from stele.domain.requests.facts import Request
+from stele.domain.repairs import RepairsResized
+from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionRow
-from stele.domain.schema.facts import Table
+from stele.domain.schema.checks import accepted_drops, standing_map_owner
+from stele.domain.schema.model import Table
 from stele.domain.schema.switches import check_balancing, off_for
-from stele.domain.table_snapshots.facts import TableRestoreResized
+from stele.domain.table_snapshots.model import TableRestoreResized
 from stele.domain.tablets.maps import apart, holders, resized
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.tablets.ranges import MAX_TABLETS
@@ -36,11 +40,12 @@ from stele.domain.topology.operations.commands import ResizeTable
 
 
 def resize_table(context: Context, command: ResizeTable) -> Decision:
-    """Queue it for a table that stands, one at a time."""
+    """Queue it for an existing table, one resize at a time."""
     image = context.image
-    table = image.schema.standing_map_owner(command.name)
-    if table is None:
-        return unknown_table(command.name)
+    drops = accepted_drops(image, context.envelope.actor)
+    table = standing_map_owner(image, command.name, drops)
+    if isinstance(table, Rejection):
+        return table
     other = next((r for r in image.requests.unfinished() if _is_of(r, table)), None)
     if other is not None:
         return Rejection(
@@ -80,15 +85,17 @@ def _check_count(image: Image, table: Table, wanted: int) -> Rejection | None:
     return Rejection(
         "bad_tablet_count",
         f"Table {name} has {count} tablets, and cannot go to {str(wanted)[:20]}.",
-        f"It can go to {' or '.join(ways)} now; what it is to have in the end is an option of it, as in"
-        f" `stele table alter {name} --min-tablet-count N`.",
+        f"One resize leads to {' or '.join(ways)}. For a larger number use"
+        f" `stele table alter {name} --min-tablet-count N`: the balancer splits as often as necessary.",
         {"tablets": str(count)},
     )
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
-    """The whole map must be its own. No range goes anywhere; but a tablet takes the order of its sibling's
-    replicas, the first of which is the primary.
+    """Return a plan that locks the whole map.
+
+    No range changes its nodes. In a merge, a tablet takes over the order of its sibling's replicas,
+    the first of which is the primary.
     """
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
@@ -99,6 +106,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         return refused
     placement = image.ring.placements[table.placement]
     merges = request.tablet_count < len(placement)
+    # Siblings that are apart cannot merge yet; ``held`` then keeps the request waiting.
     rows = _reordered(placement) if merges and not len(apart(placement)) else ()
     return {table.placement: TransitionPlan(rows, locks=(Range(*WHOLE_RING),))}
 
@@ -120,7 +128,7 @@ def _reordered(placement: Placement) -> tuple[TransitionRow, ...]:
 
 
 def held(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
-    """Two tablets can become one only where both have their replicas."""
+    """Return why a merge must wait: the replicas of two siblings are not on the same nodes."""
     (request,) = requests
     ((name, _),) = planned.plans.items()
     placement = image.ring.placements[name]
@@ -132,7 +140,7 @@ def held(image: Image, planned: Transition, requests: list[Request]) -> Rejectio
     row = image.schema.tables[request.table_id]
     table, first = image.schema.full_name(row), int(pairs[0])
     switch = next(off_for(image.schema, row), None)
-    off = f" And {switch.words()}: nobody brings them together." if switch else ""
+    off = f" And {switch.words()}, so they stay apart." if switch else ""
     return Rejection(
         "tablets_apart",
         f"{len(pairs)} of {request.tablet_count} pairs of tablets of {table} are not on the same nodes yet,"
@@ -143,7 +151,7 @@ def held(image: Image, planned: Transition, requests: list[Request]) -> Rejectio
 
 
 def prepared_by(image: Image, request: Request) -> Set[str]:
-    """Before a split each replica cuts its storage; for a merge it needs nothing but the other tablet."""
+    """Return the replicas that must cut their storage before a split; a merge needs none."""
     table = image.schema.tables.get(request.table_id)
     placement = None if table is None else image.ring.placements.get(table.placement)
     if placement is None or request.tablet_count < len(placement):
@@ -152,7 +160,7 @@ def prepared_by(image: Image, request: Request) -> Set[str]:
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    """The new map, unless the table was dropped meanwhile."""
+    """Write the new map, unless the table was dropped meanwhile."""
     count = image.requests.requests[done.transition_id].tablet_count
     for name in done.plans:
         yield from image.ring.replacement(name, resized(image.ring.placements[name], count))
@@ -168,14 +176,14 @@ TABLET_RESIZE = Operation(
     command=ResizeTable,
     ask=resize_table,
     priority=5,
+    needed=nobody,
+    subjects_work=False,
+    prepared_by=prepared_by,
+    plans=plans,
+    held=held,
     first=TransitionState.TABLET_RESIZE_FINALIZATION,
     states={TransitionState.TABLET_RESIZE_FINALIZATION: State(delta=transition.finish)},
-    subjects_work=False,
-    needed=nobody,
-    prepared_by=prepared_by,
-    held=held,
-    plans=plans,
     touched=planned_sets,
-    cleans_up=False,
     on_done=on_done,
+    cleans_up=False,
 )

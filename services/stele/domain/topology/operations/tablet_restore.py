@@ -1,10 +1,12 @@
-"""Restore of a tablet: each replica reads the rows of its range from the files of a snapshot, while it serves.
+"""Restore of a tablet: each replica reads the rows of its range from a snapshot's files, while it
+serves.
 
-restore -> end_restore -> (gone), also when it fails or is cancelled: then it does not count as restored.
+restore -> end_restore -> (gone), also after a failure or cancel; then it does not count as restored.
 
-Rows merge by last write wins, so nothing has to be undone. The tablet's row is locked, so its replicas stay who
-they are, and it has no other transition (INV-TABL-2). Each replica that is not excluded must have read all of
-it; it counts only while the restore of the table is open.
+Rows merge by last write wins, so nothing has to be undone. The operation locks the row of the
+tablet, so its replicas stay, and it has no other transition (docs/design.md, INV-TABL-2). Each
+replica that is not excluded must have read all of its range. The result counts only while the
+restore of the table is open.
 """
 
 from collections.abc import Iterable, Set
@@ -15,10 +17,10 @@ from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, OrderKind, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
+from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.table_snapshots.facts import TabletRestored
+from stele.domain.table_snapshots.model import TabletRestored
 from stele.domain.tablets.moves import check_tablet
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
@@ -27,11 +29,11 @@ from stele.domain.topology.operations.each_tablet import each_once, of_tablet, o
 from stele.domain.topology.operations.tablet_repair import needed, plans
 
 MAX_RESTORES: Final = 1024
-"""Of one command: each makes a request."""
+"""Most restores in one command: each makes a request."""
 
 
 def restore_tablets(context: Context, command: RestoreTablets) -> Decision:
-    """Queue those that can be made, each tablet once; refused when none can."""
+    """Queue the possible restores, each tablet once; refuse the command if none is possible."""
     image = context.image
     asked = restored_now(image)
     if len(command.restores) > MAX_RESTORES:
@@ -47,7 +49,7 @@ def restore_tablets(context: Context, command: RestoreTablets) -> Decision:
 
 
 def restored_now(image: Image) -> set[tuple[str, int]]:
-    """Tablets that are being restored, or wait for it: the table's id and the tablet's number."""
+    """Return tablets whose restore is open or pending, as table id and tablet number."""
     return open_tablets(image, lambda request: request.restores_tablet)
 
 
@@ -80,7 +82,7 @@ def _request(
 
 
 def check(image: Image, requests: list[Request]) -> Rejection | None:
-    """Nobody needs it once the restore of the table has ended, and somebody must be there to read."""
+    """Refuse it if the restore of the table has ended, or no replica is alive to read the files."""
     (request,) = requests
     if request.restore_id not in image.table_snapshots.restores:
         return Rejection(
@@ -96,20 +98,23 @@ def check(image: Image, requests: list[Request]) -> Rejection | None:
 
 
 def receivers(restoring: Transition) -> list[str]:
-    """All replicas, one alone too."""
+    """Return all replicas, also a single one."""
     return sorted({n for plan in restoring.plans.values() for row in plan.rows for n in row.old})
 
 
 def sources(
     image: Image, restoring: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
 ) -> Sources | None:
-    """Rows come from files, and not from those who serve the range."""
+    """Return None: rows come from files, not from other replicas."""
     return None
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    """It counts, unless the restore of the table has ended meanwhile, or all who read are dead."""
+    """Record the restore, unless the restore of the table has ended or all its readers are
+    excluded.
+    """
     request = image.requests.requests[done.transition_id]
+    # If all replicas are excluded, no live replica has read the files.
     alive = {*receivers(done)} - image.membership.excluded()
     if alive and request.restore_id in image.table_snapshots.restores:
         yield TabletRestored(request.restore_id, request.tablet, request.tablet_count, epoch)
@@ -123,6 +128,11 @@ TABLET_RESTORE: Final = Operation(
     command=RestoreTablets,
     ask=restore_tablets,
     priority=7,
+    needed=needed,
+    subjects_work=False,
+    ends_by_silence=True,
+    check=check,
+    plans=plans,
     first=_STATE.RESTORE,
     states={
         _STATE.RESTORE: State(
@@ -134,13 +144,9 @@ TABLET_RESTORE: Final = Operation(
         ),
         _STATE.END_RESTORE: State(),
     },
-    subjects_work=False,
-    needed=needed,
-    plans=plans,
-    check=check,
+    touched=no_sets,
     receivers=receivers,
     sources=sources,
-    touched=no_sets,
-    cleans_up=False,
     on_done=on_done,
+    cleans_up=False,
 )

@@ -1,10 +1,12 @@
-"""Change of the replication of a keyspace with tablets (Scylla's keyspace_rf_change).
+"""Change of the replication of a keyspace with tablets (ScyllaDB's keyspace_rf_change).
 
-The request is the goal. While it runs the balancer gives each tablet what it lacks and then takes what it has
-too many, and brings those to other racks that are beside a rack list: one replica at a time, each by a
-migration of its own (``tablets.replication``). It is done when all tables have what it asks for; only then the
-keyspace says so. To cancel it turns the goal round: it ends when all have what they had. Meanwhile each tablet
-may have any number of replicas from the one to the other.
+The request is the goal. While it runs, the balancer adds missing replicas to each tablet, then
+removes extra ones. It also moves replicas outside of a rack list to other racks. Each step changes
+one replica, by a separate migration (``tablets.replication``).
+
+It is done when all tables have the wanted replicas, and only then the keyspace changes. A cancel
+reverses the goal: it ends when all tables have their former replicas. Meanwhile each tablet may
+have any number of replicas between the two.
 """
 
 from typing import Final
@@ -15,9 +17,9 @@ from stele.domain.context import Context
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, started
-from stele.domain.schema.facts import Keyspace, KeyspaceChanged
+from stele.domain.schema.model import Keyspace, KeyspaceChanged
 from stele.domain.tablets.copies import Unlike, goal, moves_of, unlike
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
 from stele.domain.topology.operations.keyspace_rf_change import change_replication
@@ -26,7 +28,7 @@ replace = msgspec.structs.replace
 
 
 def missing(image: Image, request: Request) -> Missing | None:
-    """Tablets that have not what they are to have, or get something else yet."""
+    """Return the tablets without their wanted replicas, or with moves still under way."""
     if request.status is RequestStatus.PENDING:
         return None
     keyspace = image.schema.by_id[request.keyspace_id]
@@ -45,7 +47,7 @@ def missing(image: Image, request: Request) -> Missing | None:
 
 
 def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) -> int:
-    """How many there are to make, to delete and to bring to another rack, from the beginning to the end."""
+    """Return how many replicas are made, deleted and moved to another rack in total."""
     one, two, placements = keyspace.replication, request.replication, image.ring.placements
     tables = image.schema.tables_of(keyspace)
     tablets = sum(len(placements[t.placement]) for t in tables if not t.base_table_id)
@@ -54,7 +56,7 @@ def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) ->
 
 
 def foreseen(image: Image, request: Request) -> tuple[str, ...]:
-    """What the balancer would do for it."""
+    """Return the balancer's work for it."""
     keyspace = image.schema.by_id[request.keyspace_id]
     return tuple(map(_in_words, unlike(image, keyspace)))
 
@@ -66,12 +68,13 @@ def _in_words(each: Unlike) -> str:
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    """It runs from now on; then it has been carried out, or undone."""
+    """Start; then end as done, or as cancelled after it was undone."""
     image = context.image
     if request.status is RequestStatus.PENDING:
         keyspace = image.schema.by_id[request.keyspace_id]
         to_move = sum(each.to_move for each in unlike(image, keyspace))
         return (RequestChanged(replace(started(context, request), replicas_to_move=to_move)),)
+    # The balancer has restored the former replicas; the keyspace's row never changed.
     if request.cancelled:
         return ended(context, image, request, RequestStatus.CANCELLED, request.error)
     keyspace = image.schema.by_id[request.keyspace_id]
@@ -87,7 +90,7 @@ TABLET_RF_CHANGE: Final = Operation(
     ask=change_replication,
     priority=4,
     served=Served(missing=missing, step=step, goes_back=True),
+    foreseen=foreseen,
     needed=nobody,
     touched=no_sets,
-    foreseen=foreseen,
 )

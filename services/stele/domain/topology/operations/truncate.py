@@ -1,11 +1,12 @@
-"""Truncate: what was written before is gone, on every replica, and never comes back.
+"""Truncate: data written before is deleted on every replica and never returns.
 
-It is of a table, or of a keyspace without tablets.
+It applies to a table, or to a keyspace without tablets.
 
-truncate -> (gone).
-There is no way back from it: entering it gives the data another id, so whatever was written by
-older versions does not count any more (docs/decisions/016-truncated-data-has-another-id.md). It is left when
-every member has deleted the old data, or is excluded.
+truncate -> (gone)
+
+There is no way back. Entering the state gives the data another id, so writes of older versions no
+longer count (docs/decisions/016-truncated-data-has-another-id.md). It is left after every member
+has deleted the old data, or is excluded.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import OrderKind, RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
-from stele.domain.schema.facts import KeyspaceChanged, TableChanged
+from stele.domain.schema.model import KeyspaceChanged, TableChanged
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
@@ -38,7 +39,7 @@ from stele.domain.topology.operations.keyspaces import (
 
 
 def truncate(context: Context, command: Truncate) -> Decision:
-    """Queue it for what stands under this name."""
+    """Queue it for the existing table or keyspace of this name."""
     if context.image.schema.table_named(command.name) is not None:
         table = free_table(context.image, command.name)
         if isinstance(table, Rejection):
@@ -55,6 +56,7 @@ def truncate(context: Context, command: Truncate) -> Decision:
 def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
     if transition.table_id:
         table = image.schema.tables[transition.table_id]
+        # The version gives the data another id from this epoch on (rule 36).
         yield TableChanged(msgspec.structs.replace(table, truncated_version=version))
         if len(image.schema.group_of(table)) == 1:  # what others have there stays repaired
             yield from repairs_forgotten(image, table.table_id)
@@ -68,9 +70,10 @@ TRUNCATE: Final = Operation(
     command=Truncate,
     ask=truncate,
     priority=GLOBAL_PRIORITY,
+    needed=every_member,
+    ends_by_silence=True,
     first=TransitionState.TRUNCATE,
     states={TransitionState.TRUNCATE: State(everybody_does=OrderKind.TRUNCATE)},
-    needed=every_member,
-    touched=replicas_of_data,
     on_open=on_open,
+    touched=replicas_of_data,
 )

@@ -1,0 +1,406 @@
+"""``stele schema show|export|diff|history|plan|apply``: columns, types, functions and their versions."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from cyclopts import App, Parameter
+
+from stele.cli.client import Client
+from stele.cli.commands.epochs import by, newest_such
+from stele.cli.errors import CliError, UsageError
+from stele.cli.history import HistoryWords
+from stele.cli.options import FROM_ONE, Change, Json, Read, Where
+from stele.cli.output import clock, console, counted, print_value_as_json
+from stele.domain.commands import AlterSchema, Envelope, Rejection
+from stele.domain.json_documents import JsonDocumentError, decode_document
+from stele.domain.schema.model import AnyChange
+from stele.domain.schema.parameters import map_literal
+from stele.runtime.answers.metadata_log import SchemaAnswer
+from stele.words.cql import Statement, statements
+from stele.words.cql_parser import CqlError, parse_cql
+from stele.words.facts import EpochRow
+
+if TYPE_CHECKING:
+    from stele.domain.image import Image
+
+app = App(
+    name="schema",
+    help="Columns, types, functions and versions: show, export, diff, history, plan, apply.",
+)
+
+SERVICE: Final = "metadata-log"
+DEFAULT_LAST: Final = 20
+FACTS: Final = (
+    *("KeyspaceChanged", "KeyspaceDropped", "TableChanged", "TableDropped", "TableSchemaChanged"),
+    *("TypeChanged", "TypeDropped", "FunctionChanged", "FunctionDropped"),
+    *("AggregateChanged", "AggregateDropped"),
+)
+"""Facts of epochs that changed the schema."""
+
+
+class ChangesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of changes. ``schema_version`` is the epoch of the schema that they were made for."""
+
+    changes: tuple[AnyChange, ...]
+    schema_version: int = 0
+
+
+def _read(client: Client, epoch: int | None, level: str = "barrier") -> SchemaAnswer:
+    return client.get(SERVICE, "/v1/schema", SchemaAnswer, epoch=epoch, level=level)
+
+
+def _chosen(answer: SchemaAnswer, name: str) -> list[Statement]:
+    """Return the statements of a keyspace or of one object; all for an empty name."""
+    found = [
+        each
+        for each in statements(answer)
+        if not name or each.name == name or each.name.startswith(f"{name}.")
+    ]
+    if not found and name:
+        raise CliError(
+            f"The schema of epoch {answer.epoch} has no '{name}'.",
+            "`stele schema show` lists all; names are KEYSPACE or KEYSPACE.OBJECT.",
+        )
+    return found
+
+
+@app.command
+def show(
+    name: str = "",
+    /,
+    *,
+    read: Read = Read(),
+    json: Json = Json(),
+    where: Where = Where(),
+) -> None:
+    """Show the schema as CQL: keyspaces, tables with columns, types, functions, indexes and views.
+
+    Args:
+        name: Only this keyspace, or this table, type or function, as KEYSPACE.NAME.
+    """
+    with where.client() as client:
+        answer = _read(client, read.epoch, read.level)
+    if json.as_json:
+        print_value_as_json(answer)
+        return
+    out, version = console(), answer.schema_version
+    since = (
+        f"version {version.state_id} since epoch {version.epoch}" if version.epoch else "no version"
+    )
+    out.print(f"-- schema at epoch {answer.epoch}: {since}", soft_wrap=True, highlight=False)
+    versions = _versions(answer)
+    for each in _chosen(answer, name):
+        version_of = versions.pop(each.name, None)  # not again for the table's indexes
+        note = "" if version_of is None else f"\n-- version {version_of}"
+        out.print(f"{note}\n{each.text}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _versions(answer: SchemaAnswer) -> dict[str, int]:
+    """Return the versions of tables by full name."""
+    keyspaces = {keyspace.keyspace_id: keyspace.name for keyspace in answer.keyspaces}
+    names = {t.table_id: f"{keyspaces[t.keyspace_id]}.{t.name}" for t in answer.tables}
+    return {names[schema.table_id]: schema.version for schema in answer.table_schemas}
+
+
+@app.command
+def export(
+    name: str = "",
+    /,
+    *,
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
+    where: Where = Where(),
+) -> None:
+    """Print CQL statements that create the same schema, for `stele schema apply` or cqlsh.
+
+    Opaque tables are comments, because CQL has no tables without columns.
+
+    Args:
+        name: Only this keyspace, or this table, type or function, as KEYSPACE.NAME.
+        epoch: The schema at this epoch; default: the newest.
+    """
+    with where.client() as client:
+        answer = _read(client, epoch)
+    for each in _chosen(answer, name):
+        console().print(each.text, soft_wrap=True, markup=False, highlight=False)
+
+
+@app.command
+def diff(
+    before: Annotated[int, Parameter(validator=FROM_ONE)],
+    after: Annotated[int | None, Parameter(validator=FROM_ONE)] = None,
+    /,
+    *,
+    name: Annotated[str, Parameter(name="--name")] = "",
+    json: Json = Json(),
+    where: Where = Where(),
+) -> None:
+    """Compare the schemas at two epochs, as lines of CQL.
+
+    Args:
+        before: The first epoch.
+        after: The second epoch; default: the newest.
+        name: Only this keyspace, or this table, type or function, as KEYSPACE.NAME.
+    """
+    with where.client() as client:
+        one, other = _read(client, before), _read(client, after)
+    lines = list(_diff_lines(_named(one, name), _named(other, name)))
+    if json.as_json:
+        print_value_as_json({"from_epoch": one.epoch, "to_epoch": other.epoch, "lines": lines})
+        return
+    _print_diff(lines, f"The schemas of epochs {one.epoch} and {other.epoch} are equal.")
+
+
+def _named(answer: SchemaAnswer, name: str) -> list[Statement]:
+    """Return the statements of a name, which only one of two schemas may have."""
+    return [
+        each
+        for each in statements(answer)
+        if not name or each.name == name or each.name.startswith(f"{name}.")
+    ]
+
+
+def _diff_lines(before: list[Statement], after: list[Statement]) -> list[str]:
+    """Return the changed lines, signed, with the whole statement around each."""
+    old = [line for each in before for line in f"{each.text}\n".splitlines()]
+    new = [line for each in after for line in f"{each.text}\n".splitlines()]
+    found = list(difflib.unified_diff(old, new, lineterm="", n=3))
+    return [line for line in found[2:] if not line.startswith("@@")]
+
+
+def _print_diff(lines: list[str], equal: str) -> None:
+    out = console()
+    styles = {"+": "green", "-": "red"}
+    for line in lines:
+        out.print(
+            line, soft_wrap=True, markup=False, highlight=False, style=styles.get(line[:1], "")
+        )
+    if not lines:
+        out.print(equal, soft_wrap=True)
+
+
+@app.command
+def history(
+    name: str = "",
+    /,
+    *,
+    last: Annotated[int, Parameter(name=("--limit", "--last"), validator=FROM_ONE)] = DEFAULT_LAST,
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
+    json: Json = Json(),
+    where: Where = Where(),
+) -> None:
+    """List the epochs that changed the schema: what changed, who asked and why.
+
+    Args:
+        name: Only changes of this keyspace or KEYSPACE.TABLE.
+        last: Most epochs that are shown.
+        epoch: End with this epoch instead of the newest.
+    """
+    asked: dict[str, object] = {"facts": ",".join(FACTS)}
+    if name:
+        asked["about"] = name
+    with where.client() as client:
+        end = _read(client, epoch).epoch
+        rows = newest_such(client, asked, last, end)
+        shown = [] if json.as_json else [msgspec.convert(raw, EpochRow) for raw in rows]
+        # One row for each fact, because each is printed on a separate line.
+        single = [
+            (number, msgspec.structs.replace(row, facts=(fact,)))
+            for number, row in enumerate(shown)
+            for fact in _schema_facts(row)
+        ]
+        words = HistoryWords(client, shown[-1].epoch) if shown else None
+        lines = words.summaries([row for _, row in single]) if words else []
+    if json.as_json:
+        print_value_as_json(rows)
+        return
+    out = console()
+    for number, row in enumerate(shown):
+        head = f"epoch {row.epoch}  {clock(row.at_ms)}  {row.command} by {by(row)}"
+        own = [line for (of, _), line in zip(single, lines, strict=True) if of == number]
+        text = "\n    ".join([head, *own])
+        out.print(text, soft_wrap=True, markup=False, highlight=False)
+    if not shown:
+        out.print(f"No epoch up to {end} changed the schema.", soft_wrap=True)
+
+
+def _schema_facts(row: EpochRow) -> list[dict[str, Any]]:
+    """Return the facts of an epoch about the schema. A table with columns has one of them."""
+    with_columns = {
+        fact["schema"]["table_id"] for fact in row.facts if fact["type"] == "TableSchemaChanged"
+    }
+    return [
+        fact
+        for fact in row.facts
+        if fact["type"] in FACTS
+        and not (fact["type"] == "TableChanged" and fact["table"]["table_id"] in with_columns)
+    ]
+
+
+@app.command
+def plan(
+    file: Path,
+    /,
+    *,
+    save: Annotated[Path | None, Parameter(name="--save")] = None,
+    change: Change = Change(),
+    where: Where = Where(),
+) -> None:
+    """Compare a wanted schema with the cluster's, and print the changes between them.
+
+    The file has CREATE statements, as `stele schema export` writes them. Keyspaces that it does not
+    name are left alone. In all others, objects that it does not name are dropped. Changes that
+    delete data, break clients, or cost much are marked. A column under another name is a drop and
+    an addition, except in a primary key.
+
+    Args:
+        file: CQL statements that create the wanted schema.
+        save: Write the plan to this file, for `stele schema apply`. Applying it fails if the schema
+            has changed in the meantime.
+    """
+    from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
+    from stele.domain.schema.plan import managed_keyspaces, plan_schema, without  # noqa: PLC0415
+    from stele.runtime.answers.schema import schema_answer  # noqa: PLC0415
+    from stele.words.schema_plan import plan_lines  # noqa: PLC0415
+
+    wanted = _command(file)
+    try:
+        managed = managed_keyspaces(wanted.changes)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}.", "`stele schema export` writes a schema.") from error
+    with where.client() as client:
+        image = dumps.of_cluster(client).image
+    assert image is not None
+    after = _decided(without(image, wanted.changes), change.envelope(wanted))
+    found = plan_schema(image.schema, after.schema, managed)
+    changes = tuple(each.change for each in found.changes)
+    if changes:
+        _decided(image, change.envelope(AlterSchema(changes)))
+    styles = {"+": "green", "-": "red", "~": "yellow", "!": "magenta"}
+    out = console()
+    for line in plan_lines(found, statements(schema_answer(after))):
+        style = styles.get(line[:1], "bold" if line.startswith("    ") else "")
+        out.print(line, soft_wrap=True, markup=False, highlight=False, style=style)
+    marked = sum(each.mark is not None for each in found.changes)
+    count = counted(len(changes), "change", "changes")
+    summary = f"{count}, {marked} marked" if changes else "The schema is as wanted."
+    if found.rest and not changes:
+        summary = "No change can be made now."
+    out.print(summary, soft_wrap=True, highlight=False)
+    if save is not None:
+        saved = ChangesFile(changes, image.schema.version.epoch)
+        save.write_bytes(msgspec.json.format(msgspec.json.encode(saved)))
+        out.print(f"Apply it: stele schema apply {save}", soft_wrap=True, highlight=False)
+
+
+@app.command
+def apply(
+    file: Path,
+    /,
+    *,
+    dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
+    change: Change = Change(),
+    where: Where = Where(),
+) -> None:
+    """Apply a file of changes in one epoch, all or none.
+
+    Drops of keyspaces, tables and views are requests, which the coordinator carries out.
+
+    Args:
+        file: CQL statements, or JSON: {"changes": [{"type": "create_table", "name": ...}, ...]}.
+        dry_run: Show what would change, or why it would be rejected, and change nothing.
+    """
+    command = _command(file)
+    envelope = change.envelope(command)
+    out = console()
+    with where.client() as client:
+        if dry_run:
+            _show_effect(client, envelope)
+            return
+        out.print(f"request {envelope.request_id}", soft_wrap=True)
+        outcome = change.submit(client, envelope)
+        answer = _read(client, outcome.epoch)
+    count = counted(len(command.changes), "change", "changes")
+    version = answer.schema_version.epoch
+    out.print(
+        f"{count} in epoch {outcome.epoch}: schema version {version}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _command(file: Path) -> AlterSchema:
+    """Return the command in a file of CQL or JSON. Raises UsageError."""
+    try:
+        raw = file.read_bytes()
+        if raw.lstrip()[:1] not in (b"{", b"["):
+            return AlterSchema(parse_cql(raw.decode()))
+        found = decode_document(_with_texts(raw), ChangesFile)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except (CqlError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: {error}.") from error
+    except JsonDocumentError as error:
+        hint = "See docs/guides/columns_and_types.md for all changes."
+        raise UsageError(f"{file}: {error}.", hint) from error
+    return AlterSchema(found.changes, found.schema_version)
+
+
+def _with_texts(raw: bytes) -> bytes:
+    """Return the document with parameters as texts: 5 as '5', and a map as a CQL literal."""
+    try:
+        document: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return raw  # the caller decodes it again, and reports the error
+    if isinstance(document, list):
+        document = {"changes": document}
+    changes = document.get("changes") if isinstance(document, dict) else None
+    for each in changes if isinstance(changes, list) else ():
+        parameters = each.get("parameters") if isinstance(each, dict) else None
+        if isinstance(parameters, dict):
+            each["parameters"] = {name: _as_text(value) for name, value in parameters.items()}
+    return msgspec.json.encode(document)
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, dict):
+        return map_literal({key: _as_text(each) for key, each in value.items()})
+    return value
+
+
+def _show_effect(client: Client, envelope: Envelope) -> None:
+    """Decide the command on the newest state, and print the difference. Raises CliError."""
+    from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
+    from stele.runtime.answers.schema import schema_answer  # noqa: PLC0415
+
+    image = dumps.of_cluster(client).image
+    assert image is not None
+    after = _decided(image, envelope)
+    lines = _diff_lines(
+        list(statements(schema_answer(image))), list(statements(schema_answer(after)))
+    )
+    _print_diff(lines, "Nothing would change.")
+    drops = [each for each in after.requests.unfinished() if image.request(each.request_id) is None]
+    for request in drops:
+        dropped = after.schema.tables.get(request.table_id)
+        name = after.schema.full_name(dropped) if dropped else request.keyspace_id
+        console().print(f"requested: {request.kind} {name}", soft_wrap=True, highlight=False)
+
+
+def _decided(image: Image, envelope: Envelope) -> Image:
+    """Return the image after a command. Raises CliError for a rejection."""
+    from stele.domain.decide import decide  # noqa: PLC0415 - takes long to import
+    from stele.domain.evolve import apply_facts  # noqa: PLC0415
+    from stele.domain.requests.ids import time_ms  # noqa: PLC0415
+
+    decision = decide(image, envelope, time_ms(envelope.request_id))
+    if isinstance(decision, Rejection):
+        raise CliError(decision.message, decision.hint)
+    return apply_facts(image, decision)

@@ -1,1 +1,0 @@
-"""When each tablet was repaired last, by the log's own time."""

@@ -1,0 +1,208 @@
+"""Live copies: replicas on nodes that are not excluded. Two rules keep enough of them.
+
+*Acknowledged writes.* After an exclusion, each range must keep enough live replicas that no quorum
+exists without one of them. Together they then have every acknowledged write. Otherwise the
+exclusion needs ``force`` (``check_loss``).
+
+*Rows.* Nodes that lost a range keep its rows while its live replicas are fewer than that
+(``may_lack_writes``, ``tablets_may_lack_writes``). A quorum would be too strict: with two replicas
+and one of them dead, cleanups would wait for the removal of the dead node, and tablets could not
+move away from it to nodes that still have to clean up.
+
+The replicas of a range are those that serve its reads. A transition that goes back will read from
+the old ones again, so ``losses`` counts these.
+"""
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.base import Rejection
+from stele.domain.image import Image
+from stele.domain.names import TABLET_MAP
+from stele.domain.requests.model import Request
+from stele.domain.ring.columns import PAD
+from stele.domain.ring.placement import WRITES, Placement, Which, apply, ends_of, rows_of, text_of
+from stele.domain.ring.quorum import blocking, quorum_of
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.transition import rollback
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.table import excluded_receivers, way_back
+
+MOST_NAMED: Final = 3
+"""Largest number of ranges of a placement that a text lists one by one."""
+
+replace = msgspec.structs.replace
+
+
+Counts = npt.NDArray[np.int64]
+"""One number for each range."""
+
+
+class Short(NamedTuple):
+    """Ranges of a placement with too few live replicas, and their indexes in it."""
+
+    placement: str
+    places: tuple[int, ...]
+    rows: tuple[RangeReplicas, ...]
+
+    def dead(self, excluded: Set[str]) -> frozenset[str]:
+        """Return which of these nodes are replicas."""
+        return frozenset(n for row in self.rows for n in row.writes if n in excluded)
+
+
+def may_lack_writes(image: Image) -> bool:
+    """Return whether the live replicas of a range may lack acknowledged writes.
+
+    Then no node deletes rows that it does not own. The last copy of such a range may be on a node
+    that lost it, and the log does not contain on which.
+    """
+    return any(short_of_writes(image, image.membership.excluded()))
+
+
+def tablets_may_lack_writes(image: Image, transition: Transition) -> bool:
+    """Return the same for the tablets of a transition, whose former replicas are known."""
+    excluded, placements = image.membership.excluded(), image.ring.placements
+    return any(
+        is_short_of_writes(placements[name].row_for(row.end), excluded)
+        for name, plan in transition.plans.items()
+        for row in plan.rows
+    )
+
+
+def is_short_of_writes(row: RangeReplicas, excluded: Set[str]) -> bool:
+    """Return whether the live replicas of a range may lack acknowledged writes."""
+    live = len({*row.reads} - excluded)
+    return live < len(row.reads) and live < blocking(len(row.reads))
+
+
+def short_of_writes(image: Image, excluded: Set[str]) -> Iterator[Short]:
+    """Yield the ranges whose live replicas may lack writes if exactly these nodes were excluded."""
+    return _all_short(image, excluded, blocking)
+
+
+def short_of_quorum(image: Image, excluded: Set[str]) -> Iterator[Short]:
+    """Yield the ranges without a quorum of live replicas if exactly these nodes were excluded."""
+    return _all_short(image, excluded, quorum_of)
+
+
+def _all_short(image: Image, excluded: Set[str], needed: Callable[[int], int]) -> Iterator[Short]:
+    for name, placement in _with_data(image) if excluded else ():
+        yield from _chosen(name, placement, _short(placement, excluded, needed))
+
+
+def losses(image: Image, dead: Set[str]) -> tuple[Short, ...]:
+    """Return the ranges of these nodes that may lack acknowledged writes once they are excluded
+    too.
+    """
+    if not dead:
+        return ()
+    after = _excluding(image, dead)
+    # The exclusion itself may force transitions to go back.
+    back = [t for t in after.topology.open() if _goes_back(after, t)]
+    found = list[Short]()
+    for name, now in _with_data(after):
+        placement = now
+        for plan in (t.plans[name] for t in back if name in t.plans):
+            # Reads will return to the old replicas, so these must have the acknowledged writes.
+            change = rollback(placement, plan, 0)
+            placement = apply(placement, change.removed, change.added)
+        short = _short(placement, after.membership.excluded(), blocking)
+        found += _chosen(name, placement, short & _writes_to(placement, dead))
+    return tuple(found)
+
+
+def check_loss(image: Image, request: Request, dead: Set[str]) -> Rejection | None:
+    """Refuse to exclude the dead nodes of a request if acknowledged writes may be lost."""
+    lost = () if request.force else losses(image, dead)
+    if not lost:
+        return None
+    excluded = image.membership.excluded() | dead
+    names = sorted(frozenset[str]().union(*(each.dead(excluded) for each in lost)))
+    return Rejection(
+        "data_would_be_lost",
+        f"{described(image, lost)} may have acknowledged writes that only {only_have(names)}.",
+        f"Start {' or '.join(names)}, or ask again with force: these writes are then given up.",
+        {"ranges": str(sum(len(each.rows) for each in lost)), "dead": ", ".join(names)},
+    )
+
+
+def only_have(names: Sequence[str]) -> str:
+    """Return ``n5 has`` or ``n4, n5 and n6 have``."""
+    *others, last = names
+    return f"{', '.join(others)} and {last} have" if others else f"{last} has"
+
+
+def described(image: Image, found: tuple[Short, ...]) -> str:
+    """Return the ranges or tablets in words, by keyspace or table."""
+    return " and ".join(_described(image, each) for each in found)
+
+
+def _described(image: Image, short: Short) -> str:
+    schema, count = image.schema, len(short.rows)
+    more = ", ..." if count > MOST_NAMED else ""
+    if short.placement.startswith(TABLET_MAP):
+        named = ", ".join(map(str, short.places[:MOST_NAMED]))
+        return f"{count} tablets ({named}{more}) of {schema.using(short.placement)[0].name}"
+    named = ", ".join(map(text_of, short.rows[:MOST_NAMED]))
+    keyspaces = sorted(k.name for k in schema.by_id.values() if k.placement == short.placement)
+    return f"{count} ranges ({named}{more}) of {', '.join(keyspaces)}"
+
+
+def _with_data(image: Image) -> Iterator[tuple[str, Placement]]:
+    for name in sorted(image.ring.placements):
+        if image.schema.using(name):
+            yield name, image.ring.placement(name)
+
+
+def _goes_back(image: Image, transition: Transition) -> bool:
+    if transition.mark:
+        return True
+    return bool(excluded_receivers(image, transition)) and way_back(image, transition) is not None
+
+
+def _excluding(image: Image, dead: Set[str]) -> Image:
+    nodes = image.membership.nodes
+    for node_id in dead:
+        nodes = nodes.set(node_id, replace(nodes[node_id], excluded_since=image.epoch))
+    return replace(image, membership=replace(image.membership, nodes=nodes))
+
+
+def _count(placement: Placement, nodes: Set[str]) -> Counts:
+    """Return how many of the replicas of each range are among these nodes."""
+    counted: Counts = _named(placement, nodes)[placement.reads()].sum(axis=1)
+    return counted
+
+
+def _writes_to(placement: Placement, nodes: Set[str]) -> Which:
+    """Return the ranges that one of these nodes writes.
+
+    After reads have moved, an old replica may have writes that the new ones lost with a dead node.
+    """
+    writes = placement.table.all().values[WRITES].astype(np.int32, copy=False)
+    written: Which = np.any(_named(placement, nodes)[writes], axis=1)
+    return written
+
+
+def _named(placement: Placement, nodes: Set[str]) -> Which:
+    """Return by number whether a node is one of these. The last one is for PAD, which is -1."""
+    return np.array([name in nodes for name in placement.nodes.names] + [False])
+
+
+def _short(placement: Placement, dead: Set[str], needed: Callable[[int], int]) -> Which:
+    """Return the ranges with dead replicas that have fewer than ``needed`` live ones."""
+    counts = (placement.reads() != PAD).sum(axis=1)
+    least = np.array([needed(n) for n in range(int(counts.max(initial=0)) + 1)])
+    died = _count(placement, dead)
+    short: Which = (died > 0) & (counts - died < least[counts])
+    return short
+
+
+def _chosen(name: str, placement: Placement, which: Which) -> Iterator[Short]:
+    if which.any():
+        rows = placement.table.all()
+        found = rows_of(rows.chosen(which), ends_of(rows.keys)[which], placement.nodes)
+        yield Short(name, tuple(np.flatnonzero(which).tolist()), tuple(found))

@@ -1,0 +1,289 @@
+"""``stele schema``: what it prints and sends."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.domain.commands import AlterSchema
+from stele.domain.schema import model as c
+from stele.domain.schema.objects import ClusteringOrder, IndexTarget
+from stele.domain.view import epoch_view
+from stele.metadata_log.state import dump_of
+from stele.runtime.answers.schema import schema_answer
+from stele.words.cql import statements
+from tests.cli.conftest import Server, Stele
+from tests.cli.test_changes import ACCEPTED, sent
+from tests.domain.history import World
+from tests.domain.schema.examples import (
+    CK,
+    PK,
+    STATIC,
+    alter,
+    cluster,
+    column,
+    function,
+    user_type,
+)
+
+BATCH: tuple[c.AnyChange, ...] = (
+    user_type("person", name="text", home="frozen<address>"),
+    c.TableCreation(
+        name="library.songs",
+        columns=(
+            column("artist", "text", PK),
+            column("year", "int", PK),
+            c.ColumnDefinition(name="Track", type="int", kind=CK, order=ClusteringOrder.DESC),
+            column("label", "text", STATIC),
+            column("by", "person"),
+            column("tags", "map<text, text>"),
+        ),
+        parameters={"comment": "it's", "gc_grace_seconds": "5", "cdc": "{'enabled': 'true'}"},
+    ),
+    c.IndexCreation(table="library.songs", column="tags", target=IndexTarget.KEYS),
+    c.ViewCreation(
+        name="library.by_track",
+        base="library.songs",
+        columns=("label",),
+        partition_key=("Track",),
+        clustering=(c.ViewKey("artist"), c.ViewKey("year")),
+        where=(
+            c.ViewCondition("Track"),
+            c.ViewCondition("artist"),
+            c.ViewCondition("year", ">", "1900"),
+        ),
+    ),
+    function("plus", "int", "int", "int"),
+    c.AggregateCreation(
+        name="library.total",
+        argument_types=("int",),
+        state_function="plus",
+        state_type="int",
+        initial_condition="0",
+    ),
+)
+CQL = """\
+CREATE KEYSPACE library WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': '3'};
+CREATE TYPE library.address (
+    street text
+);
+CREATE TYPE library.person (
+    name text,
+    home frozen<address>
+);
+CREATE TABLE library.songs (
+    artist text,
+    year int,
+    "Track" int,
+    label text STATIC,
+    "by" person,
+    tags map<text, text>,
+    PRIMARY KEY ((artist, year), "Track")
+) WITH CLUSTERING ORDER BY ("Track" DESC)
+    AND cdc = {'enabled': 'true'}
+    AND comment = 'it''s'
+    AND gc_grace_seconds = 5;
+CREATE INDEX songs_tags_idx ON library.songs (keys(tags));
+CREATE MATERIALIZED VIEW library.by_track AS
+    SELECT "Track", artist, year
+    FROM library.songs
+    WHERE "Track" IS NOT NULL
+    AND artist IS NOT NULL
+    AND year > 1900
+    PRIMARY KEY ("Track", artist, year);
+CREATE FUNCTION library.plus (a0 int, a1 int)
+    CALLED ON NULL INPUT
+    RETURNS int
+    LANGUAGE lua
+    AS $$return 1$$;
+CREATE AGGREGATE library.total (int)
+    SFUNC plus
+    STYPE int
+    INITCOND 0;
+"""
+
+
+def library() -> World:
+    world = cluster()
+    assert alter(world, user_type("address", street="text")) is None
+    view = msgspec.structs.replace(BATCH[3], columns=("artist",))
+    assert alter(world, *BATCH[:3], view, *BATCH[4:]) is None
+    return world
+
+
+def answer(world: World, epoch: int = 0) -> Any:
+    image = world.images[epoch] if epoch else world.image
+    return msgspec.to_builtins(schema_answer(image))
+
+
+def test_the_schema_is_written_as_statements_that_can_be_run_in_their_order() -> None:
+    world = library()
+    assert "".join(f"{each.text}\n" for each in statements(schema_answer(world.image))) == CQL
+
+
+def test_the_schema_of_an_epoch_is_shown_with_its_versions(server: Server, stele: Stele) -> None:
+    world = library()
+    server.answer("GET", "/v1/schema", answer(world))
+    ran = stele("schema", "show", "library.songs", "--epoch", "9")
+    assert ran.exit_code == 0, ran.err
+    (asked,) = server.asked_for("/v1/schema")
+    assert asked.query["epoch"] == ["9"]
+    version = world.image.schema.version
+    assert f"version {version.state_id} since epoch {version.epoch}" in ran.out
+    assert f"-- version {world.image.epoch}\nCREATE TABLE library.songs (" in ran.out
+    assert "CREATE TYPE" not in ran.out
+    assert "no 'library.gone'" in stele("schema", "show", "library.gone").err
+
+
+def test_two_epochs_differ_by_lines_of_cql(server: Server, stele: Stele) -> None:
+    world = library()
+    before = world.image.epoch
+    change = c.TableAlteration(
+        name="library.songs", rename={"artist": "by_whom"}, add=(column("length", "duration"),)
+    )
+    assert alter(world, change) is None
+    server.answer("GET", "/v1/schema", answer(world, before))
+    server.answer("GET", "/v1/schema", answer(world))
+    ran = stele("schema", "diff", str(before), "--json")
+    assert ran.exit_code == 0, ran.err
+    lines = msgspec.json.decode(ran.out)["lines"]
+    changed = [line for line in lines if line[0] in "+-"]
+    assert "-    artist text," in changed and "+    by_whom text," in changed
+    assert "+    length duration," in changed
+    assert not [line for line in changed if "person" in line]
+
+
+def test_the_history_says_who_changed_the_schema_and_why(server: Server, stele: Stele) -> None:
+    world = library()
+    server.answer("GET", "/v1/schema", answer(world))
+    found = msgspec.json.decode(msgspec.json.encode(epoch_view(world.epochs[-1])))
+    searched = {"newest": 9, "looked_at": 9, "next_before": 0, "epochs": [found]}
+    server.answer("GET", "/v1/epochs/search", searched)
+    for section in ("keyspaces", "tables", "requests"):
+        server.answer("GET", f"/v1/{section}", {"epoch": 1, "state_id": "00", section: []})
+    ran = stele("schema", "history")
+    assert ran.exit_code == 0, ran.err
+    asked = server.asked_for("/v1/epochs/search")[0]
+    assert "TypeChanged" in asked.query["facts"][0]
+    assert f"epoch {world.image.epoch}" in ran.out and "alter_schema by ada: why" in ran.out
+    assert "type person has name text, home frozen<address>" in ran.out
+
+
+def test_a_file_of_changes_is_one_command(server: Server, stele: Stele, tmp_path: Path) -> None:
+    world = library()
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    server.answer("GET", "/v1/schema", answer(world))
+    file = tmp_path / "songs.json"
+    file.write_text(
+        """{"schema_version": 4, "changes": [
+        {"type": "create_table", "name": "library.t", "columns": [{"name": "id", "type": "int",
+         "kind": "partition_key"}], "parameters": {"gc_grace_seconds": 5, "cdc": {"enabled": true}}}]}"""
+    )
+    ran = stele("schema", "apply", str(file), "--reason", "new service")
+    assert ran.exit_code == 0, ran.err
+    command = msgspec.convert(sent(server)["command"], AlterSchema)
+    (change,) = command.changes
+    assert isinstance(change, c.TableCreation)
+    assert change.parameters == {"gc_grace_seconds": "5", "cdc": "{'enabled': 'true'}"}
+    assert command.schema_version == 4
+    assert "1 change in epoch 8" in ran.out
+
+
+def test_a_dry_run_shows_the_difference_or_the_rejection_and_sends_nothing(
+    server: Server, stele: Stele, tmp_path: Path
+) -> None:
+    server.answer("GET", "/v1/dump", dump_of(library().image))
+    file = tmp_path / "changes.json"
+    drop = {"type": "drop_materialized_view", "name": "library.by_track"}
+    add = {"type": "create_type", "name": "library.new", "fields": [{"name": "a", "type": "int"}]}
+    file.write_bytes(msgspec.json.encode({"changes": [add, drop]}))
+    ran = stele("schema", "apply", str(file), "--dry-run")
+    assert ran.exit_code == 0, ran.err
+    assert "+CREATE TYPE library.new (" in ran.out
+    assert "requested: drop_table library.by_track" in ran.out
+    file.write_bytes(msgspec.json.encode([{"type": "drop_type", "name": "library.address"}]))
+    ran = stele("schema", "apply", str(file), "--dry-run")
+    assert ran.exit_code != 0
+    assert "the types person use it" in ran.err
+    assert not server.asked_for("/v1/commands")
+
+
+def test_a_plan_is_shown_saved_and_applied_to_the_schema_that_it_was_made_for(
+    server: Server, stele: Stele, tmp_path: Path
+) -> None:
+    image = library().image
+    server.answer("GET", "/v1/dump", dump_of(image))
+    wanted, plan = tmp_path / "wanted.cql", tmp_path / "plan.json"
+    text = "\n".join(each.text for each in statements(schema_answer(image)))
+    text = text.replace("    label text STATIC,\n", "    label text STATIC,\n    title text,\n")
+    text = text.replace("AND gc_grace_seconds = 5", "AND gc_grace_seconds = 6")
+    aggregate = text.index("CREATE AGGREGATE")
+    wanted.write_text(text[:aggregate] + "CREATE TYPE library.new (a int);")
+    ran = stele("schema", "plan", str(wanted), "--save", str(plan))
+    assert ran.exit_code == 0, ran.err
+    assert ran.out.splitlines() == [
+        "- DROP AGGREGATE library.total (int);",
+        "+ CREATE TYPE library.new (",
+        "+     a int",
+        "+ );",
+        "~ ALTER TABLE library.songs ADD (title text);",
+        "~ ALTER TABLE library.songs WITH gc_grace_seconds = 6;",
+        "3 changes, 0 marked",
+        f"Apply it: stele schema apply {plan}",
+    ]
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    server.answer("GET", "/v1/schema", msgspec.to_builtins(schema_answer(image)))
+    ran = stele("schema", "apply", str(plan))
+    assert ran.exit_code == 0, ran.err
+    command = msgspec.convert(sent(server)["command"], AlterSchema)
+    assert command.schema_version == image.schema.version.epoch
+    assert [type(each) for each in command.changes] == [
+        *(c.AggregateRemoval, c.TypeCreation, c.TableAlteration)
+    ]
+
+
+def test_a_plan_marks_what_it_deletes_and_says_when_nothing_differs(
+    server: Server, stele: Stele, tmp_path: Path
+) -> None:
+    image = library().image
+    server.answer("GET", "/v1/dump", dump_of(image))
+    wanted = tmp_path / "wanted.cql"
+    text = "\n".join(each.text for each in statements(schema_answer(image)))
+    wanted.write_text(text)
+    assert stele("schema", "plan", str(wanted)).out == "The schema is as wanted.\n"
+    wanted.write_text(text[: text.index("CREATE TABLE")])
+    ran = stele("schema", "plan", str(wanted))
+    assert ran.out.splitlines() == [
+        "- DROP MATERIALIZED VIEW library.by_track;",
+        "- DROP AGGREGATE library.total (int);",
+        "- DROP FUNCTION library.plus (int, int);",
+        "! Table library.songs can be dropped when its views are gone: plan again then.",
+        "3 changes, 0 marked",
+    ]
+    wanted.write_text("DROP TABLE library.songs;")
+    ran = stele("schema", "plan", str(wanted))
+    assert ran.exit_code != 0
+    assert "CREATE statements only, and not DROP TABLE" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "not valid JSON"),
+        (
+            '{"changes": [{"type": "create_table"}]}',
+            "changes[0]: Object missing required field `name`",
+        ),
+        ('[{"type": "create_tabel", "name": "a"}]', "changes[0].type: Invalid value"),
+        ('[{"type": "drop_type", "name": "a.b", "if_exist": true}]', "unknown field `if_exist`"),
+    ],
+)
+def test_a_file_that_is_no_list_of_changes_is_refused_with_its_place(
+    content: str, why: str, stele: Stele, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    ran = stele("schema", "apply", str(file))
+    assert ran.exit_code != 0
+    assert why in ran.err

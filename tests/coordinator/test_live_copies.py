@@ -1,0 +1,199 @@
+"""No operation, cancel or exclusion costs the last live copy of acknowledged writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stele.domain.commands import (
+    Cancel,
+    Cleanup,
+    CreateKeyspace,
+    Envelope,
+    Exclude,
+    Leave,
+    MoveTablets,
+    Remove,
+    SwitchBalancingOff,
+)
+from stele.domain.names import BALANCER, UNFINISHED, OrderKind, RequestStatus, TransitionState
+from stele.domain.topology.operations.base import gaining_nodes
+from stele.domain.topology.operations.commands import TabletMove
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.test_why import told
+from tests.coordinator.world import World, empty_cluster
+
+STATE = TransitionState
+
+
+def migrating(rf: int, state: TransitionState) -> tuple[World, str, str]:
+    """The migration "move" of a tablet has just come to a state; its source and its target."""
+    world = with_table("a1 b1 c1 d1", 1, rf=rf)
+    (row,) = tablets(world)
+    source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})
+    move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target)
+    assert (
+        world.submit(Envelope(request_id="move", command=MoveTablets((move,)), actor=BALANCER))
+        is None
+    )
+    reach(world, "move", state, fenced=False)
+    return world, source, target
+
+
+@pytest.mark.parametrize("how", ["cancel", "abort-after"])
+def test_reads_that_have_moved_do_not_go_back_to_a_node_that_is_down(how: str) -> None:
+    """The target, which has all that was acknowledged, would be ordered to delete it."""
+    world, source, target = migrating(1, STATE.WRITE_BOTH_READ_NEW)
+    world.crash(source)
+    world.pass_s(60)
+    if how == "cancel":
+        refused = world.apply(Cancel("move"))
+        assert refused is not None and refused.code == "past_point_of_no_return"
+    else:
+        off = SwitchBalancingOff("", abort_at_ms=world.now_ms + 1000)
+        assert world.apply(off) is None
+        world.balances = True
+    world.pass_s(60)
+    assert tablets(world)[0].reads == (target,)
+    assert world.apply(Exclude((source,))) is None
+    world.until(lambda: not world.image.topology.transitions, "the end of the migration")
+    world.pass_s(30)
+    assert tablets(world)[0].reads == (target,)
+    assert not world.orders(target, OrderKind.CLEANUP)
+
+
+def ring_of(rf: int) -> World:
+    world = empty_cluster()
+    world.add("a1 b1 c1 d1 e1", rack="r")
+    world.run()
+    assert world.apply(CreateKeyspace("music", {"dc1": rf})) is None
+    return world
+
+
+def join(rf: int) -> tuple[World, str]:
+    world = ring_of(rf)
+    world.add("f1", rack="r")
+    return world, "join-f1"
+
+
+def leave(rf: int) -> tuple[World, str]:
+    world = ring_of(rf)
+    assert world.apply(Leave("d1"), "leave") is None
+    return world, "leave"
+
+
+def move_tablet(rf: int) -> tuple[World, str]:
+    world = with_table("a1 b1 c1 d1", 1, rf=rf)
+    (row,) = tablets(world)
+    source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})
+    move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target)
+    assert world.apply(MoveTablets((move,)), "move") is None
+    return world, "move"
+
+
+PAST = [
+    (join, STATE.WRITE_BOTH_READ_NEW),
+    (join, STATE.FINISHING),
+    (leave, STATE.WRITE_BOTH_READ_NEW),
+    (leave, STATE.LEFT_TOKEN_RING),
+    (move_tablet, STATE.WRITE_BOTH_READ_NEW),
+    (move_tablet, STATE.USE_NEW),
+    (move_tablet, STATE.CLEANUP),
+    (move_tablet, STATE.END_MIGRATION),
+]
+"""Operations whose reads have moved, in each state from there on."""
+
+
+@pytest.mark.parametrize("rf", [1, 2, 3])
+@pytest.mark.parametrize(("begin", "state"), PAST)
+def test_old_copies_stay_while_the_new_replicas_may_lack_writes(
+    begin: Callable[[int], tuple[World, str]], state: TransitionState, rf: int
+) -> None:
+    """A node that gained ranges dies: excluding it takes force where it has the only copy that serves."""
+    world, request_id = begin(rf)
+    reach(world, request_id, state, fenced=False)
+    dead = max(gaining_nodes(world.transition(request_id)))
+    world.crash(dead)
+    ordered = {name: len(world.orders(name, OrderKind.CLEANUP)) for name in world.nodes}
+    turns_back = begin is move_tablet and state is STATE.WRITE_BOTH_READ_NEW
+    needs_force = rf == 1 and not turns_back
+    if needs_force and state is not STATE.END_MIGRATION:
+        world.pass_s(15)
+        *_, advice = told(world, request_id)
+        assert f"start {dead}: " in advice and "stele exclude" not in advice
+    assert world.apply(Exclude((dead,)), "exclude") is None
+    world.until(lambda: status_of(world, "exclude") not in UNFINISHED, "the exclusion")
+    if needs_force:
+        assert status_of(world, "exclude") is RequestStatus.FAILED
+        assert f"may have acknowledged writes that only {dead} has" in error_of(world, "exclude")
+        assert not world.image.membership.excluded()
+        assert world.apply(Exclude((dead,), force=True), "force") is None
+        world.until(
+            lambda: world.image.membership.excluded() != frozenset(), "the forced exclusion"
+        )
+    assert status_of(world, "force" if needs_force else "exclude") is RequestStatus.DONE
+    world.until(lambda: not world.image.topology.transitions, "the end of the operation")
+    world.pass_s(30)
+    cleaned = {n for n in ordered if len(world.orders(n, OrderKind.CLEANUP)) > ordered[n]}
+    if rf == 1 and not turns_back:
+        assert not cleaned
+        has_old_copies = begin is not leave and state is not STATE.END_MIGRATION
+        assert bool(dirty(world)) == has_old_copies
+    else:
+        assert not dirty(world)
+    world.balances = True
+    assert world.apply(Remove(node_id=dead, force=needs_force), "remove") is None
+    world.run()
+    assert status_of(world, "remove") is RequestStatus.DONE
+    assert not dirty(world), "no range depends on the dead node"
+
+
+def test_moves_away_from_a_dead_node_and_cleanups_do_not_wait_for_each_other() -> None:
+    """With two replicas every range of an excluded node lacks a quorum until its tablets are moved."""
+    world = with_table("a1 b1 c1 d1", 4, rf=2)
+    world.crash("d1")
+    world.pass_s(15)
+    assert world.apply(Exclude(("d1",))) is None
+    world.until(lambda: world.image.membership.excluded() == {"d1"}, "the exclusion")
+    assert world.apply(Cleanup(), "cleanup") is None
+    world.balances = True
+    assert world.apply(Remove(node_id="d1"), "remove") is None
+    world.run()
+    assert status_of(world, "cleanup") is RequestStatus.DONE
+    assert status_of(world, "remove") is RequestStatus.DONE
+    assert not dirty(world)
+
+
+def dirty(world: World) -> set[str]:
+    return {n for n, node in world.image.membership.normal().items() if node.cleanup_since}
+
+
+@pytest.mark.parametrize(("rf", "advised"), [(1, False), (3, True)])
+def test_a_rejection_advises_no_exclusion_that_could_lose_writes(rf: int, advised: bool) -> None:
+    world = with_table("a1 b1 c1 d1", 1, rf=rf)
+    (row,) = tablets(world)
+    target = min({"a1", "b1", "c1", "d1"} - {*row.reads})
+    dead = row.reads[0] if rf == 1 else target
+    world.crash(dead)
+    world.pass_s(10)
+    move = TabletMove(table=TABLE, tablet=0, from_node=row.reads[0], to_node=target)
+    assert world.apply(MoveTablets((move,)), "move") is None
+    world.until(lambda: status_of(world, "move") is RequestStatus.FAILED, "the rejection")
+    assert f"Dead nodes: {dead}. Start them" in error_of(world, "move")
+    assert (f"`stele exclude {dead}`" in error_of(world, "move")) is advised
+
+
+def test_an_exclusion_counts_the_old_replica_of_a_tablet_whose_reads_have_moved() -> None:
+    """The second exclusion would make the migration turn back, and the third one keeps it from that."""
+    world, source, target = migrating(3, STATE.WRITE_BOTH_READ_NEW)
+    (row,) = tablets(world)
+    other = min({*row.reads} - {target})
+    for dead in (other, target, source):
+        world.crash(dead)
+    for dead in (other, target, source):
+        assert world.apply(Exclude((dead,)), f"exclude-{dead}") is None
+    world.pass_s(60)
+    assert status_of(world, f"exclude-{source}") is RequestStatus.FAILED
+    assert source in error_of(world, f"exclude-{source}")

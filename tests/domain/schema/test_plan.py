@@ -1,0 +1,168 @@
+"""Plans of schema changes: they lead to the wanted schema, and mark dangerous changes."""
+
+import msgspec
+import pytest
+
+from stele.domain.base import Rejection
+from stele.domain.commands import AlterSchema, Envelope
+from stele.domain.decide import decide
+from stele.domain.evolve import apply_facts
+from stele.domain.image import Image
+from stele.domain.requests.ids import named
+from stele.domain.schema import model as c
+from stele.domain.schema.plan import (
+    Mark,
+    SchemaPlan,
+    managed_keyspaces,
+    plan_schema,
+    without,
+)
+from stele.runtime.answers.schema import schema_answer
+from stele.words.cql import statements
+from stele.words.cql_parser import parse_cql
+from tests.domain.history import World
+from tests.domain.schema.examples import alter, cluster
+
+BEFORE = """
+CREATE TYPE library.address (street text);
+CREATE TYPE library.person (name text, home frozen<address>);
+CREATE TYPE library.unused (a int);
+CREATE TABLE library.songs (
+    artist text, year int, label text STATIC, by person, tags map<text, text>,
+    PRIMARY KEY (artist, year)
+) WITH comment = 'songs' AND gc_grace_seconds = 5;
+CREATE TABLE library.plays (id uuid PRIMARY KEY, song text, old text);
+CREATE INDEX ON library.plays (song);
+CREATE MATERIALIZED VIEW library.by_year AS SELECT * FROM library.songs
+    WHERE artist IS NOT NULL AND year IS NOT NULL PRIMARY KEY (year, artist);
+CREATE FUNCTION library.plus (a int, b int) RETURNS NULL ON NULL INPUT
+    RETURNS int LANGUAGE lua AS 'return a + b';
+CREATE FUNCTION library.minus (a int, b int) RETURNS NULL ON NULL INPUT
+    RETURNS int LANGUAGE lua AS 'return a - b';
+CREATE AGGREGATE library.total (int) SFUNC plus STYPE int INITCOND 0;
+"""
+AFTER = """
+CREATE KEYSPACE radio WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 2};
+CREATE TYPE radio.host (name text);
+CREATE TABLE radio.shows (id uuid PRIMARY KEY, host host);
+CREATE TYPE library.address (street text, city text);
+CREATE TYPE library.person (full_name text, home frozen< address >);
+CREATE TABLE library.songs (
+    artist text, year int, label text STATIC, by person, tags map<text,text>, title varchar,
+    PRIMARY KEY ((artist), year)
+) WITH comment = 'all songs';
+CREATE INDEX ON library.songs (keys(tags));
+CREATE TABLE library.plays (play_id uuid PRIMARY KEY, song text);
+CREATE INDEX ON library.plays (song);
+CREATE MATERIALIZED VIEW library.by_year AS SELECT * FROM library.songs
+    WHERE artist IS NOT NULL AND year IS NOT NULL PRIMARY KEY (year, artist)
+    WITH comment = 'by year';
+CREATE FUNCTION library.plus (a int, b int) RETURNS NULL ON NULL INPUT
+    RETURNS int LANGUAGE lua AS 'return b + a';
+CREATE AGGREGATE library.total (int) SFUNC plus STYPE int INITCOND 1;
+"""
+
+
+def texts(image: Image) -> list[str]:
+    return [each.text for each in statements(schema_answer(image))]
+
+
+def wanted_image(world: World, cql: str) -> Image:
+    """Return the image with the wanted schema only."""
+    changes = parse_cql(cql)
+    base = without(world.image, changes)
+    envelope = Envelope(request_id=named("wanted"), command=AlterSchema(changes))
+    found = decide(base, envelope, world.history.at_ms)
+    assert not isinstance(found, Rejection), found
+    return apply_facts(base, found)
+
+
+def planned(world: World, cql: str) -> SchemaPlan:
+    managed = managed_keyspaces(parse_cql(cql))
+    return plan_schema(world.image.schema, wanted_image(world, cql).schema, managed)
+
+
+@pytest.fixture
+def world() -> World:
+    found = cluster()
+    assert alter(found, *parse_cql(BEFORE)) is None
+    return found
+
+
+def test_a_plan_leads_to_the_wanted_schema_in_one_batch(world: World) -> None:
+    plan, after = planned(world, AFTER), wanted_image(world, AFTER)
+    assert plan.rest == ()
+    assert alter(world, *(each.change for each in plan.changes)) is None
+    assert sorted(texts(world.image)) == sorted(texts(after))
+    assert planned(world, AFTER) == SchemaPlan((), ())
+
+
+def test_the_plan_for_an_exported_schema_is_empty(world: World) -> None:
+    exported = "\n".join(texts(world.image))
+    assert planned(world, exported) == SchemaPlan((), ())
+
+
+def test_keyspaces_that_are_not_named_are_left_alone(world: World) -> None:
+    plan = planned(world, "CREATE KEYSPACE radio WITH replication = {'dc1': 1};")
+    assert [type(each.change) for each in plan.changes] == [c.KeyspaceCreation]
+
+
+def test_dangerous_changes_are_marked(world: World) -> None:
+    marks = {
+        (type(each.change), getattr(each.change, "name", "")): each.mark
+        for each in planned(world, AFTER).changes
+        if each.mark
+    }
+    assert marks == {
+        (c.TypeRemoval, "library.unused"): Mark.DESTRUCTIVE,
+        (c.TypeAlteration, "library.person"): Mark.INCOMPATIBLE,
+        (c.TableAlteration, "library.plays"): Mark.DESTRUCTIVE,
+        (c.IndexCreation, "songs_tags_idx"): Mark.EXPENSIVE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("tags map<text, text>", "tags int", "the type and kind of tags cannot change"),
+        ("id uuid PRIMARY KEY", "id int PRIMARY KEY", "another primary key"),
+        ("person (name text", "person (name int", "fields cannot be dropped"),
+        ("PRIMARY KEY (year, artist)", "PRIMARY KEY ((year, artist))", "View library.by_year can"),
+    ],
+)
+def test_differences_that_no_batch_can_make_are_named(
+    world: World, old: str, new: str, said: str
+) -> None:
+    assert old in BEFORE
+    [text] = planned(world, BEFORE.replace(old, new)).rest
+    assert said in text
+
+
+def test_drops_that_must_wait_are_left_for_the_next_plan(world: World) -> None:
+    """The view must be gone before its table, and the table before its type."""
+    plan = planned(world, "CREATE TYPE library.unused (a int);")
+    assert [text.split(" can be")[0] for text in plan.rest] == [
+        "Type library.person",
+        "Type library.address",
+        "Table library.songs",
+    ]
+    assert alter(world, *(each.change for each in plan.changes)) is None
+    world.run()
+    plan = planned(world, "CREATE TYPE library.unused (a int);")
+    assert alter(world, *(each.change for each in plan.changes)) is None
+    world.run()
+    plan = planned(world, "CREATE TYPE library.unused (a int);")
+    assert alter(world, *(each.change for each in plan.changes)) is None
+    assert plan.rest == ()
+    assert texts(world.image)[1:] == ["CREATE TYPE library.unused (\n    a int\n);"]
+
+
+def test_other_statements_than_creations_are_refused() -> None:
+    with pytest.raises(ValueError, match="CREATE statements only, and not ALTER TABLE"):
+        managed_keyspaces(parse_cql("ALTER TABLE library.songs ADD a int;"))
+
+
+def test_a_plan_can_be_written_and_read(world: World) -> None:
+    changes = tuple(each.change for each in planned(world, AFTER).changes)
+    written = msgspec.json.encode(changes)
+    assert msgspec.json.decode(written, type=tuple[c.AnyChange, ...]) == changes

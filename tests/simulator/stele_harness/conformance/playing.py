@@ -1,0 +1,151 @@
+"""Building blocks of scenes: agents that join, orders and their reports, judged requests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from stele.agent.probing import JUDGE_PATH
+from stele.domain.messages import Order
+from stele.domain.names import NodeState, ReportStatus
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
+from stele.domain.routed import Routed
+from stele_harness.conformance.company import Company
+from stele_harness.conformance.rules import Wrong
+from stele_harness.conformance.values import meant_for
+
+KEYSPACE: Final = "library"
+JOIN_S: Final = 60.0
+ANSWER_S: Final = 20.0
+AGAIN_S: Final = 2.0
+SILENCE_S: Final = 2.0
+"""Time without a report after which an order counts as refused."""
+HTTP_S: Final = 10.0
+NO_CONTENT: Final = 204
+NOT_FOUND: Final = 404
+
+Scene = Callable[[Company], Awaitable[None]]
+Asked = tuple[Routed, str]
+"""A request, and the expected code of the refusal; empty: it would be served."""
+
+
+async def have(company: Company, *names: str) -> None:
+    """Make these agents members: those that were not started yet join."""
+    missing = [name for name in names if name not in company.agents]
+    for name in missing:
+        company.start_agent(name)
+    for name in missing:
+        await is_member(company, name)
+
+
+async def is_member(company: Company, name: str, rule: str = "joins") -> None:
+    normal = lambda: company.state_of(name) is NodeState.NORMAL  # noqa: E731
+    await company.until(normal, rule, name, "membership", JOIN_S)
+    await acknowledges(company, name)
+
+
+async def acknowledges(company: Company, name: str) -> None:
+    await company.until(lambda: company.has_spoken(name), "heartbeat", name, "ack", JOIN_S)
+    company.watch.expect_acks(name, asyncio.get_running_loop().time())
+
+
+async def at_rest(company: Company, *names: str) -> None:
+    """Wait until nothing is under way and these agents have acknowledged that.
+
+    A version that is not fenced yet makes no request stale.
+    """
+
+    def is_at_rest(name: str) -> bool:
+        image = company.image
+        clean = not any(node.cleanup_session() for node in image.membership.nodes.values())
+        still = image.topology.settled() and not image.topology.transitions and clean
+        return still and company.watch.epoch_of(name) >= image.epoch
+
+    for name in names:
+        what = "ack of the newest fence, with nothing under way"
+        await company.until(lambda name=name: is_at_rest(name), "reads-on", name, what, JOIN_S)  # type: ignore[misc]
+
+
+async def answered(company: Company, order: Order, status: ReportStatus, rule: str) -> None:
+    """Wait until an order is reported with this status.
+
+    The order is sent again meanwhile, because an agent whose last look at the log is too old takes
+    none.
+    """
+    next_s = asyncio.get_running_loop().time() + AGAIN_S
+
+    def given() -> bool:
+        nonlocal next_s
+        if company.watch.status_of(order) is status:
+            return True
+        if (now_s := asyncio.get_running_loop().time()) >= next_s:
+            next_s = now_s + AGAIN_S
+            company.send(order)
+        return False
+
+    what = f"{status} of the order with index {order.index}"
+    await company.until(given, rule, order.node_id, what, ANSWER_S)
+
+
+def forbid(company: Company, order: Order, rule: str, what: str) -> None:
+    company.watch.forbid(order, rule, what)
+    company.send(order)
+
+
+def token_of(row: RangeReplicas) -> int:
+    """Return a token of the row's range."""
+    return MAX_TOKEN if row.end == MIN_TOKEN else row.end
+
+
+def routed(company: Company, data_id: str, row: RangeReplicas, coordinating: str) -> Routed:
+    """Return a current request for this row, for any replica."""
+    image = company.image
+    return Routed(
+        version=image.topology.version,
+        epoch=image.epoch,
+        data_id=data_id,
+        token=token_of(row),
+        replica="",
+        coordinating=coordinating,
+        log_id=image.log_id.hex(),
+    )
+
+
+async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
+    """Let the agent judge requests, by the rule that each one tests. Raises Wrong.
+
+    An agent without that path is skipped, and the result states this.
+    """
+    limit = aiohttp.ClientTimeout(total=HTTP_S)
+    async with aiohttp.ClientSession(timeout=limit) as http:
+        for rule, (request, expected) in asked.items():
+            status, body = await _judged(company, http, name, meant_for(name, request))
+            if status == NOT_FOUND:
+                company.not_asked = f"{JUDGE_PATH} is not there"
+                return
+            found = "" if status == NO_CONTENT else msgspec.json.decode(body)["code"]
+            if found != expected:
+                what = f"it answers '{found or 'served'}', not '{expected or 'served'}'"
+                raise Wrong(rule, name, what)
+
+
+async def _judged(
+    company: Company, http: aiohttp.ClientSession, name: str, request: Routed
+) -> tuple[int, bytes]:
+    """Return status and body. Try again for ANSWER_S.
+
+    An agent that was started again may have announced its new address only a moment ago.
+    """
+    end_s = asyncio.get_running_loop().time() + ANSWER_S
+    while True:
+        node = company.image.node(name)
+        assert node is not None
+        try:
+            async with http.post(node.address + JUDGE_PATH, headers=request.headers()) as answer:
+                return answer.status, await answer.read()
+        except aiohttp.ClientConnectionError:
+            if asyncio.get_running_loop().time() > end_s:
+                raise
+        await company.pause()

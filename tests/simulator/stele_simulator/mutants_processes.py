@@ -1,0 +1,120 @@
+"""Known bugs of the coordinator's and the balancer's shell, their questions, and nodes' acks, in whole
+processes.
+"""
+
+import asyncio
+
+import msgspec
+
+from stele.agent import identity
+from stele.agent.agent import Agent
+from stele.coordinator import rounds
+from stele.coordinator.desk import Desk
+from stele.coordinator.driver import Driver
+from stele.coordinator.knowledge import Observed
+from stele.coordinator.replicas import AskedReplicas
+from stele.domain.acks import Barrier
+from stele.domain.archive.model import Replica
+from stele.domain.context import Context, Decision
+from stele.domain.image import Image
+from stele.domain.registry import DECISIONS
+from stele.domain.topology.commands import ClaimCoordinator
+from stele.domain.topology.facts import CoordinatorChanged
+from stele.domain.topology.heads import Coordinator
+from stele.log.codec import decode_ack
+from stele.tablet_balancer.balancing import Balancer
+from stele_simulator.patching import Patch
+from stele_simulator.planting import RUN, planted
+
+
+@planted(RUN)
+def resigned_leader_takes_the_newest_term_for_its_own(patch: Patch) -> None:
+    """A former coordinator continues to send commands under the newest term of the log."""
+    plain = Driver.seen
+
+    def seen(self: Driver) -> Observed:
+        term = self.image.topology.coordinator.term
+        return msgspec.structs.replace(plain(self), term=term)
+
+    patch.attribute(Driver, "seen", seen)
+    patch.attribute(Driver, "active", property(lambda self: self.term > 0))
+    patch.attribute(Driver, "_why_idle", lambda self: "")
+
+
+@planted(RUN, rule="I5")
+def silent_nodes_have_answered(patch: Patch) -> None:
+    """A barrier is complete without the nodes that are silent, as if they were declared dead."""
+    plain = rounds._barrier
+
+    def counted(desk: Desk, epoch: int) -> Barrier:
+        found = plain(desk, epoch)
+        awake = tuple(b for b in found.blockers if desk.is_up(b.node_id))
+        return msgspec.structs.replace(found, complete=not awake, blockers=awake)
+
+    patch.function(plain, counted)
+
+
+@planted(RUN, rule="I6")
+def acks_come_before_the_disk(patch: Patch) -> None:
+    """A node acknowledges a version before it is on its disk."""
+    plain = Agent._note
+
+    async def later(self: Agent, image: Image) -> None:
+        known, topology = self._directory.identity, image.topology
+        told = msgspec.structs.replace(
+            known.acknowledged, version=topology.version, fence_version=topology.fence_version
+        )
+        self._directory.identity = msgspec.structs.replace(known, acknowledged=told)
+        self._ack()
+        self._directory.identity = known
+        await asyncio.sleep(0.01)
+        await plain(self, image)
+
+    patch.attribute(Agent, "_note", later)
+
+
+@planted(RUN, rule="I14")
+def node_json_is_not_synced(patch: Patch) -> None:
+    """An acknowledgement may be lost after a power failure."""
+
+    patch.attribute(identity, "sync_file", lambda file: None)
+
+
+@planted(RUN, rule="I10")
+def replicas_are_always_heard(patch: Patch) -> None:
+    """Silent replicas count as alive, so a dead member of the archive is never replaced."""
+
+    async def epoch(self: AskedReplicas, replica: Replica) -> int | None:
+        return 1
+
+    patch.attribute(AskedReplicas, "_answer", epoch)
+
+
+@planted(RUN, rule="13")
+def balancers_hear_the_acks_of_the_log_before(patch: Patch) -> None:
+    """A balancer takes acks for those of its log that are of the first one, whatever was recovered since."""
+    plain = Balancer.on_ack
+    first = list[bytes]()
+
+    def on_ack(self: Balancer, value: bytes) -> None:
+        ack = decode_ack(value)
+        first.append(ack.log_id)
+        if ack.log_id == first[0]:
+            plain(self, value)
+
+    patch.attribute(Balancer, "on_ack", on_ack)
+
+
+@planted(RUN)
+def term_is_claimed_twice(patch: Patch) -> None:
+    """A claim of a term succeeds although another coordinator already holds it."""
+    plain = DECISIONS[ClaimCoordinator]
+
+    def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:
+        current = context.image.topology.coordinator
+        if command.term == current.term and command.holder != current.holder:
+            return (CoordinatorChanged(Coordinator(command.term, command.holder)),)
+        found: Decision = plain(context, command)
+        return found
+
+    patch.item(DECISIONS, ClaimCoordinator, claim_coordinator)

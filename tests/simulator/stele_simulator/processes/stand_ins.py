@@ -1,0 +1,117 @@
+"""Libraries as simulated nodes have them: threads for jobs, HTTP between nodes, the size of a disk."""
+
+import asyncio
+import shutil
+import types
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import aiohttp
+
+from stele_simulator.processes.web import WebTransport
+
+if TYPE_CHECKING:
+    from stele_simulator.processes.disk import SimPath
+    from stele_simulator.processes.machine import Machine
+
+GIB: Final = 1024**3
+
+
+class Executor:
+    """As ``ThreadPoolExecutor`` of one thread: the event loop runs its jobs, in the order of asking."""
+
+    def __init__(self, max_workers: int, *_: str) -> None:
+        assert max_workers == 1, "jobs keep their order"
+
+    def submit(self, call: Callable[..., object], *args: Any) -> asyncio.Future[object]:
+        return asyncio.get_running_loop().run_in_executor(self, call, *args)  # type: ignore[arg-type]
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Finish the requested work before the caller continues."""
+
+
+class Session:
+    """As ``aiohttp.ClientSession``."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self._transport = WebTransport(machine)
+
+    def post(
+        self, url: str, data: bytes, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> "Call":
+        return Call(self._transport, url, data, headers, timeout.total)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class Call:
+    """The result of ``post``: enter it with ``async with``, and read the answer inside."""
+
+    def __init__(
+        self,
+        transport: WebTransport,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        total_s: float | None,
+    ) -> None:
+        self.status = 0
+        self._asked = transport, url, body, headers, total_s
+        self._content = b""
+
+    async def __aenter__(self) -> Self:
+        """Raises OSError, TimeoutError."""
+        transport, url, body, headers, total_s = self._asked
+        self.status = await transport.ask(
+            url, self._take, total_s, headers=headers, method="POST", body=body
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    async def read(self) -> bytes:
+        return self._content
+
+    def _take(self, _: int, piece: bytes) -> None:
+        self._content += piece
+
+
+class Aiohttp(types.ModuleType):
+    """As the module ``aiohttp``, as far as nodes ask each other with it."""
+
+    def __init__(self, who: "Callable[[], Machine]") -> None:
+        super().__init__("aiohttp")
+        self._who = who
+
+    def ClientSession(self, **_: object) -> Session:  # noqa: N802 - the module's own name
+        return Session(self._who())
+
+    def TCPConnector(self, **_: object) -> None:  # noqa: N802 - the module's own name
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(aiohttp, name)
+
+
+class Usage(NamedTuple):
+    total: int
+    free: int
+
+
+class Shutil(types.ModuleType):
+    """As the module ``shutil``: a simulated disk has room, unless it is full."""
+
+    def __init__(self, who: "Callable[[], Machine]") -> None:
+        super().__init__("shutil")
+        self._who = who
+
+    def disk_usage(self, _: object) -> Usage:
+        return Usage(10 * GIB, 0 if self._who().disk.full else 9 * GIB)
+
+    def rmtree(self, folder: "SimPath", **_: bool) -> None:
+        folder.remove_all()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(shutil, name)

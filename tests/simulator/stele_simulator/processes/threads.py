@@ -1,0 +1,230 @@
+"""Threads of simulated processes. Each runs only from where the kernel hands over to it until it waits: so at
+any time one piece of code runs, and a run stays the same whatever the system does.
+
+Production code that blocks (``Consumer.poll``, ``Event.wait``) runs in them as it is.
+"""
+
+import threading as real_threading
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from stele_simulator.kernel import us
+from stele_simulator.processes.event_loop import Died
+
+if TYPE_CHECKING:
+    from stele_simulator.processes.machine import Machine
+
+try:
+    import greenlet  # type: ignore[import-untyped]
+except ImportError:
+    greenlet = None
+
+GIVES_WAY_S: Final = 300.0
+"""Seconds of real time that a thread has to give way: only a bug takes longer."""
+
+
+class Switch(Protocol):
+    """Goes to and fro between the kernel and a piece of code that may wait in its middle."""
+
+    def go(self) -> None:
+        """Run it until it calls ``back``, or ends. Called by the kernel."""
+
+    def back(self) -> None:
+        """Return control to the kernel. The piece calls it, and it returns at the next ``go``."""
+
+
+class ThreadSwitch:
+    """By a real thread. Each way takes what the system takes to wake a thread: long, when it is busy."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self._mine, self._others = _closed(), _closed()
+        self._ended = False
+        self._thread = real_threading.Thread(target=self._main, daemon=True)
+        self._thread.start()
+
+    def go(self) -> None:
+        self._mine.release()
+        if not self._others.acquire(timeout=GIVES_WAY_S):
+            raise AssertionError("a thread does not give way")
+
+    def back(self) -> None:
+        self._others.release()
+        self._mine.acquire()
+
+    def _main(self) -> None:
+        self._mine.acquire()
+        try:
+            self._run()
+        finally:
+            self._others.release()
+
+
+class GreenletSwitch:
+    """By another stack in the same thread: each way takes a microsecond."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._greenlet = greenlet.greenlet(run)
+
+    def go(self) -> None:
+        self._greenlet.parent = greenlet.getcurrent()
+        self._greenlet.switch()
+
+    def back(self) -> None:
+        self._greenlet.parent.switch()
+
+
+def _closed() -> real_threading.Lock:
+    """A barrier between two sides: one opens it, and the other passes."""
+    lock = real_threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def switch(run: Callable[[], None]) -> Switch:
+    """The quick one, where it is installed: the order of things is the kernel's with either."""
+    return ThreadSwitch(run) if greenlet is None else GreenletSwitch(run)
+
+
+class Strand:
+    """A thread of ``machine``'s process; its wake-ups are events of that process."""
+
+    running: "Strand | None" = None
+    """The one that runs now; None while the kernel or an event loop does."""
+
+    def __init__(self, machine: "Machine", target: Callable[..., object], args: Sequence[Any]):
+        self.machine = machine
+        self.ended = False
+        self._incarnation = machine.incarnation
+        self._call = (target, args)
+        self._killed = False
+        self._wait = 0
+        self._switch = switch(self._run)
+
+    def start(self) -> None:
+        self.machine.strands.append(self)
+        kernel = self.machine.world.kernel
+        kernel.at(kernel.now_us, self.machine, self._resume, self._wait)
+
+    def wait_until(self, time_us: int) -> None:
+        """Run the simulation until then, or until ``wake``. Raises Died when the process is dead."""
+        assert Strand.running is self, "only the thread itself waits"
+        if self._killed:
+            raise Died
+        kernel = self.machine.world.kernel
+        kernel.at(max(time_us, kernel.now_us), self.machine, self._resume, self._wait)
+        self._switch.back()
+        if self._killed:
+            raise Died
+
+    def wake(self) -> None:
+        """End its wait, if it is at one."""
+        kernel = self.machine.world.kernel
+        kernel.at(kernel.now_us, self.machine, self._resume, self._wait)
+
+    def kill(self) -> None:
+        """The process is dead: nothing that the thread does from here on counts."""
+        self._killed = True
+        if not self.ended:
+            self._hand_over()
+        assert self.ended, "a thread of a dead process goes on"
+
+    def _resume(self, wait: int) -> None:
+        if wait == self._wait and not self.ended:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._wait += 1
+        before, Strand.running = Strand.running, self
+        self.machine.world.runs(self.machine)
+        try:
+            self._switch.go()
+        finally:
+            Strand.running = before
+            self.machine.world.runs(None)
+
+    def _run(self) -> None:
+        try:
+            if not self._killed:
+                target, args = self._call
+                target(*args)
+        except Died:
+            pass
+        except BaseException as error:  # uncaught, as in any thread: it is a finding
+            if not self._killed:
+                self.machine.world.broken(self.machine, error)
+        finally:
+            self.ended = True
+
+
+class Thread:
+    """As ``threading.Thread``, as far as production uses it."""
+
+    def __init__(
+        self,
+        machine: "Machine",
+        target: Callable[..., object],
+        args: Sequence[Any] = (),
+        name: str = "",
+        daemon: bool = True,
+    ) -> None:
+        self.name = name
+        self.ident: int | None = None
+        self._strand = Strand(machine, target, args)
+
+    def start(self) -> None:
+        self.ident = id(self)
+        self._strand.start()
+
+    def is_alive(self) -> bool:
+        return self.ident is not None and not self._strand.ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end, which was requested before. Nothing happens in between."""
+
+
+class Event:
+    """As ``threading.Event``."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiting: list[Strand] = []
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        for strand in self._waiting:
+            strand.wake()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        strand = Strand.running
+        if self._is_set or strand is None:
+            return self._is_set
+        self._waiting.append(strand)
+        try:
+            strand.wait_until(strand.machine.world.kernel.now_us + us(timeout or 0.0))
+        finally:
+            self._waiting.remove(strand)
+        return self._is_set
+
+
+class Threads(types.ModuleType):
+    """As the module ``threading``. Threads and their events belong to the process that runs now."""
+
+    Event = Event
+
+    def __init__(self, who: Callable[[], "Machine"]) -> None:
+        super().__init__("threading")
+        self._who = who
+
+    def Thread(self, **given: Any) -> Thread:  # noqa: N802 - the module's own name
+        return Thread(self._who(), **given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_threading, name)
