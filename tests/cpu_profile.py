@@ -77,7 +77,7 @@ def _kind(pid: int) -> str:
         )
     except OSError:
         return OTHER
-    program = Path(line.partition(" ")[0]).name
+    program = Path(line.partition(" ")[0]).name or OTHER  # it has ended, or has not begun
     return next((kind for pattern, kind in KINDS if pattern.search(line)), program)
 
 

@@ -118,7 +118,11 @@ def served(cluster: Deployment, name: str) -> int:
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    # Go compiles for a minute; the agent in Go is the subject of test_go_agent.py
+    [pytest.param(p, marks=[pytest.mark.slow] if p == "go" else []) for p in PROGRAMS],
+)
 async def test_it_joins_takes_over_ranges_under_load_and_leaves(
     kafka: str, topics: str, tmp_path: Path, program: str
 ) -> None:

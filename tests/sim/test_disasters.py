@@ -58,6 +58,7 @@ def test_a_coordinator_and_a_balancer_whose_clocks_are_an_hour_ahead_work() -> N
     assert result.finished["left"]
 
 
+@pytest.mark.slow
 def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:
     result = run_disaster(0)
     assert result.passed, result.failure
