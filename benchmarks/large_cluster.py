@@ -33,7 +33,7 @@ from stele.console.views import (
     topology_of,
     wait_report,
 )
-from stele.coordinator.knowledge import Observed, Steps
+from stele.coordinator.model import Observed, Steps
 from stele.coordinator.progress import Rates, progress_of
 from stele.domain.archive.retention import truncatable
 from stele.domain.commands import (

@@ -7,7 +7,7 @@ import pytest
 
 from stele.cli.commands.plan import COMMANDS
 from stele.coordinator.dry_run import dry_run, with_sizes
-from stele.coordinator.knowledge import Observed
+from stele.coordinator.model import Observed
 from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSetting
 from stele.domain.topology.limits import MIB
 from stele.domain.topology.operations.commands import TabletMove

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stele.coordinator.knowledge import ReplicaHeard
+from stele.coordinator.model import ReplicaHeard
 from stele.domain.archive.model import TRUNCATE_BEHIND
 from stele.domain.archive.retention import truncatable
 from stele.domain.commands import TruncateLog

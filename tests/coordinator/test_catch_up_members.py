@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.coordinator.knowledge import ReplicaHeard, Wait
+from stele.coordinator.model import ReplicaHeard, Wait
 from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import (
     AdmitDivergence,

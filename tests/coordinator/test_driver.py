@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from stele.coordinator import desk as desk_module
 from stele.coordinator import driver as driver_module
+from stele.coordinator import model
 from stele.coordinator.driver import RECLAIM_S, Driver
-from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
+from stele.coordinator.model import Limits, Memory, Observed, Steps
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.commands import ClaimCoordinator, Envelope, Exclude, Outcome, Rejection
@@ -186,7 +186,7 @@ async def test_joins_are_planned_in_a_thread(
         threads.append(threading.current_thread())
         return plan(*given)
 
-    monkeypatch.setattr(desk_module, "plan_group", planned)
+    monkeypatch.setattr(model, "plan_group", planned)
     for acks in (("n1", "n2", "n3", "n4"), ("n5",)):
         threads.clear()
         for node_id in acks:

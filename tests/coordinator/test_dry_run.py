@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.coordinator.dry_run import dry_run, largest_sources, with_sizes
-from stele.coordinator.knowledge import Observed
+from stele.coordinator.model import Observed
 from stele.coordinator.progress import Rates
 from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove, SetSetting

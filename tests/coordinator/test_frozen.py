@@ -1,6 +1,6 @@
 """A coordinator with a frozen log: it reports it, sends no commands, and continues afterwards."""
 
-from stele.coordinator.knowledge import Observed
+from stele.coordinator.model import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.domain.commands import Envelope, RestrictCommits
 from stele.domain.names import COORDINATOR, CommitMode, RequestStatus, TransitionState

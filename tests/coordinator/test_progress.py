@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from stele.coordinator.knowledge import Observed
+from stele.coordinator.model import Observed
 from stele.coordinator.progress import WINDOW_S, Rate, Rates, progress_of
 from stele.domain.commands import SetSetting
 from stele.domain.names import OrderKind, ReportStatus, TransitionState

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.coordinator import desk
+from stele.coordinator import model
 from stele.coordinator.steps import Limits
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.image import Image
@@ -399,7 +399,7 @@ def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.M
         planned.append(image)
         return plan_group(image, requests)
 
-    monkeypatch.setattr(desk, "plan_group", counted)
+    monkeypatch.setattr(model, "plan_group", counted)
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
     world.apply(Leave("c1"), "leave-c1")
     for _ in range(3):

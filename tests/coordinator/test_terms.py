@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from stele.coordinator.desk import Desk
-from stele.coordinator.enabling import _finish
+from stele.coordinator.actions import Submission, carried_out
+from stele.coordinator.context import StepContext
 from stele.coordinator.steps import Memory, Observed, next_steps
+from stele.coordinator.upkeep import _finish
 from stele.coordinator.work import order_work
 from stele.domain.commands import (
     Advance,
@@ -142,9 +143,9 @@ def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
     image = msgspec.structs.replace(world.image, state_id=state_id)
     now_ms = 1_700_000_000_000
     seen = Observed(image, world.brain.acks, world.brain.reports, 1, 0.0, wall_ms=now_ms)
-    desk = Desk(Memory(), seen, world.limits)
-    desk.submit(AdvanceFence(1, image.topology.version))
-    assert [time_ms(envelope.request_id) for envelope in desk.commands] == [now_ms]
+    context = StepContext(Memory(), seen, world.limits)
+    steps = carried_out(context, [Submission(AdvanceFence(1, image.topology.version))])
+    assert [time_ms(envelope.request_id) for envelope in steps.commands] == [now_ms]
 
 
 def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
@@ -154,10 +155,9 @@ def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
     for image, after_s in zip(world.images[-3:], (0.0, 0.5, 1.0), strict=True):
         now_s = after_s * world.limits.resend_s
         seen = Observed(image, world.brain.acks, world.brain.reports, 1, now_s)
-        desk = Desk(memory, seen, world.limits)
-        desk.submit(fence)
-        sent.append("".join(envelope.request_id for envelope in desk.commands))
-        memory = desk.memory
+        steps = carried_out(StepContext(memory, seen, world.limits), [Submission(fence)])
+        sent.append("".join(envelope.request_id for envelope in steps.commands))
+        memory = steps.memory
     assert sent[0] and sent == [sent[0], "", sent[0]]
 
 
@@ -169,14 +169,12 @@ def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_
     image = world.image
     state_ms = state_time_ms(image.state_id)
     seen = Observed(image, world.brain.acks, world.brain.reports, 1, 0.0, wall_ms=state_ms + 900)
-    desk = Desk(Memory(), seen, world.limits)
-    desk.submit(fence)
-    (first,) = desk.commands
+    steps = carried_out(StepContext(Memory(), seen, world.limits), [Submission(fence)])
+    (first,) = steps.commands
     refusals = {first.request_id: expired(state_ms + 5_000)}
     later = msgspec.structs.replace(seen, now_s=world.limits.resend_s, refusals=refusals)
-    desk = Desk(desk.memory, later, world.limits)
-    desk.submit(fence)
-    (second,) = desk.commands
+    steps = carried_out(StepContext(steps.memory, later, world.limits), [Submission(fence)])
+    (second,) = steps.commands
     assert time_ms(first.request_id) == state_ms
     assert time_ms(second.request_id) == state_ms + 5_001
 
@@ -187,18 +185,17 @@ def test_a_feature_is_enabled_though_the_id_of_that_was_too_old_at_first() -> No
     request = world.image.request(request_id)
     assert request is not None
     seen = Observed(world.image, world.brain.acks, world.brain.reports, 1, world.now_s)
-    desk = Desk(Memory(), seen, world.limits)
-    _finish(desk, request)
-    (first,) = desk.commands
+    context = StepContext(Memory(), seen, world.limits)
+    steps = carried_out(context, [_finish(context, request)])
+    (first,) = steps.commands
     horizon_ms = state_time_ms(world.image.state_id) + 5_000
     later = msgspec.structs.replace(
         seen,
         now_s=world.now_s + world.limits.resend_s,
         refusals={first.request_id: expired(horizon_ms)},
     )
-    desk = Desk(desk.memory, later, world.limits)
-    _finish(desk, request)
-    (second,) = desk.commands
+    context = StepContext(steps.memory, later, world.limits)
+    (second,) = carried_out(context, [_finish(context, request)]).commands
     assert second.command == first.command
     assert time_ms(second.request_id) == horizon_ms + 1
 
@@ -208,9 +205,10 @@ def test_an_order_is_not_repeated_at_each_look() -> None:
     for after_s in (0.0, 0.5, 1.0):
         now_s = after_s * world.limits.resend_s
         seen = Observed(world.image, world.brain.acks, world.brain.reports, 1, now_s)
-        desk = Desk(memory, seen, world.limits)
-        order_work(desk, OrderKind.STREAM, "session", "request", ["n1"], "it is undone")
-        sent.append([order.index for order in desk.orders])
-        memory = desk.memory
+        context = StepContext(memory, seen, world.limits)
+        work = order_work(context, OrderKind.STREAM, "session", "request", ["n1"], "it is undone")
+        steps = carried_out(context, work.orders)
+        sent.append([order.index for order in steps.orders])
+        memory = steps.memory
     assert [len(each) for each in sent] == [1, 0, 1]
     assert sent[2] > sent[0], "a node refuses an index that it has seen"

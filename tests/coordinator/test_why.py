@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from stele.coordinator.knowledge import Observed
+from stele.coordinator.model import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.steps import next_steps
 from stele.domain.commands import (

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from stele.coordinator.knowledge import ReplicaHeard
+from stele.coordinator.model import ReplicaHeard
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import (

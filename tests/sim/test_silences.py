@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.coordinator.desk import Desk
+from stele.coordinator.context import StepContext
 from stele.domain.names import RequestKind
 from stele_simulator.patching import Patch
 from stele_simulator.planting import change_operation
@@ -53,7 +53,7 @@ def test_brokers_out_of_reach_undo_nothing() -> None:
 
 def test_a_coordinator_that_counts_its_own_absence_is_found() -> None:
     with Patch() as patch:
-        patch.attribute(Desk, "counted_since", lambda self, from_s: from_s)
+        patch.attribute(StepContext, "counted_since", lambda self, from_s: from_s)
         invariant, found = _run(0, BROKERS_AWAY)
     assert invariant == SILENCE
     assert "undoes it" in found

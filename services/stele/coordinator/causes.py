@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.coordinator.knowledge import Limits, Observed, Wait
+from stele.coordinator.model import Limits, Observed, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.names import OrderKind, ReportStatus

@@ -13,13 +13,12 @@ from typing import Final
 import msgspec
 
 from stele.coordinator import metrics
-from stele.coordinator.desk import Desk
 from stele.coordinator.election import Election
-from stele.coordinator.knowledge import Memory, Observed, Steps
+from stele.coordinator.model import Memory, Observed, Steps
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.replicas import AskedReplicas
 from stele.coordinator.settings import CoordinatorSettings
-from stele.coordinator.steps import next_steps
+from stele.coordinator.steps import next_steps, standby
 from stele.domain.acks import AckTable
 from stele.domain.archive.model import Replica
 from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection, command_name
@@ -32,7 +31,6 @@ from stele.domain.reports import ReportTable
 from stele.domain.requests.not_taken import LATER, horizon_of
 from stele.domain.topology.facts import CoordinatorChanged
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.waits import WaitKind
 from stele.log.codec import DecodeError, decode_ack, decode_report, encode_order
 from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
@@ -307,9 +305,7 @@ class Driver:
 
     def _idle(self, why: str) -> Steps:
         """Return the waits of a coordinator that does not act, each with its start."""
-        desk = Desk(self.memory, self.seen(), self.limits)
-        desk.wait(WaitKind.STANDBY, why)
-        steps = desk.steps()
+        steps = standby(self.memory, self.seen(), self.limits, why)
         self.memory = steps.memory
         return steps
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from stele.coordinator.causes import members_down
-from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
+from stele.coordinator.model import Limits, Memory, Observed, Steps
 from stele.coordinator.progress import wait_progress
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable

@@ -2,21 +2,38 @@
 locks.
 
 Requests of some kinds open in groups. A request without room queues, and later requests that
-conflict queue behind it, so none starves (docs/design.md, rule 39).
+conflict queue behind it, so none starves (docs/design.md, rule 39). A group starts only while the
+nodes that it needs are up.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
-from stele.coordinator.desk import Desk
-from stele.coordinator.exclusions import not_excluded, reject_unplanned
-from stele.coordinator.knowledge import Patience, Prospect
-from stele.coordinator.startable import prepared, startable
+import msgspec
+
+from stele.coordinator.actions import (
+    PASSED,
+    Action,
+    Actions,
+    Check,
+    TimerStart,
+    TimerStop,
+    failed,
+    reject,
+)
+from stele.coordinator.context import StepContext
+from stele.coordinator.model import Patience, Prospect, Wait
+from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
-from stele.domain.names import RequestKind
+from stele.domain.image import Image
+from stele.domain.names import NodeState, RequestKind
 from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import FirstClaims
+from stele.domain.topology.barriers import configured_level, missing_replicas
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.live_copies import described, losses
+from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks
 from stele.domain.topology.waits import WaitKind
@@ -26,7 +43,16 @@ MOST_AT_ONCE: Final = 128
 thousand would block the log for a second.
 """
 _OTHERS: Final = " others that are silent"
-"""Suffix of a request's id: the time since which its group has waited for other nodes."""
+"""Suffix of a request's id: the timer of its group's wait for other nodes."""
+_COMPANY: Final = " company"
+"""Suffix of a request's id: the timer of its wait for other requests beside it."""
+
+
+class Openings(msgspec.Struct, frozen=True):
+    """Groups of request ids to open with the next Advance, and the actions for all other groups."""
+
+    groups: tuple[tuple[str, ...], ...] = ()
+    actions: Actions = ()
 
 
 class _Queue:
@@ -63,11 +89,11 @@ def _first_claims(claims: Mapping[str, FirstClaims], asked: Locks) -> list[int]:
     return [place for place in found if place is not None]
 
 
-def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of request ids to open with the next Advance."""
-    chosen: list[tuple[str, ...]] = []
+def openings(context: StepContext) -> Openings:
+    """Return the groups that open now, and the waits and rejections of the others."""
+    chosen, actions = list[tuple[str, ...]](), list[Action]()
     earlier = _Queue()
-    groups = _groups(desk)
+    groups = _groups(context)
     first_planned = dict[RequestKind, str]()
     for group in groups:
         # The remaining groups open in later rounds.
@@ -75,43 +101,53 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
             break
         before = first_planned.get(group[0].kind, "")
         if before:
-            _say_why(desk, _ids(group), None, before)
+            actions.append(_wait_for_room(_ids(group), None, before))
             continue
-        prospect = desk.prospect(group)
+        prospect = context.prospect(group)
         planned = prospect.planned
         # A held request locks nothing while it waits, so it has no place in the queue.
         if planned.held:  # other requests carry it out, so it needs no node
-            _say_why(desk, _ids(group), planned.refusal, "")
-        elif startable(desk, group) and prepared(desk, group):
-            with_room = _with_room(desk, group, prospect, earlier)
-            # The groups behind this one choose their tokens on the ring that it leaves.
-            if planned.transition is not None and _chooses_tokens(desk, group):
-                first_planned[group[0].kind] = group[0].request_id
-            if not _waits_for_company(desk, group, groups):
-                chosen += with_room
-    return tuple(chosen)
+            actions.append(_wait_for_room(_ids(group), planned.refusal, ""))
+            continue
+        start = startable(context, group)
+        actions += start.actions
+        late = _unprepared(context, group) if start.passed else None
+        if late is not None:
+            actions.append(late)
+        if not start.passed or late is not None:
+            continue
+        room = _with_room(context, group, prospect, earlier)
+        actions += room.actions
+        # The groups behind this one choose their tokens on the ring that it leaves.
+        if planned.transition is not None and _chooses_tokens(context, group):
+            first_planned[group[0].kind] = group[0].request_id
+        company = _needs_no_company(context, group, groups)
+        actions += company.actions
+        if company.passed:
+            chosen += room.groups
+    return Openings(tuple(chosen), actions)
 
 
-def _chooses_tokens(desk: Desk, group: list[Request]) -> bool:
+def _chooses_tokens(context: StepContext, group: list[Request]) -> bool:
     """Return whether the plan chooses tokens, which takes most of its time.
 
     Only the first group of such a kind that can start is planned in a call. The groups behind it
     wait for it.
     """
-    operation, nodes = OPERATIONS[group[0].kind], desk.seen.image.membership.nodes
+    operation, nodes = OPERATIONS[group[0].kind], context.image.membership.nodes
     chooses = operation.grouped and operation.subjects_work
     return chooses and any(not nodes[request.node_id].initial_tokens for request in group)
 
 
-def _groups(desk: Desk) -> list[list[Request]]:
+def _groups(context: StepContext) -> list[list[Request]]:
     """Return groups of pending requests whose dead nodes are excluded, in the order of service.
 
     Requests of a grouped kind share a group if their nodes can work, or need not work.
     """
     pending = [
         request
-        for request in desk.seen.image.requests.pending()
-        if OPERATIONS[request.kind].states and not not_excluded(desk, request)
+        for request in context.image.requests.pending()
+        if OPERATIONS[request.kind].states and not not_excluded(context.image, request)
     ]
     pending.sort(key=lambda r: (OPERATIONS[r.kind].priority, r.submitted_epoch))
     groups: list[list[Request]] = []
@@ -122,9 +158,9 @@ def _groups(desk: Desk) -> list[list[Request]]:
             operation.grouped
             and bool(last)
             and last[0].kind is request.kind
-            and len(last) < desk.limits.together(request.kind)
+            and len(last) < context.limits.together(request.kind)
             and all(
-                not operation.subjects_work or desk.is_up(r.node_id) for r in (request, last[0])
+                not operation.subjects_work or context.is_up(r.node_id) for r in (request, last[0])
             )
         )
         if together:
@@ -134,34 +170,43 @@ def _groups(desk: Desk) -> list[list[Request]]:
     return groups
 
 
-def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Request]]) -> bool:
-    """Return whether the group waits for a node that has just asked for the same and has sent no
-    ack yet.
+def _needs_no_company(
+    context: StepContext, group: list[Request], groups: list[list[Request]]
+) -> Check:
+    """Check that the group need not wait for a node that has just asked for the same and has sent
+    no ack yet.
 
     That node may join the same transition. A group waits only once, however many more nodes ask
     meanwhile.
     """
-    kind, now_s = group[0].kind, desk.seen.now_s
+    kind, now_s, limit_s = group[0].kind, context.seen.now_s, context.limits.company_s
     operation = OPERATIONS[kind]
-    if not operation.grouped or not operation.subjects_work or len(group) >= desk.limits.group:
-        return False
+    if not operation.grouped or not operation.subjects_work or len(group) >= context.limits.group:
+        return PASSED
     others = (r for each in groups if each is not group for r in each if r.kind is kind)
-    silent = [r for r in others if not desk.is_up(r.node_id)]
-    if all(now_s - desk.waiting_since(r.request_id) >= desk.limits.company_s for r in silent):
-        return False
-    ids = tuple(r.request_id for r in group)
-    since_s = desk.waiting_since(f"{ids[0]}{_OTHERS}")
-    if now_s - since_s >= desk.limits.company_s:
-        return False
-    blockers = desk.down([r.node_id for r in silent])
-    patience = Patience(since_s, desk.limits.company_s, "", "it starts without them")
-    desk.wait(WaitKind.COMPANY, f"others that {kind} too", blockers, ids, patience)
-    return True
+    silent = [r for r in others if not context.is_up(r.node_id)]
+    timers = list[TimerStart]()
+    for request in silent:
+        timers.append(TimerStart(request.request_id))
+        if now_s - context.timer_since_s(request.request_id) < limit_s:
+            break
+    else:
+        return Check(True, timers)
+    ids = _ids(group)
+    own = f"{ids[0]}{_OTHERS}"
+    timers.append(TimerStart(own))
+    since_s = context.timer_since_s(own)
+    if now_s - since_s >= limit_s:
+        return Check(True, timers)
+    blockers = context.down([r.node_id for r in silent])
+    patience = Patience(since_s, limit_s, "", "it starts without them")
+    wait = Wait(WaitKind.COMPANY, f"others that {kind} too", blockers, ids, patience)
+    return failed(*timers, wait)
 
 
 def _with_room(
-    desk: Desk, group: list[Request], prospect: Prospect, earlier: _Queue
-) -> list[tuple[str, ...]]:
+    context: StepContext, group: list[Request], prospect: Prospect, earlier: _Queue
+) -> Openings:
     """Return the group's ids if it has room beside all open transitions and every ``earlier``
     group.
 
@@ -170,29 +215,158 @@ def _with_room(
     """
     planned, ids = prospect.planned, _ids(group)
     if planned.held:
-        _say_why(desk, ids, planned.refusal, "")
-    elif planned.transition is not None:
+        return Openings(actions=[_wait_for_room(ids, planned.refusal, "")])
+    if planned.transition is not None:
         mine, want = prospect.locks, prospect.needs
         meets = earlier.first_meeting(mine, want)
         # A group without room is queued too: no later request may take its ranges.
         earlier.append(ids[0], mine, want)
         if planned.refusal is None and not meets:
-            return [ids]
-        _say_why(desk, ids, planned.refusal, meets)
-    elif len(group) > 1:
-        alone = ([request] for request in group)
-        return [i for one in alone for i in _with_room(desk, one, desk.prospect(one), earlier)]
-    elif planned.refusal is not None:
-        reject_unplanned(desk, group[0], planned.refusal)
-    return []
+            return Openings((ids,))
+        return Openings(actions=[_wait_for_room(ids, planned.refusal, meets)])
+    if len(group) > 1:
+        alone = [_with_room(context, [r], context.prospect([r]), earlier) for r in group]
+        opened = (ids for each in alone for ids in each.groups)
+        return Openings(tuple(opened), [action for each in alone for action in each.actions])
+    if planned.refusal is not None:
+        return Openings(actions=reject_unplanned(context, group[0], planned.refusal))
+    return Openings()
 
 
 def _ids(group: list[Request]) -> tuple[str, ...]:
     return tuple(request.request_id for request in group)
 
 
-def _say_why(desk: Desk, ids: tuple[str, ...], refusal: Rejection | None, earlier: str) -> None:
+def _wait_for_room(ids: tuple[str, ...], refusal: Rejection | None, earlier: str) -> Wait:
     why = f"request {earlier}, which needs the same ranges, comes first"
     if refusal is not None:
         why, earlier = refusal.message, refusal.details.get("request_id", earlier)
-    desk.wait(WaitKind.ROOM, f"room: {why}", requests=ids, other_request=earlier)
+    return Wait(WaitKind.ROOM, f"room: {why}", request_ids=ids, other_request=earlier)
+
+
+# --- the nodes that a group needs
+
+
+def startable(
+    context: StepContext, group: list[Request], given_up: frozenset[str] = frozenset()
+) -> Check:
+    """Check that every node that the group needs is up: requesters, receivers, and quorums.
+
+    ``given_up`` are nodes that other requests declare dead. They will be excluded, or those
+    requests will fail.
+
+    Requests that outlast silence wait without a limit, as do operations on nodes in any case: a
+    rejected node could not join again, and tablets that a leaving node has moved away would return
+    to it. They end once a needed node is excluded, because it never returns. Other requests are
+    rejected once a node is dead.
+    """
+    given_up |= declared_dead(group)
+    operation, ids = OPERATIONS[group[0].kind], _ids(group)
+    needed = context.prospect(group).needed_nodes
+    down = context.down([n for n in needed if n not in given_up])
+    down = down or context.down(_carried_out_by(context, group, given_up))
+    if not down:
+        return Check(True, [TimerStop(i) for i in ids])
+    silent, patience, timers = [b.node_id for b in down], None, list[TimerStart]()
+    if operation.is_of_nodes or context.outlasts_silence(operation.kind):
+        excluded = context.image.membership.excluded()
+        dead = [node_id for node_id in silent if node_id in excluded]
+    else:
+        timers = [TimerStart(i) for i in ids]
+        since_s = min(context.timer_since_s(i) for i in ids)
+        dead, patience = context.dead(silent, since_s), context.patience_with_dead(since_s)
+    if not dead:
+        what = f"dead nodes, to start {group[0].kind}"
+        return failed(*timers, Wait(WaitKind.MEMBERS, what, down, ids, patience))
+    names, lost = " ".join(dead), losses(context.image, {*dead})
+    advice = (
+        f"Start them: {described(context.image, lost)} may have acknowledged writes that no"
+        " other live node has."
+        if lost
+        else f"Start them; or if they are dead for good, `stele exclude {names}`,"
+        f" `stele remove {names}`, or replace them."
+    )
+    refusal = Rejection("dead_nodes", f"Canceled. Dead nodes: {', '.join(dead)}.", advice)
+    return failed(*timers, *reject(context, ids, refusal))
+
+
+def _unprepared(context: StepContext, group: list[Request]) -> Wait | None:
+    """Return the wait for the nodes that must prepare their storage and have not acknowledged that;
+    None without such nodes.
+    """
+    acks = context.seen.acks.by_node
+    for request in group:
+        late = [
+            Blocker(n, "has not prepared its storage", context.silent_for_s(n))
+            for n in sorted(OPERATIONS[request.kind].prepared_by(context.image, request))
+            if n not in acks or request.request_id not in acks[n].ack.prepared
+        ]
+        if late:
+            what = f"nodes to prepare their storage for {request.kind}"
+            return Wait(WaitKind.PREPARED, what, tuple(late), (request.request_id,))
+    return None
+
+
+def _carried_out_by(
+    context: StepContext, group: list[Request], given_up: frozenset[str]
+) -> list[str]:
+    """Return the nodes that are down and must receive data, or without which its barrier cannot
+    pass.
+
+    Such a barrier would block all transitions. A relaxed level does not count, because all
+    transitions would wait until then.
+    """
+    image = context.image
+    down = {b.node_id for b in context.members_down} - given_up
+    planned = context.planned(group).transition if down else None
+    if planned is None:
+        return []
+    answer = frozenset(image.membership.nodes) - down - image.membership.excluded() - given_up
+    missing = missing_replicas(image, planned, answer, configured_level(image), given_up)
+    receiving = OPERATIONS[planned.kind].receiving(image, planned)
+    return sorted(missing | (down & {*receiving}))
+
+
+# --- requests about dead nodes, and requests without a plan
+
+
+def not_excluded(image: Image, request: Request) -> list[str]:
+    """Return the nodes that the request declares dead and that are not excluded yet."""
+    nodes = image.membership.nodes
+    return [
+        n
+        for n in request.dead_nodes
+        if nodes[n].state is not NodeState.LEFT and not nodes[n].excluded
+    ]
+
+
+def reject_unplanned(context: StepContext, request: Request, refusal: Rejection) -> list[Action]:
+    """Reject a request that cannot be planned.
+
+    A request about dead nodes is rejected only after two waits. Open transitions without a dead
+    node must end, and requests that could be planned with it get time to arrive.
+    """
+    ids, limit_s = (request.request_id,), context.limits.company_s
+    timer = f"{request.request_id}{_COMPANY}"
+    since_s = context.timer_since_s(timer)
+    excluded = context.image.membership.excluded()
+    going = [t for t in context.image.topology.open() if _does_without_dead(t, excluded)]
+    if request.dead_nodes and going:
+        first = going[0].transition_id
+        what = f"room: {refusal.message} Request {first} is first."
+        return [TimerStart(timer), Wait(WaitKind.ROOM, what, request_ids=ids, other_request=first)]
+    operation = OPERATIONS[request.kind]
+    removes = operation.grouped and not operation.subjects_work
+    if removes and context.seen.now_s - since_s < limit_s:
+        patience = Patience(since_s, limit_s, "", "the request is rejected")
+        what = f"others to {request.kind} too"
+        return [TimerStart(timer), Wait(WaitKind.COMPANY, what, (), ids, patience)]
+    return [TimerStart(timer), *reject(context, ids, refusal)]
+
+
+def _does_without_dead(transition: Transition, excluded: Set[str]) -> bool:
+    """Return whether it replaces or removes a node, or moves tablets from an excluded node."""
+    if OPERATIONS[transition.kind].subjects_work:
+        return any(subject.replaced_id for subject in transition.subjects)
+    rows = (row for plan in transition.plans.values() for row in plan.rows)
+    return bool(transition.subjects) or any(not excluded.isdisjoint(row.leaving()) for row in rows)

@@ -10,7 +10,7 @@ import msgspec
 from immutables import Map
 
 from stele.coordinator.causes import explained, members_down
-from stele.coordinator.knowledge import Limits, Observed, Patience, ReplicaHeard, Wait
+from stele.coordinator.model import Limits, Observed, Patience, ReplicaHeard, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.reports import ReceivedReport, ReportTable

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from stele.coordinator.knowledge import ReplicaHeard
+from stele.coordinator.model import ReplicaHeard
 from stele.domain.archive.model import Replica
 from stele.domain.observed_time import ObservedTime
 from stele.runtime.answers.position import Position

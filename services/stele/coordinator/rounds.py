@@ -15,8 +15,11 @@ epoch.
 from enum import Enum
 from typing import Final
 
-from stele.coordinator.desk import Desk
-from stele.coordinator.knowledge import Patience, sooner
+import msgspec
+
+from stele.coordinator.actions import Action, Actions, Submission, TimerStart, TimerStop
+from stele.coordinator.context import StepContext
+from stele.coordinator.model import Patience, Wait, sooner
 from stele.domain.acks import Barrier, barrier
 from stele.domain.image import Image
 from stele.domain.topology.barriers import (
@@ -33,7 +36,7 @@ from stele.domain.topology.operations.table import goes_back_without
 from stele.domain.topology.waits import WaitKind
 
 _AT_LEVEL: Final = "barrier "
-"""Prefix of the key of a wait: the time since which the present barrier has waited for a level."""
+"""Prefix of the key of a timer: how long the present barrier has waited for a level."""
 
 
 class Settled(Enum):
@@ -46,144 +49,157 @@ class Settled(Enum):
     FENCED = "fenced"
 
 
-def settle(desk: Desk) -> Settled:
-    """Wait for the barriers of the present version, and return how far it is settled.
+class Settlement(msgspec.Struct, frozen=True):
+    """The state of the present version's barriers, and the actions that follow from it."""
+
+    settled: Settled
+    left_out: frozenset[str]
+    """Nodes that missed a barrier, for the next call (``Memory.left_out``)."""
+    actions: Actions = ()
+    level: str = ""
+    """The level at which the barrier was passed; empty if all members had answered."""
+
+
+def settle(context: StepContext) -> Settlement:
+    """Return how far the present version is settled, with the waits for its barriers.
 
     Nodes that can never answer are not awaited.
     """
-    topology = desk.seen.image.topology
-    if not topology.settled():
-        applied = _barrier(desk, topology.since_epoch)
-        if applied.complete:
-            return Settled.BY_ALL
-        if _enough(desk, applied):
-            # Remember the nodes without an answer before the fence is sent: the next barrier must
-            # not give them new patience.
-            _exclude(desk, applied)
-            desk.submit(AdvanceFence(desk.seen.term, topology.version, applied.level))
-            return Settled.NO
-        _wait(desk, WaitKind.APPLIED, f"version {topology.version} everywhere", applied)
-        return Settled.NO
-    known = _barrier(desk, topology.fence_epoch)
-    if known.complete or _enough(desk, known):
-        _exclude(desk, known)
+    topology = context.image.topology
+    if topology.settled():
+        return _settle_fence(context)
+    found = _barrier(context, topology.since_epoch)
+    if found.complete:
+        return Settlement(Settled.BY_ALL, _left_out(context, found), _met(found))
+    if not _enough(context, found):
+        waits = _wait(context, WaitKind.APPLIED, f"version {topology.version} everywhere", found)
+        return Settlement(Settled.NO, _left_out(context, found), [*_met(found), *waits])
+    # The nodes without an answer are left out from now on: the barrier of the fence must not give
+    # them new patience.
+    fence = Submission(AdvanceFence(context.term, topology.version, found.level))
+    return Settlement(Settled.NO, _missed(context, found), [*_met(found), fence])
+
+
+def _settle_fence(context: StepContext) -> Settlement:
+    topology = context.image.topology
+    found = _barrier(context, topology.fence_epoch)
+    if found.complete or _enough(context, found):
         # The next Advance states the level, so that the log can refuse a count made at too low a
         # level.
-        desk.counted_at = "" if known.complete else known.level
-        return Settled.FENCED
-    _wait(desk, WaitKind.FENCED, f"the fence of version {topology.version} to be known", known)
-    return Settled.NO
+        level = "" if found.complete else found.level
+        return Settlement(Settled.FENCED, _missed(context, found), _met(found), level)
+    what = f"the fence of version {topology.version} to be known"
+    waits = _wait(context, WaitKind.FENCED, what, found)
+    return Settlement(Settled.NO, _left_out(context, found), [*_met(found), *waits])
 
 
-def _barrier(desk: Desk, epoch: int) -> Barrier:
-    seen = desk.seen
-    found = barrier(
-        seen.image,
-        seen.acks,
-        epoch,
-        seen.image.topology.version,
-        seen.now_s,
-        seen.state_id_of,
-    )
-    if found.satisfied:
-        desk.waits_no_more(f"{_AT_LEVEL}{found.level}")
-    # A node that answers again gets patience again.
-    back = desk.memory.left_out - {blocker.node_id for blocker in found.blockers}
-    if back:
-        desk.remember(left_out=desk.memory.left_out - back)
-    return found
+def _barrier(context: StepContext, epoch: int) -> Barrier:
+    seen = context.seen
+    version = seen.image.topology.version
+    return barrier(seen.image, seen.acks, epoch, version, seen.now_s, seen.state_id_of)
 
 
-def _enough(desk: Desk, found: Barrier) -> bool:
+def _met(found: Barrier) -> list[Action]:
+    """Stop the barrier's timer if it is satisfied."""
+    return [TimerStop(f"{_AT_LEVEL}{found.level}")] if found.satisfied else []
+
+
+def _left_out(context: StepContext, found: Barrier) -> frozenset[str]:
+    """Return the nodes that get no patience. A node that answers again gets patience again."""
+    return context.memory.left_out & {blocker.node_id for blocker in found.blockers}
+
+
+def _missed(context: StepContext, found: Barrier) -> frozenset[str]:
+    """Return the nodes that get no patience after this barrier has passed without some nodes."""
+    return _left_out(context, found) | {blocker.node_id for blocker in found.blockers}
+
+
+def _enough(context: StepContext, found: Barrier) -> bool:
     """Return whether the level in force is reached and all awaited nodes have had time to answer.
 
     A node that missed a barrier gets no time until it acknowledges again (docs/design.md, rule 27).
     """
     # Otherwise one dead node would cost the full patience in every round.
-    awaited = [b for b in found.blockers if b.node_id not in desk.memory.left_out]
-    return found.satisfied and not (_is_patient(desk) and awaited)
+    awaited = [b for b in found.blockers if b.node_id not in context.memory.left_out]
+    return found.satisfied and not (_is_patient(context) and awaited)
 
 
-def _is_patient(desk: Desk) -> bool:
-    return desk.seen.now_s - desk.round_since_s() < desk.limits.barrier_patience_s
+def _is_patient(context: StepContext) -> bool:
+    return context.seen.now_s - context.round_since_s() < context.limits.barrier_patience_s
 
 
-def _exclude(desk: Desk, found: Barrier) -> None:
-    missed = {blocker.node_id for blocker in found.blockers}
-    if missed - desk.memory.left_out:
-        desk.remember(left_out=desk.memory.left_out | missed)
-
-
-def _wait(desk: Desk, kind: WaitKind, what: str, found: Barrier) -> None:
-    """Add the barrier's wait, with the nodes that it waits for.
+def _wait(context: StepContext, kind: WaitKind, what: str, found: Barrier) -> list[Action]:
+    """Return the barrier's wait, with the nodes that it waits for.
 
     Transitions whose barrier needs dead nodes are undone, where silence may undo them.
     """
     if found.satisfied:
-        desk.wait(kind, what, found.blockers, patience=_patience_with_the_rest(desk, found))
-        return
+        rest = _patience_with_the_rest(context, found)
+        return [Wait(kind, what, found.blockers, patience=rest)]
     # After the patience only the nodes that keep the level from being reached are named.
-    blockers = found.blockers if _is_patient(desk) else found.held_up_by() or found.blockers
-    detail = f"{_level_text(desk, found)} lacks {', '.join(sorted(found.missing))}"
-    desk.wait(kind, what, blockers, patience=_patience(desk, found), detail=detail)
-    dead = desk.dead([blocker.node_id for blocker in found.blockers], desk.round_since_s())
-    for transition in _to_undo(desk, {*dead}):
+    blockers = found.blockers if _is_patient(context) else found.held_up_by() or found.blockers
+    detail = f"{_level_text(context, found)} lacks {', '.join(sorted(found.missing))}"
+    patience = _patience(context, found)
+    actions: list[Action] = [
+        TimerStart(f"{_AT_LEVEL}{found.level}"),
+        Wait(kind, what, blockers, patience=patience, detail=detail),
+    ]
+    dead = context.dead([b.node_id for b in found.blockers], context.round_since_s())
+    for transition in _to_undo(context, {*dead}):
         why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
         blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
-        desk.submit(
-            Rollback(desk.seen.term, transition.transition_id, why, blamed),
-            transition.request_ids(),
-        )
-    _relax(desk, found)
+        undo = Rollback(context.term, transition.transition_id, why, blamed)
+        actions.append(Submission(undo, transition.request_ids()))
+    return [*actions, *_relax(context, found)]
 
 
-def _level_text(desk: Desk, found: Barrier) -> str:
+def _level_text(context: StepContext, found: Barrier) -> str:
     """Return the level in force, with the configured level if the barrier was relaxed."""
-    image = desk.seen.image
+    image = context.image
     if not lowered_level(image):
         return found.level
     return f"{found.level}, relaxed from {configured_level(image)},"
 
 
-def _relax(desk: Desk, found: Barrier) -> None:
+def _relax(context: StepContext, found: Barrier) -> list[Action]:
     """Lower the barrier by one level after each time limit, where the settings permit it."""
-    topology, lower = desk.seen.image.topology, next_lower(desk.seen.image)
-    patience = _patience_with_the_level(desk, found)
-    if lower is None or patience is None or desk.seen.now_s < patience.until_s():
-        return
+    topology, lower = context.image.topology, next_lower(context.image)
+    patience = _patience_with_the_level(context, found)
+    if lower is None or patience is None or context.seen.now_s < patience.until_s():
+        return []
     without = tuple(sorted(found.missing))
-    desk.submit(RelaxBarrier(desk.seen.term, topology.version, lower, without))
+    return [Submission(RelaxBarrier(context.term, topology.version, lower, without))]
 
 
-def _patience_with_the_rest(desk: Desk, found: Barrier) -> Patience:
+def _patience_with_the_rest(context: StepContext, found: Barrier) -> Patience:
     """Return how long all nodes are awaited after the level in force is reached."""
     then = f"{found.level} is enough, and the others are fenced out"
-    limit_s = desk.limits.barrier_patience_s
-    return Patience(desk.round_since_s(), limit_s, "STELE_BARRIER_PATIENCE_S", then)
+    limit_s = context.limits.barrier_patience_s
+    return Patience(context.round_since_s(), limit_s, "STELE_BARRIER_PATIENCE_S", then)
 
 
-def _patience_with_the_level(desk: Desk, found: Barrier) -> Patience | None:
+def _patience_with_the_level(context: StepContext, found: Barrier) -> Patience | None:
     """Return how long the level in force is awaited; None if it may not be relaxed."""
-    since_s, lower = desk.waiting_since(f"{_AT_LEVEL}{found.level}"), next_lower(desk.seen.image)
+    since_s, lower = context.timer_since_s(f"{_AT_LEVEL}{found.level}"), next_lower(context.image)
     if lower is None:
         return None
-    limit_s = RELAX_AFTER_S.of(desk.seen.image.features.settings)
+    limit_s = RELAX_AFTER_S.of(context.image.features.settings)
     return Patience(since_s, limit_s, RELAX_AFTER_S.name, f"{lower} will do")
 
 
-def _patience(desk: Desk, found: Barrier) -> Patience | None:
+def _patience(context: StepContext, found: Barrier) -> Patience | None:
     """Return how long an unsatisfied barrier waits; None if it needs nodes that it cannot do
     without.
     """
-    relaxes = _patience_with_the_level(desk, found)
-    down = {blocker.node_id for blocker in found.blockers if not desk.is_up(blocker.node_id)}
-    if not _to_undo(desk, down):
+    relaxes = _patience_with_the_level(context, found)
+    down = {blocker.node_id for blocker in found.blockers if not context.is_up(blocker.node_id)}
+    if not _to_undo(context, down):
         return relaxes
     then = "what has no quorum without them is undone"
-    return sooner(desk.patience_with_dead(desk.round_since_s(), then), relaxes)
+    return sooner(context.patience_with_dead(context.round_since_s(), then), relaxes)
 
 
-def _to_undo(desk: Desk, dead: set[str]) -> list[Transition]:
+def _to_undo(context: StepContext, dead: set[str]) -> list[Transition]:
     """Return the transitions of this version whose barrier only the nodes ``dead`` block.
 
     They can still go back, and would lack replicas even at the lowest level that the settings
@@ -192,13 +208,13 @@ def _to_undo(desk: Desk, dead: set[str]) -> list[Transition]:
     """
     if not dead:
         return []
-    image = desk.seen.image
+    image = context.image
     return [
         transition
         for transition in image.topology.open()
         if not transition.mark
         and transition.entered_version == image.topology.version
-        and not desk.outlasts_silence(transition.kind)
+        and not context.outlasts_silence(transition.kind)
         and goes_back_without(image, transition, dead)
         and missing_replicas(image, transition, _others(image, dead), lowest_level(image))
     ]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from stele.coordinator.knowledge import Limits
+from stele.coordinator.model import Limits
 from stele.runtime.settings import ServiceSettings
 
 _DEFAULT = Limits()

@@ -9,10 +9,11 @@ from collections.abc import Set
 
 import msgspec
 
-from stele.coordinator.desk import Desk
-from stele.coordinator.knowledge import Patience, SentOrder
+from stele.coordinator.actions import WorkOrder, WorkReset
+from stele.coordinator.context import StepContext
+from stele.coordinator.model import Patience, SentOrder
 from stele.domain.acks import Blocker
-from stele.domain.messages import Order, WorkKey
+from stele.domain.messages import WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.reports import ReceivedReport
 from stele.domain.ring.transition import TransitionRow
@@ -21,17 +22,21 @@ from stele.domain.topology.waits import SILENCE
 
 
 class WorkState(msgspec.Struct, frozen=True):
-    """The state of the work of some nodes: the unfinished nodes, and the reason of a failure."""
+    """The state of the work of some nodes: the unfinished nodes, and the reason of a failure.
+
+    ``orders`` are those that are due now.
+    """
 
     unfinished: tuple[Blocker, ...]
     failure: str
     failed_nodes: tuple[str, ...] = ()
     patience: Patience | None = None
     """The limit of the unfinished node whose last progress is oldest."""
+    orders: tuple[WorkOrder, ...] = ()
 
 
 def order_work(
-    desk: Desk,
+    context: StepContext,
     kind: OrderKind,
     session: str,
     request_id: str,
@@ -46,7 +51,8 @@ def order_work(
     false, missing progress alone is not a failure, nor is a stream that fails while too few of its
     sources are up.
     """
-    seen, unfinished, failures = desk.seen, list[Blocker](), dict[str, str]()
+    seen, unfinished, failures = context.seen, list[Blocker](), dict[str, str]()
+    orders = list[WorkOrder]()
     for node_id in nodes:
         work = (node_id, kind, session)
         received = seen.reports.by_work.get(work)
@@ -55,67 +61,64 @@ def order_work(
             continue
         silent_s = seen.acks.silent_for_s(node_id, seen.now_s)
         unfinished.append(Blocker(node_id, _progress(kind, received), silent_s))
-        # Judged before the new order, which would change the number of tries.
-        failure = failure_of(desk, work, silence_fails=silence_fails)
+        failure = failure_of(context, work, silence_fails=silence_fails)
         if failure:
             failures[node_id] = failure
-        _order(desk, work, request_id, received, waits=not silence_fails)
-    last = [_last_progress_s(desk, (b.node_id, kind, session)) for b in unfinished]
+        orders += _due(context, work, request_id, received, waits=not silence_fails)
+    last = [_last_progress_s(context, (b.node_id, kind, session)) for b in unfinished]
     patience = None
     if last and silence_fails:
-        patience = Patience(min(last), desk.limits.silence_s, SILENCE, then)
+        patience = Patience(min(last), context.limits.silence_s, SILENCE, then)
     failure = next(iter(failures.values()), "")
-    return WorkState(tuple(unfinished), failure, tuple(failures), patience)
+    return WorkState(tuple(unfinished), failure, tuple(failures), patience, tuple(orders))
 
 
-def is_done(desk: Desk, work: WorkKey) -> bool:
-    received = desk.seen.reports.by_work.get(work)
+def is_done(context: StepContext, work: WorkKey) -> bool:
+    received = context.seen.reports.by_work.get(work)
     return received is not None and received.report.status is ReportStatus.SUCCESS
 
 
-def failure_of(desk: Desk, work: WorkKey, *, silence_fails: bool = True) -> str:
+def failure_of(context: StepContext, work: WorkKey, *, silence_fails: bool = True) -> str:
     """Return why a piece of work has failed; empty while it may succeed."""
-    seen, limits = desk.seen, desk.limits
+    seen, limits = context.seen, context.limits
     node_id, kind, _ = work
-    sent, received = desk.memory.orders.get(work), seen.reports.by_work.get(work)
+    sent, received = context.memory.orders.get(work), seen.reports.by_work.get(work)
     if sent is None:
         return ""
     if (
         sent.tries >= limits.attempts
         and received is not None
-        and _has_failed(desk, sent, received)
+        and _has_failed(context, sent, received)
         # Before the next acks it is unknown whether a source was down.
-        and (silence_fails or not _lacks_sources(desk, received, seen.now_s - received.at_s))
+        and (silence_fails or not _lacks_sources(context, received, seen.now_s - received.at_s))
     ):
         return f"{node_id} failed to {kind} {sent.tries} times: {received.report.error}"
     if received is not None and received.begun_anew - sent.excused >= limits.attempts:
         times = received.begun_anew - sent.excused
         return f"{node_id} restarted to {kind} {times} times without progress"
-    if silence_fails and seen.now_s - _last_progress_s(desk, work) > limits.silence_s:
+    if silence_fails and seen.now_s - _last_progress_s(context, work) > limits.silence_s:
         return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
     return ""
 
 
-def _last_progress_s(desk: Desk, work: WorkKey) -> float:
+def _last_progress_s(context: StepContext, work: WorkKey) -> float:
     """Return the time of the last progress or of the first order; now if it was never ordered.
 
     It is not before the last gap in reading, because reports of that time may still be unread.
     """
-    sent, received = desk.memory.orders.get(work), desk.seen.reports.by_work.get(work)
+    sent, received = context.memory.orders.get(work), context.seen.reports.by_work.get(work)
     if sent is None:
-        return desk.seen.now_s
+        return context.seen.now_s
     progress_at_s = sent.first_at_s if received is None else received.progress_at_s
     # An earlier report may belong to a former coordinator; this one grants the full time.
-    return desk.counted_since(max(progress_at_s, sent.first_at_s))
+    return context.counted_since(max(progress_at_s, sent.first_at_s))
 
 
-def forget_in_time(desk: Desk, work: WorkKey) -> None:
-    """Drop the orders of failed work after ``silence_s``, so that it is tried again. No wait
-    depends on it.
-    """
-    sent = desk.memory.orders.get(work)
-    if sent is not None and desk.seen.now_s - sent.at_s > desk.limits.silence_s:
-        desk.remember(orders=desk.memory.orders.delete(work))
+def reset_in_time(context: StepContext, work: WorkKey) -> list[WorkReset]:
+    """Reset failed work after ``silence_s``, so that it is tried again. No wait depends on it."""
+    sent = context.memory.orders.get(work)
+    is_due = sent is not None and context.seen.now_s - sent.at_s > context.limits.silence_s
+    return [WorkReset(work)] if is_due else []
 
 
 def _progress(kind: OrderKind, received: ReceivedReport | None) -> str:
@@ -127,7 +130,9 @@ def _progress(kind: OrderKind, received: ReceivedReport | None) -> str:
     return f"{kind}: {report.bytes_done} of {report.bytes_total} bytes"
 
 
-def _has_failed(desk: Desk, sent: SentOrder | None, received: ReceivedReport | None) -> bool:
+def _has_failed(
+    context: StepContext, sent: SentOrder | None, received: ReceivedReport | None
+) -> bool:
     """Return whether the newest order has failed.
 
     A failure of an earlier order does not count.
@@ -135,21 +140,24 @@ def _has_failed(desk: Desk, sent: SentOrder | None, received: ReceivedReport | N
     if sent is None or received is None or received.report.status is not ReportStatus.FAILED:
         return False
     report = received.report
-    return (report.term, report.index) >= (desk.seen.term, sent.index) or received.at_s > sent.at_s
+    return (report.term, report.index) >= (
+        context.seen.term,
+        sent.index,
+    ) or received.at_s > sent.at_s
 
 
-def _lacks_sources(desk: Desk, received: ReceivedReport, silent_s: float) -> bool:
+def _lacks_sources(context: StepContext, received: ReceivedReport, silent_s: float) -> bool:
     """Return whether a stream failed that has too few sources without the nodes that have been
     silent for longer than ``silent_s``.
 
     Excluded sources never return, so a stream that has too few without those has failed.
     """
-    report, image = received.report, desk.seen.image
+    report, image = received.report, context.seen.image
     transition = image.topology.of_session(report.session)
     if (report.kind, report.status) != (OrderKind.STREAM, ReportStatus.FAILED) or not transition:
         return False
     excluded = image.membership.excluded()
-    silent = {n for n in image.membership.taking_part() if desk.silent_for_s(n) > silent_s}
+    silent = {n for n in image.membership.taking_part() if context.silent_for_s(n) > silent_s}
 
     def lacks(row: TransitionRow, unavailable: Set[str]) -> bool:
         sources_of = OPERATIONS[transition.kind].sources
@@ -161,44 +169,32 @@ def _lacks_sources(desk: Desk, received: ReceivedReport, silent_s: float) -> boo
     return late and not any(lacks(row, excluded) for row in rows)
 
 
-def _order(
-    desk: Desk, work: WorkKey, request_id: str, received: ReceivedReport | None, *, waits: bool
-) -> None:
-    """Send the order, unless the last order or the last report of running work is recent.
+def _due(
+    context: StepContext,
+    work: WorkKey,
+    request_id: str,
+    received: ReceivedReport | None,
+    *,
+    waits: bool,
+) -> list[WorkOrder]:
+    """Return the order, unless the last order or the last report of running work is recent.
 
     With ``waits``, tries to stream do not count while too few sources are up. A failure is followed
     by an order only once its sources have been heard since, or are down.
     """
-    seen, memory = desk.seen, desk.memory
-    sent = memory.orders.get(work)
+    now_s, sent = context.seen.now_s, context.memory.orders.get(work)
     running = received is not None and received.report.status is ReportStatus.RUNNING
     last_s = float("-inf") if sent is None else sent.at_s
     # A report of running work shows that the order arrived, so no repeat is due yet.
     if received is not None and running and sent is not None:
         last_s = max(last_s, received.at_s)
-    if seen.now_s - last_s < desk.limits.resend_s:
-        return
+    if now_s - last_s < context.limits.resend_s:
+        return []
     excused = 0 if sent is None else sent.excused
-    tries = 1 if sent is None else sent.tries + (1 if _has_failed(desk, sent, received) else 0)
+    tries = 1 if sent is None else sent.tries + (1 if _has_failed(context, sent, received) else 0)
     if waits and sent is not None and received is not None:
-        if _lacks_sources(desk, received, desk.limits.down_after_s):
+        if _lacks_sources(context, received, context.limits.down_after_s):
             tries, excused = 0, received.begun_anew
-        elif _lacks_sources(desk, received, seen.now_s - received.at_s):
-            return
-    topology = seen.image.topology
-    node_id, kind, session = work
-    order = Order(
-        node_id=node_id,
-        term=seen.term,
-        index=memory.next_index,
-        kind=kind,
-        # The node must apply the version and its fence before it works (rule 43).
-        epoch=max(topology.since_epoch, topology.fence_epoch),
-        session=session,
-        request_id=request_id,
-        log_id=seen.image.log_id,
-    )
-    first_at_s = seen.now_s if sent is None else sent.first_at_s
-    newest = SentOrder(order.index, seen.now_s, first_at_s, tries, excused)
-    desk.remember(next_index=order.index + 1, orders=memory.orders.set(work, newest))
-    desk.orders.append(order)
+        elif _lacks_sources(context, received, now_s - received.at_s):
+            return []
+    return [WorkOrder(work, request_id, tries, excused)]

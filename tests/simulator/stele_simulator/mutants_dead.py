@@ -7,6 +7,7 @@ import msgspec
 
 from stele.agent.agent import Agent
 from stele.coordinator import exclusions, rounds
+from stele.coordinator.actions import PASSED
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
@@ -30,7 +31,7 @@ _STATE = TransitionState
 @planted(STORY)
 def excluded_without_listening(patch: Patch) -> None:
     """A node that is declared dead is excluded at once, although it still responds."""
-    patch.attribute(exclusions, "_are_down", lambda desk, request, declared: True)
+    patch.attribute(exclusions, "_are_down", lambda context, request, declared: PASSED)
 
 
 @planted(STORY, rule="I5")

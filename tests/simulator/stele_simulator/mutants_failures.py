@@ -91,7 +91,7 @@ def way_back_forgets_the_dead(patch: Patch) -> None:
 @planted(STORY)
 def streams_are_never_given_up(patch: Patch) -> None:
     """A stream without progress, or with repeated failures, never fails."""
-    patch.function(failure_of, lambda desk, work, **_: "")
+    patch.function(failure_of, lambda context, work, **_: "")
 
 
 @planted(STORY, rule="I10")

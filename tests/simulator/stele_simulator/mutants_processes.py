@@ -9,9 +9,9 @@ import msgspec
 from stele.agent import identity
 from stele.agent.agent import Agent
 from stele.coordinator import rounds
-from stele.coordinator.desk import Desk
+from stele.coordinator.context import StepContext
 from stele.coordinator.driver import Driver
-from stele.coordinator.knowledge import Observed
+from stele.coordinator.model import Observed
 from stele.coordinator.replicas import AskedReplicas
 from stele.domain.acks import Barrier
 from stele.domain.archive.model import Replica
@@ -46,9 +46,9 @@ def silent_nodes_have_answered(patch: Patch) -> None:
     """A barrier is complete without the nodes that are silent, as if they were declared dead."""
     plain = rounds._barrier
 
-    def counted(desk: Desk, epoch: int) -> Barrier:
-        found = plain(desk, epoch)
-        awake = tuple(b for b in found.blockers if desk.is_up(b.node_id))
+    def counted(context: StepContext, epoch: int) -> Barrier:
+        found = plain(context, epoch)
+        awake = tuple(b for b in found.blockers if context.is_up(b.node_id))
         return msgspec.structs.replace(found, complete=not awake, blockers=awake)
 
     patch.function(plain, counted)

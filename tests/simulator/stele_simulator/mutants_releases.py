@@ -3,7 +3,7 @@
 from collections.abc import Collection, Set
 
 from stele.agent import admission, member
-from stele.coordinator.desk import Desk
+from stele.coordinator.context import StepContext
 from stele.domain.acks import Barrier
 from stele.domain.base import Fact
 from stele.domain.facts import Epoch
@@ -27,7 +27,7 @@ from stele_simulator.planting import STORY, planted
 def features_wait_for_nobody(patch: Patch) -> None:
     """A feature is enabled while a member is down that may come back with an older build."""
     answered = Barrier(complete=True, satisfied=True, blockers=())
-    patch.attribute(Desk, "answered", lambda self, epoch: answered)
+    patch.attribute(StepContext, "answered", lambda self, epoch: answered)
 
 
 @planted(STORY)

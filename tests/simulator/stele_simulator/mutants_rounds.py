@@ -7,9 +7,11 @@ import msgspec
 
 from stele.agent import judging
 from stele.agent.gate import Gate
-from stele.coordinator import rounds, steps
-from stele.coordinator.desk import Desk
-from stele.coordinator.rounds import Settled, settle
+from stele.coordinator import rounds
+from stele.coordinator.actions import Check
+from stele.coordinator.context import StepContext
+from stele.coordinator.rounds import Settled, Settlement, settle
+from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import WorkState, order_work
 from stele.domain import acks, commands, fencing
 from stele.domain.acks import AckTable, Barrier, barrier
@@ -70,11 +72,11 @@ def fence_need_not_be_known(patch: Patch) -> None:
     """The next step begins before a quorum knows that the older version is fenced out."""
     waits = rounds._barrier
 
-    def hasty(desk: Desk, epoch: int) -> Barrier:
-        topology = desk.seen.image.topology
+    def hasty(context: StepContext, epoch: int) -> Barrier:
+        topology = context.image.topology
         if topology.settled() and epoch == topology.fence_epoch:
             return Barrier(True, True, ())
-        return waits(desk, epoch)
+        return waits(context, epoch)
 
     patch.attribute(rounds, "_barrier", hasty)
 
@@ -143,20 +145,20 @@ def fence_above_version(patch: Patch) -> None:
 @planted(STORY)
 def dead_nodes_are_waited_for(patch: Patch) -> None:
     """A request that needs a dead node waits for ever."""
-    patch.attribute(Desk, "dead", lambda self, nodes, since_s: [])
+    patch.attribute(StepContext, "dead", lambda self, nodes, since_s: [])
 
 
 @planted(RUN, rule="I5")
 def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
     """The next step takes the fence along as soon as a quorum will do."""
 
-    def hasty(desk: Desk) -> Settled:
-        topology = desk.seen.image.topology
+    def hasty(context: StepContext) -> Settlement:
+        topology = context.image.topology
         if not topology.settled():
-            applied = rounds._barrier(desk, topology.since_epoch)
-            if rounds._enough(desk, applied):
-                return Settled.BY_ALL
-        return plain(desk)
+            applied = rounds._barrier(context, topology.since_epoch)
+            if rounds._enough(context, applied):
+                return Settlement(Settled.BY_ALL, context.memory.left_out)
+        return plain(context)
 
     plain = settle
     patch.function(settle, hasty)
@@ -177,12 +179,12 @@ def barrier_counts_all_but_the_new_transitions(patch: Patch) -> None:
 @planted(RUN, rule="I6")
 def work_is_ordered_before_the_fence(patch: Patch) -> None:
     """Streams are ordered as soon as a transition enters its state."""
-    plain = steps._is_ready
+    plain = is_ready
 
-    def early(desk: Desk, transition: Transition, settled: Settled) -> bool:
-        return plain(desk, transition, Settled.BY_ALL)
+    def early(context: StepContext, transition: Transition, settled: Settled) -> Check:
+        return plain(context, transition, Settled.BY_ALL)
 
-    patch.attribute(steps, "_is_ready", early)
+    patch.function(plain, early)
 
 
 @planted(RUN, rule="I5")

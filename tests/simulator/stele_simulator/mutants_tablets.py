@@ -8,9 +8,11 @@ import msgspec
 from stele.agent.cleanup import Cleaner, delete_all
 from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, parted
-from stele.coordinator import steps
-from stele.coordinator.desk import Desk
+from stele.coordinator import transitions
+from stele.coordinator.actions import Actions, Check
+from stele.coordinator.context import StepContext
 from stele.coordinator.rounds import Settled
+from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import order_work
 from stele.domain.image import Image
 from stele.domain.membership.model import NodeChanged
@@ -44,17 +46,20 @@ def _stage(patch: Patch, stage: TransitionState, **changes: Any) -> None:
 
 def _without_its_fence(patch: Patch, stage: TransitionState) -> None:
     """Send the orders of this stage before the fence."""
-    plain = steps._is_ready
+    plain = is_ready
 
-    def early(desk: Desk, moving: Transition, settled: Settled) -> bool:
+    def early(context: StepContext, moving: Transition, settled: Settled) -> Check:
+        early_orders: Actions = ()
         if moving.state is stage and settled is Settled.NO:
             kind, session, ids = OrderKind.CLEANUP, moving.session, moving.request_ids()
             cleaned_by = OPERATIONS[moving.kind].states[stage].cleaned_by
             nodes = [] if cleaned_by is None else cleaned_by(moving)
-            order_work(desk, kind, session, ids[0], [n for n in nodes if desk.is_up(n)], "")
-        return plain(desk, moving, settled)
+            up = [n for n in nodes if context.is_up(n)]
+            early_orders = order_work(context, kind, session, ids[0], up, "").orders
+        found = plain(context, moving, settled)
+        return Check(found.passed, [*early_orders, *found.actions])
 
-    patch.attribute(steps, "_is_ready", early)
+    patch.function(plain, early)
 
 
 # --- what is deleted
@@ -83,7 +88,7 @@ def target_keeps_what_it_got(patch: Patch) -> None:
 @planted(STORY)
 def late_cleanup_is_forgotten(patch: Patch) -> None:
     """A node that is down during a cleanup is not marked for a later one."""
-    patch.attribute(steps, "_uncleaned", lambda desk, moving: ())
+    patch.attribute(transitions, "_uncleaned", lambda context, moving: ())
 
 
 @planted(STORY)

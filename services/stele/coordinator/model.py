@@ -1,4 +1,4 @@
-"""Input, memory and output of the coordinator's steps."""
+"""Input, memory and output of ``next_steps``, the coordinator's rules."""
 
 import sys
 from collections.abc import Mapping
@@ -13,11 +13,12 @@ from stele.domain.messages import Order, WorkKey
 from stele.domain.names import RequestKind
 from stele.domain.observed_time import ALWAYS, ObservedTime
 from stele.domain.reports import ReportTable
+from stele.domain.requests.model import Request
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Locks, Planned
+from stele.domain.topology.planning import Locks, Planned, locks, needs, plan_group
 from stele.domain.topology.waits import WaitKind
 
-WaitingFor = tuple[tuple[str, ...], WaitKind, str]
+WaitKey = tuple[tuple[str, ...], WaitKind, str]
 """Key of a wait: its requests, its kind, and its text if it names no request."""
 
 
@@ -130,13 +131,33 @@ class Prospect(msgspec.Struct, frozen=True, eq=False):
     needed_nodes: tuple[str, ...]
 
 
-class Plans(msgspec.Struct, frozen=True, eq=False):
-    """Prospects of groups on one image, by request ids. A plan is expensive, and every call needs
-    it.
+class PlanCache:
+    """Prospects of groups of requests on one image.
+
+    A plan is expensive, and each call needs it until the image changes. The entries follow from the
+    image alone, so a call that runs in another thread may share the cache.
     """
 
-    image: Image | None = None
-    by_ids: Map[tuple[str, ...], Prospect] = Map()
+    def __init__(self, image: Image | None = None) -> None:
+        self.image = image
+        self.by_ids = dict[tuple[str, ...], Prospect]()
+        """By the request ids of the group."""
+
+    def prospect(self, image: Image, requests: list[Request]) -> Prospect:
+        """Return what ``image``, the one of this cache, decides about a group."""
+        assert image is self.image, "a plan holds for one image"
+        ids = tuple(request.request_id for request in requests)
+        found = self.by_ids.get(ids)
+        if found is None:
+            planned = plan_group(image, requests)
+            transition = planned.transition
+            found = self.by_ids[ids] = Prospect(
+                planned,
+                {} if transition is None else locks(transition),
+                {} if transition is None else needs(image, transition),
+                tuple(OPERATIONS[requests[0].kind].needed(image, requests)),
+            )
+        return found
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -149,10 +170,10 @@ class Memory(msgspec.Struct, frozen=True):
     left_out: frozenset[str] = frozenset()
     """Nodes that missed a barrier. They get no patience until they have acknowledged one (rule 27).
     """
-    met: Map[WaitingFor, float] = Map()
+    met: Map[WaitKey, float] = Map()
     """Start of each wait of the last call, in monotonic seconds."""
-    waits: Map[str, float] = Map()
-    """Start of other waits in monotonic seconds, by key.
+    timers: Map[str, float] = Map()
+    """Start of each running timer, in monotonic seconds, by key.
 
     A key is a request or transition id, alone or with a suffix, or ``barrier`` with a level.
     """
@@ -160,7 +181,7 @@ class Memory(msgspec.Struct, frozen=True):
     commands: Map[str, SentCommand] = Map()
     """Commands of the present round, by their content."""
     orders: Map[WorkKey, SentOrder] = Map()
-    plans: Plans = Plans()
+    plans: PlanCache = msgspec.field(default_factory=PlanCache)
     """Plans on the image of the last call."""
 
 
@@ -185,25 +206,27 @@ def sooner(*given: Patience | None) -> Patience | None:
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """The wait of one request: the missing condition, and the nodes that block it.
+    """One wait: the missing condition, and the nodes that block it.
 
-    ``request_ids`` is empty for a wait that blocks all transitions. ``other_request`` is the
-    request that must end first. Without ``patience`` the wait has no time limit.
+    ``request_ids`` are the requests that wait; it is empty for a wait that blocks all transitions.
+    ``other_request`` is the request that must end first. Without ``patience`` the wait has no time
+    limit.
     """
 
-    request_ids: tuple[str, ...]
+    kind: WaitKind
     what: str
     blockers: tuple[Blocker, ...] = ()
-    kind: WaitKind = WaitKind.STANDBY
+    request_ids: tuple[str, ...] = ()
     patience: Patience | None = None
     other_request: str = ""
-    since_s: float | None = None
     detail: str = ""
     """The missing replicas or limits, in words that may change during the same wait."""
     eta_s: float | None = None
     """Expected seconds until its end, at the present rate."""
+    since_s: float | None = None
+    """Its start in monotonic seconds. Rules leave it out; ``carried_out`` adds it."""
 
-    def key(self) -> WaitingFor:
+    def key(self) -> WaitKey:
         """Return the key under which the next call finds the start of this wait.
 
         The nodes that block a request do not change its key.
@@ -212,7 +235,11 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """The result of one call: commands for the log, orders for nodes, and waits."""
+    """The result of one call: commands for the log, orders for nodes, and waits.
+
+    The driver sends them, and passes ``memory`` to the next call. Each may be lost: the next call
+    repeats what had no effect.
+    """
 
     memory: Memory
     commands: tuple[Envelope, ...] = ()
