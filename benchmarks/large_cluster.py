@@ -81,7 +81,7 @@ from stele.session_guard.guard import (
     open_sessions,
     view,
 )
-from stele.tablet_balancer.described import described
+from stele.tablet_balancer.balancer import described
 from stele.words.units import VisibleConsole
 from stele.words.units import table as table_of
 from tests.coordinator.world import SimNode, World, report_of

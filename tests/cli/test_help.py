@@ -17,7 +17,7 @@ from cyclopts import App
 
 from stele.cli.examples import examples
 from stele.cli.main import _LAZY, build_app
-from stele.coordinator.openapi import openapi as of_coordinator
+from stele.coordinator.http import openapi as of_coordinator
 from stele.domain import commands
 from stele.metadata_log.openapi import openapi as of_metadata_log
 from stele.runtime.answers.tablet_balancer import BalanceState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stele.coordinator.model import ReplicaHeard
+from stele.coordinator.model import ReplicaLiveness
 from stele.domain.archive.model import TRUNCATE_BEHIND
 from stele.domain.archive.retention import truncatable
 from stele.domain.commands import TruncateLog
@@ -49,13 +49,13 @@ class SimReplica:
         assert world.apply(said) is None
 
 
-def heard_by(brain: Brain) -> dict[str, ReplicaHeard]:
+def heard_by(brain: Brain) -> dict[str, ReplicaLiveness]:
     """Return what a coordinator knows of them after asking all once more."""
     world, before = brain.world, brain.heard
-    found = dict[str, ReplicaHeard]()
+    found = dict[str, ReplicaLiveness]()
     for name in world.image.archive.replicas:
-        known = before.get(name, ReplicaHeard(world.now_s))
+        known = before.get(name, ReplicaLiveness(world.now_s))
         each = world.replicas.get(name)
         heard = each is not None and each.alive
-        found[name] = ReplicaHeard(known.since_s, world.now_s) if heard else known
+        found[name] = ReplicaLiveness(known.since_s, world.now_s) if heard else known
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.coordinator.model import ReplicaHeard, Wait
+from stele.coordinator.model import ReplicaLiveness, Wait
 from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import (
     AdmitDivergence,
@@ -257,7 +257,7 @@ def test_what_is_waited_for_beside_holds_up_no_request() -> None:
 
 
 def test_a_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
-    assert ReplicaHeard(5.0).heard_s is None
+    assert ReplicaLiveness(5.0).answered_s is None
     world = archived("r1 r2 r3 r4")
     world.brain.heard = {}
     world.brain.look()

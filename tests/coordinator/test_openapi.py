@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stele.coordinator.openapi import openapi
+from stele.coordinator.http import openapi
 from stele.runtime.answers.plans import PlanAnswer, PlanRequest
 
 

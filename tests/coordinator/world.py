@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from stele.coordinator.model import ReplicaHeard
+from stele.coordinator.model import ReplicaLiveness
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import (
@@ -100,7 +100,7 @@ class Brain:
         self.acks = AckTable()
         self.reports = ReportTable()
         self.refusals: dict[str, Rejection] = {}
-        self.heard: dict[str, ReplicaHeard] = {}
+        self.heard: dict[str, ReplicaLiveness] = {}
         self.reading = ObservedTime(world.limits.down_after_s)
         self.term = 0
         self.steps = Steps(self.memory)

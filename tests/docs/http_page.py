@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stele.coordinator.openapi import openapi as of_coordinator
+from stele.coordinator.http import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
 from tests.docs.pages import REPOSITORY, made_anew
 

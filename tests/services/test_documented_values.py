@@ -16,8 +16,8 @@ import pytest
 from httpx import Response
 from starlette.routing import Route
 
-from stele.coordinator.openapi import openapi as of_coordinator
-from stele.coordinator.plans import Plans
+from stele.coordinator.http import PlanHandler
+from stele.coordinator.http import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
 from stele.runtime.http import Health, bind, build_app, serving
 from tests.deployment.in_memory import Site, site_with_a_join
@@ -344,7 +344,7 @@ async def test_bodies_of_plans_are_held_to_the_document() -> None:
     driver = SimpleNamespace(
         image=None, caught_up=False, limits=SimpleNamespace(down_after_s=1), listening_since_s=0
     )
-    plan = Route("/v1/plan", Plans(driver).plan, methods=["POST"])  # type: ignore[arg-type]
+    plan = Route("/v1/plan", PlanHandler(driver).plan, methods=["POST"])  # type: ignore[arg-type]
     app = build_app("coordinator", [plan], lambda: Health(ok=True))
     bodies = Bodies(document_of(of_coordinator()), "/v1/plan")
     async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:

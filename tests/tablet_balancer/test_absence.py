@@ -9,8 +9,8 @@ import pytest
 
 from stele.domain.tablets.proposals import Proposal
 from stele.log.codec import encode_ack
-from stele.tablet_balancer import balancing
-from stele.tablet_balancer.balancing import Balancer
+from stele.tablet_balancer import balancer as module
+from stele.tablet_balancer.balancer import Balancer
 from stele.tablet_balancer.loads import Loads
 from tests.coordinator.test_tablets import with_table
 from tests.domain.ack_of import ack_of
@@ -43,8 +43,8 @@ async def test_nothing_is_planned_until_nodes_had_their_time_again_after_an_abse
             now_s += 0.5
 
     clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=lambda: 0)
-    monkeypatch.setattr(balancing, "time", clock)
-    monkeypatch.setattr(balancing, "proposal", planned)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "proposal", planned)
     balancer = Balancer(settings, followed, commander, Loads())
     await reads_until(1010.0)
     assert plans[0] == 1000.0 + TIMEOUT_S

@@ -11,9 +11,8 @@ from stele.domain.image import Image
 from stele.domain.messages import Load
 from stele.domain.tablets.load import NO_LOADS
 from stele.log.codec import encode_load
-from stele.tablet_balancer import load_history
-from stele.tablet_balancer.load_history import HOLDS_MS, Histories, Span, _Moments, _Weight
-from stele.tablet_balancer.loads import Loads
+from stele.tablet_balancer import loads
+from stele.tablet_balancer.loads import HOLDS_MS, Histories, Loads, Span, _Moments, _Weight
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import Rate, load_of, table_of
 
@@ -81,7 +80,7 @@ def test_what_is_too_old_goes_and_so_does_what_a_clock_that_was_set_back_leaves_
 def test_the_load_of_many_nodes_stays_small_and_its_moments_stay_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(load_history, "MOST_CELLS", 600)
+    monkeypatch.setattr(loads, "MOST_CELLS", 600)
     moments = _Moments(60 * MINUTE_MS, MINUTE_MS)
     for minute in range(60):
         for node in range(100):

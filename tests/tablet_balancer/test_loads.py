@@ -15,7 +15,7 @@ from stele.domain.tablets.conditions import Conditions
 from stele.log.codec import encode_load
 from stele.runtime.metrics import foreign_messages
 from stele.tablet_balancer import metrics
-from stele.tablet_balancer.described import described
+from stele.tablet_balancer.balancer import described
 from stele.tablet_balancer.loads import Loads
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import Rate, even, load_of, loads_of

@@ -11,8 +11,8 @@ from stele.domain.commands import Envelope, Outcome
 from stele.domain.tablets.proposals import Proposal
 from stele.domain.tablets.stuck import Stuck
 from stele.log.codec import encode_ack
-from stele.tablet_balancer import balancing
-from stele.tablet_balancer.balancing import Balancer
+from stele.tablet_balancer import balancer as balancer_module
+from stele.tablet_balancer.balancer import Balancer
 from stele.tablet_balancer.loads import Loads
 from tests.coordinator.test_tablets import with_table
 from tests.domain.ack_of import ack_of
@@ -35,7 +35,7 @@ async def test_a_command_that_timed_out_keeps_its_id_and_delays_all_others(
         return
 
     two = Proposal(stuck=(Stuck("first", "no room"), Stuck("second", "no room")))
-    monkeypatch.setattr(balancing, "proposal", lambda *_: two)
+    monkeypatch.setattr(balancer_module, "proposal", lambda *_: two)
     follower = SimpleNamespace(
         image=image, failure=None, listen=lambda _: None, wait_for_epoch=wait_for_epoch
     )

@@ -162,9 +162,9 @@ def _rows(context: StepContext, names: Iterable[str]) -> list[Replica]:
 
 def _is_up(context: StepContext, replica_id: str) -> bool:
     known = context.seen.replicas.get(replica_id)
-    if known is None or known.heard_s is None:
+    if known is None or known.answered_s is None:
         return False
-    return context.seen.now_s - known.heard_s <= context.limits.replica_down_after_s
+    return context.seen.now_s - known.answered_s <= context.limits.replica_down_after_s
 
 
 def _is_dead(context: StepContext, replica_id: str) -> bool:
@@ -184,5 +184,5 @@ def _silent_for_s(context: StepContext, replica_id: str) -> float:
     known = context.seen.replicas.get(replica_id)
     if known is None:
         return 0.0
-    last_s = known.since_s if known.heard_s is None else max(known.heard_s, known.since_s)
+    last_s = known.since_s if known.answered_s is None else max(known.answered_s, known.since_s)
     return context.seen.now_s - last_s

@@ -15,8 +15,8 @@ import msgspec
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
 from stele.coordinator.model import Memory, Observed, Steps
+from stele.coordinator.probes import ReplicaProbes
 from stele.coordinator.progress import Rates, progress_of
-from stele.coordinator.replicas import AskedReplicas
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps, standby
 from stele.domain.acks import AckTable
@@ -92,7 +92,7 @@ class Driver:
         self._orders = orders
         self._acks = AckTable()
         self._reports = ReportTable()
-        self._replicas = AskedReplicas(self._replicas_to_ask, transport)
+        self._probes = ReplicaProbes(self._replicas_to_ask, transport)
         self.memory = Memory()
         self._claim: Claim | None = None
         self._horizon_ms = -1
@@ -181,7 +181,7 @@ class Driver:
         await self._followed.caught_up.wait()
         self.election.start()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._replicas.run())
+            tasks.create_task(self._probes.run())
             tasks.create_task(self._look_on())
 
     async def _look_on(self) -> None:
@@ -253,7 +253,7 @@ class Driver:
             self._refusals,
             self._followed.follower.state_id_of,
             time.time_ns() // 1_000_000,
-            self._replicas.heard,
+            self._probes.liveness,
             self._reading,
         )
 

@@ -12,9 +12,8 @@ from typing import Final
 
 import msgspec
 
-from stele.coordinator.causes import members_down
 from stele.coordinator.model import Limits, Memory, Observed, Steps
-from stele.coordinator.progress import wait_progress
+from stele.coordinator.progress import members_down, wait_progress
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
 from stele.domain.base import Rejection

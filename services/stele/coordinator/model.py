@@ -61,15 +61,15 @@ class Limits(msgspec.Struct, frozen=True):
         return self.group if operation.subjects_work else sys.maxsize
 
 
-class ReplicaHeard(msgspec.Struct, frozen=True):
+class ReplicaLiveness(msgspec.Struct, frozen=True):
     """Liveness of a catch-up replica, in seconds of the coordinator's monotonic clock.
 
-    ``since_s`` is the time of the first probe; ``heard_s`` is that of the last answer, None without
+    ``since_s`` is the time of the first probe; ``answered_s`` is that of the last answer, None without
     one. ``epoch`` is the epoch that the replica had read at its last answer.
     """
 
     since_s: float
-    heard_s: float | None = None
+    answered_s: float | None = None
     epoch: int = 0
 
 
@@ -89,7 +89,7 @@ class Observed(msgspec.Struct, frozen=True):
     state_id_of: StateIdOf = unknown
     wall_ms: int = (1 << 48) - 1
     """The time of day, in milliseconds since 1970; no id is made with a later time."""
-    replicas: Mapping[str, ReplicaHeard] = {}
+    replicas: Mapping[str, ReplicaLiveness] = {}
     """The catch-up replicas that are probed, by id."""
     reading: ObservedTime = ALWAYS
     """Times at which acknowledgements were read. No other time counts as a node's silence."""

@@ -11,7 +11,7 @@ from stele.runtime.live_flow import LiveReader, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service, started
-from stele.tablet_balancer.balancing import balancing
+from stele.tablet_balancer.balancer import balancing
 from stele.tablet_balancer.http import routes
 from stele.tablet_balancer.loads import LOADS, Loads
 from stele.tablet_balancer.settings import BalancerSettings

@@ -9,8 +9,8 @@ from starlette.routing import Route
 
 from stele.domain.base import Rejection
 from stele.runtime.http import HttpError, JsonResponse
-from stele.tablet_balancer.balancing import Balancer
-from stele.tablet_balancer.load_history import Span
+from stele.tablet_balancer.balancer import Balancer
+from stele.tablet_balancer.loads import Span
 
 T = TypeVar("T", bound=StrEnum)
 

@@ -12,7 +12,7 @@ from stele.coordinator import rounds
 from stele.coordinator.context import StepContext
 from stele.coordinator.driver import Driver
 from stele.coordinator.model import Observed
-from stele.coordinator.replicas import AskedReplicas
+from stele.coordinator.probes import ReplicaProbes
 from stele.domain.acks import Barrier
 from stele.domain.archive.model import Replica
 from stele.domain.context import Context, Decision
@@ -22,7 +22,7 @@ from stele.domain.topology.commands import ClaimCoordinator
 from stele.domain.topology.facts import CoordinatorChanged
 from stele.domain.topology.heads import Coordinator
 from stele.log.codec import decode_ack
-from stele.tablet_balancer.balancing import Balancer
+from stele.tablet_balancer.balancer import Balancer
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
 
@@ -84,10 +84,10 @@ def node_json_is_not_synced(patch: Patch) -> None:
 def replicas_are_always_heard(patch: Patch) -> None:
     """Silent replicas count as alive, so a dead member of the archive is never replaced."""
 
-    async def epoch(self: AskedReplicas, replica: Replica) -> int | None:
+    async def epoch(self: ReplicaProbes, replica: Replica) -> int | None:
         return 1
 
-    patch.attribute(AskedReplicas, "_answer", epoch)
+    patch.attribute(ReplicaProbes, "_answer", epoch)
 
 
 @planted(RUN, rule="13")

@@ -14,7 +14,7 @@ from stele.runtime.announce import announced
 from stele.runtime.follow import run_beside
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop
-from stele.tablet_balancer.balancing import Balancer, balancing
+from stele.tablet_balancer.balancer import Balancer, balancing
 from stele.tablet_balancer.http import routes
 from stele.tablet_balancer.loads import Loads
 from stele.tablet_balancer.settings import BalancerSettings

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from stele.coordinator import replicas
-from stele.coordinator.replicas import AskedReplicas
+from stele.coordinator import probes
+from stele.coordinator.probes import ReplicaProbes
 from stele.domain.archive.model import Replica
 from stele.domain.names import ReplicaState
 from stele.domain.observed_time import ObservedTime
@@ -46,8 +46,8 @@ async def serving(answer: Callable[[], web.Response]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def asking(*known: Replica) -> AsyncIterator[AskedReplicas]:
-    asked = AskedReplicas(lambda: [*known])
+async def asking(*known: Replica) -> AsyncIterator[ReplicaProbes]:
+    asked = ReplicaProbes(lambda: [*known])
     task = asyncio.ensure_future(asked.run())
     try:
         yield asked
@@ -58,8 +58,8 @@ async def asking(*known: Replica) -> AsyncIterator[AskedReplicas]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "ASK_S", 0.05)
-    monkeypatch.setattr(replicas, "ANSWER_S", 0.5)
+    monkeypatch.setattr(probes, "ASK_S", 0.05)
+    monkeypatch.setattr(probes, "ANSWER_S", 0.5)
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -74,10 +74,12 @@ async def test_who_answers_is_heard_with_its_epoch() -> None:
         serving(lambda: web.Response(body=position("c-1"))) as url,
         asking(replica("c-1", url), replica("c-2", UNREACHABLE)) as asked,
     ):
-        await until(lambda: asked.heard["c-1"].heard_s if asked.heard else None, "c-1 heard")
-        assert asked.heard["c-1"].epoch == 7
-        assert asked.heard["c-2"].heard_s is None
-        assert asked.heard["c-2"].since_s <= (asked.heard["c-1"].heard_s or 0)
+        await until(
+            lambda: asked.liveness["c-1"].answered_s if asked.liveness else None, "c-1 heard"
+        )
+        assert asked.liveness["c-1"].epoch == 7
+        assert asked.liveness["c-2"].answered_s is None
+        assert asked.liveness["c-2"].since_s <= (asked.liveness["c-1"].answered_s or 0)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ async def test_another_answer_is_no_sign_of_life(answer: Callable[[], web.Respon
 
     async with serving(counted) as url, asking(replica("c-1", url)) as asked:
         await until(lambda: count >= 2, "asked again")
-        assert asked.heard["c-1"].heard_s is None
+        assert asked.liveness["c-1"].answered_s is None
 
 
 async def test_silence_counts_from_the_first_question_and_from_the_last_answer() -> None:
@@ -111,25 +113,25 @@ async def test_silence_counts_from_the_first_question_and_from_the_last_answer()
         return web.Response(body=position("c-1")) if up else web.Response(status=503)
 
     async with serving(answer) as url, asking(replica("c-1", url)) as asked:
-        await until(lambda: asked.heard and asked.heard["c-1"].heard_s, "heard")
-        first_s = asked.heard["c-1"].since_s
+        await until(lambda: asked.liveness and asked.liveness["c-1"].answered_s, "heard")
+        first_s = asked.liveness["c-1"].since_s
         up = False
         await asyncio.sleep(0.3)
-        last_s = asked.heard["c-1"].heard_s
+        last_s = asked.liveness["c-1"].answered_s
         await asyncio.sleep(0.2)
-        assert asked.heard["c-1"].since_s == first_s
-        assert asked.heard["c-1"].heard_s == last_s
+        assert asked.liveness["c-1"].since_s == first_s
+        assert asked.liveness["c-1"].answered_s == last_s
 
 
 async def test_who_has_slept_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async with asking(replica("c-1", UNREACHABLE)) as asked:
-        await until(lambda: asked.heard, "asked")
-        before_s = asked.heard["c-1"].since_s
+        await until(lambda: asked.liveness, "asked")
+        before_s = asked.liveness["c-1"].since_s
         monkeypatch.setattr(asked, "_asking", ObservedTime(0.0))
-        await until(lambda: asked.heard["c-1"].since_s > before_s, "counted anew")
+        await until(lambda: asked.liveness["c-1"].since_s > before_s, "counted anew")
 
 
 async def test_nobody_is_asked_while_none_is_given() -> None:
     async with asking() as asked:
         await asyncio.sleep(0.15)
-        assert asked.heard == {}
+        assert asked.liveness == {}
