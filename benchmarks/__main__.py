@@ -25,7 +25,7 @@ from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.runtime.kafka import ensure_topics
 from stele.stack.broker import BrokerCluster
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 
 CLIENTS = (1, 16, 128)
 START_S = 60.0
@@ -90,7 +90,7 @@ def metadata_log(directory: Path, bootstrap: str) -> Iterator[str]:
         "STELE_LOG_LEVEL": "warning",
     }
     argv = [sys.executable, "-m", "stele.metadata_log"]
-    command = Command("metadata-log", argv, directory / "ml.out", directory / "ml.err", env)
+    command = Program("metadata-log", argv, directory / "ml.out", directory / "ml.err", env)
     process = spawn(command)
     try:
         yield _announced(process)

@@ -43,7 +43,7 @@ from stele.runtime.request_ids import new_request_id
 from stele.runtime.starting import begin
 from stele.stack.broker import BrokerCluster
 from stele.stack.ports import free_port
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 
 CLUSTER = "long"
 BATCH = 10_000
@@ -119,7 +119,7 @@ def process(module: str, directory: Path, bootstrap: str, **more: object) -> Ite
         **{f"STELE_{key}".upper(): str(value) for key, value in more.items()},
     }
     argv = [sys.executable, "-m", f"stele.{module}"]
-    spawned = spawn(Command(name, argv, directory / f"{name}.out", directory / f"{name}.err", env))
+    spawned = spawn(Program(name, argv, directory / f"{name}.out", directory / f"{name}.err", env))
     try:
         yield _announced(spawned)
     finally:

@@ -19,11 +19,11 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from stele.domain.balance.cluster import Node
-from stele.domain.balance.moves import Move
+from stele.domain.balance.cluster import ClusterNode
+from stele.domain.balance.moves import ReplicaMove
 from stele.domain.balance.plan import plan_round, plan_to_fixed_point
 from stele.domain.balance.shares import Ints, Reals
-from stele.domain.balance.state import State
+from stele.domain.balance.state import BalanceColumns
 
 SHARDS: Final = 8
 RACKS: Final = 3
@@ -146,13 +146,13 @@ def of_peer(python: str, nodes: int, more: int, tablets: int, sizes: str) -> Mad
     return Made(found["seconds"], moved / least, high(state))
 
 
-def bound(state: State) -> float:
+def bound(state: BalanceColumns) -> float:
     """Bytes above the mean of the nodes: so many have to move."""
     before = held(state)
     return float(np.maximum(0, before - before.mean()).sum())
 
 
-def high(state: State) -> float:
+def high(state: BalanceColumns) -> float:
     found = held(state)
     return float(found.max() / found.mean())
 
@@ -176,19 +176,19 @@ def one_round(sizes: str) -> list[tuple[str, float, float, int]]:
     return [(what, seconds, goal_s, len(moves)) for what, seconds, moves, goal_s in found]
 
 
-def timed(state: State, names: list[str]) -> tuple[float, list[Move]]:
+def timed(state: BalanceColumns, names: list[str]) -> tuple[float, list[ReplicaMove]]:
     began_s = time.process_time()
     moves = plan_round(state, names)
     return time.process_time() - began_s, moves
 
 
-def at_rest(nodes: int, tablets: int, tables: int, sizes: str) -> tuple[State, list[str]]:
+def at_rest(nodes: int, tablets: int, tables: int, sizes: str) -> tuple[BalanceColumns, list[str]]:
     state, names = built(nodes, tablets, tables, sizes)
     plan_to_fixed_point(state, names)
     return state, names
 
 
-def built(nodes: int, tablets: int, tables: int, sizes: str) -> tuple[State, list[str]]:
+def built(nodes: int, tablets: int, tables: int, sizes: str) -> tuple[BalanceColumns, list[str]]:
     """Tables of about one size, dealt out to the nodes of each rack in random order."""
     draw = np.random.default_rng(7)
     table = np.sort(draw.integers(0, tables, tablets))
@@ -199,7 +199,7 @@ def built(nodes: int, tablets: int, tables: int, sizes: str) -> tuple[State, lis
         rounds = -(-tablets // len(on))
         node[:, rack] = np.concatenate([draw.permutation(on) for _ in range(rounds)])[:tablets]
         shard[:, rack] = dealt(node[:, rack])
-    state = State([one(at) for at in range(nodes)], tables, table, size, node, shard)
+    state = BalanceColumns([one(at) for at in range(nodes)], tables, table, size, node, shard)
     return state, [f"ks.t{at}" for at in range(tables)]
 
 
@@ -212,17 +212,17 @@ def dealt(node: Ints) -> Ints:
     return found
 
 
-def one(at: int) -> Node:
-    return Node(f"n{at}", "dc1", f"r{at % RACKS}", SHARDS, CAPACITY_BYTES)
+def one(at: int) -> ClusterNode:
+    return ClusterNode(f"n{at}", "dc1", f"r{at % RACKS}", SHARDS, CAPACITY_BYTES)
 
 
-def extend(state: State, more: int) -> None:
+def extend(state: BalanceColumns, more: int) -> None:
     first = len(state.nodes)
     for at in range(first, first + more):
         state.add_node(one(at))
 
 
-def held(state: State) -> Reals:
+def held(state: BalanceColumns) -> Reals:
     """Bytes on each node."""
     found = np.zeros(len(state.nodes))
     np.add.at(found, state.node, state.size[:, None])

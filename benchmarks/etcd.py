@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 
 READY_S = 20.0
 POLL_S = 0.1
@@ -47,7 +47,7 @@ def etcd(directory: Path) -> Iterator[str]:
     ]
     log = directory / "etcd.log"
     env = {**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine}
-    process = spawn(Command("etcd", argv, log, log, env))
+    process = spawn(Program("etcd", argv, log, log, env))
     try:
         _wait_ready(client)
         yield client

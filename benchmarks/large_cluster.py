@@ -34,7 +34,7 @@ from stele.console.views import (
     wait_report,
 )
 from stele.coordinator.model import Observed, Steps
-from stele.coordinator.progress import Rates, progress_of
+from stele.coordinator.progress import StreamRates, progress_of
 from stele.domain.archive.retention import truncatable
 from stele.domain.commands import (
     AnyCommand,
@@ -243,7 +243,10 @@ def services(world: World, when: str) -> Iterator[Figure]:
     for name, work in (
         ("coordinator: look", brain.look),
         ("coordinator: fold an ack", lambda: brain.acks.with_ack(ack, world.now_s)),
-        ("coordinator: rates", lambda: Rates().with_samples(image, brain.reports, world.now_s)),
+        (
+            "coordinator: rates",
+            lambda: StreamRates().with_samples(image, brain.reports, world.now_s),
+        ),
         ("coordinator: progress", lambda: msgspec.json.encode(progress(world))),
         ("balancer: look (thread)", partial(proposal, image)),
         ("balancer: view (thread)", lambda: described(image, conditions, 0.0)),
@@ -319,7 +322,7 @@ def longest_piece(image: Image) -> Figure:
 
 def progress(world: World) -> Progress:
     brain = world.brain
-    return progress_of(seen(world), world.limits, Rates(), brain.steps.waits, active=True)
+    return progress_of(seen(world), world.limits, StreamRates(), brain.steps.waits, active=True)
 
 
 def seen(world: World) -> Observed:

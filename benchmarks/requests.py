@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from stele.domain.requests.ids import uuid7
-from stele.domain.requests.memory import GENERATION, PLACE_BITS, Generation, RequestMemory
+from stele.domain.requests.memory import GENERATION, PLACE_BITS, RequestMemory, SealedGeneration
 from stele.domain.requests.model import GENERATIONS
 
 MEASURED = 8
@@ -24,7 +24,7 @@ def main() -> None:
         places = np.arange(1, GENERATION + 1, dtype=np.uint64)
         hashes = numbers.integers(0, 1 << 40, GENERATION, dtype=np.uint64)
         entries = np.sort(hashes << np.uint64(PLACE_BITS) | places)
-        generation = Generation(epoch, epoch + GENERATION, epoch)
+        generation = SealedGeneration(epoch, epoch + GENERATION, epoch)
         found, epoch = found.with_generation(generation, entries), epoch + GENERATION
     single_s = slowest_s = 0.0
     for _ in range(MEASURED):

@@ -23,8 +23,8 @@ from stele.domain.ring.domain import placement_changed
 from stele.domain.ring.model import PlacementChanged, RingFact, RingImage, packed, pieces_of
 from stele.domain.ring.placement import (
     EMPTY_RING,
-    Change,
     Placement,
+    PlacementChange,
     apply,
     ends_of,
     ranges_by_column,
@@ -127,7 +127,7 @@ def changes() -> Iterator[Figure]:
     seconds = best(lambda: [apply(placement, [range_of(row)], halves) for _ in range(100)])
     yield Figure("apply a split of one row", 1e6 * seconds / 100, "us")
     rows = placement.table.all()
-    whole = Change(_WHOLE, rows, ends_of(rows.keys), placement.nodes)
+    whole = PlacementChange(_WHOLE, rows, ends_of(rows.keys), placement.nodes)
     seconds = best(lambda: list(pieces_of(EMPTY_RING, whole, PIECE_ROWS)), runs=2)
     yield Figure(f"part a whole placement, {PIECE_ROWS} rows each", 1e3 * seconds, "ms")
     some, ends = rows.cut(0, PIECE_ROWS), whole.ends[:PIECE_ROWS]

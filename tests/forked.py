@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 from tests.fork_server import MESSAGE_BYTES, MODULES
 
 ROOT: Final = Path(__file__).parent.parent
@@ -59,7 +59,7 @@ class ForkServer:
             argv = [sys.executable, "-m", "tests.fork_server", address]
             others = {name: value for name, value in os.environ.items() if name not in OF_A_BUILD}
             env = {**others, **build, ONE_THREAD: "1"}
-            command = Command("forks", argv, folder / "out", folder / "err", env, cwd=ROOT)
+            command = Program("forks", argv, folder / "out", folder / "err", env, cwd=ROOT)
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 listener.bind(address)
                 listener.listen(1)
@@ -118,12 +118,12 @@ class Forked:
         return code
 
 
-def start(command: Command) -> Process:
+def start(command: Program) -> Process:
     """As ``stele.stack.process.spawn``; a fork where that is equivalent."""
     return _fork(command) if _can_be_forked(command) else spawn(command)
 
 
-def _can_be_forked(command: Command) -> bool:
+def _can_be_forked(command: Program) -> bool:
     """Linux only: elsewhere nothing tells when the child of another process has ended."""
     program, option, module = [*command.argv, "", "", ""][:3]
     return (
@@ -144,7 +144,7 @@ def _read_early(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _fork(command: Command) -> Process:
+def _fork(command: Program) -> Process:
     with command.stdout.open("ab") as stdout, command.stderr.open("ab") as stderr:
         begin = stdout.tell()
         build = tuple((name, command.env[name]) for name in OF_A_BUILD if name in command.env)

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from stele.agent import Member, Row, Span, request_of, run_store
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from stele.stack.redis import find_redis_server
 
 TOKEN_BYTES = 8
@@ -65,7 +65,7 @@ class Valkey:
         }
         argv = [find_redis_server(), *(word for option in options.items() for word in option)]
         log = path / "valkey.log"
-        self.process = spawn(Command("valkey", argv, stdout=log, stderr=log))
+        self.process = spawn(Program("valkey", argv, stdout=log, stderr=log))
         retry = Retry(ConstantBackoff(START_PAUSE_S), START_TRIES)
         errors: list[type[Exception]] = [redis.ConnectionError, redis.BusyLoadingError]
         with redis.Redis(LOOPBACK, port, retry=retry, retry_on_error=errors) as starting:

@@ -21,8 +21,8 @@ from stele.runtime.transport import FAILURES, Transport, answer_of
 
 __all__ = [
     "SILENT_S",
+    "HistoryChangedError",
     "HistoryFollower",
-    "OtherHistoryError",
     "ServiceAwayError",
     "check",
     "plain",
@@ -49,7 +49,7 @@ SHOWN: Final = 300
 """How many characters of a response an error text shows."""
 
 
-class OtherHistoryError(Exception):
+class HistoryChangedError(Exception):
     """The known state does not lead to the service's state. The whole state is read again."""
 
 
@@ -61,7 +61,7 @@ class HistoryFollower(ABC):
     """Reads the state and the events from one metadata-log at a time.
 
     A subclass reads the state in ``read_state`` and applies events in ``follow``. Both raise
-    OtherHistoryError, ServiceAwayError, and errors of the transport. ``trouble`` receives the
+    HistoryChangedError, ServiceAwayError, and errors of the transport. ``trouble`` receives the
     reason why no events arrive, and "" when they arrive again. No event has more than
     ``line_bytes``.
     """
@@ -98,7 +98,7 @@ class HistoryFollower(ABC):
                     await self.read_state(url)
                 known = True
                 await self.follow(url)
-            except OtherHistoryError as error:
+            except HistoryChangedError as error:
                 known, pause_s = False, self._reload_s()
                 self._trouble(f"{url}: {error}")
                 turn += not was_known  # its latest state does not lead further either
@@ -173,27 +173,27 @@ class _Lines:
     def of(self, piece: bytes) -> Iterator[bytes]:
         """Return the lines that this piece completes.
 
-        Raises OtherHistoryError for a line that is too long: the state is shorter than the event.
+        Raises HistoryChangedError for a line that is too long: the state is shorter than the event.
         """
         self._rest += piece
         if b"\n" in piece:
             *lines, self._rest = self._rest.split(b"\n")
             yield from map(bytes, lines)
         if len(self._rest) > self._most_bytes:
-            raise OtherHistoryError(f"an event has more than {self._most_bytes} bytes")
+            raise HistoryChangedError(f"an event has more than {self._most_bytes} bytes")
 
 
 def check(path: str, status: int, body: bytes | bytearray) -> None:
     """Raise an error unless the status is 200.
 
-    OtherHistoryError: the log's history lacks the requested epoch (410, or 404 with a code of an
+    HistoryChangedError: the log's history lacks the requested epoch (410, or 404 with a code of an
     epoch). ServiceAwayError: any other response; no healthy metadata-log gives one.
     """
     if status == HTTP_OK:
         return
     text = f"{path} answers {status}: {body[:SHOWN].decode(errors='replace')}"
     if status == HTTP_GONE or (status == HTTP_NOT_FOUND and code_in(body).startswith(OF_AN_EPOCH)):
-        raise OtherHistoryError(text)
+        raise HistoryChangedError(text)
     raise ServiceAwayError(text)
 
 

@@ -9,7 +9,7 @@ import pytest
 from stele.catch_up import filling
 from stele.catch_up.keeper import Keeper
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.log.errors import TruncatedError
 from stele.log.port import Record
 from tests.catch_up.others import (
@@ -78,7 +78,7 @@ async def test_what_an_election_took_back_is_no_beginning(
     await begins_nowhere(keeper, topic, alone)
     start = await begun_with(keeper, topic, others)
     assert start.image.state_id == right[0].image.state_id
-    assert keeper.archive.segments.spans() == [Span(1, OWN_LAST)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, OWN_LAST)]
     await keeper.close()
 
 

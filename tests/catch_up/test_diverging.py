@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from stele.catch_up import diverging
-from stele.catch_up.diverging import Mark, begin_anew, mark, set_aside, why_not_served
-from stele.catch_up.http import Api
+from stele.catch_up.diverging import DivergenceMark, begin_anew, mark, set_aside, why_not_served
+from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
 from stele.catch_up.telling import to_say
 from stele.domain.archive.model import UPKEEP
@@ -59,7 +59,7 @@ def test_it_says_so_and_then_nothing_until_it_has_another_folder() -> None:
 async def test_it_gives_nobody_anything(tmp_path: Path) -> None:
     history, _ = diverged()
     follower = SimpleNamespace(image=history.image, failure=None, trouble="")
-    api = Api(ME, Archive(tmp_path), cast(LogFollower, follower), *[cast(Any, None)] * 3)
+    api = CatchUpApi(ME, Archive(tmp_path), cast(LogFollower, follower), *[cast(Any, None)] * 3)
     app: Any = build_app("catch-up", api.routes(), lambda: None)  # type: ignore[arg-type,return-value]
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://replica"
@@ -101,10 +101,10 @@ def made(folder: Path) -> str:
 def test_what_it_had_is_set_aside_whatever_a_crash_left(tmp_path: Path, moved: int) -> None:
     """The folder is another one from then on; a folder that was set aside before goes."""
     first = made(tmp_path)
-    mark(tmp_path, Mark(first, 7))
+    mark(tmp_path, DivergenceMark(first, 7))
     set_aside(tmp_path)
     second = made(tmp_path)
-    mark(tmp_path, Mark(second, 9))
+    mark(tmp_path, DivergenceMark(second, 9))
     aside = tmp_path / f"diverged-{second}"
     aside.mkdir()
     for name in ("segments", "snapshots", "replica.json")[:moved]:

@@ -13,7 +13,7 @@ from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -46,7 +46,7 @@ async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: 
     keeper = Keeper(archive, 3, 0.01)
     told = await fill(keeper, givers(Others(there=(story, source))), LAST)
     assert told == "epochs 11 to 15, which no replica has"
-    assert archive.segments.spans() == [Span(1, 10), Span(16, LAST)]
+    assert archive.segments.spans() == [EpochSpan(1, 10), EpochSpan(16, LAST)]
     await keeper.close()
 
 
@@ -66,7 +66,7 @@ async def test_epochs_of_another_history_are_set_aside_and_never_given_out(
     begin = 0 if how == "recovered" else LATER - 1
     start = await begun(keeper, topic_of(right, begin), right=(right, source))
     assert start.image.state_id == right.image.state_id
-    assert keeper.archive.segments.spans() == [Span(1, SHARED)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, SHARED)]
 
 
 async def test_only_who_follows_the_recovered_log_gives_a_snapshot_of_it(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_only_who_follows_the_recovered_log_gives_a_snapshot_of_it(tmp_pat
     keeper = Keeper(one, 3, 0.01)
     start = await begun(keeper, topic_of(right), stale=(own, stale), right=(right, source))
     assert start.image.log_id == NEW
-    assert one.segments.spans() == [Span(1, LAST)]
+    assert one.segments.spans() == [EpochSpan(1, LAST)]
     assert [kept.head.log_id for kept in one.snapshots.all()] == [NEW.hex()]
 
 
@@ -110,7 +110,7 @@ async def test_what_a_recovery_gave_up_is_set_aside_whenever_its_log_is_taken_ov
     start = await begun_with(keeper, topic, Hesitating(right=(right, source)))
     assert start.image.log_id == NEW
     shared = LAST if colour == "blue" else SHARED
-    assert keeper.archive.segments.spans() == [Span(1, shared)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, shared)]
     await keeper.close()
 
 
@@ -157,7 +157,7 @@ async def test_a_gap_is_filled_with_what_leads_to_the_epochs_after_it(
         if at == 0 and piece_bytes < PIECES[0]:
             assert archive.segments.last == LAST + 1
             assert archive.segments.first > SHARED
-    assert archive.segments.spans() == [Span(1, LAST + 1)]
+    assert archive.segments.spans() == [EpochSpan(1, LAST + 1)]
     assert [*archive.segments.read(1)] == records_of(right)
     await keeper.close()
 
@@ -189,7 +189,7 @@ async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Pat
     source.segments.adopt(records_of(other)[:15])
     told = await fill(keeper, givers(Others(other=(other, source))), LAST)
     assert told == "epochs 16 to 17, which no replica has"
-    assert archive.segments.spans() == [Span(1, 10), Span(14, 15), Span(18, LAST)]
+    assert archive.segments.spans() == [EpochSpan(1, 10), EpochSpan(14, 15), EpochSpan(18, LAST)]
     await keeper.close()
 
 
@@ -215,7 +215,7 @@ async def test_nothing_is_filled_while_the_log_is_recovered_from_here(tmp_path: 
     await keeper.close()
     whole = story, archive_of(tmp_path / "whole", story, LAST)
     assert "is recovered" in await fill(keeper, givers(Others(whole=whole)), LAST)
-    assert archive.segments.spans() == [Span(11, LAST)]
+    assert archive.segments.spans() == [EpochSpan(11, LAST)]
 
 
 @pytest.mark.parametrize("there", ["the record", "another one", "nothing"])
@@ -235,9 +235,9 @@ async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
     partition.append(encode_epoch(right.epochs[-1 if there == "the record" else 0]))
     await keep_beginning(keeper, MemoryLog(partition), start)
     is_kept = there == "the record"
-    assert keeper.archive.segments.spans() == [Span(1, LAST + is_kept)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, LAST + is_kept)]
     await keep_beginning(keeper, MemoryLog(partition), start)
-    assert keeper.archive.segments.spans() == [Span(1, LAST + is_kept)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, LAST + is_kept)]
     await keeper.close()
 
 

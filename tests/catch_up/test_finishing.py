@@ -13,7 +13,7 @@ from stele.catch_up.recovering import Finisher
 from stele.catch_up.replica import Ports, archiving
 from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Archived, Span
+from stele.log.archive.container import Archived, EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.fold import Start
 from stele.log.follower import LogFollower
@@ -112,9 +112,9 @@ async def test_who_holds_more_leaves_to_people_which_log_counts_until_one_is_rel
 ) -> None:
     archive = archive_of(tmp_path, EPOCHS)
     assert not await finisher(archive, Topic(RECOVERY), Others(), EPOCHS).finish()
-    assert archive.segments.spans() == [Span(1, EPOCHS)]
+    assert archive.segments.spans() == [EpochSpan(1, EPOCHS)]
     assert await finisher(archive, Topic(RECOVERY, AFTER), Others(), EPOCHS).finish()
-    assert archive.segments.spans() == [Span(1, KEPT + 1)]
+    assert archive.segments.spans() == [EpochSpan(1, KEPT + 1)]
     assert next_start(tmp_path).image.log_id == NEW
 
 
@@ -148,20 +148,20 @@ async def test_an_archive_that_ends_before_the_recovery_has_nothing_to_go_on_fro
 ) -> None:
     archive = archive_of(tmp_path, KEPT - 1)
     assert not await finisher(archive, Topic(RECOVERY, AFTER), Others(), KEPT - 1).finish()
-    assert archive.segments.spans() == [Span(1, KEPT - 1)]
+    assert archive.segments.spans() == [EpochSpan(1, KEPT - 1)]
 
 
 async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(tmp_path: Path) -> None:
     """Its first recovery is gone: one that is found behind may be another."""
     archive = archive_of(tmp_path, KEPT)
     assert not await finisher(archive, Topic(AFTER, RECOVERY), Others()).finish()
-    assert archive.segments.spans() == [Span(1, KEPT)]
+    assert archive.segments.spans() == [EpochSpan(1, KEPT)]
 
 
 async def test_what_is_no_record_holds_nobody_up(tmp_path: Path) -> None:
     archive = archive_of(tmp_path, KEPT)
     assert not await finisher(archive, Topic(b"garbage", RECOVERY), Others()).finish()
-    assert archive.segments.spans() == [Span(1, KEPT)]
+    assert archive.segments.spans() == [EpochSpan(1, KEPT)]
 
 
 async def test_a_topic_without_a_recovery_is_looked_through_seldom(tmp_path: Path) -> None:

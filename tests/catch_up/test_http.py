@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from stele.catch_up import holdings, http
-from stele.catch_up.http import Api
+from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
 from stele.domain.facts import Epoch
@@ -76,7 +76,7 @@ def client_of(
     written: Callable[[], Awaitable[None]] = nothing_waits,
 ) -> httpx.AsyncClient:
     identity = ReplicaIdentity("cu-1", "demo", "folder")
-    api = Api(
+    api = CatchUpApi(
         identity,
         Archive(folder),
         cast(LogFollower, follower),

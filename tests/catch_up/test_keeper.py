@@ -13,8 +13,8 @@ from stele.catch_up.keeper import RECORD_BYTES, Keeper
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Archived, Span
-from stele.log.archive.segments import Limits
+from stele.log.archive.container import Archived, EpochSpan
+from stele.log.archive.segments import SegmentLimits
 from stele.log.archive.snapshots import head_of
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
@@ -23,7 +23,7 @@ from tests.domain.epochs import History as Story
 
 EPOCHS = 60
 TIMEOUT_S = 20.0
-SMALL = Limits(epochs=10, size_bytes=1 << 20)
+SMALL = SegmentLimits(epochs=10, size_bytes=1 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ async def test_a_damaged_segment_is_set_aside_and_its_epochs_are_kept_again(
             keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
     await keeper.close()
     segments = keeper.archive.segments
-    assert segments.spans() == [Span(1, EPOCHS)]
+    assert segments.spans() == [EpochSpan(1, EPOCHS)]
     assert [*segments.read(1)] == records_of(story)
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
     assert began.image.epoch == EPOCHS
     with pytest.raises(Exception, match="damaged"):
         list(keeper.archive.segments.read(11))
-    assert next(gaps(keeper.archive.segments.spans(), began.image.epoch)) == Span(11, 20)
+    assert next(gaps(keeper.archive.segments.spans(), began.image.epoch)) == EpochSpan(11, 20)
     assert any("-00000000000000000020" in each for each in keeper.archive.damaged)
 
 

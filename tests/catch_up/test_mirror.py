@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from stele.catch_up import metrics
-from stele.catch_up.mirror import DAY_MS, Mirror, store_of
+from stele.catch_up.mirror import DAY_MS, ArchiveMirror, store_of
 from stele.catch_up.settings import CatchUpSettings
-from stele.log.archive_store.layout import Claim, Kind, claim
+from stele.log.archive_store.layout import Claim, StoreKind, claim
 from stele.log.archive_store.stored import stored_archive
 from stele.log.blobs.folder import FolderStore
 from stele.runtime.settings import ConfigurationError
@@ -36,7 +36,7 @@ def settings(folder: Path, **more: Any) -> CatchUpSettings:
     return CatchUpSettings(**given)
 
 
-async def until(mirror: Mirror, condition: Callable[[], object]) -> None:
+async def until(mirror: ArchiveMirror, condition: Callable[[], object]) -> None:
     """Run the mirror until that is so."""
     running = asyncio.create_task(mirror.run())
     try:
@@ -58,11 +58,11 @@ def later_story(later_ms: int) -> Story:
     return story
 
 
-def mirror_of(made: Made, given: CatchUpSettings) -> Mirror:
+def mirror_of(made: Made, given: CatchUpSettings) -> ArchiveMirror:
     store = store_of(given)
     assert store is not None
     image = made.story.image
-    return Mirror(store, made.archive, lambda: image, given)
+    return ArchiveMirror(store, made.archive, lambda: image, given)
 
 
 async def test_a_store_that_comes_back_gets_everything(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_store_that_comes_back_gets_everything(tmp_path: Path) -> None:
 
 async def test_a_store_of_another_cluster_is_refused_and_said_so(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store", 5)
-    await claim(store, Claim(cluster="books", cluster_id="books/2", kind=Kind.MIRROR))
+    await claim(store, Claim(cluster="books", cluster_id="books/2", kind=StoreKind.MIRROR))
     mirror = mirror_of(Made(tmp_path / "archive"), settings(tmp_path / "store"))
     await until(mirror, lambda: mirror.answer.why)
     assert "holds the archive of cluster 'books'" in mirror.answer.why

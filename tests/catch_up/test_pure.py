@@ -8,7 +8,7 @@ from stele.catch_up.filling import gaps
 from stele.catch_up.identity import check_cluster
 from stele.catch_up.keeper import MB, OLDER, Since, forgotten, is_due
 from stele.domain.commands import AnnounceReplica, AskSnapshot, SetSetting
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.runtime.settings import ConfigurationError
 from tests.domain.history import three_nodes
 
@@ -67,17 +67,17 @@ def test_the_newest_snapshots_stay_and_of_the_others_no_more_than_so_many(
 
 
 def test_what_is_missing_is_asked_for_from_the_newest_back() -> None:
-    assert [*gaps([Span(1, 50)], 50)] == []
+    assert [*gaps([EpochSpan(1, 50)], 50)] == []
     assert [*gaps([], 0)] == []
-    assert next(gaps([], 7)) == Span(1, 7)
-    assert next(gaps([Span(1, 50)], 200)) == Span(51, 200)
-    assert next(gaps([Span(1, 50), Span(150, 230)], 200)) == Span(51, 149)
-    assert next(gaps([Span(20, 50), Span(51, 230)], 200)) == Span(1, 19)
-    assert [*gaps([Span(1, 230)], 200)] == []
-    two = [Span(5, 9), Span(20, 29), Span(40, 60)]
-    assert [*gaps(two, 60)] == [Span(30, 39), Span(10, 19), Span(1, 4)]
-    assert [*gaps(two, 60, begins=15)] == [Span(30, 39), Span(15, 19)]
-    assert [*gaps(two, 60, begins=7)] == [Span(30, 39), Span(10, 19)]
+    assert next(gaps([], 7)) == EpochSpan(1, 7)
+    assert next(gaps([EpochSpan(1, 50)], 200)) == EpochSpan(51, 200)
+    assert next(gaps([EpochSpan(1, 50), EpochSpan(150, 230)], 200)) == EpochSpan(51, 149)
+    assert next(gaps([EpochSpan(20, 50), EpochSpan(51, 230)], 200)) == EpochSpan(1, 19)
+    assert [*gaps([EpochSpan(1, 230)], 200)] == []
+    two = [EpochSpan(5, 9), EpochSpan(20, 29), EpochSpan(40, 60)]
+    assert [*gaps(two, 60)] == [EpochSpan(30, 39), EpochSpan(10, 19), EpochSpan(1, 4)]
+    assert [*gaps(two, 60, begins=15)] == [EpochSpan(30, 39), EpochSpan(15, 19)]
+    assert [*gaps(two, 60, begins=7)] == [EpochSpan(30, 39), EpochSpan(10, 19)]
 
 
 def test_an_archive_is_never_another_clusters() -> None:

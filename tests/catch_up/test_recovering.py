@@ -13,9 +13,9 @@ from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, check, recover
 from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
 from stele.domain.image import EMPTY
-from stele.domain.recovery.histories import Choice, Source, choose
+from stele.domain.recovery.histories import HistoryChoice, HistorySource, choose
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Archived, Span
+from stele.log.archive.container import Archived, EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError, LaterLogError
 from stele.log.follower import LogFollower
@@ -289,11 +289,11 @@ async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     told = Holdings(ReplicaIdentity("cu-1", "demo", "folder"), archive, follower).history()
     assert (told.first_image, told.last_image, max(told.states)) == (1, 5, EPOCHS)
     states = {epoch: bytes.fromhex(state_id) for epoch, state_id in told.states.items()}
-    source = Source(
+    source = HistorySource(
         name="cu-1", log_id=told.log_id, states=states, first_image=1, last_image=told.last_image
     )
     chosen = choose([source])
-    assert isinstance(chosen, Choice)
+    assert isinstance(chosen, HistoryChoice)
     assert (chosen.epoch, chosen.known_epoch) == (5, EPOCHS)
 
     shorter = story_of(5)
@@ -301,7 +301,7 @@ async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     keeper = Keeper(archive, 3, 0.01)
     answer = await recovered(keeper, MemoryPartition(), shorter)
     assert (answer.last_epoch, answer.epoch) == (5, 6)
-    assert archive.segments.spans() == [Span(1, 6)]
+    assert archive.segments.spans() == [EpochSpan(1, 6)]
 
 
 @pytest.mark.parametrize("epochs", [EPOCHS - 1, EPOCHS], ids=["too few", "another one"])

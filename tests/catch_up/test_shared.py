@@ -10,7 +10,7 @@ from stele.catch_up.filling import fill, keep_beginning
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import TruncatedError
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -85,7 +85,7 @@ async def test_who_has_just_been_wiped_proves_nothing(
     assert start.image.state_id == right.image.state_id
     assert keeper.archive.segments.spans() == []
     assert await filled(keeper, LAST + 1, Others(whole=(right, whole))) == ""
-    assert keeper.archive.segments.spans() == [Span(1, LAST + 1)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, LAST + 1)]
     assert not wrong_in(keeper.archive, right)
     await keeper.close()
 
@@ -97,7 +97,7 @@ async def test_another_one_tells_what_the_giver_cannot(tmp_path: Path, how: str)
     wiped = wiped_of(tmp_path / "wiped", right)
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
     await begun(keeper, topic_of(right, BEGIN), wiped=(right, wiped), whole=(right, whole))
-    assert keeper.archive.segments.spans() == [Span(1, SHARED)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, SHARED)]
     await keeper.close()
 
 
@@ -137,7 +137,7 @@ async def test_what_nobody_tells_of_is_taken_back_once_the_log_leads_there(tmp_p
     late = Archive(tmp_path / "late")
     late.segments.adopt(records_of(right)[LAST - 3 :])
     assert await filled(keeper, LAST + 1, Others(late=(right, late))) == ""
-    assert own.segments.spans() == [Span(1, LAST + 1)]
+    assert own.segments.spans() == [EpochSpan(1, LAST + 1)]
     assert not wrong_in(own, right)
     await keeper.close()
 
@@ -147,7 +147,7 @@ async def test_a_longer_history_that_was_lost_is_given_up_for_a_shorter_one(tmp_
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1, losers=LAST)
     await begun(keeper, topic_of(right, LAST + LAST, losers=LAST), whole=(right, whole))
-    assert keeper.archive.segments.spans() == [Span(1, SHARED)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, SHARED)]
     await keeper.close()
 
 
@@ -173,7 +173,7 @@ async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Pa
     for epoch in right.epochs:
         partition.append(encode_epoch(epoch))
     await keep_beginning(keeper, MemoryLog(partition), keeper.begin())
-    assert archive.segments.spans() == [Span(LAST + 1, LAST + 1)]
+    assert archive.segments.spans() == [EpochSpan(LAST + 1, LAST + 1)]
     assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST + 1]
     await keeper.close()
 
@@ -200,7 +200,7 @@ async def test_a_recovered_log_is_not_given_up_for_the_one_before_it(
     else:
         with pytest.raises(TruncatedError):
             await begun(keeper, topic, **others)
-    assert keeper.archive.segments.spans() == [Span(1, LAST + 1)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, LAST + 1)]
     assert {kept.head.log_id for kept in keeper.archive.snapshots.all()} == {NEW.hex()}
     await keeper.close()
 
@@ -236,7 +236,7 @@ async def test_nothing_is_given_up_for_a_damaged_snapshot(tmp_path: Path) -> Non
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
     with pytest.raises(TruncatedError):
         await begun_with(keeper, topic_of(right, BEGIN), Damaging(whole=(right, whole)))
-    assert keeper.archive.segments.spans() == [Span(1, LAST - 3)]
+    assert keeper.archive.segments.spans() == [EpochSpan(1, LAST - 3)]
     assert [kept.head.epoch for kept in keeper.archive.snapshots.all()] == [LAST - 5]
     await keeper.close()
 

@@ -14,7 +14,7 @@ from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.replica import own_of
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.telling import Held, Own, address_of, envelope_of, tell, to_say
+from stele.catch_up.telling import HeldSnapshot, Own, address_of, envelope_of, tell, to_say
 from stele.catch_up.trimming import Trimmer
 from stele.domain.archive.model import SNAPSHOTS_KEPT
 from stele.domain.archive.retention import Point
@@ -33,7 +33,7 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.names import CommitMode
 from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.domain.requests.not_taken import expired
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.commander import NotTakenError
 from stele.runtime.settings import ConfigurationError
@@ -63,8 +63,8 @@ def head(image: Image, **changes: Any) -> SnapshotHead:
     return msgspec.structs.replace(found, **changes)
 
 
-def own(*heads: SnapshotHead, spans: tuple[Span, ...] = (Span(1, 10_000),)) -> Own:
-    held = tuple(Held(h, "ab" * 32, 100) for h in heads)
+def own(*heads: SnapshotHead, spans: tuple[EpochSpan, ...] = (EpochSpan(1, 10_000),)) -> Own:
+    held = tuple(HeldSnapshot(h, "ab" * 32, 100) for h in heads)
     points = tuple(Point(h.epoch, bytes.fromhex(h.state_id)) for h in heads)
     return Own(ME, "dc1", "r1", "http://here:1", held, points, spans)
 
@@ -106,8 +106,8 @@ def test_a_snapshot_is_not_announced_before_all_its_epochs_are_there(log: Histor
     say(log, own(held))
     epoch = held.epoch
     assert say(log, own(held, spans=())) is None
-    assert say(log, own(held, spans=(Span(1, epoch - 1), Span(epoch + 1, 99)))) is None
-    said = say(log, own(held, spans=(Span(1, 5), Span(8, epoch))))
+    assert say(log, own(held, spans=(EpochSpan(1, epoch - 1), EpochSpan(epoch + 1, 99)))) is None
+    said = say(log, own(held, spans=(EpochSpan(1, 5), EpochSpan(8, epoch))))
     assert isinstance(said, AnnounceSnapshot)
     assert said.first_epoch == 8
 
@@ -301,11 +301,11 @@ def test_what_somebody_deletes_from_the_folder_is_not_answered_for(tmp_path: Pat
         return own_of(ME, settings, "http://here:1", made.archive, trimmer)
 
     assert [each.head.epoch for each in answered().held] == [*SNAPSHOTS[::-1]]
-    assert answered().spans == (Span(1, 80),)
+    assert answered().spans == (EpochSpan(1, 80),)
     newest = made.archive.snapshots.all()[0]
     newest.decided_path.unlink()
     first = min((tmp_path / "segments").glob("*.avro"))
     first.unlink()
     assert [each.head.epoch for each in answered().held] == [*SNAPSHOTS[-2::-1]]
     assert answered().epochs == {*SNAPSHOTS[:-1]}
-    assert answered().spans == (Span(26, 80),)
+    assert answered().spans == (EpochSpan(26, 80),)

@@ -12,7 +12,7 @@ from stele.catch_up.trimming import Trimmer
 from stele.domain.archive.model import ArchiveImage, ArchiveTrimmed, TrimProposed
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import NotArchivedError, Span
+from stele.log.archive.container import EpochSpan, NotArchivedError
 from stele.runtime.answers.catch_up import StoreAnswer
 from tests.log.archive_store.made import SNAPSHOTS, Made, record_of
 
@@ -62,7 +62,7 @@ class World:
         return vote.hash
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EpochSpan]:
         return self.keeper.archive.segments.spans()
 
     @property
@@ -78,9 +78,9 @@ async def test_it_deletes_what_is_before_and_all_that_follows_is_there(tmp_path:
     world = World(tmp_path)
     world.trim(AT, await world.agreed(AT))
     await world.trimmer.look()
-    assert (world.spans, world.snapshots) == ([Span(AT, LAST)], [AT, 60])
+    assert (world.spans, world.snapshots) == ([EpochSpan(AT, LAST)], [AT, 60])
     again = Archive(tmp_path)
-    assert again.segments.spans() == [Span(AT, LAST)]
+    assert again.segments.spans() == [EpochSpan(AT, LAST)]
     assert [*again.segments.read(AT)] == [
         record_of(e) for e in world.made.story.epochs[AT - 1 : LAST]
     ]
@@ -107,7 +107,7 @@ async def test_a_snapshot_that_it_lacks_follows_from_what_it_has(tmp_path: Path,
     assert mine.decided_path.read_bytes() == theirs.decided_path.read_bytes()
     one.trim(at, found)
     await one.trimmer.look()
-    assert one.spans == [Span(at, LAST)]
+    assert one.spans == [EpochSpan(at, LAST)]
 
 
 async def test_nothing_is_deleted_while_nobody_has_agreed_or_on_another_snapshot(
@@ -115,10 +115,10 @@ async def test_nothing_is_deleted_while_nobody_has_agreed_or_on_another_snapshot
 ) -> None:
     world = World(tmp_path)
     await world.agreed(AT)
-    assert world.spans == [Span(1, LAST)]
+    assert world.spans == [EpochSpan(1, LAST)]
     world.trim(AT, "ab" * 32)
     await world.trimmer.look()
-    assert (world.spans, world.snapshots) == ([Span(1, LAST)], [*SNAPSHOTS])
+    assert (world.spans, world.snapshots) == ([EpochSpan(1, LAST)], [*SNAPSHOTS])
 
 
 async def test_it_agrees_to_no_other_state_of_that_epoch(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ async def test_what_the_store_lacks_stays(tmp_path: Path) -> None:
     world.trim(AT, found)
     world.store = StoreAnswer(url="s3://bucket", epoch=AT - 1)
     await world.trimmer.look()
-    assert world.spans == [Span(1, LAST)], "though all the others have agreed"
+    assert world.spans == [EpochSpan(1, LAST)], "though all the others have agreed"
     world.store = StoreAnswer(url="s3://bucket", epoch=LAST)
     await world.trimmer.look()
-    assert world.spans == [Span(AT, LAST)]
+    assert world.spans == [EpochSpan(AT, LAST)]
 
 
 async def test_nothing_is_deleted_before_the_archive_has_the_decision(tmp_path: Path) -> None:
@@ -173,12 +173,12 @@ async def test_nothing_is_deleted_before_the_archive_has_the_decision(tmp_path: 
     world = World(tmp_path, last=LAST - 1)
     world.trim(AT, await world.agreed(AT))
     await world.trimmer.look()
-    assert world.spans == [Span(1, LAST - 1)]
+    assert world.spans == [EpochSpan(1, LAST - 1)]
     world.keeper.archive.segments.add(record_of(world.made.story.epochs[LAST - 1]))
     world.keeper.archive.segments.sync()
     world.epoch = LAST + 9
     await world.trimmer.look()
-    assert world.spans == [Span(AT, LAST)]
+    assert world.spans == [EpochSpan(AT, LAST)]
 
 
 async def test_a_replica_that_is_still_being_filled_waits(tmp_path: Path) -> None:
@@ -203,11 +203,11 @@ async def test_a_damaged_snapshot_is_not_agreed_to(tmp_path: Path) -> None:
 
 
 def test_what_nobody_has_is_not_asked_for() -> None:
-    assert [*gaps([Span(30, 50)], 50, 30)] == []
-    assert next(gaps([Span(40, 50)], 50, 30)) == Span(30, 39)
-    assert next(gaps([Span(1, 20), Span(40, 50)], 50, 30)) == Span(30, 39)
-    assert next(gaps([Span(1, 33), Span(40, 50)], 50, 30)) == Span(34, 39)
-    assert next(gaps([], 50, 30)) == Span(30, 50)
+    assert [*gaps([EpochSpan(30, 50)], 50, 30)] == []
+    assert next(gaps([EpochSpan(40, 50)], 50, 30)) == EpochSpan(30, 39)
+    assert next(gaps([EpochSpan(1, 20), EpochSpan(40, 50)], 50, 30)) == EpochSpan(30, 39)
+    assert next(gaps([EpochSpan(1, 33), EpochSpan(40, 50)], 50, 30)) == EpochSpan(34, 39)
+    assert next(gaps([], 50, 30)) == EpochSpan(30, 50)
 
 
 def test_snapshots_that_are_needed_stay() -> None:

@@ -37,7 +37,7 @@ from stele.domain.schema.model import TableDropped, TableOptions
 from stele.domain.staging import Part, of_names
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.view import epoch_view
-from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.words.decisions import FACTS, BalancerDecision, DecisionHistory, Wanted
 from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, Stele, at
 from tests.cli.test_tables import KEYSPACE, SONGS
@@ -58,11 +58,11 @@ def rows_of(epochs: Iterable[Epoch]) -> list[EpochRow]:
     ]
 
 
-def told(world: World, wanted: Wanted = Wanted()) -> list[Decision]:  # noqa: B008
+def told(world: World, wanted: Wanted = Wanted()) -> list[BalancerDecision]:  # noqa: B008
     schema = world.image.schema
     names = {k.keyspace_id: k.name for k in schema.by_id.values()}
     names |= {t.table_id: schema.full_name(t) for t in schema.tables.values()}
-    past = Past(wanted, names)
+    past = DecisionHistory(wanted, names)
     rows = rows_of(world.epochs)
     return [decision for row in reversed(rows) for decision in past.add(row)]
 

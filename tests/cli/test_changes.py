@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.cli.follow import Seen
-from stele.cli.history import History
+from stele.cli.follow import FollowedOutput
+from stele.cli.history import RequestHistory
 from stele.domain.commands import AnyCommand
 from stele.domain.names import RequestKind
 from stele.domain.requests.ids import time_ms
@@ -426,7 +426,7 @@ def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
 
 
 def test_a_follower_says_once_that_no_coordinator_answers() -> None:
-    seen = Seen(History("mine"), knows_coordinator=True)
+    seen = FollowedOutput(RequestHistory("mine"), knows_coordinator=True)
     assert seen.alone() == []
     seen.began -= 3
     assert ["No coordinator answers" in line for line in seen.alone() + seen.alone()] == [True]
@@ -453,7 +453,7 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
             eta_s=30.0,
         )
 
-    seen = Seen(History("mine"))
+    seen = FollowedOutput(RequestHistory("mine"))
 
     def told(after_s: float, done: int) -> list[str]:
         seen.began = time.monotonic() - after_s

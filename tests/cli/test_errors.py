@@ -18,7 +18,7 @@ from stele.cli.client import Client, is_here
 from stele.cli.errors import Exit, UnreachableError
 from stele.cli.main import run
 from stele.cli.notice import RetryNotice
-from stele.cli.places import Places
+from stele.cli.places import ServiceAddresses
 from tests.cli.conftest import Server, Stele, cluster, request
 from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_reads import IDLE
@@ -137,7 +137,7 @@ def test_what_mends_itself_is_tried_again(server: Server, stele: Stele) -> None:
 def test_an_instance_that_may_come_back_is_waited_for(server: Server) -> None:
     """Another one says that it does not read any further: the one that is away may."""
     server.answer("GET", "/v1/topology", {**STOPPED, "details": {"lasting": True}}, 503)
-    places = Places({"metadata-log": (server.url, DEAD)}, "")
+    places = ServiceAddresses({"metadata-log": (server.url, DEAD)}, "")
     client = Client(places, retry_for_s=1.0)
     with pytest.raises(UnreachableError, match=r"did not answer in 1 s"):
         client.get_raw("metadata-log", "/v1/topology")
@@ -282,7 +282,7 @@ def test_only_who_asks_a_plain_address_does_without_certificates(
             super().__init__(verify=verify, **rest)
 
     monkeypatch.setattr(httpx, "Client", Recording)
-    client = Client(Places({"metadata-log": (url,)}, ""), retry_for_s=0.1)
+    client = Client(ServiceAddresses({"metadata-log": (url,)}, ""), retry_for_s=0.1)
     for ask in (
         lambda: client.get_one(url, dict),
         lambda: client.get("metadata-log", "/v1/topology", dict),

@@ -16,7 +16,7 @@ from cassandra.pool import Host
 
 from stele.cli import dumps, legacy_driver
 from stele.cli.errors import CliError
-from stele.cli.legacy_driver import _host_and_port, _Reader
+from stele.cli.legacy_driver import _host_and_port, _SystemTables
 from stele.domain.legacy import LegacyCluster, encode_description, import_cluster
 from stele.domain.snapshot import state_hash
 from tests.cli.conftest import Stele
@@ -134,7 +134,7 @@ def peer_rows() -> Rows:
     ]
 
 
-def reader(*, up: bool = True, **tables: Rows) -> _Reader:
+def reader(*, up: bool = True, **tables: Rows) -> _SystemTables:
     """A reader at the node 127.0.7.1. ``tables`` are further tables, with ``__`` for the dot of their names."""
     rows = peer_rows()
     local = next(row for row in rows if row["peer"] == LOCAL_NODE)
@@ -167,7 +167,7 @@ def reader(*, up: bool = True, **tables: Rows) -> _Reader:
         )
     metadata.rebuild_token_map("org.apache.cassandra.dht.Murmur3Partitioner", ring)
     cluster = SimpleNamespace(metadata=metadata, get_control_connection_host=lambda: None)
-    return _Reader(cast(Any, cluster), cast(Any, _Session(every)))
+    return _SystemTables(cast(Any, cluster), cast(Any, _Session(every)))
 
 
 def gossip(state: str = "NORMAL,1") -> Rows:
@@ -202,7 +202,7 @@ def test_a_node_that_is_not_known_to_be_up_and_normal_prevents_the_import(
 ) -> None:
     monkeypatch.setattr(legacy_driver, "UP_WITHIN_S", 0.0)
 
-    def reasons(some: _Reader) -> str:
+    def reasons(some: _SystemTables) -> str:
         return "\n".join(map(str, import_cluster(some.description()).problems))
 
     assert "not known (U?)" in reasons(reader()), "a release without the table"

@@ -19,8 +19,8 @@ from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local import foreground
 from stele.cli.local.control import (
     CONTROL_DIRECTORY,
-    Answer,
     Control,
+    ControlAnswer,
     add_node,
     answer_questions,
     ask_stack,
@@ -206,7 +206,7 @@ def starting(directory: Path, stele: Stele, *arguments: str) -> Ran:
         thread.start()
         questions = directory / CONTROL_DIRECTORY
         wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-        answer_questions(directory, lambda _: Answer(name="n1", url="http://127.0.0.1:8"))
+        answer_questions(directory, lambda _: ControlAnswer(name="n1", url="http://127.0.0.1:8"))
         thread.join(30)
     return found[0]
 
@@ -288,7 +288,7 @@ class Ended:
         return 1
 
 
-def asking(directory: Path, found: list[Answer | Exception]) -> threading.Thread:
+def asking(directory: Path, found: list[ControlAnswer | Exception]) -> threading.Thread:
     def ask() -> None:
         try:
             found.append(ask_stack(directory, Control(rack="r2"), deadline_s=10))
@@ -303,19 +303,19 @@ def asking(directory: Path, found: list[Answer | Exception]) -> threading.Thread
 
 
 def test_a_question_gets_the_answer_of_whoever_runs_the_stack(tmp_path: Path) -> None:
-    found: list[Answer | Exception] = []
+    found: list[ControlAnswer | Exception] = []
     thread = asking(tmp_path, found)
-    answer_questions(tmp_path, lambda control: Answer(name=f"n4 in {control.rack}", url="u"))
+    answer_questions(tmp_path, lambda control: ControlAnswer(name=f"n4 in {control.rack}", url="u"))
     thread.join(10)
-    assert found == [Answer(name="n4 in r2", url="u")]
+    assert found == [ControlAnswer(name="n4 in r2", url="u")]
     assert not list((tmp_path / CONTROL_DIRECTORY).iterdir())
 
 
 def test_a_node_that_does_not_start_is_told_to_the_one_who_asked(tmp_path: Path) -> None:
-    def fail(_: Control) -> Answer:
+    def fail(_: Control) -> ControlAnswer:
         raise OSError("no port\nleft")
 
-    found: list[Answer | Exception] = []
+    found: list[ControlAnswer | Exception] = []
     thread = asking(tmp_path, found)
     answer_questions(tmp_path, fail)
     thread.join(10)
@@ -325,10 +325,10 @@ def test_a_node_that_does_not_start_is_told_to_the_one_who_asked(tmp_path: Path)
 
 
 def test_what_the_stack_refuses_is_said_in_its_own_words(tmp_path: Path) -> None:
-    def refuse(_: Control) -> Answer:
+    def refuse(_: Control) -> ControlAnswer:
         raise CliError("There is no node 'n9'.", "Known: n1.")
 
-    found: list[Answer | Exception] = []
+    found: list[ControlAnswer | Exception] = []
     thread = asking(tmp_path, found)
     answer_questions(tmp_path, refuse)
     thread.join(10)
@@ -541,7 +541,7 @@ def test_a_member_is_not_removed_from_a_stack_without_force(
         if not refused:
             questions = directory / CONTROL_DIRECTORY
             wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-            answer_questions(directory, lambda control: Answer(name=f"{control.deed}"))
+            answer_questions(directory, lambda control: ControlAnswer(name=f"{control.deed}"))
         thread.join(20)
     (ran,) = found
     assert isinstance(ran, Ran)
@@ -561,7 +561,7 @@ def test_what_is_down_is_started_again_by_a_command_that_names_the_same_stack(
         thread.start()
         questions = directory / CONTROL_DIRECTORY
         wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-        answer_questions(directory, lambda control: Answer(name=control.name))
+        answer_questions(directory, lambda control: ControlAnswer(name=control.name))
         thread.join(20)
     assert f"`stele stack start {name} --dir {directory}`" in found[0].out
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import fields
 
 from stele.cli import progress
-from stele.cli.progress import Steps
+from stele.cli.progress import ProgressSteps
 from stele.words.units import VisibleConsole
 from stele_harness.conformance import command as conformance
 from stele_harness.conformance.kit import Result, name_of
@@ -31,7 +31,7 @@ FIGURES: Any = {each.name: 0 for each in fields(Run) if each.type in (int, float
 
 
 def test_a_line_says_how_many_of_how_many_and_what_runs() -> None:
-    steps = Steps("seeds", map(str, range(10, 20)), jobs=5)
+    steps = ProgressSteps("seeds", map(str, range(10, 20)), jobs=5)
     assert re.sub(r"[0-9.]+ s,", "T", steps.line()) == (
         "0 of 10 seeds in T running: 10, 11, 12 and 2 more"
     )
@@ -41,7 +41,7 @@ def test_a_line_says_how_many_of_how_many_and_what_runs() -> None:
 
 
 def test_the_time_is_the_machines_and_not_the_simulators(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps("seeds", ["1"], jobs=1)
+    steps = ProgressSteps("seeds", ["1"], jobs=1)
     monkeypatch.setattr(time, "monotonic", lambda: -1000.0)
     assert "1 seeds in 0." in steps.line()
 
@@ -50,7 +50,7 @@ def test_a_line_of_a_terminal_is_written_over_and_goes(monkeypatch: pytest.Monke
     written = io.StringIO()
     out = VisibleConsole(file=written, force_terminal=True, width=80)
     monkeypatch.setattr(progress, "error_console", lambda: out)
-    steps = Steps("seeds", ["1", "2"], jobs=1)
+    steps = ProgressSteps("seeds", ["1", "2"], jobs=1)
     with steps.shown():
         wait_until(lambda: "0 of 2 seeds" in written.getvalue(), "the first line", 90)
         steps.done("1")

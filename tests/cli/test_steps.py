@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stele.cli.history import History
+from stele.cli.history import RequestHistory
 from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import ACCEPTED, follows
@@ -35,7 +35,7 @@ def finished(transition_id: str) -> dict[str, Any]:
 
 
 def steps(request_id: str, *epochs: list[dict[str, Any]]) -> list[str]:
-    history = History(request_id)
+    history = RequestHistory(request_id)
     rows = (EpochRow(epoch=n, command="advance", facts=tuple(f)) for n, f in enumerate(epochs))
     return [history.step(row) for row in rows]
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stele.cli.output import clock
-from stele.domain.balance.planned import Rule, Verdict
+from stele.domain.balance.planned import NodeVerdict, Rule
 from stele.domain.names import RequestKind
 from stele.domain.requests.model import Request
 from stele.domain.schema.model import Balancing
@@ -481,9 +481,13 @@ def test_requests_about_tablets_are_told_by_names(server: Server, stele: Stele) 
 
 def test_why_a_tablet_is_where_it_is(server: Server, stele: Stele) -> None:
     verdicts = (
-        Verdict("n1", "n1", False, Rule.HOLDS_ONE, "n1 has a replica of this tablet already"),
-        Verdict("n1", "n3", False, Rule.RACK, "rack r1 of n3 would have too many of its replicas"),
-        Verdict("n1", "n4", True, Rule.EVENER, "n1 has 4 replicas, its share is 2; n4 has 0 of 2"),
+        NodeVerdict("n1", "n1", False, Rule.HOLDS_ONE, "n1 has a replica of this tablet already"),
+        NodeVerdict(
+            "n1", "n3", False, Rule.RACK, "rack r1 of n3 would have too many of its replicas"
+        ),
+        NodeVerdict(
+            "n1", "n4", True, Rule.EVENER, "n1 has 4 replicas, its share is 2; n4 has 0 of 2"
+        ),
     )
     answer = TabletWhy(epoch=31, state_id="ab", table="music.songs", tablet=3, verdicts=verdicts)
     server.answer("GET", "/v1/balance/why", answer)

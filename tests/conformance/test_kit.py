@@ -12,7 +12,7 @@ import pytest
 from stele.cli.errors import Exit
 from stele.cli.main import run
 from stele.runtime.settings import KafkaSettings
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from stele_harness.conformance import command as conformance
 from stele_harness.conformance import company
 from stele_harness.conformance.command import too_busy
@@ -124,7 +124,7 @@ def test_settings_of_another_cluster_are_not_passed_on(monkeypatch: pytest.Monke
 def test_its_last_words_are_whole_lines(tmp_path: Path) -> None:
     out, err = tmp_path / "a1.out", tmp_path / "a1.err"
     many = "print(*range(1000, 2000), sep='\\n')"
-    process = spawn(Command("a1", (sys.executable, "-c", many), stdout=out, stderr=err))
+    process = spawn(Program("a1", (sys.executable, "-c", many), stdout=out, stderr=err))
     process.wait(60)
     first, *lines = company.last_words(process).splitlines()
     assert str(err) in first

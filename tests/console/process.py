@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from tests.polling import wait_until
 
 
@@ -19,7 +19,7 @@ def console(metadata_log: str, folder: Path, **more: str) -> Iterator[str]:
     given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
     env = {**os.environ, **given, "STELE_INSTANCE_ID": "console", **more}
     argv = [sys.executable, "-m", "stele.console"]
-    process = spawn(Command("console", argv, folder / "out", folder / "err", env=env))
+    process = spawn(Program("console", argv, folder / "out", folder / "err", env=env))
     try:
         wait_until(process.stdout_of_this_run, "the console's announcement")
         yield json.loads(process.stdout_of_this_run())["http"]

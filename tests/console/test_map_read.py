@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Route
 
-from stele.domain.column import Column
+from stele.domain.column import NumberColumn
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.ring.model import PackedRanges, PackedRows, PlacementChanged
@@ -45,7 +45,7 @@ class Cluster:
         at = np.array(tablets)
         for tablet in tablets:
             self.versions[tablet] = n
-        column, count = Column.of, len(tablets)
+        column, count = NumberColumn.of, len(tablets)
         starts, ends = column(self.bounds[at]), column(self.bounds[at + 1])
         none, three = column(np.zeros(count, np.int64)), column(np.full(count, 3))
         rows = PackedRows(

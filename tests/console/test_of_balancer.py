@@ -10,15 +10,15 @@ from stele.console.reads import BALANCER, Reads
 from stele.console.throughput import Throughput
 from stele.runtime.answers.tablet_balancer import LoadHistory
 from stele.runtime.http import Health, build_app
-from stele.runtime.transport import Answered
+from stele.runtime.transport import HttpReply
 
 
 class Balancer:
     def __init__(self, body: bytes) -> None:
         self._body = body
 
-    async def ask(self, service: str, path: str, params: object) -> Answered:
-        return Answered(200, self._body)
+    async def ask(self, service: str, path: str, params: object) -> HttpReply:
+        return HttpReply(200, self._body)
 
 
 async def asked(body: bytes, path: str) -> httpx.Response:

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Route, expect
 from stele.domain.requests.ids import time_ms
 from stele.runtime.callers import line_of
 from stele.runtime.request_ids import new_request_id
-from stele.stack.process import Command
+from stele.stack.process import Program
 from stele.stack.stack import SERVICES, Stack
 from tests import forked
 from tests.console.browser import PICTURES, Watched, chromium, serious_faults
@@ -618,7 +618,7 @@ def of_callers(stack: Stack, tmp_path: Path) -> Iterator[str]:
         "STELE_INSTANCE_ID": "console-of-callers",
     }
     argv = [sys.executable, "-m", "stele.console"]
-    process = forked.start(Command("console", argv, tmp_path / "out", tmp_path / "err", env))
+    process = forked.start(Program("console", argv, tmp_path / "out", tmp_path / "err", env))
     wait_until(lambda: process.stdout_of_this_run().endswith("\n"), "the console's address")
     yield json.loads(process.stdout_of_this_run())["http"]
     process.stop()

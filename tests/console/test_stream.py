@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from stele.console.epoch_text import live_epoch_text
-from stele.console.history import History as History_
+from stele.console.history import HistoryQueries as History_
 from stele.console.hub import Hub
 from stele.console.images import Images
 from stele.console.mirror import Mirror

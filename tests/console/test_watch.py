@@ -3,7 +3,7 @@
 import pytest
 
 from stele.console.watch import MOST_TEXT, Watch
-from stele.runtime.transport import Answered
+from stele.runtime.transport import HttpReply
 
 
 class Upstream:
@@ -12,8 +12,8 @@ class Upstream:
     def __init__(self, body: bytes) -> None:
         self.body = body
 
-    async def one(self, url: str, limit_s: float) -> Answered:
-        return Answered(200, self.body)
+    async def one(self, url: str, limit_s: float) -> HttpReply:
+        return HttpReply(200, self.body)
 
 
 def watching(body: bytes) -> Watch:

@@ -37,7 +37,7 @@ from stele.domain.tablets.heat import told_of
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by, read_from
-from stele.domain.tablets.resizing import Loaded, loaded, sizing
+from stele.domain.tablets.resizing import TableLoad, loaded, sizing
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
@@ -315,7 +315,7 @@ def test_replicas_of_each_table_of_a_group_count_where_shards_have_too_many() ->
         assert world.apply(AlterTable(TABLE, options)) is None
         base = row(world, TABLE).data_id
         for _ in range(6):
-            for resize in sizing(world.image, {base: Loaded(0.0)}).resizes:
+            for resize in sizing(world.image, {base: TableLoad(0.0)}).resizes:
                 assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
             world.run()
         assert len(tablets(world)) == wanted

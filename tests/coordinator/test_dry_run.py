@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stele.coordinator.dry_run import dry_run, largest_sources, with_sizes
 from stele.coordinator.model import Observed
-from stele.coordinator.progress import Rates
+from stele.coordinator.progress import StreamRates
 from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove, SetSetting
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
@@ -195,7 +195,7 @@ def test_the_rate_of_a_node_is_remembered_after_its_stream() -> None:
     world.until(lambda: world.orders("a2"), "the order")
     report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=40)
     reports = ReportTable().with_report(report, 0.0)
-    rates = Rates().with_samples(world.image, ReportTable(), 0.0)
+    rates = StreamRates().with_samples(world.image, ReportTable(), 0.0)
     assert rates.newest_of_node is None
     rates = rates.with_samples(world.image, reports, 2.0).with_samples(world.image, reports, 9.0)
     world.nodes["a2"].mute = False

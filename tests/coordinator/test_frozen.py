@@ -1,7 +1,7 @@
 """A coordinator with a frozen log: it reports it, sends no commands, and continues afterwards."""
 
 from stele.coordinator.model import Observed
-from stele.coordinator.progress import Rates, progress_of
+from stele.coordinator.progress import StreamRates, progress_of
 from stele.domain.commands import Envelope, RestrictCommits
 from stele.domain.names import COORDINATOR, CommitMode, RequestStatus, TransitionState
 from stele.domain.topology.waits import WaitKind
@@ -39,7 +39,7 @@ def test_while_the_log_is_frozen_nothing_is_asked_for_and_why_says_by_whom() -> 
     assert {wait.kind for wait in waits if "to be taken" in wait.what} == {WaitKind.RESTRICTED}
     brain = world.brain
     seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
-    progress = progress_of(seen, world.limits, Rates(), waits, active=True)
+    progress = progress_of(seen, world.limits, StreamRates(), waits, active=True)
     request = world.image.requests.requests["join-a2"]
     transition = world.image.topology.of_request("join-a2")
     lines = [*explain(request, transition, progress)]

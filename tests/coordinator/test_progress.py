@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stele.coordinator.model import Observed
-from stele.coordinator.progress import WINDOW_S, Rate, Rates, progress_of
+from stele.coordinator.progress import WINDOW_S, StreamRate, StreamRates, progress_of
 from stele.domain.commands import SetSetting
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
 from stele.domain.reports import ReportTable
@@ -22,14 +22,14 @@ def _streaming() -> World:
     return world
 
 
-def _shown(world: World, reports: ReportTable, rates: Rates) -> Progress:
+def _shown(world: World, reports: ReportTable, rates: StreamRates) -> Progress:
     brain = world.brain
     seen = Observed(world.image, brain.acks, reports, brain.term, world.now_s)
     return progress_of(seen, world.limits, rates, brain.steps.waits, active=True)
 
 
 def test_a_rate_is_bytes_over_the_window() -> None:
-    rate = Rate()
+    rate = StreamRate()
     for second in range(60):
         rate = rate.with_sample(float(second), 100 * second)
     assert rate.bytes_per_s() == 100
@@ -37,14 +37,14 @@ def test_a_rate_is_bytes_over_the_window() -> None:
 
 
 def test_a_rate_is_unknown_at_first_and_when_nothing_moves() -> None:
-    rate = Rate().with_sample(0.0, 0)
+    rate = StreamRate().with_sample(0.0, 0)
     assert rate.bytes_per_s() is None
     assert rate.with_sample(5.0, 0).bytes_per_s() is None
 
 
 def test_the_time_left_never_grows_while_pages_come_at_a_steady_rate() -> None:
     """Between two pages no byte is seen to come, which is not slow."""
-    rate, page, left = Rate(), 500, list[float]()
+    rate, page, left = StreamRate(), 500, list[float]()
     for look in range(120):
         now_s = look / 4
         done = page * int(now_s / 3)  # a page every 3 s
@@ -57,7 +57,7 @@ def test_the_time_left_never_grows_while_pages_come_at_a_steady_rate() -> None:
 
 
 def test_a_page_that_is_late_is_slow_and_one_that_does_not_come_is_unknown() -> None:
-    rate = Rate().with_sample(0.0, 0).with_sample(2.0, 200)
+    rate = StreamRate().with_sample(0.0, 0).with_sample(2.0, 200)
     assert rate.with_sample(4.0, 200).bytes_per_s() == 100
     assert rate.with_sample(6.0, 200).bytes_per_s() == 50
     assert rate.with_sample(2.0 + WINDOW_S, 200).bytes_per_s() is None
@@ -70,7 +70,11 @@ def test_before_any_data_has_come_the_limit_says_how_long_it_takes_at_least() ->
         report_of(order, ReportStatus.RUNNING), bytes_total=3 * MIB, bytes_done=0
     )
     reports = ReportTable().with_report(report, 0.0)
-    rates = Rates().with_samples(world.image, reports, 0.0).with_samples(world.image, reports, 3.0)
+    rates = (
+        StreamRates()
+        .with_samples(world.image, reports, 0.0)
+        .with_samples(world.image, reports, 3.0)
+    )
     (shown,) = _shown(world, reports, rates).transitions
     assert (shown.eta_s, shown.eta_at_least) == (None, False)
     assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
@@ -94,7 +98,7 @@ def test_what_is_left_takes_no_less_than_the_limit_lets_it() -> None:
         report_of(order, ReportStatus.RUNNING), bytes_total=30 * MIB, bytes_done=20 * MIB
     )
     reports = ReportTable().with_report(report, 0.0)
-    rates = Rates().with_samples(world.image, ReportTable(), 0.0)
+    rates = StreamRates().with_samples(world.image, ReportTable(), 0.0)
     rates = rates.with_samples(world.image, reports, 1.0)
     assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
     (shown,) = _shown(world, reports, rates).transitions
@@ -105,7 +109,7 @@ def test_a_session_that_is_closed_takes_its_rate_with_it() -> None:
     world = _streaming()
     report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=40)
     reports = ReportTable().with_report(report, 0.0)
-    rates = Rates().with_samples(world.image, ReportTable(), 0.0)
+    rates = StreamRates().with_samples(world.image, ReportTable(), 0.0)
     rates = rates.with_samples(world.image, reports, 1.0)
     assert rates.of(report.session).bytes_per_s() == 40
     world.nodes["a2"].mute = False
@@ -119,7 +123,9 @@ def test_progress_names_the_step_its_nodes_and_the_time_left() -> None:
     report = report_of(order, ReportStatus.RUNNING, bytes_done=40)
     reports = ReportTable().with_report(report, 0.0)
     before = ReportTable().with_report(report_of(order, ReportStatus.RUNNING, bytes_done=20), 0.0)
-    rates = Rates().with_samples(world.image, before, 0.0).with_samples(world.image, reports, 2.0)
+    rates = (
+        StreamRates().with_samples(world.image, before, 0.0).with_samples(world.image, reports, 2.0)
+    )
     progress = _shown(world, reports, rates)
     (shown,) = progress.transitions
     assert (shown.kind, shown.state) == ("join", TransitionState.WRITE_BOTH_READ_OLD)
@@ -137,7 +143,7 @@ def test_reports_of_another_session_are_not_shown() -> None:
     reports = ReportTable().with_report(report, 0.0)
     world.nodes["a2"].mute = False
     world.run()
-    shown = _shown(world, reports, Rates())
+    shown = _shown(world, reports, StreamRates())
     assert shown.transitions == () and shown.cleanups == {}
 
 
@@ -152,5 +158,5 @@ def test_a_cleanup_is_shown_by_its_node() -> None:
         world.orders("a1", OrderKind.CLEANUP)[-1], ReportStatus.RUNNING, bytes_done=7
     )
     assert report.session == session
-    shown = _shown(world, ReportTable().with_report(report, 0.0), Rates())
+    shown = _shown(world, ReportTable().with_report(report, 0.0), StreamRates())
     assert shown.cleanups["a1"].bytes_done == 7

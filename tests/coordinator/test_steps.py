@@ -14,7 +14,7 @@ from stele.domain.names import (
     TransitionState,
 )
 from stele.domain.requests.model import Request
-from stele.domain.topology.planning import Planned, plan_group
+from stele.domain.topology.planning import GroupPlan, plan_group
 from tests.coordinator.stories import joining, reach, spread, status_of, undoing, wide
 from tests.coordinator.world import TICK_S, World, empty_cluster, report_of, three_nodes
 
@@ -395,7 +395,7 @@ def test_nodes_that_ask_one_after_the_other_and_are_not_heard_hold_nobody_up() -
 def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Image] = []
 
-    def counted(image: Image, requests: list[Request]) -> Planned:
+    def counted(image: Image, requests: list[Request]) -> GroupPlan:
         planned.append(image)
         return plan_group(image, requests)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from stele.coordinator.actions import Submission, carried_out
+from stele.coordinator.actions import CommandAction, carried_out
 from stele.coordinator.context import StepContext
 from stele.coordinator.steps import Memory, Observed, next_steps
 from stele.coordinator.upkeep import _finish
@@ -144,7 +144,7 @@ def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
     now_ms = 1_700_000_000_000
     seen = Observed(image, world.brain.acks, world.brain.reports, 1, 0.0, wall_ms=now_ms)
     context = StepContext(Memory(), seen, world.limits)
-    steps = carried_out(context, [Submission(AdvanceFence(1, image.topology.version))])
+    steps = carried_out(context, [CommandAction(AdvanceFence(1, image.topology.version))])
     assert [time_ms(envelope.request_id) for envelope in steps.commands] == [now_ms]
 
 
@@ -155,7 +155,7 @@ def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
     for image, after_s in zip(world.images[-3:], (0.0, 0.5, 1.0), strict=True):
         now_s = after_s * world.limits.resend_s
         seen = Observed(image, world.brain.acks, world.brain.reports, 1, now_s)
-        steps = carried_out(StepContext(memory, seen, world.limits), [Submission(fence)])
+        steps = carried_out(StepContext(memory, seen, world.limits), [CommandAction(fence)])
         sent.append("".join(envelope.request_id for envelope in steps.commands))
         memory = steps.memory
     assert sent[0] and sent == [sent[0], "", sent[0]]
@@ -169,11 +169,11 @@ def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_
     image = world.image
     state_ms = state_time_ms(image.state_id)
     seen = Observed(image, world.brain.acks, world.brain.reports, 1, 0.0, wall_ms=state_ms + 900)
-    steps = carried_out(StepContext(Memory(), seen, world.limits), [Submission(fence)])
+    steps = carried_out(StepContext(Memory(), seen, world.limits), [CommandAction(fence)])
     (first,) = steps.commands
     refusals = {first.request_id: expired(state_ms + 5_000)}
     later = msgspec.structs.replace(seen, now_s=world.limits.resend_s, refusals=refusals)
-    steps = carried_out(StepContext(steps.memory, later, world.limits), [Submission(fence)])
+    steps = carried_out(StepContext(steps.memory, later, world.limits), [CommandAction(fence)])
     (second,) = steps.commands
     assert time_ms(first.request_id) == state_ms
     assert time_ms(second.request_id) == state_ms + 5_001

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from stele.coordinator.model import Observed
-from stele.coordinator.progress import Rates, progress_of
+from stele.coordinator.progress import StreamRates, progress_of
 from stele.coordinator.steps import next_steps
 from stele.domain.commands import (
     AnyCommand,
@@ -37,7 +37,7 @@ STATE = TransitionState
 def shown(world: World) -> Progress:
     brain = world.brain
     seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
-    return progress_of(seen, world.limits, Rates(), brain.steps.waits, active=True)
+    return progress_of(seen, world.limits, StreamRates(), brain.steps.waits, active=True)
 
 
 def told(world: World, request_id: str) -> list[str]:
@@ -373,7 +373,7 @@ def test_a_coordinator_whose_term_is_over_says_so() -> None:
     world.add("a2")
     seen = Observed(world.image, world.brain.acks, world.brain.reports, 0, world.now_s)
     waits = next_steps(world.brain.memory, seen, world.limits).waits
-    progress = progress_of(seen, world.limits, Rates(), waits, active=False)
+    progress = progress_of(seen, world.limits, StreamRates(), waits, active=False)
     (line, advice) = explain(world.image.requests.requests["join-a2"], None, progress)
     assert "another coordinator holds the term" in line
     assert "which coordinator acts" in advice

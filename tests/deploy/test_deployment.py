@@ -45,7 +45,7 @@ REDIS_REBUILT_S = 30.0
 CHECK_REDIS = """
 import asyncio, json, os
 from redis.asyncio import Redis
-from stele.session_guard.check import GuardUnavailable, Refused, check_version, read_guard
+from stele.session_guard.check import GuardUnavailable, check_version, read_guard
 
 async def main():
     redis = Redis.from_url(os.environ["STELE_REDIS_URL"])

@@ -14,7 +14,7 @@ from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.domain.topology.commands import Advance
 from stele.log.codec import encode_epoch
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.metadata_log.http import Api
+from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.http import Health, bind, build_app, serving
@@ -52,7 +52,7 @@ class Site:
         """The address at which it is served inside the block."""
         self.writer = writer = Writer(MemoryLog(self.partition), SETTINGS)
         await writer.start()
-        api = Api(writer, SETTINGS)
+        api = MetadataLogApi(writer, SETTINGS)
         app = build_app("metadata-log", api.routes(), lambda: Health(ok=True), plain=api.plain())
         try:
             async with (

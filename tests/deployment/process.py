@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from stele.stack.process import Command, Process
+from stele.stack.process import Process, Program
 from tests import forked
 from tests.polling import wait_until
 
@@ -46,7 +46,7 @@ class Service:
 
     def start_now(self) -> None:
         """Return once the process has announced its address. Raises AssertionError if it ends before."""
-        command = Command(
+        command = Program(
             self.instance,
             [sys.executable, "-m", f"stele.{self._module}"],
             stdout=self._folder / f"{self.instance}.out",

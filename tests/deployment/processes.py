@@ -30,7 +30,7 @@ from stele.node.wire import BATCH_PATH, Answer, AnyOp, decode_answers, encode
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.transport import connector
 from stele.stack.ports import free_port
-from stele.stack.process import Command
+from stele.stack.process import Program
 from tests import forked
 from tests.deployment.load import PAUSE_S, Load
 from tests.deployment.process import Service, Start, services
@@ -294,7 +294,7 @@ class Deployment:
         argv = [sys.executable, "-m", "stele.cli", *arguments]
         with TemporaryDirectory(dir=self.folder) as name:
             folder = Path(name)
-            command = Command("stele", argv, folder / "out", folder / "err", env)
+            command = Program("stele", argv, folder / "out", folder / "err", env)
             process = await asyncio.to_thread(forked.start, command)
             code = await asyncio.to_thread(process.wait, CLI_S)
             process.kill()

@@ -27,7 +27,7 @@ from stele.cli.local.lifecycle import bring_down
 from stele.cli.local.lock import is_held
 from stele.cli.main import run
 from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 from tests.docs.pages import REPOSITORY, Block, Shown, commands
 from tests.polling import POLL_S, wait_until
 
@@ -170,7 +170,7 @@ class Reader:
         """
         output = self._directory / f"beside-{len(self._background)}"
         process = spawn(
-            Command(
+            Program(
                 output.name,
                 ["sh", "-c", f"exec env {command}"],
                 stdout=output.with_suffix(".out"),

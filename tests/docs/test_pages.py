@@ -14,11 +14,11 @@ from redis.asyncio import Redis
 from examples.sixty_lines.store import Shelf
 from stele.agent import AgentSettings, Member
 from stele.agent.agent import Agent
-from stele.domain.column import Column
+from stele.domain.column import NumberColumn
 from stele.node.settings import NodeSettings
 from stele.router import Place, Replicas, StaleRoute
 from stele.runtime.service import Stop
-from stele.session_guard.check import GuardUnavailable, Refused, read_guard
+from stele.session_guard.check import GuardUnavailable, RefusedWrite, read_guard
 from stele.session_guard.redis_writer import RedisWriter
 from stele.session_guard.settings import SessionGuardSettings
 from tests.deployment.in_memory import Site
@@ -163,7 +163,7 @@ def test_the_commands_that_need_no_cluster_do_what_they_show(
 
 @pytest.mark.parametrize("numbers", [[], [7, -7], [1000, -1000], [1 << 40, -1 << 63]])
 async def test_a_column_is_read_as_its_page_says(numbers: list[int]) -> None:
-    names: dict[str, object] = {"column": Column.of(np.array(numbers, np.int64)).raw}
+    names: dict[str, object] = {"column": NumberColumn.of(np.array(numbers, np.int64)).raw}
     await execute(python_block("docs/reference/log.md"), names)
     assert names["numbers"] == numbers
 
@@ -248,7 +248,7 @@ async def test_versions_and_sessions_are_checked_as_the_page_says(
             }
             await execute(block, dict(names))
             for other in ({"version": -1}, {"session": "another"}, {"log_id": "0a" * 16}):
-                with pytest.raises(Refused):
+                with pytest.raises(RefusedWrite):
                     await execute(block, names | other)
         finally:
             writing.cancel()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.column import Column, as_bytes, as_list, column_of, narrowest, united
+from stele.domain.column import NumberColumn, as_bytes, as_list, column_of, narrowest, united
 from tests.domain.ring import plain
 
 EDGES = [
@@ -16,18 +16,18 @@ NUMBERS = st.sampled_from([n for n in EDGES if -1 << 63 <= n < 1 << 63]) | st.in
 
 
 class Held(msgspec.Struct, frozen=True):
-    column: Column = Column()
+    column: NumberColumn = NumberColumn()
 
 
 @given(numbers=st.lists(NUMBERS, max_size=70))
 def test_numbers_survive_and_are_as_narrow_as_they_can_be(numbers: list[int]) -> None:
     array = np.array(numbers, np.int64)
-    column = Column.of(array)
+    column = NumberColumn.of(array)
     assert column == plain.column(numbers)
     assert column.tolist() == [*column] == numbers
     assert len(column) == len(numbers)
-    assert Column.of(column.numbers()) == column
-    assert hash(Column(column.raw)) == hash(column)
+    assert NumberColumn.of(column.numbers()) == column
+    assert hash(NumberColumn(column.raw)) == hash(column)
     assert column.numbers().dtype == narrowest(array)
 
 
@@ -44,7 +44,7 @@ def test_a_record_has_its_bytes_and_json_its_numbers(numbers: list[int]) -> None
 
 def test_a_wider_column_is_read_too() -> None:
     """Production does not write it so. It has the same numbers, and is another fact."""
-    wide = Column(b"\x04" + (7).to_bytes(4, "little"))
+    wide = NumberColumn(b"\x04" + (7).to_bytes(4, "little"))
     assert wide.tolist() == [7]
     assert wide != plain.column([7])
 
@@ -54,7 +54,7 @@ def test_a_wider_column_is_read_too() -> None:
 )
 def test_bytes_that_are_no_column_are_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=f"{len(raw)} bytes that begin with .* are no column"):
-        Column(raw)
+        NumberColumn(raw)
     with pytest.raises(msgspec.ValidationError, match=r"no column - at `\$.column`"):
         msgspec.convert({"column": raw}, Held, builtin_types=(bytes,), dec_hook=column_of)
 

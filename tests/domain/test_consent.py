@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.domain.recovery.histories import Absent, Choice, missed, unagreed
+from stele.domain.recovery.histories import Absent, HistoryChoice, missed, unagreed
 
 ONE, TWO = (
     Absent("cu-1", "http://one:7100", "It begins anew."),
@@ -10,8 +10,8 @@ ONE, TWO = (
 )
 
 
-def chosen(known_epoch: int = 9, ahead: tuple[str, ...] = ()) -> Choice:
-    return Choice(
+def chosen(known_epoch: int = 9, ahead: tuple[str, ...] = ()) -> HistoryChoice:
+    return HistoryChoice(
         source="cu-3",
         epoch=9,
         state_id=b"9" * 16,

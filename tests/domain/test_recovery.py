@@ -14,7 +14,14 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.recovery.histories import Choice, GivenUp, Source, choose, to_compare, unagreed
+from stele.domain.recovery.histories import (
+    GivenUp,
+    HistoryChoice,
+    HistorySource,
+    choose,
+    to_compare,
+    unagreed,
+)
 from stele.domain.recovery.record import NewLog, Why, recovered, recovery_of
 from stele.domain.recovery.versions import LOST_VERSIONS, floor_after
 from stele.domain.schema.model import KeyspaceChanged
@@ -191,20 +198,20 @@ def states(*numbers: int, side: int = 0) -> dict[int, bytes]:
     return {number: bytes([side, number] * 8) for number in numbers}
 
 
-def archive(name: str, *numbers: int, side: int = 0, since: int = 1) -> Source:
+def archive(name: str, *numbers: int, side: int = 0, since: int = 1) -> HistorySource:
     known = states(*numbers, side=side)
-    return Source(
+    return HistorySource(
         name=name, log_id="aa", states=known, first_image=since, last_image=max(known, default=0)
     )
 
 
-def teller(name: str, *numbers: int, side: int = 0) -> Source:
-    return Source(name=name, log_id="aa", states=states(*numbers, side=side))
+def teller(name: str, *numbers: int, side: int = 0) -> HistorySource:
+    return HistorySource(name=name, log_id="aa", states=states(*numbers, side=side))
 
 
-def chosen(*sources: Source, take: str = "") -> Choice:
+def chosen(*sources: HistorySource, take: str = "") -> HistoryChoice:
     found = choose(sources, take)
-    assert isinstance(found, Choice), found
+    assert isinstance(found, HistoryChoice), found
     return found
 
 
@@ -227,7 +234,7 @@ def test_epochs_of_a_log_that_came_from_the_chosen_one_are_lost_too() -> None:
 
 def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None:
     other = {**states(1, 2), **states(3, 4, side=9)}
-    fork = Source(name="b", log_id="aa", states=other, first_image=1, last_image=4)
+    fork = HistorySource(name="b", log_id="aa", states=other, first_image=1, last_image=4)
     sources = (archive("a", 1, 2, 3), fork, teller("n1", 3))
     refused = choose(sources)
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
@@ -267,7 +274,7 @@ def test_a_node_that_acknowledged_another_history_counts_too() -> None:
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
-def promised(epoch: int, side: int = 0) -> Source:
+def promised(epoch: int, side: int = 0) -> HistorySource:
     return replace(teller("n1", epoch, side=side), promised=True)
 
 
@@ -312,7 +319,7 @@ def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named
     assert (found.epoch, found.unproven) == (3, ("a",))
 
 
-def with_states(source: Source, *numbers: int, side: int = 0) -> Source:
+def with_states(source: HistorySource, *numbers: int, side: int = 0) -> HistorySource:
     """Once it was asked for these."""
     return replace(source, states={**states(*numbers, side=side), **source.states})
 
@@ -361,7 +368,7 @@ def test_a_third_one_may_tell_that_two_are_of_one_history() -> None:
     refused = choose((new, away, archive("c", 3, 4)))
     assert isinstance(refused, Rejection) and refused.details == {"b": "3", "c": "4"}
     behind = choose((new, archive("b", 5), archive("c", 5, 6), archive("d", 6, 8, side=0)))
-    assert isinstance(behind, Choice)
+    assert isinstance(behind, HistoryChoice)
 
 
 def test_what_one_has_behind_the_newest_that_it_shares_proves_nothing() -> None:
@@ -413,20 +420,20 @@ def test_who_has_read_the_log_from_its_first_epoch_has_no_image_for_that() -> No
     assert isinstance(refused, Rejection) and refused.code == "nothing_left"
 
 
-def two_ends(image: Image) -> tuple[Source, Source]:
+def two_ends(image: Image) -> tuple[HistorySource, HistorySource]:
     """Return the ends of archive "b", which missed a recovery and has two epochs more, and of "a", which
     followed it.
     """
     after, last = evolve(image, record(image)).founding, image.epoch
     kept = {last: image.state_id}
-    missed = Source(
+    missed = HistorySource(
         name="b",
         log_id=LOG_ID.hex(),
         states=kept | states(last + 1, last + 2, side=9),
         first_image=1,
         last_image=last + 2,
     )
-    went_on = Source(
+    went_on = HistorySource(
         name="a",
         log_id=SECOND.hex(),
         states=kept | states(last + 1),

@@ -20,7 +20,7 @@ from stele.log.codec import decode_load
 from stele.log.flows import FlowReader, flow_topic
 from stele.router import RoutingError, http_router
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 from stele_harness.demo.load import NO_ANSWER, Answer
 from tests.deployment.load import Load, running
 from tests.deployment.processes import HTTP_OK, NO_REDIS, Deployment, following
@@ -65,7 +65,7 @@ class Shelves:
             "STELE_DATA_DIR": str(self._folder / name),
             "STELE_LOAD_INTERVAL_S": "0.2",
         }
-        command = Command(
+        command = Program(
             name,
             [*self._argv],
             stdout=self._folder / f"{name}.out",

@@ -28,7 +28,7 @@ from stele.domain.archive.model import (
 from stele.domain.base import Fact
 from stele.domain.cdc.model import CdcGenerationForgotten
 from stele.domain.cluster.model import LogRecovered
-from stele.domain.column import Column
+from stele.domain.column import NumberColumn
 from stele.domain.commands import (
     Advance,
     AlterSchema,
@@ -344,7 +344,7 @@ def test_every_kind_of_fact_comes_back() -> None:
 
 def test_a_column_of_a_winner_that_is_none_is_a_decode_error() -> None:
     rows = plain.packed([RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ())], NodeNumbers())
-    starts = Column()
+    starts = NumberColumn()
     starts.raw = b"\x08\x01\x02"
     removed = PackedRanges(starts, rows.ends)
     value = codec.encode_epoch(epoch_of(PlacementChanged("dc1:3", removed, rows)))

@@ -17,7 +17,7 @@ from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog, TopicMissingError
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.port import Log, Look, Record
+from stele.log.port import Log, Record, TopicProbe
 from stele.runtime.kafka import ensure_topics
 from stele.stack.ports import LOOPBACK, free_port
 from tests.polling import wait_until
@@ -162,8 +162,8 @@ async def test_a_look_tells_the_topic_its_end_and_the_record_at_an_offset(open_l
     for n in range(5):
         log.append(b"%d" % n)
     await reader.wait_for(5)
-    assert await log.look(3) == Look(empty.topic_id, 5, b"3")
-    assert await log.look(4) == Look(empty.topic_id, 5, b"4")
+    assert await log.look(3) == TopicProbe(empty.topic_id, 5, b"3")
+    assert await log.look(4) == TopicProbe(empty.topic_id, 5, b"4")
     assert (await open_log().look(5)).value is None
 
 

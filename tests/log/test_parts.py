@@ -32,7 +32,7 @@ from stele.domain.ring.model import PlacementChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.staging import Part, PartsCommitted, StagingImage, unfolded
 from stele.domain.topology.facts import TransitionOpened
-from stele.domain.topology.planning import Planned, plan_group
+from stele.domain.topology.planning import GroupPlan, plan_group
 from stele.domain.view import delta_view
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
@@ -280,7 +280,7 @@ def test_what_goes_in_parts_is_planned_once_and_is_what_a_decision_for_its_own_e
     cluster.submit(asked(KEYSPACE))
     planned = list[list[Request]]()
 
-    def counted(image: Image, requests: list[Request]) -> Planned:
+    def counted(image: Image, requests: list[Request]) -> GroupPlan:
         planned.append(requests)
         return plan_group(image, requests)
 

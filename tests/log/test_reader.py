@@ -22,7 +22,7 @@ from stele.log.errors import (
 from stele.log.fold import BEGINNING
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.port import Look, Record
+from stele.log.port import Record, TopicProbe
 from tests.domain.history import three_nodes
 
 TIMEOUT_S = 90.0
@@ -49,7 +49,7 @@ class SlowLooks(MemoryLog):
         found = await super().read(offset, limit)
         return [r for r in found if self.end_read is None or r.offset < self.end_read]
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         self.looks += 1
         await self.may_look.wait()
         if self.error is not None:
@@ -243,7 +243,7 @@ async def test_an_old_end_that_is_seen_seldom_is_no_loss_before_it_was_seen_for_
     assert anchor is not None
     now_s = 1000.0
     monkeypatch.setattr(rules, "time", SimpleNamespace(monotonic=lambda: now_s))
-    look = Look(reader.topic_id, anchor.offset, None)
+    look = TopicProbe(reader.topic_id, anchor.offset, None)
     for away_s in (0.0, 60.0, 60.0):
         now_s += away_s
         with pytest.raises(TimeoutError, match="before the last winner"):
@@ -614,7 +614,7 @@ class TruncatedLog(MemoryLog):
             raise OffsetGoneError(offset, f"the topic begins at {self._begin}")
         return await super().read(offset, limit)
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         look = await super().look(offset)
         if offset is not None and offset < self._begin:
             return look._replace(value=None, begin=self._begin)

@@ -8,7 +8,7 @@ import pytest
 
 from stele.domain.commands import Envelope, Leave, Rejection, SetSetting
 from stele.domain.epoch_search import FOR_EVER_MS, Question, as_searched, fits, ids_of
-from stele.domain.epoch_stats import Count, EpochStats, merged
+from stele.domain.epoch_stats import EpochCount, EpochStats, merged
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import named
 from stele.log import search as module
@@ -198,12 +198,12 @@ async def test_slices_count_what_there_is(story: Story) -> None:
     history = told(story)
     found = await all_counted(history, 1, history.newest)
     values = [encode_epoch(epoch) for epoch in story.epochs]
-    assert found.total == Count(len(values), sum(map(len, values)))
+    assert found.total == EpochCount(len(values), sum(map(len, values)))
     assert (found.first, found.last) == (1, history.newest)
     assert (found.first_offset, found.last_offset) == (0, found.beside + history.newest - 1)
     assert found.beside == 2 * ((history.newest - 1) // 3)
     of_bob = [len(v) for v, e in zip(values, story.epochs, strict=True) if e.actor == "bob"]
-    assert found.actors["bob"] == Count(len(of_bob), sum(of_bob))
+    assert found.actors["bob"] == EpochCount(len(of_bob), sum(of_bob))
     assert found.largest[0].size_bytes == max(map(len, values))
     assert (found.first_at_ms, found.last_at_ms) == (
         story.epochs[0].at_ms,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from stele.client import OtherHistoryError, ServiceAwayError, check
+from stele.client import HistoryChangedError, ServiceAwayError, check
 from stele.domain.commands import CreateKeyspace, CreateTable, DropKeyspace, SetSetting, Truncate
 from stele.domain.image import Image
 from stele.log.errors import AnchorLostError
@@ -218,7 +218,7 @@ def test_what_begins_anew_is_what_a_metadata_log_says_of_its_history(
     status: int, code: str, is_anew: bool
 ) -> None:
     body = bytearray(msgspec.json.encode(ErrorBody(code, "It is so.")))
-    with pytest.raises(OtherHistoryError if is_anew else ServiceAwayError):
+    with pytest.raises(HistoryChangedError if is_anew else ServiceAwayError):
         check("/v1/changes", status, body)
 
 

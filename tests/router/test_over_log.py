@@ -16,8 +16,8 @@ from stele.domain.registry import KNOWN_FEATURES
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.port import Ends, HasRoom, Look, OnDoubt, OnRecords, always, ignore
-from stele.log.reader import LogReader
+from stele.log.port import Ends, HasRoom, OnDoubt, OnRecords, TopicProbe, always, ignore
+from stele.log.reader import TopicReader
 from stele.router import NotReady, Router, over_kafka
 from stele.router.over_kafka import log_router
 from stele.runtime.catch_up import CatchUp
@@ -69,7 +69,7 @@ class SlowLog(MemoryLog):
     """Gives a batch at a time."""
 
     PAUSE_S = 0.01
-    reader: LogReader
+    reader: TopicReader
     on_error: Callable[[Exception], None]
 
     def __init__(self, broker: Broker) -> None:
@@ -82,7 +82,7 @@ class SlowLog(MemoryLog):
             raise self._broker.fails_to_tell_its_ends.pop(0)
         return Ends(0, await self.end_offset())
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         if self._broker.fails_to_look:
             raise self._broker.fails_to_look.pop(0)
         return await super().look(offset)

@@ -24,8 +24,8 @@ from stele.runtime.callers import (
     read_callers,
 )
 from stele.runtime.http import (
-    Answer,
     Health,
+    HttpAnswer,
     HttpError,
     PlainHandler,
     bind,
@@ -275,7 +275,7 @@ def test_a_process_does_not_start_on_a_file_that_cannot_be_read(tmp_path: Path) 
 
 
 def guarded(callers: Callers) -> PlainHandler:
-    async def who(_: bytes, authorization: str) -> Answer:
+    async def who(_: bytes, authorization: str) -> HttpAnswer:
         return json_answer(callers.who(authorization).name)
 
     return who

@@ -16,7 +16,7 @@ import pytest
 from starlette.applications import Starlette
 
 from stele.runtime import http as http_server
-from stele.runtime.http import Answer, Health, HttpError, bind, build_app, json_answer, serving
+from stele.runtime.http import Health, HttpAnswer, HttpError, bind, build_app, json_answer, serving
 from stele.runtime.http_tls import server_tls
 from tests.certificates import Authority
 from tests.services.world import until
@@ -33,7 +33,7 @@ class Echo:
         self.answered = 0
         self.go_on = asyncio.Event()
 
-    async def echo(self, body: bytes, authorization: str) -> Answer:
+    async def echo(self, body: bytes, authorization: str) -> HttpAnswer:
         self.asked.append(body)
         if body == b"refuse":
             raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.")

@@ -16,7 +16,7 @@ from stele.runtime import live_flow
 from stele.runtime.follow import run_beside
 from stele.runtime.live_flow import (
     LOST_LOOKS,
-    Fetched,
+    FetchAnswer,
     FlowLost,
     LiveFlow,
     LiveReader,
@@ -76,7 +76,7 @@ async def test_reading_is_told_on_and_a_stall_says_why(
     monkeypatch.setattr(reader, "_why_stalled", lambda: Stall("the topic is gone"))
     reader._tail.start({0: 0}, {0: 0}, 0.0)
     answers = iter(range(4))
-    app.consumer.fetched = lambda: {0: Fetched(0, next(answers, 3))}
+    app.consumer.fetched = lambda: {0: FetchAnswer(0, next(answers, 3))}
     task = asyncio.create_task(reader.watch())
     try:
         async with asyncio.timeout(LIMIT_S):
@@ -84,7 +84,7 @@ async def test_reading_is_told_on_and_a_stall_says_why(
                 await asyncio.sleep(0.02)
         assert reader.trouble == "the topic is gone"
         assert reader.confirmed  # type: ignore[attr-defined]
-        app.consumer.fetched = lambda: {0: Fetched(0, object())}
+        app.consumer.fetched = lambda: {0: FetchAnswer(0, object())}
         async with asyncio.timeout(LIMIT_S):
             while reader.trouble:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -12,8 +12,8 @@ import pytest
 from stele.log.archive.container import (
     Archived,
     DamagedFileError,
+    EpochSpan,
     NotArchivedError,
-    Span,
     as_container,
 )
 from stele.log.archive_store.layout import Shot
@@ -92,7 +92,7 @@ async def test_what_one_replica_lacks_another_has() -> None:
         Canned(answer((1, 10), (30, 40), shots=(10,)), answer((8, 35), shots=(10, 20)))
     )
     assert source.about == ("books", "books/1", NEW)
-    assert source.spans == [Span(1, 40)]
+    assert source.spans == [EpochSpan(1, 40)]
     assert source.shots == [Shot(NEW, 10, STATE), Shot(NEW, 20, STATE)]
     assert source.urls == ["http://0", "http://1"]
 
@@ -100,7 +100,7 @@ async def test_what_one_replica_lacks_another_has() -> None:
 async def test_replicas_of_the_log_before_a_recovery_do_not_count() -> None:
     source = await replica_source(Canned(answer((1, 90), log_id=OLD), answer((1, 50))))
     assert source.about.log_id == NEW
-    assert source.spans == [Span(1, 50)]
+    assert source.spans == [EpochSpan(1, 50)]
     assert source.urls == ["http://1"]
 
 

@@ -20,7 +20,7 @@ from stele.runtime import service
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from stele.stack.ports import free_port
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 from tests.polling import wait_until
 
 Run = Callable[..., Process]
@@ -93,7 +93,7 @@ raise SystemExit(run_service(main))
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     def start(source: str, **env: str) -> Process:
-        command = Command(
+        command = Program(
             "trial",
             [sys.executable, "-c", source],
             stdout=tmp_path / "out",
@@ -261,6 +261,6 @@ async def test_a_start_of_a_reader_that_is_cancelled_as_it_becomes_ready_ends(
 )
 def test_a_service_takes_no_arguments(tmp_path: Path, argument: str, code: int, said: str) -> None:
     argv = [sys.executable, "-m", "stele.coordinator", argument]
-    started = spawn(Command("coordinator", argv, tmp_path / "both", tmp_path / "both"))
+    started = spawn(Program("coordinator", argv, tmp_path / "both", tmp_path / "both"))
     assert started.wait(20) == code
     assert said in (tmp_path / "both").read_text()

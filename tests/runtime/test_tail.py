@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from stele.runtime.live_flow import Fetched, Tail
+from stele.runtime.live_flow import FetchAnswer, Tail
 
 
 def test_nothing_is_confirmed_before_every_partition_was_answered() -> None:
     tail = Tail()
     tail.start({0: 10, 1: 0}, {0: 10, 1: 0}, 100.0)
     assert tail.look({}, 101.0) is None
-    assert tail.look({0: Fetched(10, "a")}, 102.0) is None
-    assert tail.look({0: Fetched(10, "a"), 1: Fetched(0, "b")}, 103.0) == 101.0
+    assert tail.look({0: FetchAnswer(10, "a")}, 102.0) is None
+    assert tail.look({0: FetchAnswer(10, "a"), 1: FetchAnswer(0, "b")}, 103.0) == 101.0
 
 
 def test_an_answer_confirms_the_time_of_the_look_before_it() -> None:
     tail = Tail()
     tail.start({0: 10}, {0: 10}, 100.0)
-    assert tail.look({0: Fetched(10, 1)}, 100.25) == 100.0
-    assert tail.look({0: Fetched(10, 1)}, 100.5) == 100.0
-    assert tail.look({0: Fetched(10, 2)}, 100.75) == 100.5
+    assert tail.look({0: FetchAnswer(10, 1)}, 100.25) == 100.0
+    assert tail.look({0: FetchAnswer(10, 1)}, 100.5) == 100.0
+    assert tail.look({0: FetchAnswer(10, 2)}, 100.75) == 100.5
 
 
 def test_records_that_are_not_handed_on_yet_confirm_nothing() -> None:
     tail = Tail()
     tail.start({0: 10}, {0: 10}, 100.0)
-    assert tail.look({0: Fetched(12, 1)}, 101.0) is None
+    assert tail.look({0: FetchAnswer(12, 1)}, 101.0) is None
     assert tail.take(0, 10)
-    assert tail.look({0: Fetched(14, 2)}, 102.0) is None
+    assert tail.look({0: FetchAnswer(14, 2)}, 102.0) is None
     assert tail.take(0, 11)
-    assert tail.look({0: Fetched(16, 3)}, 103.0) == 100.0
+    assert tail.look({0: FetchAnswer(16, 3)}, 103.0) == 100.0
 
 
 def test_a_busy_partition_confirms_again_and_again() -> None:
     tail, end, confirmed = Tail(), 0, list[float | None]()
     tail.start({0: 0}, {0: 0}, 0.0)
     for step in range(1, 20):
-        confirmed.append(tail.look({0: Fetched(end + 3, step)}, step / 4))
+        confirmed.append(tail.look({0: FetchAnswer(end + 3, step)}, step / 4))
         for offset in range(end, end + 3):
             tail.take(0, offset)
         end += 3
@@ -46,9 +46,9 @@ def test_a_busy_partition_confirms_again_and_again() -> None:
 def test_the_slowest_partition_counts() -> None:
     tail = Tail()
     tail.start({0: 0, 1: 0}, {0: 0, 1: 0}, 0.0)
-    tail.look({0: Fetched(0, 1), 1: Fetched(0, 1)}, 1.0)
+    tail.look({0: FetchAnswer(0, 1), 1: FetchAnswer(0, 1)}, 1.0)
     for step in range(2, 10):
-        assert tail.look({0: Fetched(0, step), 1: Fetched(0, 1)}, float(step)) == 0.0
+        assert tail.look({0: FetchAnswer(0, step), 1: FetchAnswer(0, 1)}, float(step)) == 0.0
 
 
 def test_what_is_older_than_the_start_is_told_from_what_is_new() -> None:
@@ -60,8 +60,8 @@ def test_what_is_older_than_the_start_is_told_from_what_is_new() -> None:
 def test_a_new_start_forgets_what_was_confirmed() -> None:
     tail = Tail()
     tail.start({0: 0}, {0: 0}, 0.0)
-    assert tail.look({0: Fetched(0, 1)}, 1.0) == 0.0
+    assert tail.look({0: FetchAnswer(0, 1)}, 1.0) == 0.0
     tail.start({0: 9}, {0: 9}, 50.0)
     assert tail.began_s == 50.0
     assert tail.look({}, 51.0) is None
-    assert tail.look({0: Fetched(9, 2)}, 52.0) == 51.0
+    assert tail.look({0: FetchAnswer(9, 2)}, 52.0) == 51.0

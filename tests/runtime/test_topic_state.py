@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from stele.runtime.kafka import Harm, Topic, TopicState, differences, sentences, topic_specs
+from stele.runtime.kafka import ActualTopic, Harm, Topic, differences, sentences, topic_specs
 
 SPECS = {str(topic): spec for topic, spec in topic_specs(3).items()}
-AS_MADE = {name: TopicState(spec.partitions, 3, spec.config) for name, spec in SPECS.items()}
+AS_MADE = {name: ActualTopic(spec.partitions, 3, spec.config) for name, spec in SPECS.items()}
 
 
-def with_settings(topic: Topic, **config: str) -> dict[str, TopicState]:
+def with_settings(topic: Topic, **config: str) -> dict[str, ActualTopic]:
     state = AS_MADE[topic]
     changed = {name.replace("_", "."): value for name, value in config.items()}
     return AS_MADE | {
-        str(topic): TopicState(state.partitions, state.copies, {**state.config, **changed})
+        str(topic): ActualTopic(state.partitions, state.copies, {**state.config, **changed})
     }
 
 
 def test_topics_as_they_are_made_do_not_differ() -> None:
     assert differences(SPECS, AS_MADE) == ()
-    untold = {name: TopicState(spec.partitions, 3, {}) for name, spec in SPECS.items()}
+    untold = {name: ActualTopic(spec.partitions, 3, {}) for name, spec in SPECS.items()}
     assert differences(SPECS, untold) == (), "a setting that is not told is no difference"
     assert differences(SPECS, {}) == (), "nor is a topic that is not there"
 
@@ -72,7 +72,7 @@ def test_fewer_than_three_copies_or_two_in_sync_are_named_but_of_a_development_c
     topic: Topic, copies: int, in_sync: str
 ) -> None:
     config = {**SPECS[topic].config, "min.insync.replicas": in_sync}
-    states = AS_MADE | {str(topic): TopicState(SPECS[topic].partitions, copies, config)}
+    states = AS_MADE | {str(topic): ActualTopic(SPECS[topic].partitions, copies, config)}
     (found,) = differences(SPECS, states)
     assert (found.topic, found.harm) == (topic, Harm.DURABILITY)
     assert "STELE_DEVELOPMENT=true" in found.text
@@ -83,18 +83,18 @@ def test_fewer_than_three_copies_or_two_in_sync_are_named_but_of_a_development_c
 
 def test_a_topic_that_can_be_made_again_may_have_one_copy() -> None:
     one = topic_specs(1)[Topic.ORDERS].config
-    assert differences(SPECS, AS_MADE | {str(Topic.ORDERS): TopicState(1, 1, one)}) == ()
+    assert differences(SPECS, AS_MADE | {str(Topic.ORDERS): ActualTopic(1, 1, one)}) == ()
 
 
 def test_a_topic_that_needs_more_copies_in_sync_than_it_has_takes_no_records() -> None:
     config = SPECS[Topic.ORDERS].config
-    (found,) = differences(SPECS, AS_MADE | {str(Topic.ORDERS): TopicState(1, 1, config)})
+    (found,) = differences(SPECS, AS_MADE | {str(Topic.ORDERS): ActualTopic(1, 1, config)})
     assert found.harm is Harm.LOSS and "takes no records" in found.text
 
 
 def test_partitions_are_raised_where_a_topic_may_have_several() -> None:
     for topic, count, raise_to in ((Topic.ACKS, 1, 4), (Topic.ACKS, 6, None), (Topic.EPOCHS, 3, 0)):
-        states = AS_MADE | {str(topic): TopicState(count, 3, SPECS[topic].config)}
+        states = AS_MADE | {str(topic): ActualTopic(count, 3, SPECS[topic].config)}
         found = [each.raise_to for each in differences(SPECS, states)]
         assert found == ([] if raise_to is None else [raise_to])
 
@@ -102,7 +102,7 @@ def test_partitions_are_raised_where_a_topic_may_have_several() -> None:
 def test_topics_that_differ_alike_are_named_in_one_sentence() -> None:
     by_clients = {"message.timestamp.type": "CreateTime"}
     old = {
-        name: TopicState(spec.partitions, 3, {**spec.config, **by_clients})
+        name: ActualTopic(spec.partitions, 3, {**spec.config, **by_clients})
         for name, spec in SPECS.items()
     }
     (sentence,) = sentences(differences(SPECS, old))

@@ -11,7 +11,7 @@ from stele.domain.commands import Envelope, SetSetting
 from stele.domain.requests.ids import named
 from stele.log.codec import encode_envelope
 from stele.log.flight import Pending
-from stele.metadata_log.commands_topic import CommandsTopic, Progress, Received
+from stele.metadata_log.commands_topic import CommandsTopic, PartitionProgress, Received
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 90.0
 
 
 def test_an_offset_is_committed_only_past_answered_commands() -> None:
-    progress = Progress()
+    progress = PartitionProgress()
     for offset in (5, 6, 7):
         progress.take(offset)
     seen = [progress.position]
@@ -31,7 +31,7 @@ def test_an_offset_is_committed_only_past_answered_commands() -> None:
 
 
 def test_an_answer_for_a_consumer_that_is_gone_commits_nothing() -> None:
-    progress = Progress()
+    progress = PartitionProgress()
     progress.done(3)
     progress.take(5)
     progress.done(4)
@@ -42,7 +42,7 @@ def test_an_answer_for_a_consumer_that_is_gone_commits_nothing() -> None:
 def test_whatever_the_order_of_answers_the_offset_is_behind_the_first_unanswered(
     offsets: list[int], chance: random.Random
 ) -> None:
-    progress, answered = Progress(), set[int]()
+    progress, answered = PartitionProgress(), set[int]()
     for offset in offsets:
         progress.take(offset)
     order = list(offsets)

@@ -31,7 +31,7 @@ from stele.log.kafka import TopicMissingError
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.metadata_log.openapi import openapi
-from stele.metadata_log.questions import Cursor
+from stele.metadata_log.questions import PageCursor
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
@@ -187,7 +187,9 @@ async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
 
 def nested_cursor() -> str:
     """A whole cursor and, after its fields, lists that are deeper than any stack."""
-    raw = msgspec.json.encode(Cursor(1, "", 0, 0))[:-1] + b"," + b"[" * 5000 + b"]" * 5000 + b"]"
+    raw = (
+        msgspec.json.encode(PageCursor(1, "", 0, 0))[:-1] + b"," + b"[" * 5000 + b"]" * 5000 + b"]"
+    )
     return base64.urlsafe_b64encode(raw).decode()
 
 
@@ -207,7 +209,7 @@ async def test_a_cursor_belongs_to_its_question(site: Site) -> None:
 
 async def test_a_cursor_of_another_history_has_expired(site: Site) -> None:
     text = (await site.get("/v1/nodes", limit=1))["next_cursor"]
-    cursor = msgspec.json.decode(base64.urlsafe_b64decode(text + "=="), type=Cursor)
+    cursor = msgspec.json.decode(base64.urlsafe_b64decode(text + "=="), type=PageCursor)
     other = msgspec.structs.replace(cursor, state_id="ab" * 16)
     forged = base64.urlsafe_b64encode(msgspec.json.encode(other)).decode()
     answer = await site.http.get("/v1/nodes", params={"cursor": forged})

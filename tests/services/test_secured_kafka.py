@@ -37,7 +37,7 @@ from stele.runtime.kafka import TopicsUnavailable, ensure_topics, read_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from tests.deployment.process import Service
 from tests.deployment.processes import KEYSPACE, Deployment, following
 from tests.docs.acls_page import acls_of, acls_of_kind, kinds
@@ -195,7 +195,7 @@ def test_a_process_that_is_refused_at_its_start_says_so_and_ends_when_it_is_to(
     way, hint = REFUSED["password"]
     out, said = tmp_path / "out", tmp_path / "err"
     argv = [sys.executable, "-m", "stele.session_guard"]
-    process = spawn(Command("guard", argv, out, said, {**os.environ, **way(secured)}))
+    process = spawn(Program("guard", argv, out, said, {**os.environ, **way(secured)}))
     try:
         wait_until(lambda: "refused by Kafka" in said.read_text(), "the reason")
         assert hint in said.read_text()

@@ -14,7 +14,7 @@ from stele.domain.commands import Advance, AdvanceFence, ClaimCoordinator
 from stele.domain.requests.ids import named
 from stele.session_guard.check import (
     GuardUnavailable,
-    Refused,
+    RefusedWrite,
     check_session,
     check_version,
     nodes_key,
@@ -89,11 +89,11 @@ async def test_a_version_and_a_session_are_checked_with_one_read(
         state = await read_guard(redis, cluster)
         assert (state.version, state.fence_version) == (2, 2)
         await check_version(redis, cluster, 2)
-        with pytest.raises(Refused, match="older than the fence 2"):
+        with pytest.raises(RefusedWrite, match="older than the fence 2"):
             await check_version(redis, cluster, 1)
-        with pytest.raises(Refused, match="not open"):
+        with pytest.raises(RefusedWrite, match="not open"):
             await check_session(redis, cluster, "a-session")
-        with pytest.raises(Refused, match="not open"):
+        with pytest.raises(RefusedWrite, match="not open"):
             await check_session(redis, cluster, "")
         assert (await guard.get("/v1/check?version=2"))["ok"] is True
         assert (await guard.get("/v1/check?version=1&session=x"))["ok"] is False
@@ -151,7 +151,7 @@ async def _until(redis: Redis, cluster: str, *, known: bool) -> None:
             try:
                 await check_version(redis, cluster, 1)
                 answered = True
-            except (GuardUnavailable, Refused):
+            except (GuardUnavailable, RefusedWrite):
                 answered = False
             if answered == known:
                 return

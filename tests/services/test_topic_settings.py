@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 from stele.log.flows import flow_topic
 from stele.metadata_log.metrics import topic_differences
 from stele.metadata_log.topic_settings import TopicSettings
-from stele.runtime.kafka import Difference, Harm
+from stele.runtime.kafka import Harm, SettingDifference
 from tests.deployment.metadata_log import MetadataLog, Start, instances
 from tests.polling import wait_until
 
@@ -45,10 +45,12 @@ def reason(service: MetadataLog) -> str:
 
 
 async def test_settings_that_are_not_told_change_nothing() -> None:
-    named = Difference("stele.demo.epochs", Harm.LOSS, "with retention.ms=1 it deletes records")
-    told: list[Sequence[Difference] | Exception] = [[named], KafkaException("no"), []]
+    named = SettingDifference(
+        "stele.demo.epochs", Harm.LOSS, "with retention.ms=1 it deletes records"
+    )
+    told: list[Sequence[SettingDifference] | Exception] = [[named], KafkaException("no"), []]
 
-    def ask() -> Sequence[Difference]:
+    def ask() -> Sequence[SettingDifference]:
         found = told.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -64,8 +66,8 @@ async def test_settings_that_are_not_told_change_nothing() -> None:
 
 
 async def test_only_what_the_logs_topic_refuses_or_loses_explains_a_missing_answer() -> None:
-    other = Difference("stele.demo.acks", Harm.LOSS, "it keeps no newest record")
-    few = Difference("stele.demo.epochs", Harm.DURABILITY, "it has 1 copy")
+    other = SettingDifference("stele.demo.acks", Harm.LOSS, "it keeps no newest record")
+    few = SettingDifference("stele.demo.epochs", Harm.DURABILITY, "it has 1 copy")
     topics = TopicSettings("stele.demo.epochs", lambda: [other, few])
     await topics.look()
     assert topics.trouble == ""

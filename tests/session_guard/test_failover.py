@@ -18,7 +18,7 @@ from stele.runtime.settings import ConfigurationError
 from stele.session_guard.check import read_guard
 from stele.session_guard.settings import SessionGuardSettings
 from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from stele.stack.redis import RedisServer, find_redis_server
 from tests.session_guard.test_redis import TTL_S, writer_of
 from tests.session_guard.world import GuardedWorld
@@ -112,7 +112,7 @@ async def sentinel_of(primary: Redis, folder: Path) -> AsyncIterator[Redis]:
         "sentinel down-after-milliseconds guarded 500\n"
     )
     argv = [find_redis_server(), str(file), "--sentinel"]
-    process = spawn(Command("sentinel", argv, stdout=log, stderr=log))
+    process = spawn(Program("sentinel", argv, stdout=log, stderr=log))
     client = Redis(host=LOOPBACK, port=port)
 
     async def knows_the_replica() -> bool:

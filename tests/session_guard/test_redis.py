@@ -15,17 +15,23 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from stele.domain.names import NodeState
 from stele.session_guard.check import (
     GuardUnavailable,
-    Refused,
+    RefusedWrite,
     check_session,
     check_version,
     guard_key,
     nodes_key,
     read_guard,
 )
-from stele.session_guard.redis_writer import VACANCY_MS, WRITE, RedisWriter, Written, parse_answer
+from stele.session_guard.redis_writer import (
+    VACANCY_MS,
+    WRITE,
+    RedisWriter,
+    ScriptAnswer,
+    parse_answer,
+)
 from stele.session_guard.settings import SessionGuardSettings
 from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from stele.stack.redis import find_redis_server
 from tests.node.world import World
 from tests.session_guard.world import GuardedWorld
@@ -68,7 +74,7 @@ async def until_shown(redis: Redis, cluster: str, *, shown: bool = True) -> floa
     raise AssertionError(f"not within 10 s: the state of {cluster} to be shown: {shown}")
 
 
-async def offer(redis: Redis, cluster: str, *, at_ms: int, **changed: object) -> Written:
+async def offer(redis: Redis, cluster: str, *, at_ms: int, **changed: object) -> ScriptAnswer:
     """The script, as a guard calls it that is at epoch 5 and has no nodes."""
     given: dict[str, Any] = {"log_id": "a", "epoch": 5, "ttl_ms": 5000, "vacancy": "", **changed}
     fields: list[str | int] = ["version", 3, "fence_version", 3]
@@ -83,7 +89,7 @@ async def now_ms(redis: Redis) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-async def show(redis: Redis, cluster: str, **changed: object) -> Written:
+async def show(redis: Redis, cluster: str, **changed: object) -> ScriptAnswer:
     """Get it shown as of now, whatever is there."""
     first = await offer(redis, cluster, at_ms=await now_ms(redis), **changed)
     changed["vacancy"] = first.vacancy
@@ -108,17 +114,17 @@ async def test_versions_and_sessions_are_checked_with_one_read(redis: Redis, clu
         assert 0 <= state.age_s < TTL_S
         await check_version(redis, cluster, world.world.version)
         await check_version(redis, cluster, world.world.version, state.log_id)
-        with pytest.raises(Refused, match=f"by log {'0a' * 16}, which .* as {state.log_id}"):
+        with pytest.raises(RefusedWrite, match=f"by log {'0a' * 16}, which .* as {state.log_id}"):
             await check_version(redis, cluster, world.world.version, "0a" * 16)
-        with pytest.raises(Refused, match="by log"):
+        with pytest.raises(RefusedWrite, match="by log"):
             await check_session(redis, cluster, session, "0a" * 16)
-        with pytest.raises(Refused, match="not open"):
+        with pytest.raises(RefusedWrite, match="not open"):
             await check_session(redis, cluster, "another")
-        with pytest.raises(Refused, match="not open"):
+        with pytest.raises(RefusedWrite, match="not open"):
             await check_session(redis, cluster, "")
         world.world.fence()
         await until(lambda: writer._shown[1] == world.world.image.epoch, "the fence to be written")
-        with pytest.raises(Refused, match="older than the fence"):
+        with pytest.raises(RefusedWrite, match="older than the fence"):
             await check_version(redis, cluster, world.world.version - 1)
         nodes = await redis.hkeys(nodes_key(cluster))
         here = {n for n, node in world.world.image.membership.nodes.items() if is_here(node)}
@@ -258,7 +264,7 @@ async def test_after_a_flush_a_lagging_guard_does_not_bring_back_an_older_fence(
         assert await current.proofs.asked_after(time.monotonic(), 1.0)
         await ahead._bring_up_to_date()
         assert ahead.trouble == ""
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedWrite):
             await check_version(redis, cluster, old)
         await behind._bring_up_to_date()
         assert "has not read yet" in behind.trouble
@@ -270,7 +276,7 @@ async def test_after_a_flush_a_lagging_guard_does_not_bring_back_an_older_fence(
             with pytest.raises(GuardUnavailable):
                 await check_version(redis, cluster, old)
         await ahead._bring_up_to_date()
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedWrite):
             await check_version(redis, cluster, old)
     finally:
         for each, guarded in ((ahead, current), (behind, lagging)):
@@ -344,7 +350,7 @@ async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
     # The bus would take the port 10,000 above, which any connection may have.
     bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     argv = [find_redis_server(), *options, *bus]
-    server = spawn(Command("redis-cluster", argv, stdout=log, stderr=log))
+    server = spawn(Program("redis-cluster", argv, stdout=log, stderr=log))
     url = f"redis://{LOOPBACK}:{port}/0"
     try:
         async with Redis.from_url(url) as client, asyncio.timeout(90):

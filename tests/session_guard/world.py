@@ -6,7 +6,7 @@ import asyncio
 
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog
-from stele.log.port import Look
+from stele.log.port import TopicProbe
 from stele.session_guard.guard import Guard
 from stele.session_guard.proof import Proofs
 from tests.node.world import World
@@ -23,7 +23,7 @@ class AskedLog(MemoryLog):
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         self.asked += 1
         await self.answers.wait()
         return await super().look(offset)

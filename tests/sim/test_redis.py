@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stele.session_guard.check import _READ, guard_key, nodes_key, session_field
-from stele.session_guard.redis_writer import VACANCY_MS, WRITE, Written, parse_answer
+from stele.session_guard.redis_writer import VACANCY_MS, WRITE, ScriptAnswer, parse_answer
 from stele_simulator.kernel import Kernel, us
 from stele_simulator.processes.redis import Server
 from stele_simulator.processes.world import World
@@ -58,7 +58,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
         yield client
 
 
-async def write(there: Simulated | Real, cluster: str, chosen: dict[str, Any]) -> Written:
+async def write(there: Simulated | Real, cluster: str, chosen: dict[str, Any]) -> ScriptAnswer:
     """One write; its proof is so much younger than Redis's time."""
     keys = guard_key(cluster), nodes_key(cluster)
     now_ms, _, _ = await there.eval(_READ, 1, keys[0], session_field("s1"))

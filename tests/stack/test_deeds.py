@@ -18,11 +18,11 @@ from stele.cli.local.control import Control, Deed, do, note_who_left
 from stele.cli.local.lifecycle import empty, settle
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
-from stele.cli.places import Service
+from stele.cli.places import LocalService
 from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
 from stele.stack.stack import ServiceSpec, Stack
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, ProcessState
 
 ANNOUNCING = """
 import json, os, pathlib, signal
@@ -87,14 +87,14 @@ def names(stack: Stack) -> list[str]:
     return [spec.name for spec in stack._wanted()]
 
 
-def state_of(stack: Stack, name: str) -> State:
+def state_of(stack: Stack, name: str) -> ProcessState:
     return stack.supervisor.status_of(name).state
 
 
 def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) -> None:
     first = stack.supervisor.status_of("fake").pid
     do(stack, Control(deed=Deed.STOP, name="fake"))
-    assert state_of(stack, "fake") is State.STOPPED
+    assert state_of(stack, "fake") is ProcessState.STOPPED
     assert not psutil.pid_exists(first or 0)
     do(stack, Control(deed=Deed.START, name="fake"))
     second = stack.supervisor.status_of("fake").pid
@@ -102,7 +102,7 @@ def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) ->
         do(stack, Control(deed=Deed.START, name="fake"))
     assert do(stack, Control(deed=Deed.RESTART, name="fake")).url == stack.url("fake")
     third = stack.supervisor.status_of("fake")
-    assert third.state is State.RUNNING
+    assert third.state is ProcessState.RUNNING
     assert len({first, second, third.pid}) == 3
 
 
@@ -144,7 +144,7 @@ def test_what_was_stopped_comes_back_with_the_next_stack_and_what_was_killed_doe
     assert names(stack) == ["fake", "n1"]
     assert stack.why_down("n2") == "it was killed on purpose"
     do(stack, Control(deed=Deed.START, name="n2"))
-    assert state_of(stack, "n2") is State.RUNNING
+    assert state_of(stack, "n2") is ProcessState.RUNNING
     assert names(stack) == ["fake", "n1", "n2"]
 
 
@@ -244,7 +244,7 @@ def test_a_node_is_started_with_what_it_is_to_accept(
         url = stack.url("n1")
         accepts = {"STELE_ACCEPT_OLDER_COPY": "98301"}
         assert do(stack, Control(deed=Deed.START, name="n1", accepts=accepts)).url == url
-        assert state_of(stack, "n1") is State.RUNNING
+        assert state_of(stack, "n1") is ProcessState.RUNNING
         settle(stack.directory, "n1", 1.0)
         do(stack, Control(deed=Deed.STOP, name="n1"))
         do(stack, Control(deed=Deed.START, name="n1"))
@@ -283,7 +283,9 @@ def test_a_node_whose_name_is_used_up_is_not_told_to_start_again(tmp_path: Path)
     for name, line in (("n7", said), ("n8", "Node 'n8' stands in dc1/r2")):
         (tmp_path / "services" / name).mkdir(parents=True)
         (tmp_path / "services" / name / "stderr.log").write_text(f"{line}\n")
-        service = Service(name, "http://n", state=State.GIVEN_UP, exit_code=EXIT_BAD_CONFIGURATION)
+        service = LocalService(
+            name, "http://n", state=ProcessState.GIVEN_UP, exit_code=EXIT_BAD_CONFIGURATION
+        )
         message, hint = lifecycle.why_given_up(tmp_path, service)
         assert line in message and "stele stack add-node" in hint
         assert ("tries again" in hint) is (name == "n8")
@@ -298,7 +300,7 @@ def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(
     monkeypatch.setattr(lifecycle, "_row", lambda *_: member)
     is_well = lifecycle._is_well
 
-    def reads_the_log(service: Service | None) -> bool:
+    def reads_the_log(service: LocalService | None) -> bool:
         answer = is_well(service)
         stack.kill("n1", signal.SIGUSR1)
         return answer
@@ -325,7 +327,7 @@ def test_nodes_that_have_left_do_not_come_back(
                 for name, state in states.items()
             ]
 
-    monkeypatch.setattr(control, "Reading", Left)
+    monkeypatch.setattr(control, "StateReading", Left)
     monkeypatch.setattr(control, "find_places", lambda *_: None)
     note_who_left(stack)
     assert stack.why_down("n2") == "it has left the cluster"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stele.stack.process import Command, Process
+from stele.stack.process import Process, Program
 from tests import forked
 from tests.fork_server import MESSAGE_BYTES
 from tests.polling import wait_until
@@ -46,10 +46,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         process.kill()
 
 
-def command(folder: Path, **env: str) -> Command:
+def command(folder: Path, **env: str) -> Program:
     folder.mkdir(exist_ok=True)
     argv = [sys.executable, "-m", "tests.stack.sleeping", "one", "two"]
-    return Command("sleeping", argv, folder / "out", folder / "err", {**os.environ, **env})
+    return Program("sleeping", argv, folder / "out", folder / "err", {**os.environ, **env})
 
 
 def said(process: Process) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_what_is_too_long_for_a_message_is_refused_and_ends_nothing(start: Start
 def test_a_module_that_is_not_there_ends_as_if_it_had_been_started(tmp_path: Path) -> None:
     there = command(tmp_path)
     argv = [*there.argv[:2], "tests.stack.nowhere"]
-    process = forked.start(Command("nowhere", argv, there.stdout, there.stderr))
+    process = forked.start(Program("nowhere", argv, there.stdout, there.stderr))
     assert process.wait(KILLED_S) == 1
     assert "No module named tests.stack.nowhere" in process.tail()
 

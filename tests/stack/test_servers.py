@@ -13,11 +13,11 @@ from stele.cli.local.foreground import StackOptions
 from stele.cli.local.lifecycle import STOP_DEADLINE_S, wait_ready
 from stele.cli.places import read_stack_file
 from stele.stack.broker import Broker, BrokerCluster
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from stele.stack.redis import NAME, RedisServer
 from stele.stack.servers import Server, Servers
 from stele.stack.stack import SERVICES
-from stele.stack.supervisor import RESTARTS_PER_MINUTE, State
+from stele.stack.supervisor import RESTARTS_PER_MINUTE, ProcessState
 from tests.polling import wait_until
 
 ALL_BUT_METADATA_LOG = tuple(spec.name for spec in SERVICES if spec.name != "metadata-log")
@@ -47,7 +47,7 @@ def test_one_that_dies_is_started_again_where_it_was(server: Server) -> None:
     server.wait_ready()
     assert server.pid != first
     assert server.address_text == address
-    assert servers.state(server.name) is State.RUNNING
+    assert servers.state(server.name) is ProcessState.RUNNING
 
 
 @pytest.mark.parametrize("end", [Servers.stop, Servers.kill])
@@ -61,10 +61,10 @@ def test_one_that_was_stopped_or_killed_on_purpose_stays_down(
         end(servers, NAME)
         assert not servers.look()
         assert not server.is_running()
-        assert servers.state(NAME) is State.STOPPED
+        assert servers.state(NAME) is ProcessState.STOPPED
         servers.start(NAME)
         assert server.is_running()
-        assert servers.state(NAME) is State.RUNNING
+        assert servers.state(NAME) is ProcessState.RUNNING
     finally:
         server.stop()
 
@@ -78,8 +78,8 @@ def test_one_that_ends_at_once_is_given_up_and_can_be_started_by_its_name(tmp_pa
     other.wait_ready()
     try:
         server.start()
-        while servers.state(NAME) is not State.GIVEN_UP:
-            if servers.state(NAME) is State.RUNNING:
+        while servers.state(NAME) is not ProcessState.GIVEN_UP:
+            if servers.state(NAME) is ProcessState.RUNNING:
                 wait_until(lambda: not server.is_running(), "its end")
             now_s += 0.1
             servers.look()
@@ -98,7 +98,7 @@ def test_whoever_holds_a_stack_starts_its_broker_and_its_redis_again(tmp_path: P
     """The view of a user who typed `stele stack up`."""
     options = StackOptions(directory=tmp_path / "run", nodes=0, without=ALL_BUT_METADATA_LOG)
     log = tmp_path / "stack.log"
-    process = spawn(Command("stack", options.arguments(), log, log))
+    process = spawn(Program("stack", options.arguments(), log, log))
     try:
         stack = wait_ready(options.directory, process, lambda _: None)
         for pid in (stack.brokers[0].pid, stack.redis.pid):

@@ -13,7 +13,7 @@ import pytest
 
 from stele.cli.local.lifecycle import OURS
 from stele.stack.stack import PORTS_FILE, SERVICES, STACK_FILE, ServiceSpec, Stack, node_specs
-from stele.stack.supervisor import ChildFailed, State
+from stele.stack.supervisor import ChildFailed, ProcessState
 
 FAKE = """
 import os
@@ -64,8 +64,8 @@ def test_a_stack_starts_restarts_and_leaves_nothing(
         assert Path(env["STELE_DATA_DIR"]).is_dir()
 
         stack.kill("fake-2")
-        stack.supervisor.wait_state("fake-2", State.BACKING_OFF)
-        stack.supervisor.wait_state("fake-2", State.RUNNING)
+        stack.supervisor.wait_state("fake-2", ProcessState.BACKING_OFF)
+        stack.supervisor.wait_state("fake-2", ProcessState.RUNNING)
         assert stack.supervisor.wait_url("fake-2") == url
         assert httpx.get(f"{url}/healthz", timeout=90).status_code == 200
 
@@ -102,7 +102,7 @@ def test_a_node_of_before_that_does_not_start_any_more_fails_no_stack(
     folder.mkdir(parents=True)
     (folder / "node.json").write_text("{}")
     with stack_of(tmp_path / "run", modules, ended) as stack:
-        assert stack.supervisor.status_of("n7").state is State.GIVEN_UP
+        assert stack.supervisor.status_of("n7").state is ProcessState.GIVEN_UP
 
 
 def test_what_was_chosen_for_a_node_counts_for_later_stacks_too(tmp_path: Path) -> None:

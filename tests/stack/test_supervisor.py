@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 from stele.stack.supervisor import (
     RESTARTS_PER_MINUTE,
     ChildFailed,
-    State,
+    ProcessState,
     Supervisor,
     supervising,
 )
@@ -54,8 +54,8 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def command(directory: Path, source: str, name: str = "child") -> Command:
-    return Command(
+def command(directory: Path, source: str, name: str = "child") -> Program:
+    return Program(
         name,
         [sys.executable, "-c", source],
         stdout=directory / f"{name}.out",
@@ -78,9 +78,9 @@ def test_a_killed_child_is_restarted_with_a_growing_back_off(
     for _ in range(2):
         before = supervisor.status_of("child").restarts
         supervisor.kill("child")
-        supervisor.wait_state("child", State.BACKING_OFF)
+        supervisor.wait_state("child", ProcessState.BACKING_OFF)
         waits.append(supervisor._children["child"].back_off._wait_s)
-        supervisor.wait_state("child", State.RUNNING)
+        supervisor.wait_state("child", ProcessState.RUNNING)
         supervisor.wait_url("child")
         assert supervisor.status_of("child").restarts == before + 1
     assert waits[1] == 2 * waits[0]
@@ -186,11 +186,11 @@ def test_what_a_child_forked_ends_with_it(tmp_path: Path) -> None:
 ORPHANING = """
 import sys, threading
 from pathlib import Path
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 
 folder = Path(sys.argv[1])
 def start():
-    command = Command("c", [sys.executable, "-c", sys.argv[2]], folder / "out", folder / "err")
+    command = Program("c", [sys.executable, "-c", sys.argv[2]], folder / "out", folder / "err")
     print(spawn(command).pid, flush=True)
 
 # The thread that asks ends at once; the child must stay all the same.
@@ -225,7 +225,7 @@ def test_a_child_dies_with_a_killed_parent_but_not_with_the_thread_that_started_
 
 def test_a_program_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        spawn(Command("x", ["/no/such/program"], tmp_path / "out", tmp_path / "err"))
+        spawn(Program("x", ["/no/such/program"], tmp_path / "out", tmp_path / "err"))
 
 
 def test_the_announcement_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from stele.domain.messages import Load
 from stele.domain.tablets.load import NO_LOADS
 from stele.log.codec import encode_load
 from stele.tablet_balancer import loads
-from stele.tablet_balancer.loads import HOLDS_MS, Histories, Loads, Span, _Moments, _Weight
+from stele.tablet_balancer.loads import HOLDS_MS, Histories, HistorySpan, Loads, _Moments, _Weight
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import Rate, load_of, table_of
 
@@ -48,7 +48,7 @@ def test_what_was_reported_before_the_start_is_known_with_its_moment(world: Worl
     newer = msgspec.structs.replace(of(image, "a1", 30, t0=Rate(), t1=Rate(1)), sequence=2)
     loads.on_record(encode_load(newer), 0.0)
     assert loads.table(image) != NO_LOADS
-    for span in Span:
+    for span in HistorySpan:
         samples = loads.histories.answer(span).samples
         first, last = samples[0], samples[-1]
         assert first.sizes == {"a1": 20, "b1": 40}
@@ -95,9 +95,9 @@ def test_who_is_no_node_is_left_out_and_another_cluster_has_another_past(world: 
     histories, image = Histories(), world.image
     histories.note(image, of(image, "a1", 1), 0.0)
     histories.note(image, msgspec.structs.replace(of(image, "a1", 1), node_id="zz"), 0.0)
-    assert {*histories.answer(Span.HOUR).samples[0].sizes} == {"a1"}
+    assert {*histories.answer(HistorySpan.HOUR).samples[0].sizes} == {"a1"}
     other = msgspec.structs.replace(
         image, founding=msgspec.structs.replace(image.founding, cluster_id="another")
     )
     histories.note(other, of(image, "b1", 1), 0.0)
-    assert {*histories.answer(Span.HOUR).samples[0].sizes} == {"b1"}
+    assert {*histories.answer(HistorySpan.HOUR).samples[0].sizes} == {"b1"}

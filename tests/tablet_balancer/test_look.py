@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stele.domain.balance.planned import Rule, Verdict
+from stele.domain.balance.planned import NodeVerdict, Rule
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
 from stele.domain.tablets.conditions import Conditions
@@ -16,7 +16,7 @@ from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, UNCOUNTED, Rate, even, loads_of
 
 
-def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], Verdict]:
+def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], NodeVerdict]:
     found = why_there(world.image, TABLE, tablet, Conditions({*down}))
     assert isinstance(found, list), found
     return {(verdict.source, verdict.target): verdict for verdict in found}

@@ -6,10 +6,10 @@ from typing import Final
 
 from stele.catch_up.checking import FILE, Checks
 from stele.catch_up.diverging import set_aside
-from stele.catch_up.http import Api
+from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, identity_of
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.mirror import Mirror, store_of
+from stele.catch_up.mirror import ArchiveMirror, store_of
 from stele.catch_up.recovering import NotRecoverable
 from stele.catch_up.replica import (
     Jobs,
@@ -76,7 +76,7 @@ async def _run(
         async with archiving(keeper, givers, ports) as (followed, ends):
             recovering = partial(recover_and_end, keeper, followed, ports)
             checking = partial(check_recoverable, keeper, followed, ports)
-            api = Api(
+            api = CatchUpApi(
                 identity, archive, followed.follower, recovering, checking, keeper.written, callers
             )
             api.checks = Checks(archive, settings.data_dir / FILE)
@@ -140,10 +140,10 @@ def _on_kafka(settings: CatchUpSettings) -> Ports:
 
 def mirror_of(
     store: BlobStore | None, keeper: Keeper, follower: LogFollower, settings: CatchUpSettings
-) -> Mirror | None:
+) -> ArchiveMirror | None:
     if store is None:
         return None
-    return Mirror(store, keeper.archive, lambda: follower.image, settings)
+    return ArchiveMirror(store, keeper.archive, lambda: follower.image, settings)
 
 
 if __name__ == "__main__":

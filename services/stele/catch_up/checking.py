@@ -19,7 +19,7 @@ from stele.catch_up.keeper import resting
 from stele.log.archive.archive import Archive
 from stele.log.archive.files import whole_file
 from stele.log.archive_store.source import LocalSource
-from stele.log.archive_store.verify import Progress, verify
+from stele.log.archive_store.verify import CheckProgress, verify
 from stele.runtime.answers.catch_up import CheckAnswer, CheckState
 from stele.runtime.logs import get_logger
 
@@ -102,7 +102,7 @@ class Checks:
                 raise _Stopped
             rest()
 
-        def on_progress(done: Progress) -> None:
+        def on_progress(done: CheckProgress) -> None:
             self.answer = CheckAnswer(
                 state=CheckState.RUNNING,
                 began_ms=began_ms,

@@ -29,7 +29,7 @@ ASIDE: Final = "diverged-"
 log = get_logger(__name__)
 
 
-class Mark(msgspec.Struct, frozen=True):
+class DivergenceMark(msgspec.Struct, frozen=True):
     """Marks the folder with this id as invalid: its snapshot of ``epoch`` differs from the
     members'.
     """
@@ -55,7 +55,7 @@ async def begin_anew(
         await asyncio.sleep(LOOK_S)
     told = image().archive.diverged[replica_id]
     metrics.divergences.inc()
-    await asyncio.to_thread(mark, folder, Mark(identity.folder_id, told.epoch))
+    await asyncio.to_thread(mark, folder, DivergenceMark(identity.folder_id, told.epoch))
     log.error(
         "this replica's snapshots differ from the members': it sets its files aside and starts again empty",
         epoch=told.epoch,
@@ -64,7 +64,7 @@ async def begin_anew(
     end()
 
 
-def mark(folder: Path, what: Mark) -> None:
+def mark(folder: Path, what: DivergenceMark) -> None:
     """Write the mark into the folder. Raises OSError."""
     with whole_file(folder / MARK) as file:
         file.write(msgspec.json.encode(what))
@@ -77,7 +77,7 @@ def set_aside(folder: Path) -> Path | None:
     msgspec.DecodeError.
     """
     try:
-        marked = msgspec.json.decode((folder / MARK).read_bytes(), type=Mark)
+        marked = msgspec.json.decode((folder / MARK).read_bytes(), type=DivergenceMark)
     # The mark is deleted last. Until then a crash makes the next start repeat the move.
     except FileNotFoundError:
         return None

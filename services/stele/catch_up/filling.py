@@ -17,11 +17,11 @@ from stele.domain.archive.model import ArchiveTrimmed
 from stele.domain.archive.retention import Point
 from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image
 from stele.log.archive.archive import Archive, archived
-from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, Span
+from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, NotArchivedError
 from stele.log.archive.snapshots import SnapshotHead, head_in, start_of
 from stele.log.archive_store.source import EpochSource
 from stele.log.archive_store.stored import NoArchiveError, StoredArchive, stored_archive
-from stele.log.blobs.port import BlobMissingError, BlobStore, StoreError
+from stele.log.blobs.port import BlobMissingError, BlobStore, BlobStoreError
 from stele.log.chain import anchor_of, digest_of
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError, TruncatedError
@@ -108,7 +108,7 @@ async def newest_shared(archive: Archive, last: Point, tells: Tells) -> int:
     return 0
 
 
-async def _before_the_fork(held: Span, known: Callable[[int], Awaitable[Known]]) -> int:
+async def _before_the_fork(held: EpochSpan, known: Callable[[int], Awaitable[Known]]) -> int:
     """Return the newest confirmed epoch of the span, whose last one differs, by binary search.
 
     0: none.
@@ -146,16 +146,16 @@ def told_by(others: CatchUp, url: str, more: Sequence[str]) -> Tells:
     return tells
 
 
-def _held(archive: Archive, last: int) -> Iterator[Span]:
+def _held(archive: Archive, last: int) -> Iterator[EpochSpan]:
     """Yield the archive's content to epoch ``last``, the newest first: contiguous epochs and
     snapshots.
     """
     spans = archive.segments.spans()
-    points = (Span(kept.head.epoch, kept.head.epoch) for kept in archive.snapshots.all())
+    points = (EpochSpan(kept.head.epoch, kept.head.epoch) for kept in archive.snapshots.all())
     alone = [at for at in points if not any(s.first <= at.first <= s.last for s in spans)]
     for span in sorted([*spans, *alone], reverse=True):
         if span.first <= last:
-            yield Span(span.first, min(span.last, last))
+            yield EpochSpan(span.first, min(span.last, last))
 
 
 # Check that the topic still holds the winner that a snapshot ends with.
@@ -246,13 +246,13 @@ async def adopted_from_store(
                 return start
     except (NoArchiveError, OffsetGoneError):
         return None
-    except StoreError as error:
+    except BlobStoreError as error:
         log.warning("the store gives no snapshot", store=store.url, why=str(error))
     return None
 
 
 def _told_by(stored: StoredArchive) -> Tells:
-    """Return a lookup in the store. The lookup raises StoreError."""
+    """Return a lookup in the store. The lookup raises BlobStoreError."""
 
     async def tells(epoch: int, state_id: bytes) -> Known:
         try:
@@ -457,7 +457,7 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
                 await _kept(keeper, found, start.image, is_in_the_log=True)
 
 
-def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
+def gaps(spans: list[EpochSpan], began: int, begins: int = 1) -> Iterator[EpochSpan]:
     """Yield the missing epochs, the newest gap first.
 
     Epochs after ``began`` come from the topic. Epochs before ``begins`` are deleted everywhere.
@@ -467,10 +467,10 @@ def gaps(spans: list[Span], began: int, begins: int = 1) -> Iterator[Span]:
         if span.first > began:
             continue
         if span.last + 1 < first and begins < first:
-            yield Span(max(span.last + 1, begins), first - 1)
+            yield EpochSpan(max(span.last + 1, begins), first - 1)
         first = min(first, span.first)
     if begins < first:
-        yield Span(begins, first - 1)
+        yield EpochSpan(begins, first - 1)
 
 
 async def _kept(keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_log: bool) -> bool:
@@ -522,7 +522,7 @@ async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY)
 
 
 async def _fill_gap(
-    keeper: Keeper, givers: Givers, gap: Span, image: Image, *, is_newest: bool
+    keeper: Keeper, givers: Givers, gap: EpochSpan, image: Image, *, is_newest: bool
 ) -> str:
     """Fetch the newest piece of the gap.
 
@@ -534,7 +534,7 @@ async def _fill_gap(
     for asked in (replicas, stored, set_aside):
         try:
             given = await asked(keeper.archive, givers)
-        except StoreError as error:
+        except BlobStoreError as error:
             said.append(str(error))
             continue
         for source in given:
@@ -546,7 +546,7 @@ async def _fill_gap(
                 is_other = True
             except NotArchivedError:
                 continue
-            except (CatchUpUnavailable, DamagedFileError, StoreError) as error:
+            except (CatchUpUnavailable, DamagedFileError, BlobStoreError) as error:
                 said.append(str(error))
     if is_other:
         return "; what was given is of another history"
@@ -554,7 +554,7 @@ async def _fill_gap(
     return f" ({'; '.join(said)})" if said else ", which no replica has"
 
 
-async def _newest_piece(source: EpochSource, gap: Span) -> list[Archived]:
+async def _newest_piece(source: EpochSource, gap: EpochSpan) -> list[Archived]:
     """Return epochs that end at the last one of the gap, at most one segment of them.
 
     The epoch after the gap proves that they are in the log. Epochs that end earlier cannot be

@@ -55,7 +55,7 @@ READERS: Final = 4
 """Most answers that are read from the disk at once."""
 
 
-class Api:
+class CatchUpApi:
     """The request handlers and their shared state."""
 
     def __init__(

@@ -192,7 +192,7 @@ class KeeperClosedError(Exception):
     """
 
 
-class _Due(NamedTuple):
+class _DueSnapshot(NamedTuple):
     """A snapshot to be written once the segments contain its epoch."""
 
     image: Image
@@ -234,7 +234,7 @@ class Keeper:
         """Size of all records ever written. Only the thread changes it."""
         self._synced_bytes = 0
         """Size of those written records that are synced to the disk."""
-        self._due: deque[_Due] = deque()
+        self._due: deque[_DueSnapshot] = deque()
         self._passed = 0
         self._closed = False
         self._failed = False
@@ -391,7 +391,7 @@ class Keeper:
         head = head_of(image, record.offset + 1, anchor, record.at_ms)
         if self.archive.snapshots.named(head.name) is None:
             decided = _as_it_is_now(to_facts(image.decided))
-            self._due.append(_Due(image, head, decided, is_asked(epoch)))
+            self._due.append(_DueSnapshot(image, head, decided, is_asked(epoch)))
 
     def _write_last(self) -> None:
         if self._failed:

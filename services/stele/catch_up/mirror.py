@@ -13,10 +13,10 @@ from stele.catch_up.settings import CatchUpSettings
 from stele.domain.image import Image
 from stele.log.archive.archive import Archive
 from stele.log.archive_store.copying import Copier
-from stele.log.archive_store.layout import Kind
+from stele.log.archive_store.layout import StoreKind
 from stele.log.archive_store.source import About, LocalSource
 from stele.log.blobs.folder import open_store
-from stele.log.blobs.port import BlobStore, StoreError, StoreRefusedError
+from stele.log.blobs.port import BlobStore, BlobStoreError, StoreRefusedError
 from stele.runtime.answers.catch_up import StoreAnswer
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
@@ -40,7 +40,7 @@ def store_of(settings: CatchUpSettings) -> BlobStore | None:
         raise ConfigurationError(f"STELE_ARCHIVE_STORE: {error}") from error
 
 
-class Mirror:
+class ArchiveMirror:
     """Copies ``archive`` to ``store`` repeatedly. ``answer`` is its progress."""
 
     def __init__(
@@ -54,7 +54,9 @@ class Mirror:
         self._archive = archive
         self._interval_s = settings.archive_store_interval_s
         self._keep_ms = settings.archive_store_keep_days * DAY_MS
-        self._copier = Copier(store, LocalSource(archive, lambda: _about(image())), Kind.MIRROR)
+        self._copier = Copier(
+            store, LocalSource(archive, lambda: _about(image())), StoreKind.MIRROR
+        )
 
     async def run(self) -> None:
         """Run forever. Failures of the store or of files are logged and counted."""
@@ -64,7 +66,7 @@ class Mirror:
             except StoreRefusedError as error:
                 self._failed(str(error))
                 log.error("the store refuses the archive", store=self.answer.url, why=str(error))
-            except StoreError as error:
+            except BlobStoreError as error:
                 self._failed(str(error))
                 log.warning(
                     "the store is away, and is tried again", store=self.answer.url, why=str(error)

@@ -20,7 +20,7 @@ from stele.catch_up.filling import (
     keep_beginning,
     reachable,
 )
-from stele.catch_up.http import Api
+from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import (
@@ -33,7 +33,7 @@ from stele.catch_up.recovering import (
 )
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.sources import Givers
-from stele.catch_up.telling import Held, Own, Submits, tell
+from stele.catch_up.telling import HeldSnapshot, Own, Submits, tell
 from stele.catch_up.trimming import Delete, Trimmer, truncate
 from stele.domain.archive.retention import Point
 from stele.domain.facts import Epoch
@@ -167,7 +167,7 @@ class Jobs(NamedTuple):
     identity: ReplicaIdentity
     keeper: Keeper
     givers: Givers
-    api: Api
+    api: CatchUpApi
     trimmer: Trimmer
     own: Callable[[], Own]
     mirroring: Callable[[], Coroutine[None, None, None]]
@@ -316,7 +316,7 @@ def own_of(
         log.error("files of the archive were deleted by somebody", files=deleted)
     snapshots = archive.snapshots.all()
     held = tuple(
-        Held(kept.head, archive.snapshots.hash_of(kept), kept.size_bytes)
+        HeldSnapshot(kept.head, archive.snapshots.hash_of(kept), kept.size_bytes)
         for kept in snapshots[: settings.snapshots_kept]
     )
     return Own(

@@ -4,7 +4,7 @@ import asyncio
 from typing import NamedTuple
 
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import Archived, Span
+from stele.log.archive.container import Archived, EpochSpan
 from stele.log.archive.segments import Segment, up_to
 from stele.log.archive_store.source import EpochSource
 from stele.log.archive_store.stored import NoArchiveError, stored_archive
@@ -25,7 +25,7 @@ class _SetAside:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self.spans = (Span(segment.first, segment.last),)
+        self.spans = (EpochSpan(segment.first, segment.last),)
 
     async def records(self, first: int, last: int) -> list[Archived]:
         return await asyncio.to_thread(up_to, self._segment, first, last)
@@ -53,7 +53,7 @@ async def replicas(archive: Archive, givers: Givers) -> list[EpochSource]:
 
 
 async def stored(_: Archive, givers: Givers) -> list[EpochSource]:
-    """Return the store's archive, if there is one. Raises StoreError."""
+    """Return the store's archive, if there is one. Raises BlobStoreError."""
     if givers.store is None:
         return []
     try:

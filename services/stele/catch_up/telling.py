@@ -33,7 +33,7 @@ from stele.domain.image import Image
 from stele.domain.names import ReplicaState
 from stele.domain.requests.ids import asking_ms, named, state_time_ms
 from stele.domain.requests.not_taken import moved_on
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.commander import NotTakenError
 from stele.runtime.logs import get_logger
@@ -56,7 +56,7 @@ _REASONS: Final[dict[type, str]] = {
 log = get_logger(__name__)
 
 
-class Held(NamedTuple):
+class HeldSnapshot(NamedTuple):
     """A snapshot on this replica's disk whose content is verified."""
 
     head: SnapshotHead
@@ -73,9 +73,9 @@ class Own(NamedTuple):
     dc: str
     rack: str
     address: str
-    held: tuple[Held, ...]
+    held: tuple[HeldSnapshot, ...]
     points: tuple[Point, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[EpochSpan, ...]
     vote: AgreeToTrim | None = None
     """This replica's agreement to the proposed beginning of the archive, if any."""
 
@@ -176,7 +176,7 @@ def _as_member(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
     )
 
 
-def _announcement(image: Image, own: Own, held: Held) -> AnnounceSnapshot | None:
+def _announcement(image: Image, own: Own, held: HeldSnapshot) -> AnnounceSnapshot | None:
     """Return the announcement of a snapshot; None when epochs before it are missing or it is
     outdated.
     """
@@ -200,7 +200,7 @@ def _announcement(image: Image, own: Own, held: Held) -> AnnounceSnapshot | None
     )
 
 
-def _first(span: Span, own: Own, trimmed: int) -> int:
+def _first(span: EpochSpan, own: Own, trimmed: int) -> int:
     """Return the first epoch that the replica can serve.
 
     At the archive's beginning that needs its snapshot.

@@ -19,7 +19,7 @@ import msgspec
 from stele.cli.errors import CliError, RefusedError, TooOldError, UnreachableError, UsageError
 from stele.cli.lean import httpx
 from stele.cli.notice import RetryNotice
-from stele.cli.places import Places
+from stele.cli.places import ServiceAddresses
 from stele.domain.commands import Envelope
 from stele.domain.requests.not_taken import EXPIRED, HORIZON_MS
 from stele.metadata_log.api import OutcomeAnswer
@@ -88,7 +88,7 @@ class Client:
 
     def __init__(
         self,
-        places: Places,
+        places: ServiceAddresses,
         *,
         timeout_s: float = 15.0,
         retry_for_s: float = RETRY_FOR_S,
@@ -479,7 +479,7 @@ def is_known(client: Client, service: str) -> bool:
     return bool(client.places.urls.get(service))
 
 
-class Replica(msgspec.Struct, frozen=True):
+class ArchiveReplica(msgspec.Struct, frozen=True):
     """The fields of an ``ArchiveAnswer`` that tables need. That class is slow to import.
 
     ``epoch`` is the newest that the replica has of log ``log_id``. ``trouble`` is the reason
@@ -492,12 +492,12 @@ class Replica(msgspec.Struct, frozen=True):
     trouble: str
 
 
-def replicas_of(client: Client) -> dict[str, Replica]:
+def replicas_of(client: Client) -> dict[str, ArchiveReplica]:
     """Return the catch-up replicas that answer, by address."""
-    return ask_each(client, "catch-up", "/v1/archive", Replica)
+    return ask_each(client, "catch-up", "/v1/archive", ArchiveReplica)
 
 
-def older_log(client: Client) -> Replica | None:
+def older_log(client: Client) -> ArchiveReplica | None:
     """Return the replica that has most epochs of the newest log, or None if none has any."""
     held = [each for each in replicas_of(client).values() if each.epoch]
     return max(held, key=lambda each: (each.log_id, each.epoch), default=None)

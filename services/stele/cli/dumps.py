@@ -36,7 +36,7 @@ MOST_FLAWS = 1000
 """Limit of reported flaws. A file of another kind has one in each line."""
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class DumpHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The header of a dump, for people. Only ``epoch`` and ``state_id`` matter when it is read."""
 
     format: str
@@ -49,7 +49,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DumpedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of a placement.
 
     Without ``writes``, the replicas that serve reads receive the writes.
@@ -72,7 +72,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         )
 
 
-class _Document(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Document(DumpHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     facts: list[msgspec.Raw]
     numbers: tuple[str, ...] = ()
     placements: dict[str, list[msgspec.Raw]] = {}
@@ -81,7 +81,7 @@ class _Document(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Dump(NamedTuple):
     """A parsed dump. ``image`` is None if the file is no valid state; ``flaws`` lists all flaws."""
 
-    head: Head
+    head: DumpHeader
     image: Image | None
     flaws: tuple[Flaw, ...]
 
@@ -166,8 +166,8 @@ def as_json(image: Image) -> bytes:
     )
 
 
-def head_of(image: Image) -> Head:
-    return Head(
+def head_of(image: Image) -> DumpHeader:
+    return DumpHeader(
         format=FORMAT,
         cluster=image.cluster,
         cluster_id=image.cluster_id,
@@ -222,7 +222,7 @@ def _of_json(content: bytes, name: str) -> Dump:
             f"{name} is no dump: {_where(content) or error}.",
             "`stele state export` and `stele import read` write one.",
         ) from error
-    lines = _Lines(content)
+    lines = _LineFinder(content)
     facts, rows = list[Placed](), dict[str, list[RangeReplicas]]()
     flaws = list[Flaw]()
     for raw in document.facts:
@@ -236,7 +236,7 @@ def _of_json(content: bytes, name: str) -> Dump:
         for raw in raws:
             place = lines.place_of(raw)
             try:
-                rows[placement].append(msgspec.json.decode(raw, type=Row).replicas())
+                rows[placement].append(msgspec.json.decode(raw, type=DumpedRow).replicas())
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 flaws.append(Flaw(f"{place}, placement {placement}", str(error)))
     if flaws:
@@ -264,7 +264,7 @@ def _unknown(said: Any, understood: Any, path: str = "") -> Iterator[str]:
                 yield f"{path}{name}"
 
 
-class _Lines:
+class _LineFinder:
     """Finds the line of each part of a file. Parts must be looked up in their order."""
 
     def __init__(self, content: bytes) -> None:

@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from stele.cli.client import Client, ask, is_known
 from stele.cli.errors import CliError
-from stele.cli.history import History
+from stele.cli.history import RequestHistory
 from stele.cli.output import console, duration
-from stele.cli.reading import Reading, read_epochs
+from stele.cli.reading import StateReading, read_epochs
 from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
 from stele.domain.requests.model import Request
 from stele.domain.topology.heads import TransitionSummary
@@ -40,10 +40,10 @@ MOST_EPOCHS = 1000
 
 
 @dataclass(slots=True)
-class Seen:
+class FollowedOutput:
     """The output of a follower so far."""
 
-    history: History
+    history: RequestHistory
     step: str = ""
     waiting: str = ""
     moved_at_s: float = 0.0
@@ -151,7 +151,10 @@ def follow(client: Client, request_id: str) -> bool:
 
     Ctrl-C stops the output, never the request. Raises CliError.
     """
-    return _follow(client, request_id, Seen(History(request_id))).status is RequestStatus.DONE
+    return (
+        _follow(client, request_id, FollowedOutput(RequestHistory(request_id))).status
+        is RequestStatus.DONE
+    )
 
 
 def follow_on(client: Client, request: Request, epoch: int) -> Request:
@@ -159,17 +162,19 @@ def follow_on(client: Client, request: Request, epoch: int) -> Request:
 
     The request may have left the state with that epoch.
     """
-    history = History(request.request_id)
+    history = RequestHistory(request.request_id)
     first = max(request.started_epoch, epoch - MOST_EPOCHS)
     for row in _read(client, first, epoch - 1) if request.started_epoch else ():
         history.step(row)
     ago_s = max(0.0, time.time() - request.submitted_at_ms / 1000)
-    seen = Seen(history, epoch=epoch - 1, asked_ms=request.submitted_at_ms, found_at_s=ago_s)
+    seen = FollowedOutput(
+        history, epoch=epoch - 1, asked_ms=request.submitted_at_ms, found_at_s=ago_s
+    )
     seen.began -= ago_s
     return _follow(client, request.request_id, seen)
 
 
-def _follow(client: Client, request_id: str, seen: Seen) -> Request:
+def _follow(client: Client, request_id: str, seen: FollowedOutput) -> Request:
     from stele.cli.progress import bytes_bar  # noqa: PLC0415  (a tenth of a look's time)
 
     out = console()
@@ -198,7 +203,7 @@ def _follow(client: Client, request_id: str, seen: Seen) -> Request:
     return request
 
 
-def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Request:
+def _watch(client: Client, request_id: str, bar: Progress, seen: FollowedOutput) -> Request:
     task = bar.add_task("", total=None, eta="", visible=False)
     seen.knows_coordinator = is_known(client, "coordinator")
     while True:
@@ -223,10 +228,10 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Reques
         time.sleep(POLL_S)
 
 
-def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
+def _look(client: Client, request_id: str, seen: FollowedOutput) -> RequestAnswer | None:
     """Return the request, or None while an instance that lags does not have it yet."""
     try:
-        answer = Reading(client, level="local").request(request_id)
+        answer = StateReading(client, level="local").request(request_id)
     except CliError as error:
         if error.code != UNKNOWN or seen.passed_s() - seen.found_at_s > APPEARS_WITHIN_S:
             raise
@@ -235,7 +240,9 @@ def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
     return answer
 
 
-def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Request | None]:
+def _ended(
+    client: Client, request_id: str, seen: FollowedOutput
+) -> tuple[list[str], Request | None]:
     """Return the last steps and the final row of a request that left the state, from the log.
 
     Requests of the balancer are forgotten as soon as they end. None: the log has no end of it.
@@ -251,7 +258,7 @@ def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Requ
     return lines, None
 
 
-def _epochs(client: Client, seen: Seen, answer: RequestAnswer) -> list[EpochRow]:
+def _epochs(client: Client, seen: FollowedOutput, answer: RequestAnswer) -> list[EpochRow]:
     """Return the unsearched epochs up to the answer's; none where they are not available."""
     return _read(client, seen.begins_at(answer), answer.epoch)
 

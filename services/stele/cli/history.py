@@ -13,7 +13,7 @@ import msgspec
 from stele.cli.client import Client, ask, decode
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.output import joined
-from stele.cli.reading import SERVICE, Reading
+from stele.cli.reading import SERVICE, StateReading
 from stele.domain.requests.model import Request
 from stele.words.facts import EpochRow, altered_table, summary
 from stele.words.names import ID, Fact, HistoryNames, named_by
@@ -29,13 +29,13 @@ def names_at(client: Client, *epochs: int) -> HistoryNames:
     for epoch in epochs:
         if epoch < 1:
             continue
-        reading = Reading(client, epoch, "local")
+        reading = StateReading(client, epoch, "local")
         with suppress(CliError):
             found.add(reading.keyspaces(), reading.tables(), reading.requests(unfinished="true"))
     return found
 
 
-def names_of(client: Client, reading: Reading, requests: Sequence[Request]) -> dict[str, str]:
+def names_of(client: Client, reading: StateReading, requests: Sequence[Request]) -> dict[str, str]:
     """Return the names, by id, of the requests' keyspaces and tables, including dropped ones."""
     known = reading.names(requests)
     about = {each for r in requests for each in (r.keyspace_id, r.table_id) if each}
@@ -186,7 +186,7 @@ def _differs_at(one: str, other: str) -> int:
     return next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
 
 
-class History:
+class RequestHistory:
     """Follows one request through the epochs, in order."""
 
     def __init__(self, request_id: str) -> None:

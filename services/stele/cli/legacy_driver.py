@@ -74,7 +74,7 @@ def describe_cluster(
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     try:
-        return _Reader(cluster, cluster.connect(wait_for_all_pools=False)).description()
+        return _SystemTables(cluster, cluster.connect(wait_for_all_pools=False)).description()
     except NoHostAvailable as error:
         reason = "; ".join(str(each) for each in error.errors.values()) or str(error)
         raise UnreachableError(
@@ -102,7 +102,7 @@ def _host_and_port(contact: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class _Reader:
+class _SystemTables:
     """Reads the system tables through one session."""
 
     def __init__(self, cluster: Cluster, session: Session) -> None:

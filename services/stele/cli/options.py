@@ -29,7 +29,7 @@ from stele.cli.output import (
     print_yaml,
 )
 from stele.cli.places import find_places, stack_directory, told_by_shell
-from stele.cli.reading import Level, Reading
+from stele.cli.reading import Level, StateReading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
@@ -142,9 +142,9 @@ class Read:
     level: Annotated[Level, Parameter(name="--level")] = "barrier"
     """local: the service's state; barrier: at least all commits so far; linearizable: proven by a commit."""
 
-    def of(self, client: Client) -> Reading:
+    def of(self, client: Client) -> StateReading:
         """Return a reader of the state at this point of the log."""
-        return Reading(client, self.epoch, self.level)
+        return StateReading(client, self.epoch, self.level)
 
 
 @Parameter(name="*")

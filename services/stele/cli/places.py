@@ -21,7 +21,7 @@ _PREFIX = "STELE_"
 _SUFFIX = "_URLS"
 
 
-class Service(msgspec.Struct, frozen=True):
+class LocalService(msgspec.Struct, frozen=True):
     """One process of a local stack."""
 
     name: str
@@ -55,14 +55,14 @@ class StackFile(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     brokers: tuple[BrokerProcess, ...]
     redis: RedisProcess
-    services: tuple[Service, ...]
+    services: tuple[LocalService, ...]
 
-    def service(self, name: str) -> Service | None:
+    def service(self, name: str) -> LocalService | None:
         return next((found for found in self.services if found.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ServiceAddresses:
     """Addresses by service name (``metadata-log``, ``coordinator`` ...), and their source."""
 
     urls: Mapping[str, tuple[str, ...]]
@@ -116,7 +116,9 @@ def told_or_of_stack(variable: str, typed: Path | None) -> str:
     return told_by_shell(typed).get(variable) or of_stack.get(variable, "")
 
 
-def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> Places:
+def find_places(
+    given: tuple[str, ...], directory: Path, environment: Mapping[str, str]
+) -> ServiceAddresses:
     """Return the addresses. Options win over the environment, and both over the stack's file.
 
     Raises UnreachableError when no address of the metadata-log is known.
@@ -145,7 +147,7 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
             f"No cluster: {directory / STACK_FILE} does not exist and no address was given.",
             "Start one with `stele stack up`, or give --url http://HOST:PORT (or STELE_URL).",
         )
-    return Places(urls, source)
+    return ServiceAddresses(urls, source)
 
 
 def _unlike(stack: StackFile | None, told: Mapping[str, tuple[str, ...]], directory: Path) -> str:

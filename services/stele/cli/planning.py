@@ -7,7 +7,7 @@ from rich.text import Text
 from stele.cli.client import Client, decode, refusal_of
 from stele.cli.options import Planning
 from stele.cli.output import console, print_json
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.commands import AnyCommand
 from stele.runtime.answers.plans import PlanAnswer, Verdict
 from stele.words.plan import plan_parts
@@ -32,7 +32,7 @@ def show_plan(client: Client, planning: Planning, *commands: AnyCommand) -> int:
         print_json(answer.content)
     else:
         out = console()
-        names = Reading(client, found.epoch).names(found.plan.requests())
+        names = StateReading(client, found.epoch).names(found.plan.requests())
         for part in plan_parts(found, names):
             out.print(part, soft_wrap=isinstance(part, Text))
     return 1 if found.verdict is Verdict.FAILS else 0

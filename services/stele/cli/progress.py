@@ -30,7 +30,7 @@ MOST_NAMED: Final = 3
 """Limit of the names of parallel steps."""
 
 
-class Steps:
+class ProgressSteps:
     """Finished and running steps. The running ones are the next in order, one for each job."""
 
     def __init__(self, what: str, names: Iterable[str], jobs: int) -> None:

@@ -69,7 +69,7 @@ class NoRequestError(CliError):
     """Raised when no request of the state has an id with this prefix."""
 
 
-class Reading:
+class StateReading:
     """Reads one state of the cluster: at ``epoch``, or the newest one at ``level``."""
 
     def __init__(self, client: Client, epoch: int | None = None, level: Level = "barrier") -> None:

@@ -21,8 +21,8 @@ from stele.domain.image import Image
 from stele.domain.ring.model import PlacementChanged
 from stele.domain.staging import with_those_inside
 from stele.runtime.http import HttpError
-from stele.runtime.transport import Answered
-from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.runtime.transport import HttpReply
+from stele.words.decisions import FACTS, BalancerDecision, DecisionHistory, Wanted
 from stele.words.facts import EpochRow, altered_table, fact_lines
 from stele.words.names import HistoryNames, ids_in
 
@@ -134,7 +134,7 @@ MOST_SLICES: Final = 50
 """Limit of the slices of the history that are searched for a name."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class HistoryPage(msgspec.Struct, frozen=True):
     """Epochs in words, the newest first.
 
     ``next_before`` is where the next page starts; 0 means that there is none.
@@ -158,7 +158,7 @@ class WholeEpoch(msgspec.Struct, frozen=True):
 class Decisions(msgspec.Struct, frozen=True):
     """Decisions, the newest first. The search went back to epoch ``looked_back_to``."""
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[BalancerDecision, ...]
     looked_back_to: int
 
 
@@ -170,7 +170,7 @@ class _Found(msgspec.Struct, frozen=True):
     begins: int = 0
 
 
-class History:
+class HistoryQueries:
     """Queries the metadata-log. Pages share each answer until the next epoch.
 
     The words are those of the command line.
@@ -182,7 +182,7 @@ class History:
         self._shared = SharedQueries()
         self._dropped = DroppedNames(self._first_fact)
 
-    async def page(self, before: int, limit: int) -> Page:
+    async def page(self, before: int, limit: int) -> HistoryPage:
         """Return up to ``limit`` epochs before ``before``, the newest first.
 
         0 starts at the newest epoch. Raises HttpError, AwayError.
@@ -192,11 +192,11 @@ class History:
         last = min(newest, before - 1) if before else newest
         first = max(begins, last - limit + 1)
         if last < first:
-            return Page(newest, (), begins=begins)
+            return HistoryPage(newest, (), begins=begins)
         rows = await self._rows({"from": first, "limit": last - first + 1})
         names = await self._dropped.names(self._mirror.image, rows)
         epochs = tuple(epoch_text(row, names) for row in rows)
-        return Page(newest, epochs[::-1], first if first > begins else 0, len(rows), begins)
+        return HistoryPage(newest, epochs[::-1], first if first > begins else 0, len(rows), begins)
 
     async def whole(self, epoch: int) -> WholeEpoch:
         """Return one epoch with all lines. Raises HttpError, AwayError."""
@@ -208,7 +208,7 @@ class History:
         """Return the names of dropped keyspaces and tables in the image's requests, by id."""
         return await self._dropped.of_requests(image)
 
-    async def search(self, asked: dict[str, object]) -> Page:
+    async def search(self, asked: dict[str, object]) -> HistoryPage:
         """Return the epochs that match ``asked``; ``about`` may name a dropped keyspace or table.
 
         Raises HttpError, AwayError.
@@ -219,9 +219,9 @@ class History:
         found = msgspec.json.decode(await self._get("/v1/epochs/search", asked), type=_Found)
         names = await self._dropped.names(self._mirror.image, found.epochs)
         epochs = tuple(epoch_text(row, names) for row in found.epochs)
-        return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins)
+        return HistoryPage(found.newest, epochs, found.next_before, found.looked_at, found.begins)
 
-    async def of_range(self, placement: str, start: int, end: int, before: int) -> Page:
+    async def of_range(self, placement: str, start: int, end: int, before: int) -> HistoryPage:
         """Return epochs that changed the replicas of a range, the newest first.
 
         One call searches AT_ONE_LOOK epochs of the placement. Raises HttpError, AwayError.
@@ -242,7 +242,9 @@ class History:
         ]
         names = await self._dropped.names(self._mirror.image, rows)
         epochs = tuple(epoch_text(row, names) for row in rows)
-        return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins + 1)
+        return HistoryPage(
+            found.newest, epochs, found.next_before, found.looked_at, found.begins + 1
+        )
 
     async def at_moment(self, at_ms: int) -> int:
         """Return the newest epoch at a time (ms since 1970); 0: none.
@@ -296,7 +298,7 @@ class History:
         Raises HttpError, AwayError.
         """
         image = self._mirror.newest()
-        past, found = Past(wanted, names_by_id(image)), list[Decision]()
+        past, found = DecisionHistory(wanted, names_by_id(image)), list[BalancerDecision]()
         end = before or image.epoch + 1
         least = max(image.archive.trimmed_epoch + 1, end - MOST_LOOKED_AT)
         while end > least and len(found) < limit:
@@ -337,7 +339,7 @@ class History:
     async def _get(self, path: str, params: dict[str, Any]) -> bytes:
         async def ask() -> bytes:
             asked = {**params, **self._mirror.of_this_log()}
-            answer: Answered = await self._upstream.ask(SERVICE, path, asked)
+            answer: HttpReply = await self._upstream.ask(SERVICE, path, asked)
             if not answer.ok:
                 raise refused(answer)
             return answer.body

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from stele.client import SILENT_S, HistoryFollower, OtherHistoryError, ServiceAwayError
+from stele.client import SILENT_S, HistoryChangedError, HistoryFollower, ServiceAwayError
 from stele.console.images import Images
 from stele.console.upstream import DUMP_S, AwayError, Upstream
 from stele.domain.column import column_of
@@ -20,7 +20,7 @@ from stele.log.archive.container import Container
 from stele.runtime.answers.history import EpochAnswer, SearchAnswer
 from stele.runtime.http import HttpError
 from stele.runtime.logs import get_logger
-from stele.runtime.transport import Answered, HttpTransport
+from stele.runtime.transport import HttpReply, HttpTransport
 
 _decoder: msgspec.json.Decoder[EpochAnswer] = msgspec.json.Decoder(EpochAnswer, dec_hook=column_of)
 _list_decoder: msgspec.json.Decoder[list[EpochAnswer]] = msgspec.json.Decoder(
@@ -249,7 +249,7 @@ class Mirror(HistoryFollower):
         if epoch.epoch != before.epoch + 1 or epoch.prev_state_id != before.state_id:
             # Epochs have no gaps (docs/design.md, rule 1). Any other epoch needs a new read of the
             # state.
-            raise OtherHistoryError(f"Epoch {epoch.epoch} does not follow epoch {before.epoch}.")
+            raise HistoryChangedError(f"Epoch {epoch.epoch} does not follow epoch {before.epoch}.")
         self.image = evolve(before, epoch)
         self._images.add(self.image)
         self.note_progress()
@@ -265,14 +265,14 @@ class Mirror(HistoryFollower):
         self.trouble = why
 
 
-def _check(answer: Answered) -> None:
+def _check(answer: HttpReply) -> None:
     """Raise HttpError with the service's own message unless the answer is a success."""
     if answer.ok:
         return
     raise refused(answer)
 
 
-def refused(answer: Answered) -> HttpError:
+def refused(answer: HttpReply) -> HttpError:
     """Return a service's error answer as an HttpError."""
     try:
         body = msgspec.json.decode(answer.body, type=dict[str, object])

@@ -59,7 +59,7 @@ MOST_CHARS: Final = 4000
 MOST_DIGITS: Final = 18
 
 
-class Known(msgspec.Struct, frozen=True):
+class OperationInputs(msgspec.Struct, frozen=True):
     """Inputs of a command besides its fields: its request id, and the view of a new node."""
 
     request_id: str
@@ -79,7 +79,7 @@ class Known(msgspec.Struct, frozen=True):
         return self.node
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class PageOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation of the page. Without ``plans`` it is carried out at once."""
 
     name: str
@@ -87,7 +87,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     plans: bool = True
     comes: bool = False
     """True if a node is added. The console reads its identity from the node at ``address``."""
-    make: Callable[[dict[str, Any], Known], Command]
+    make: Callable[[dict[str, Any], OperationInputs], Command]
 
     @property
     def text(self) -> OperationText:
@@ -157,7 +157,7 @@ def _each(text: str) -> list[str]:
     return [part for part in text.replace(",", " ").split() if part]
 
 
-def _create_keyspace(v: dict[str, Any], _: Known) -> Command:
+def _create_keyspace(v: dict[str, Any], _: OperationInputs) -> Command:
     copies, racks = v["replication"]
     initial = v["initial_tablets"] or 0
     return CreateKeyspace(
@@ -165,63 +165,65 @@ def _create_keyspace(v: dict[str, Any], _: Known) -> Command:
     )
 
 
-def _alter_keyspace(v: dict[str, Any], _: Known) -> Command:
+def _alter_keyspace(v: dict[str, Any], _: OperationInputs) -> Command:
     copies, racks = v["replication"]
     return KeyspaceRfChange(v["name"], {**copies}, v["force"], {**racks})
 
 
-def _move_tablet(v: dict[str, Any], _: Known) -> Command:
+def _move_tablet(v: dict[str, Any], _: OperationInputs) -> Command:
     move = TabletMove(
         table=v["table"], tablet=v["tablet"], from_node=v["from"], to_node=v["to"], force=v["force"]
     )
     return MoveTablets((move,))
 
 
-def _balance_off(v: dict[str, Any], known: Known) -> Command:
+def _balance_off(v: dict[str, Any], known: OperationInputs) -> Command:
     until_ms = known.asked_ms + v["lasting"] if v["lasting"] else 0
     return SwitchBalancingOff(name=v["name"], until_ms=until_ms)
 
 
-def _join(_: dict[str, Any], known: Known) -> Command:
+def _join(_: dict[str, Any], known: OperationInputs) -> Command:
     return join_of(known.comer)
 
 
-def _replace(v: dict[str, Any], known: Known) -> Command:
+def _replace(v: dict[str, Any], known: OperationInputs) -> Command:
     return replace_of(known.comer, v["dead"], v["ignore"], force=v["force"])
 
 
 CANCEL: Final = "cancel"
 OPERATIONS: Final = (
-    Operation(name=CANCEL, plans=False, make=lambda v, _: Cancel(v["request"])),
-    Operation(name="join", comes=True, make=_join),
-    Operation(name="decommission", make=lambda v, _: Leave(v["node"])),
-    Operation(name="replace", comes=True, make=_replace),
-    Operation(
+    PageOperation(name=CANCEL, plans=False, make=lambda v, _: Cancel(v["request"])),
+    PageOperation(name="join", comes=True, make=_join),
+    PageOperation(name="decommission", make=lambda v, _: Leave(v["node"])),
+    PageOperation(name="replace", comes=True, make=_replace),
+    PageOperation(
         name="remove",
         make=lambda v, _: Remove(node_id=v["node"], ignore_nodes=v["ignore"], force=v["force"]),
     ),
-    Operation(name="exclude", make=lambda v, _: Exclude(v["nodes"], force=v["force"])),
-    Operation(name="move", make=lambda v, _: MoveNode(node_id=v["node"], tokens=v["tokens"])),
-    Operation(
+    PageOperation(name="exclude", make=lambda v, _: Exclude(v["nodes"], force=v["force"])),
+    PageOperation(name="move", make=lambda v, _: MoveNode(node_id=v["node"], tokens=v["tokens"])),
+    PageOperation(
         name="rebuild",
         make=lambda v, _: Rebuild(node_id=v["node"], source_dc=v["source_dc"], force=v["force"]),
     ),
-    Operation(name="cleanup", plans=False, make=lambda v, _: Cleanup(node_id=v["node"])),
-    Operation(name="create-keyspace", plans=False, make=_create_keyspace),
-    Operation(name="alter-keyspace", make=_alter_keyspace),
-    Operation(name="drop-keyspace", make=lambda v, _: DropKeyspace(v["name"])),
-    Operation(
+    PageOperation(name="cleanup", plans=False, make=lambda v, _: Cleanup(node_id=v["node"])),
+    PageOperation(name="create-keyspace", plans=False, make=_create_keyspace),
+    PageOperation(name="alter-keyspace", make=_alter_keyspace),
+    PageOperation(name="drop-keyspace", make=lambda v, _: DropKeyspace(v["name"])),
+    PageOperation(
         name="create-table",
         plans=False,
         make=lambda v, _: CreateTable(v["name"], colocated_with=v["colocate"]),
     ),
-    Operation(name="resize-table", make=lambda v, _: ResizeTable(v["name"], v["tablets"])),
-    Operation(name="repair-table", make=lambda v, _: RepairTable(v["name"], v["nodes"], v["dcs"])),
-    Operation(name="drop-table", make=lambda v, _: DropTable(v["name"])),
-    Operation(name="truncate", make=lambda v, _: Truncate(v["name"])),
-    Operation(name="move-tablet", make=_move_tablet),
-    Operation(name="balance-off", plans=False, make=_balance_off),
-    Operation(name="balance-on", plans=False, make=lambda v, _: SwitchBalancingOn(v["name"])),
+    PageOperation(name="resize-table", make=lambda v, _: ResizeTable(v["name"], v["tablets"])),
+    PageOperation(
+        name="repair-table", make=lambda v, _: RepairTable(v["name"], v["nodes"], v["dcs"])
+    ),
+    PageOperation(name="drop-table", make=lambda v, _: DropTable(v["name"])),
+    PageOperation(name="truncate", make=lambda v, _: Truncate(v["name"])),
+    PageOperation(name="move-tablet", make=_move_tablet),
+    PageOperation(name="balance-off", plans=False, make=_balance_off),
+    PageOperation(name="balance-on", plans=False, make=lambda v, _: SwitchBalancingOn(v["name"])),
 )
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
 
@@ -265,7 +267,7 @@ class CommandAsked(PlanAsked, frozen=True, kw_only=True, forbid_unknown_fields=T
     """``mark_of`` the plan that the user confirmed; empty if there was none."""
 
 
-def operation_of(asked: PlanAsked) -> Operation:
+def operation_of(asked: PlanAsked) -> PageOperation:
     """Return the operation of a request. Raises HttpError."""
     found = BY_NAME.get(asked.operation)
     if found is None:
@@ -283,7 +285,7 @@ async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> C
     except GivenError as error:
         raise HttpError(400, ErrorCode.INVALID_REQUEST, error.message, hint=error.hint) from error
     node = await _node_at(values["address"], upstream) if operation.comes else None
-    return operation.make(values, Known(request_id, node))
+    return operation.make(values, OperationInputs(request_id, node))
 
 
 async def envelope_of(

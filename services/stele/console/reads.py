@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.console.caches import ComputedAnswers, SharedQueries
-from stele.console.history import History, Page
+from stele.console.history import HistoryPage, HistoryQueries
 from stele.console.maps import map_of, packed_map
 from stele.console.mirror import Mirror, refused
 from stele.console.node_stats import NodeStats
@@ -65,7 +65,7 @@ class Reads:
     ) -> None:
         self._mirror = mirror
         self._upstream = upstream
-        self._history = History(upstream, mirror)
+        self._history = HistoryQueries(upstream, mirror)
         self._throughput = throughput
         self._about = about
         self._kept = ComputedAnswers()
@@ -262,7 +262,7 @@ class Reads:
 
         return balancer
 
-    async def _searched(self, asked: dict[str, object]) -> tuple[Page, str]:
+    async def _searched(self, asked: dict[str, object]) -> tuple[HistoryPage, str]:
         """Search the history. Return the page, or an empty one and the service that is away.
 
         The rest of an answer does not wait for the history.
@@ -270,7 +270,7 @@ class Reads:
         try:
             return await self._history.search(asked), ""
         except AwayError as error:
-            return Page(self._mirror.image.epoch, ()), f"{error}."
+            return HistoryPage(self._mirror.image.epoch, ()), f"{error}."
 
     async def _image(self, request: Request) -> Image:
         """Return the image at ``epoch``, or the newest. Raises HttpError, AwayError."""

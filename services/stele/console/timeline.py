@@ -32,7 +32,7 @@ class Step(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class RequestTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """A request, its states in order, and the epochs that are about it.
 
     Times are milliseconds since 1970; ``finished_at_ms`` is 0 while it runs.
@@ -66,7 +66,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     next_before: int
-    operations: tuple[Operation, ...]
+    operations: tuple[RequestTimeline, ...]
     changes: tuple[EpochText, ...]
     background: int
 
@@ -122,8 +122,8 @@ def timeline(rows: list[EpochRow], names: HistoryNames, newest: int, begins: int
 
 def _operation(
     request: Request, names: HistoryNames, steps: list[Step], epochs: list[int]
-) -> Operation:
-    return Operation(
+) -> RequestTimeline:
+    return RequestTimeline(
         request_id=request.request_id,
         what=names.operation(request.request_id) or request.kind,
         kind=request.kind,

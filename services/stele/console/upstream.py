@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from stele.client import plain
-from stele.runtime.transport import FAILURES, Answered, Transport, answer_of
+from stele.runtime.transport import FAILURES, HttpReply, Transport, answer_of
 
 ANSWER_S: Final = 10.0
 DUMP_S: Final = 120.0
@@ -42,7 +42,7 @@ class Upstream:
         body: bytes | None = None,
         authorization: str = "",
         limit_s: float = ANSWER_S,
-    ) -> Answered:
+    ) -> HttpReply:
         """Return the first answer of any instance.
 
         With a ``body``, send a POST. Raises AwayError.
@@ -50,7 +50,7 @@ class Upstream:
         credentials = {"authorization": authorization} if authorization else {}
         urls, why = self.services.get(service, ()), "its address is not set"
         given = {name: str(value) for name, value in (params or {}).items()}
-        last: Answered | None = None
+        last: HttpReply | None = None
         for turn in range(len(urls)):
             at = (self._first[service] + turn) % len(urls)
             try:
@@ -66,7 +66,7 @@ class Upstream:
             return last
         raise AwayError(service, why)
 
-    async def one(self, url: str, limit_s: float) -> Answered:
+    async def one(self, url: str, limit_s: float) -> HttpReply:
         """Return the answer of one address. Raises AwayError."""
         try:
             return await self._one(url, {}, None, limit_s, MOST_BYTES)
@@ -81,7 +81,7 @@ class Upstream:
         limit_s: float,
         most_bytes: int | None = None,
         more: Mapping[str, str] = MappingProxyType({}),
-    ) -> Answered:
+    ) -> HttpReply:
         method, headers = "GET", {"accept": "application/json", **more}
         if body is not None:
             method, headers["content-type"] = "POST", "application/json"

@@ -21,7 +21,7 @@ from stele.domain.topology.operations.base import Operation
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
-from stele.words.explain import Case, Known, moved, moved_line, sentences, story
+from stele.words.explain import Case, KnownAnswers, moved, moved_line, sentences, story
 from stele.words.names import departure, what
 
 NEWEST_REQUESTS: Final = 200
@@ -250,7 +250,7 @@ def wait_report(image: Image, progress: Progress | None) -> WaitReport:
     requests = [r for r in image.requests.requests.values() if r.status in UNFINISHED]
     requests.sort(key=lambda r: (r.submitted_epoch, r.request_id))
     topology = topology_of(image)
-    known = Known(topology, requests, [], names_by_id(image), progress, groups_of(image))
+    known = KnownAnswers(topology, requests, [], names_by_id(image), progress, groups_of(image))
     work = () if progress is None else progress.transitions
     streams = {line for t in work if t.session for line in moved(t)}
     return WaitReport(

@@ -33,7 +33,7 @@ MOST_NODES: Final = 64
 """Limit of nodes that are polled. The others are shown by the session-guard's liveness."""
 
 
-class _Health(Health, frozen=True):
+class _AnyHealth(Health, frozen=True):
     """Health of any service. The placements service adds the fields below."""
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
@@ -169,7 +169,7 @@ class Watch:
         began_s = time.perf_counter()
         try:
             answer = await self._upstream.one(f"{url}/healthz", LIMIT_S)
-            health = msgspec.json.decode(answer.body, type=_Health)
+            health = msgspec.json.decode(answer.body, type=_AnyHealth)
         except AwayError as error:
             why = str(error).partition("does not answer: ")[2]
             return ProcessStatus(service=service, url=url, up=False, ok=False, reason=why)

@@ -24,7 +24,7 @@ from stele.domain.requests.not_taken import horizon_of
 from stele.domain.topology.waits import WaitKind
 
 
-class Submission(msgspec.Struct, frozen=True):
+class CommandAction(msgspec.Struct, frozen=True):
     """A command whose effect the log lacks. ``request_ids`` are the requests that wait for it."""
 
     command: AnyCommand
@@ -61,7 +61,7 @@ class TimerStop(msgspec.Struct, frozen=True):
     key: str
 
 
-Action = Submission | WorkOrder | WorkReset | TimerStart | TimerStop | Wait
+Action = CommandAction | WorkOrder | WorkReset | TimerStart | TimerStop | Wait
 
 Actions = Sequence[Action]
 
@@ -82,10 +82,10 @@ def failed(*actions: Action) -> Check:
 
 def reject(
     context: StepContext, request_ids: tuple[str, ...], refusal: Rejection
-) -> list[Submission]:
+) -> list[CommandAction]:
     """End pending requests, with advice to the user."""
     why = f"{refusal.message} {refusal.hint}"
-    return [Submission(RejectRequest(context.term, i, why), (i,)) for i in request_ids]
+    return [CommandAction(RejectRequest(context.term, i, why), (i,)) for i in request_ids]
 
 
 def carried_out(context: StepContext, actions: Iterable[Action]) -> Steps:
@@ -95,7 +95,7 @@ def carried_out(context: StepContext, actions: Iterable[Action]) -> Steps:
     commands, orders, waits = list[Envelope](), list[Order](), list[Wait]()
     for action in actions:
         match action:
-            case Submission():
+            case CommandAction():
                 key = repr(action.command)
                 wait, envelope = _submitted(context, action, sent.get(key))
                 waits.append(wait)
@@ -133,7 +133,7 @@ def carried_out(context: StepContext, actions: Iterable[Action]) -> Steps:
 
 
 def _submitted(
-    context: StepContext, action: Submission, sent: SentCommand | None
+    context: StepContext, action: CommandAction, sent: SentCommand | None
 ) -> tuple[Wait, Envelope | None]:
     """Return the wait for a command's effect, and the message if one is due.
 

@@ -6,7 +6,7 @@ coordinator asks the catch-up replicas themselves.
 
 from collections.abc import Iterable
 
-from stele.coordinator.actions import Action, Submission
+from stele.coordinator.actions import Action, CommandAction
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Wait
 from stele.domain.archive.decide import unreliable
@@ -58,7 +58,7 @@ def _choose_for(context: StepContext, request: Request) -> list[Action]:
         as_of_epoch = context.image.archive.changed_epoch
         # The log refuses the choice if a replica has changed since this epoch.
         command = ChooseMembers(context.term, request.request_id, chosen, as_of_epoch)
-        return [Submission(command, ids)]
+        return [CommandAction(command, ids)]
     return []
 
 
@@ -147,7 +147,7 @@ def _replace(context: StepContext) -> list[Action]:
         why = f"{len(members)} are members, {asked} are asked for, and {len(chosen)} can be"
     if why and chosen:
         command = ReconfigureCatchUp(as_of_epoch=archive.changed_epoch)
-        actions.append(Submission(command, why=why))
+        actions.append(CommandAction(command, why=why))
     for name in bad:
         if name in chosen:
             why = "is dead" if bad[name] == silent else bad[name]

@@ -24,7 +24,7 @@ from stele.domain.requests.model import Request
 from stele.domain.requests.not_taken import OF_THE_ID
 from stele.domain.topology.limits import ON_UNRESPONSIVE, WAIT
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Planned
+from stele.domain.topology.planning import GroupPlan
 
 
 class StepContext:
@@ -55,7 +55,7 @@ class StepContext:
         """Return what the image decides about these requests as one group."""
         return self.memory.plans.prospect(self.image, requests)
 
-    def planned(self, requests: list[Request]) -> Planned:
+    def planned(self, requests: list[Request]) -> GroupPlan:
         """Return ``plan_group`` of these requests on the image."""
         return self.prospect(requests).planned
 

@@ -16,7 +16,7 @@ from stele.coordinator import metrics
 from stele.coordinator.election import Election
 from stele.coordinator.model import Memory, Observed, Steps
 from stele.coordinator.probes import ReplicaProbes
-from stele.coordinator.progress import Rates, progress_of
+from stele.coordinator.progress import StreamRates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps, standby
 from stele.domain.acks import AckTable
@@ -56,7 +56,7 @@ take the term from each other as fast as they can.
 log = get_logger(__name__)
 
 
-class Claim(msgspec.Struct, frozen=True):
+class TermClaim(msgspec.Struct, frozen=True):
     """A claim under way; ``sent_at_s`` is the time of the last send."""
 
     envelope: Envelope
@@ -94,7 +94,7 @@ class Driver:
         self._reports = ReportTable()
         self._probes = ReplicaProbes(self._replicas_to_ask, transport)
         self.memory = Memory()
-        self._claim: Claim | None = None
+        self._claim: TermClaim | None = None
         self._horizon_ms = -1
         """The id of the next claim must be newer than this time, because the last id was too old.
         """
@@ -102,7 +102,7 @@ class Driver:
         self._sent: dict[str, asyncio.Future[Outcome]] = {}
         self._refusals: dict[str, Rejection] = {}
         self._steps = self._idle("the log")
-        self.rates = Rates()
+        self.rates = StreamRates()
         self._entered: dict[str, tuple[str, float]] = {}
         self._wake = asyncio.Event()
         followed.follower.listen(self._on_epoch)
@@ -299,7 +299,7 @@ class Driver:
             )
         else:
             envelope = claim.envelope
-        self._claim = Claim(envelope, term, now_s)
+        self._claim = TermClaim(envelope, term, now_s)
         self._steps = self._idle(f"term {term}")
         self._send(envelope)
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from stele.log.brokers import Brokers, Settings
 from stele.log.flows import flow_topic
 from stele.log.loops import call_in
-from stele.runtime.group import Membership
+from stele.runtime.group import GroupMembership
 
 SESSION_TIMEOUT_MS: Final = 6000
 """Milliseconds for which the place of a crashed instance stays reserved; the minimum of brokers."""
@@ -40,7 +40,7 @@ class Election:
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
-        self._membership = Membership(self._stop)
+        self._membership = GroupMembership(self._stop)
         self._settings: Settings = {
             **brokers.client(),
             "group.id": f"stele.{cluster}.coordinators",

@@ -12,7 +12,7 @@ from stele.coordinator.actions import (
     PASSED,
     Action,
     Check,
-    Submission,
+    CommandAction,
     TimerStart,
     TimerStop,
     failed,
@@ -52,7 +52,7 @@ def exclude(context: StepContext) -> list[Action]:
             # Exclusion is permanent, so the loss of writes is checked before it.
             refusal = check_loss(context.image, request, {*declared})
         if refusal is None:
-            actions.append(Submission(ExcludeDead(context.term, request.request_id), ids))
+            actions.append(CommandAction(ExcludeDead(context.term, request.request_id), ids))
         else:
             actions += reject(context, ids, refusal)
     return actions

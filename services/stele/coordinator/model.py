@@ -15,7 +15,7 @@ from stele.domain.observed_time import ALWAYS, ObservedTime
 from stele.domain.reports import ReportTable
 from stele.domain.requests.model import Request
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Locks, Planned, locks, needs, plan_group
+from stele.domain.topology.planning import GroupPlan, Locks, locks, needs, plan_group
 from stele.domain.topology.waits import WaitKind
 
 WaitKey = tuple[tuple[str, ...], WaitKind, str]
@@ -125,7 +125,7 @@ class Prospect(msgspec.Struct, frozen=True, eq=False):
     ``needed_nodes`` are the nodes that must be up.
     """
 
-    planned: Planned
+    planned: GroupPlan
     locks: Locks
     needs: Locks
     needed_nodes: tuple[str, ...]

@@ -57,7 +57,7 @@ arrives as a whole, and rarely if ``stream_mib_per_s`` is low.
 # --- rates
 
 
-class Rate(msgspec.Struct, frozen=True):
+class StreamRate(msgspec.Struct, frozen=True):
     """Byte sums of one session at their changes, as (seconds, bytes), oldest first; and the last
     sampling time.
 
@@ -69,7 +69,7 @@ class Rate(msgspec.Struct, frozen=True):
     samples: tuple[tuple[float, int], ...] = ()
     now_s: float = 0.0
 
-    def with_sample(self, now_s: float, bytes_done: int) -> "Rate":
+    def with_sample(self, now_s: float, bytes_done: int) -> "StreamRate":
         """Return the rate with one more sample. Changes before the window are dropped, except the
         newest of them.
         """
@@ -78,7 +78,7 @@ class Rate(msgspec.Struct, frozen=True):
         kept = [*old[-1:], *(sample for sample in self.samples if sample[0] > begin_s)]
         if not kept or kept[-1][1] != bytes_done:
             kept.append((now_s, bytes_done))
-        return Rate(tuple(kept), now_s)
+        return StreamRate(tuple(kept), now_s)
 
     def moved(self) -> bool:
         """Return whether the last sample was a change."""
@@ -115,24 +115,24 @@ class Rate(msgspec.Struct, frozen=True):
         return (self.samples[-1][0] - self.samples[0][0]) / (len(self.samples) - 1)
 
 
-class Rates(msgspec.Struct, frozen=True):
+class StreamRates(msgspec.Struct, frozen=True):
     """The rate of every open session, and the newest bytes a second of one receiver."""
 
-    by_session: Map[str, Rate] = Map()
+    by_session: Map[str, StreamRate] = Map()
     newest_of_node: float | None = None
 
-    def with_samples(self, image: Image, reports: ReportTable, now_s: float) -> "Rates":
-        found, newest = dict[str, Rate](), self.newest_of_node
+    def with_samples(self, image: Image, reports: ReportTable, now_s: float) -> "StreamRates":
+        found, newest = dict[str, StreamRate](), self.newest_of_node
         for session in image.topology.sessions():
             rate = self.of(session).with_sample(now_s, bytes_done(reports, session))
             found[session], bytes_per_s = rate, rate.bytes_per_s()
             # A rate without new bytes only decays, and would understate what a receiver can take.
             if bytes_per_s is not None and rate.moved():
                 newest = bytes_per_s / len(reports.of_session(session))
-        return Rates(Map(found), newest)
+        return StreamRates(Map(found), newest)
 
-    def of(self, session: str) -> Rate:
-        return self.by_session.get(session) or Rate()
+    def of(self, session: str) -> StreamRate:
+        return self.by_session.get(session) or StreamRate()
 
 
 def bytes_done(reports: ReportTable, session: str) -> int:
@@ -143,7 +143,7 @@ def bytes_done(reports: ReportTable, session: str) -> int:
 
 
 def progress_of(
-    seen: Observed, limits: Limits, rates: Rates, waits: tuple[Wait, ...], *, active: bool
+    seen: Observed, limits: Limits, rates: StreamRates, waits: tuple[Wait, ...], *, active: bool
 ) -> Progress:
     """Return the progress of the cluster."""
     image = seen.image
@@ -226,7 +226,7 @@ def _wait_by_request(waits: tuple[WaitProgress, ...]) -> dict[str, tuple[int, Wa
 def _transition(
     transition: Transition,
     seen: Observed,
-    rates: Rates,
+    rates: StreamRates,
     wait_of: dict[str, tuple[int, WaitProgress]],
 ) -> TransitionProgress:
     received = seen.reports.of_session(transition.session)
@@ -268,7 +268,7 @@ def _blocker(blocker: Blocker, limits: Limits) -> BlockerAnswer:
 
 
 def _eta_s(
-    received: Mapping[str, ReceivedReport], rate: Rate, limit: int | None
+    received: Mapping[str, ReceivedReport], rate: StreamRate, limit: int | None
 ) -> tuple[float | None, bool]:
     """Return the seconds until all data has arrived, and whether they are only a lower bound.
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from stele.coordinator.actions import Action, Actions, Submission, TimerStart, TimerStop
+from stele.coordinator.actions import Action, Actions, CommandAction, TimerStart, TimerStop
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Wait, sooner
 from stele.domain.acks import Barrier, barrier
@@ -76,7 +76,7 @@ def settle(context: StepContext) -> Settlement:
         return Settlement(Settled.NO, _left_out(context, found), [*_met(found), *waits])
     # The nodes without an answer are left out from now on: the barrier of the fence must not give
     # them new patience.
-    fence = Submission(AdvanceFence(context.term, topology.version, found.level))
+    fence = CommandAction(AdvanceFence(context.term, topology.version, found.level))
     return Settlement(Settled.NO, _missed(context, found), [*_met(found), fence])
 
 
@@ -149,7 +149,7 @@ def _wait(context: StepContext, kind: WaitKind, what: str, found: Barrier) -> li
         why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
         blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
         undo = Rollback(context.term, transition.transition_id, why, blamed)
-        actions.append(Submission(undo, transition.request_ids()))
+        actions.append(CommandAction(undo, transition.request_ids()))
     return [*actions, *_relax(context, found)]
 
 
@@ -168,7 +168,7 @@ def _relax(context: StepContext, found: Barrier) -> list[Action]:
     if lower is None or patience is None or context.seen.now_s < patience.until_s():
         return []
     without = tuple(sorted(found.missing))
-    return [Submission(RelaxBarrier(context.term, topology.version, lower, without))]
+    return [CommandAction(RelaxBarrier(context.term, topology.version, lower, without))]
 
 
 def _patience_with_the_rest(context: StepContext, found: Barrier) -> Patience:

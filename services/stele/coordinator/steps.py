@@ -11,7 +11,7 @@ here in the order of the rules. ``carried_out`` turns them into messages, and th
 import msgspec
 from immutables import Map
 
-from stele.coordinator.actions import Action, Submission, carried_out
+from stele.coordinator.actions import Action, CommandAction, carried_out
 from stele.coordinator.archive import keep_archive
 from stele.coordinator.context import StepContext, refusal_text
 from stele.coordinator.exclusions import exclude
@@ -104,7 +104,7 @@ def _advance(context: StepContext, moves: tuple[Move, ...], settlement: Settleme
     actions = [*opening.actions]
     if not moves and not opening.groups:
         if fence:
-            actions.append(Submission(AdvanceFence(context.term, topology.version)))
+            actions.append(CommandAction(AdvanceFence(context.term, topology.version)))
         return actions
     whole = Advance(
         term=context.term,
@@ -123,7 +123,7 @@ def _advance(context: StepContext, moves: tuple[Move, ...], settlement: Settleme
         actions.append(Wait(WaitKind.LOG, what, request_ids=left_out))
     moved = (topology.transitions[move.transition_id].request_ids() for move in moves)
     request_ids = tuple(i for group in (*moved, *command.open) for i in group)
-    return [*actions, Submission(command, request_ids)]
+    return [*actions, CommandAction(command, request_ids)]
 
 
 def _what_is_taken(context: StepContext, whole: Advance) -> Advance:

@@ -9,7 +9,7 @@ from stele.coordinator.actions import (
     PASSED,
     Action,
     Check,
-    Submission,
+    CommandAction,
     TimerStart,
     TimerStop,
     failed,
@@ -278,7 +278,7 @@ def _undo_if_dead(context: StepContext, transition: Transition) -> list[Action]:
 
 def _undo(
     context: StepContext, transition: Transition, why: str, nodes: tuple[str, ...]
-) -> list[Submission]:
+) -> list[CommandAction]:
     """Mark the transition to go back.
 
     Requests of its failed nodes are blamed. Without a failed node among them, all of its requests
@@ -289,4 +289,4 @@ def _undo(
         return []
     blamed = tuple(s.request_id for s in transition.subjects if s.node_id in nodes)
     command = Rollback(context.term, transition.transition_id, why, blamed)
-    return [Submission(command, transition.request_ids())]
+    return [CommandAction(command, transition.request_ids())]

@@ -8,7 +8,7 @@
 - Table snapshots: each is deleted when its time is over.
 """
 
-from stele.coordinator.actions import Action, Submission, TimerStart, reject
+from stele.coordinator.actions import Action, CommandAction, TimerStart, reject
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Wait
 from stele.coordinator.work import failure_of, is_done, order_work, reset_in_time
@@ -23,7 +23,7 @@ from stele.domain.table_snapshots.domain import expired
 from stele.domain.table_snapshots.model import ExpireTableSnapshot
 from stele.domain.topology.commands import FinishCleanup, FinishEnabling, ServeRequest
 from stele.domain.topology.live_copies import described, short_of_writes
-from stele.domain.topology.operations.base import Missing
+from stele.domain.topology.operations.base import MissingCondition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.waits import WaitKind
 
@@ -43,7 +43,7 @@ def finish_enabling(context: StepContext) -> list[Action]:
     return actions
 
 
-def _finish(context: StepContext, request: Request) -> Submission:
+def _finish(context: StepContext, request: Request) -> CommandAction:
     """Finish the request, or reject it if the log's writer has refused that.
 
     The refusal is final. A writer that does not support the feature refuses it, for instance.
@@ -52,7 +52,7 @@ def _finish(context: StepContext, request: Request) -> Submission:
     command = FinishEnabling(context.term, request.request_id)
     refusal = context.refusal(command)
     if refusal is None:
-        return Submission(command, ids)
+        return CommandAction(command, ids)
     (rejection,) = reject(context, ids, refusal)
     return rejection
 
@@ -91,7 +91,7 @@ def serve(context: StepContext) -> list[Action]:
         if missing is None:
             step_epoch = served.since(image, request)
             step = ServeRequest(context.term, request.request_id, request.status, step_epoch)
-            actions.append(Submission(step, ids))
+            actions.append(CommandAction(step, ids))
         else:
             kind = WaitKind.WORK if missing.nodes else WaitKind.REST
             blockers, eta_s = _blockers(context, missing), _eta_s(context, request, missing)
@@ -99,7 +99,7 @@ def serve(context: StepContext) -> list[Action]:
     return actions
 
 
-def _eta_s(context: StepContext, request: Request, missing: Missing) -> float | None:
+def _eta_s(context: StepContext, request: Request, missing: MissingCondition) -> float | None:
     """Return the seconds until its end, by the progress since its start.
 
     It is None without progress, and while the request is being cancelled.
@@ -111,7 +111,7 @@ def _eta_s(context: StepContext, request: Request, missing: Missing) -> float | 
     return elapsed_s * missing.left / done
 
 
-def _blockers(context: StepContext, missing: Missing) -> tuple[Blocker, ...]:
+def _blockers(context: StepContext, missing: MissingCondition) -> tuple[Blocker, ...]:
     down = context.down([*missing.nodes])
     silent = {blocker.node_id for blocker in down}
     working = (n for n in missing.nodes if n not in silent)
@@ -145,7 +145,7 @@ def _clean_up_node(context: StepContext, node: Node) -> list[Action]:
     node_id, session = node.node_id, node.cleanup_session()
     work = (node_id, OrderKind.CLEANUP, session)
     if is_done(context, work):
-        return [Submission(FinishCleanup(context.term, node_id, session))]
+        return [CommandAction(FinishCleanup(context.term, node_id, session))]
     failure = failure_of(context, work)
     if failure:
         blockers = (Blocker(node_id, failure, context.silent_for_s(node_id)),)
@@ -171,9 +171,9 @@ def keep_generations(context: StepContext) -> list[Action]:
     image, actions = context.image, list[Action]()
     due = to_publish(image)
     if due and context.answered(image.cdc.generations[due].committed_epoch).complete:
-        actions.append(Submission(PublishCdcGeneration(context.term, due)))
+        actions.append(CommandAction(PublishCdcGeneration(context.term, due)))
     for generation_id in to_forget(image, context.seen.wall_ms):
-        actions.append(Submission(ForgetCdcGeneration(context.term, generation_id)))
+        actions.append(CommandAction(ForgetCdcGeneration(context.term, generation_id)))
     return actions
 
 
@@ -182,4 +182,4 @@ def expire_snapshots(context: StepContext) -> list[Action]:
     again. No request waits for this.
     """
     due = expired(context.image, context.seen.wall_ms)
-    return [Submission(ExpireTableSnapshot(context.term, each)) for each in due]
+    return [CommandAction(ExpireTableSnapshot(context.term, each)) for each in due]

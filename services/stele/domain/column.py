@@ -46,7 +46,7 @@ def united(one: Ints, two: Ints) -> Ints:
     return both[first]
 
 
-class Column:
+class NumberColumn:
     """Immutable 64-bit numbers. ``raw`` are their bytes. Columns are equal when their bytes are.
 
     Raises ValueError for bytes that are no column.
@@ -84,7 +84,7 @@ class Column:
         return iter(self.tolist())
 
     def __eq__(self, other: object) -> bool:
-        return self.raw == other.raw if isinstance(other, Column) else NotImplemented
+        return self.raw == other.raw if isinstance(other, NumberColumn) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.raw)
@@ -107,28 +107,28 @@ def narrowest(numbers: Ints) -> np.dtype[np.signedinteger]:
 
 def as_bytes(value: object) -> bytes:
     """Return the bytes that a record has for a column; a hook for msgspec."""
-    if isinstance(value, Column):
+    if isinstance(value, NumberColumn):
         return value.raw
     raise NotImplementedError(f"{type(value)} is in no record")
 
 
 def as_list(value: object) -> list[int]:
     """Return the list that JSON has for a column; a hook for msgspec."""
-    if isinstance(value, Column):
+    if isinstance(value, NumberColumn):
         return value.tolist()
     raise NotImplementedError(f"{type(value)} is in no JSON")
 
 
-def column_of(kind: type, value: Any) -> Column:
+def column_of(kind: type, value: Any) -> NumberColumn:
     """Return the column of a record or JSON value; a hook for msgspec. Raises ValueError."""
-    if kind is not Column:
+    if kind is not NumberColumn:
         raise NotImplementedError(f"{kind} is in no record")
     if isinstance(value, bytes):
-        return Column(value)
+        return NumberColumn(value)
     # ``isinstance`` would accept True and False.
     if isinstance(value, list) and all(type(number) is int for number in value):
         try:
-            return Column.of(np.array(value, np.int64))
+            return NumberColumn.of(np.array(value, np.int64))
         except OverflowError as error:
             raise ValueError("a column has a number of more than 64 bits") from error
     raise ValueError("a column is bytes or a list of whole numbers")
@@ -136,7 +136,7 @@ def column_of(kind: type, value: Any) -> Column:
 
 def schema_of_column(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a column; a hook for msgspec."""
-    if kind is not Column:
+    if kind is not NumberColumn:
         raise NotImplementedError(f"{kind} has no JSON schema")
     return {"type": "array", "items": {"type": "integer"}}
 

@@ -17,14 +17,14 @@ OTHERS: Final = "(others)"
 MINUTE_MS: Final = 60_000
 
 
-class Count(msgspec.Struct, frozen=True):
+class EpochCount(msgspec.Struct, frozen=True):
     """A number of epochs, and the bytes of their records."""
 
     epochs: int = 0
     size_bytes: int = 0
 
-    def __add__(self, other: "Count") -> "Count":
-        return Count(self.epochs + other.epochs, self.size_bytes + other.size_bytes)
+    def __add__(self, other: "EpochCount") -> "EpochCount":
+        return EpochCount(self.epochs + other.epochs, self.size_bytes + other.size_bytes)
 
 
 class Large(msgspec.Struct, frozen=True):
@@ -51,16 +51,16 @@ class EpochStats(msgspec.Struct, frozen=True, kw_only=True):
     last_offset: int = 0
     first_at_ms: int = 0
     last_at_ms: int = 0
-    total: Count = Count()
+    total: EpochCount = EpochCount()
     beside: int = 0
-    commands: dict[str, Count] = msgspec.field(default_factory=dict)
-    actors: dict[str, Count] = msgspec.field(default_factory=dict)
+    commands: dict[str, EpochCount] = msgspec.field(default_factory=dict)
+    actors: dict[str, EpochCount] = msgspec.field(default_factory=dict)
     minutes: dict[int, int] = msgspec.field(default_factory=dict)
     sizes: dict[int, int] = msgspec.field(default_factory=dict)
     largest: tuple[Large, ...] = ()
 
 
-class Counted(NamedTuple):
+class CountedWinner(NamedTuple):
     """A winner.
 
     ``beside`` is the number of losing records between the winner before it and this one.
@@ -79,13 +79,13 @@ class Counting:
     """Counts winners in the order of the log."""
 
     def __init__(self) -> None:
-        self._ends = list[Counted]()
+        self._ends = list[CountedWinner]()
         self._beside = 0
         self._by = dict[str, list[int]](), dict[str, list[int]]()
         self._minutes, self._sizes = Counter[int](), Counter[int]()
         self._largest = list[Large]()
 
-    def add(self, winner: Counted) -> None:
+    def add(self, winner: CountedWinner) -> None:
         epoch, offset, at_ms, size_bytes, command, actor, beside = winner
         # Only the first and the last winner are kept.
         self._ends[1:] = [winner]
@@ -107,7 +107,7 @@ class Counting:
             return EpochStats()
         first, last = self._ends[0], self._ends[-1]
         commands, actors = (
-            {name: Count(*count) for name, count in counts.items()} for counts in self._by
+            {name: EpochCount(*count) for name, count in counts.items()} for counts in self._by
         )
         return EpochStats(
             first=first.epoch,
@@ -116,7 +116,7 @@ class Counting:
             last_offset=last.offset,
             first_at_ms=first.at_ms,
             last_at_ms=last.at_ms,
-            total=sum(commands.values(), Count()),
+            total=sum(commands.values(), EpochCount()),
             beside=self._beside,
             commands=commands,
             actors=actors,
@@ -147,8 +147,10 @@ def merged(one: EpochStats, two: EpochStats) -> EpochStats:
     )
 
 
-def _added(one: dict[str, Count], two: dict[str, Count]) -> dict[str, Count]:
-    return {name: one.get(name, Count()) + two.get(name, Count()) for name in {**one, **two}}
+def _added(one: dict[str, EpochCount], two: dict[str, EpochCount]) -> dict[str, EpochCount]:
+    return {
+        name: one.get(name, EpochCount()) + two.get(name, EpochCount()) for name in {**one, **two}
+    }
 
 
 def _largest(records: list[Large]) -> list[Large]:

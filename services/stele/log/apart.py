@@ -24,7 +24,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.schema.model import KeyspaceCreation, TableCreation, ViewCreation
-from stele.log.flight import Command, Pending, Records, Waiting
+from stele.log.flight import CommandInFlight, Pending, Records, Waiting
 
 Made = tuple[Records, list[Image]] | Rejection | Exception
 """The result of a decision: records with the image after each, a rejection, or an exception."""
@@ -55,7 +55,7 @@ class Deciding(msgspec.Struct):
     ``decide`` reads immutable images only, so any thread may call it.
     """
 
-    command: Command
+    command: CommandInFlight
     decide: Callable[[], Made]
     held: list[Waiting] = []
     readers: list[Pending] = []

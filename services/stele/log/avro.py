@@ -38,7 +38,7 @@ def reader_of(writer: Schema, newest: Schema) -> Reader:
     Both are record schemas. Fields that only ``newest`` has get their defaults. Fields that it
     lacks are omitted.
     """
-    return _Compiler(newest).record(writer, {})
+    return _ReaderCompiler(newest).record(writer, {})
 
 
 def read_long(value: bytes, at: int) -> tuple[int, int]:
@@ -89,7 +89,7 @@ _PLAIN: Final[dict[str, Reader]] = {
 }
 
 
-class _Compiler:
+class _ReaderCompiler:
     """Compiles one writer's schema, and remembers its named types for later references."""
 
     def __init__(self, newest: Schema) -> None:

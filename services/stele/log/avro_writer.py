@@ -32,7 +32,7 @@ _NO_DEFAULT: Final = object()
 
 def writer_of(schema: Schema) -> Writer:
     """Return a writer of records of ``schema``, which fastavro has parsed."""
-    return _Compiler().writer(schema)
+    return _WriterCompiler().writer(schema)
 
 
 def write_long(out: bytearray, value: int) -> None:
@@ -84,7 +84,7 @@ _PLAIN: Final[dict[str, Writer]] = {
 }
 
 
-class _Compiler:
+class _WriterCompiler:
     """Compiles one schema, and remembers its named types for later references."""
 
     def __init__(self) -> None:

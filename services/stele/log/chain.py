@@ -87,7 +87,7 @@ def anchor_of(offset: int, value: bytes) -> Anchor:
     return Anchor(offset, digest_of(value))
 
 
-class Places:
+class Anchors:
     """Anchors of the last ``RECENT`` records of one kind. Digests are computed on demand."""
 
     def __init__(self, known: Sequence[Anchor] = ()) -> None:
@@ -127,8 +127,8 @@ class Chain:
         # A ring buffer of state ids: epoch E is at (E - _first_kept) % KEPT_STATES.
         self._first_kept = epoch
         self._kept = bytearray(state_id)
-        self._won = Places(() if anchor is None else (*before, anchor))
-        self._passed = Places()
+        self._won = Anchors(() if anchor is None else (*before, anchor))
+        self._passed = Anchors()
 
     @property
     def recent(self) -> tuple[Anchor, ...]:

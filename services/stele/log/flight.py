@@ -39,7 +39,7 @@ class Waiting(msgspec.Struct, frozen=True):
     problem: Rejection | None = None
 
 
-class Command(msgspec.Struct):
+class CommandInFlight(msgspec.Struct):
     """A command in flight, all callers that wait for it, and its refusal if it is refused."""
 
     request_id: str
@@ -59,12 +59,12 @@ class InFlight(msgspec.Struct):
 
     value: bytes
     image: Image
-    commands: list[Command] = []
+    commands: list[CommandInFlight] = []
     readers: list[Pending] = []
     not_taken: list[Waiting] = []
 
 
-class Barrier(msgspec.Struct):
+class PendingBarrier(msgspec.Struct):
     """A barrier that is not encoded yet.
 
     ``image`` is the image after it, without the effect of its refusals on the memory.
@@ -73,7 +73,7 @@ class Barrier(msgspec.Struct):
     image: Image
     at_ms: int
     size_bytes: int = 0
-    commands: list[Command] = []
+    commands: list[CommandInFlight] = []
     readers: list[Pending] = []
     not_taken: list[Waiting] = []
 

@@ -11,7 +11,7 @@ from stele.domain.registry import KNOWN_FEATURES
 from stele.log.errors import OtherHistoryError
 from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Fold, Start
 from stele.log.port import HasRoom, Log, always
-from stele.log.reader import LogReader, OnStray
+from stele.log.reader import OnStray, TopicReader
 
 
 class Floor(NamedTuple):
@@ -88,7 +88,7 @@ class LogFollower:
         """Set when ``failure`` is set."""
         self._floor = floor
         self._on_winner = on_winner
-        self._reader = LogReader(
+        self._reader = TopicReader(
             log, self.fold, self._take, self._wake, self.fail, on_stray, has_room
         )
         self._listeners: list[Listener] = []
@@ -110,7 +110,7 @@ class LogFollower:
 
     @property
     def in_doubt(self) -> bool:
-        """True while nothing may be acknowledged; see ``LogReader``."""
+        """True while nothing may be acknowledged; see ``TopicReader``."""
         return self._reader.in_doubt
 
     @property

@@ -90,7 +90,7 @@ class Winner(NamedTuple):
         return decode_epoch(self.value)
 
 
-class Mark(NamedTuple):
+class HistoryMark(NamedTuple):
     """The position just after ``epoch``: the next offset, and the ids of state and log."""
 
     epoch: int
@@ -279,17 +279,17 @@ class History:
         begin = first - self._recent[0].epoch
         return list(islice(self._recent, begin, begin + limit))
 
-    def _mark_before(self, epoch: int) -> Mark:
+    def _mark_before(self, epoch: int) -> HistoryMark:
         """Return the nearest mark before ``epoch``.
 
         An epoch in memory, or one before all marks and thus in the archive, needs only its number.
         """
         if self._from_recent(epoch, 1) is not None:
-            return Mark(epoch - 1, 0, ZERO_STATE, NO_LOG)
+            return HistoryMark(epoch - 1, 0, ZERO_STATE, NO_LOG)
         at = bisect_right(self._marks, epoch - 1, key=attrgetter("epoch")) - 1
-        return self._marks[at] if at >= 0 else Mark(epoch - 1, 0, ZERO_STATE, NO_LOG)
+        return self._marks[at] if at >= 0 else HistoryMark(epoch - 1, 0, ZERO_STATE, NO_LOG)
 
-    async def _winners(self, mark: Mark, last: int) -> AsyncIterator[Winner]:
+    async def _winners(self, mark: HistoryMark, last: int) -> AsyncIterator[Winner]:
         """Yield the winners after the mark up to epoch ``last``, from memory where possible."""
         bounds, read = self._bounds, self._bounds.read_records
         while mark.epoch < last:
@@ -304,7 +304,9 @@ class History:
             for winner in page[: last - before.epoch]:
                 yield winner
 
-    async def _page(self, mark: Mark, last: int, read: int) -> tuple[list[Winner], Mark]:
+    async def _page(
+        self, mark: HistoryMark, last: int, read: int
+    ) -> tuple[list[Winner], HistoryMark]:
         """Return some winners after the mark, or none, and the mark behind the records read.
 
         They come from the topic, or from the archive where the topic lacks them.
@@ -328,7 +330,9 @@ class History:
             await asyncio.sleep(0)
         return found, mark
 
-    async def _archived(self, older: Older, mark: Mark, last: int) -> tuple[list[Winner], Mark]:
+    async def _archived(
+        self, older: Older, mark: HistoryMark, last: int
+    ) -> tuple[list[Winner], HistoryMark]:
         # The chain of state ids must lead to this reader's own start: an archive of another history
         # must not be served as this one's past.
         found = await older.winners(mark.epoch + 1, last)
@@ -340,7 +344,7 @@ class History:
             )
         return found, _behind(found[-1])
 
-    def _won(self, mark: Mark, records: list[Record]) -> tuple[list[Winner], Mark]:
+    def _won(self, mark: HistoryMark, records: list[Record]) -> tuple[list[Winner], HistoryMark]:
         """Return the winners among ``records`` and the mark behind them.
 
         Raises LogError where the writer of a record had read a winner that is missing here.
@@ -358,7 +362,7 @@ class History:
                 found.append(Winner(chain.epoch, offset, value))
             else:
                 chain.skip(offset, value, verdict)
-        return found, Mark(chain.epoch, chain.next_offset, chain.state_id, chain.log_id)
+        return found, HistoryMark(chain.epoch, chain.next_offset, chain.state_id, chain.log_id)
 
     async def _checkpoint_before(self, epoch: int) -> Checkpoint:
         known = [c for c in (*self._images, *self._asked) if c.image.epoch <= epoch]
@@ -386,13 +390,13 @@ def first_stray(
     return None
 
 
-def _behind(winner: Winner) -> Mark:
+def _behind(winner: Winner) -> HistoryMark:
     state_id, log_id = winner.value[STATE_ID], winner.value[LOG_ID]
-    return Mark(winner.epoch, winner.offset + 1, state_id, log_id)
+    return HistoryMark(winner.epoch, winner.offset + 1, state_id, log_id)
 
 
-def _mark(image: Image, next_offset: int) -> Mark:
-    return Mark(image.epoch, next_offset, image.state_id, image.log_id)
+def _mark(image: Image, next_offset: int) -> HistoryMark:
+    return HistoryMark(image.epoch, next_offset, image.state_id, image.log_id)
 
 
 def _checkpoint(image: Image, next_offset: int) -> Checkpoint:

@@ -38,10 +38,10 @@ from stele.log.port import (
     ROOM_POLL_S,
     Ends,
     HasRoom,
-    Look,
     OnDoubt,
     OnRecords,
     Record,
+    TopicProbe,
     always,
     ignore,
 )
@@ -226,7 +226,7 @@ class KafkaLog:
         """Return first offset and end of the topic. Raises TimeoutError."""
         return await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         if self._stop.is_set():
             raise TimeoutError(f"reading {self._topic} was ended")
         return await self._loop.run_in_executor(self._asking, self._look, offset)
@@ -318,7 +318,7 @@ class KafkaLog:
             if consumer is not None:
                 consumer.close()
 
-    def _look(self, offset: int | None) -> Look:
+    def _look(self, offset: int | None) -> TopicProbe:
         """Look once, and drop the clients if that fails: they may keep asking a dead leader.
 
         A missing topic is not a failure of the clients. Raises TimeoutError, KafkaException.
@@ -336,20 +336,20 @@ class KafkaLog:
                 raise TimeoutError(f"the brokers do not show {self._topic}: {why}") from error
             raise
 
-    def _look_once(self, offset: int | None) -> Look:
+    def _look_once(self, offset: int | None) -> TopicProbe:
         topic_id = self._ask_topic_id()
         end = self._prober.end(self._topic)
         if offset is None or offset >= end:
-            return Look(topic_id, end, None)
+            return TopicProbe(topic_id, end, None)
         value = self._read_one(offset)
         if value is not None:
-            return Look(topic_id, end, value, 0)
+            return TopicProbe(topic_id, end, value, 0)
         begin = self._prober.ends(self._topic).begin
         if begin <= offset:
             # The consumer may have delivered the error of the offset that was read before. A record
             # that only seems to be gone would stop the reader, so ask once more.
             value = self._read_one(offset)
-        return Look(topic_id, end, value, begin)
+        return TopicProbe(topic_id, end, value, begin)
 
     def _ask_topic_id(self) -> str:
         """Ask the brokers' metadata, not a client's cache, for the topic id.

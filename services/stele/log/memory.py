@@ -4,7 +4,16 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
-from stele.log.port import ROOM_POLL_S, HasRoom, Look, OnDoubt, OnRecords, Record, always, ignore
+from stele.log.port import (
+    ROOM_POLL_S,
+    HasRoom,
+    OnDoubt,
+    OnRecords,
+    Record,
+    TopicProbe,
+    always,
+    ignore,
+)
 
 
 class MemoryPartition:
@@ -46,11 +55,11 @@ class MemoryLog:
     async def end_offset(self) -> int:
         return len(self._partition.records)
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         end = await self.end_offset()
         held = self._partition.records
         there = offset is not None and offset < len(held)
-        return Look(self._partition.topic_id, end, held[offset].value if there else None)  # type: ignore[index]
+        return TopicProbe(self._partition.topic_id, end, held[offset].value if there else None)  # type: ignore[index]
 
     def follow(
         self,

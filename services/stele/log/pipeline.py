@@ -40,15 +40,15 @@ from stele.domain.commands import (
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
-from stele.domain.requests.memory import Decision, decisions_of, refusal, rejection_of
+from stele.domain.requests.memory import RequestDecision, decisions_of, refusal, rejection_of
 from stele.domain.requests.not_taken import BAD_ID, check_id, deleted, reused, unreadable
 from stele.log.apart import Deciding, Made, is_large
 from stele.log.codec import decode_epoch
 from stele.log.flight import (
-    Barrier,
-    Command,
+    CommandInFlight,
     InFlight,
     Pending,
+    PendingBarrier,
     Waiting,
     images_after,
     internal,
@@ -66,7 +66,7 @@ MAX_REFUSALS_BYTES: Final = 1024 * 1024
 
 replace = msgspec.structs.replace
 
-Decisions = Mapping[str, Decision]
+Decisions = Mapping[str, RequestDecision]
 """The decisions of one epoch by request id."""
 
 
@@ -109,8 +109,8 @@ class CommitPipeline:
         self._newest: tuple[int, bytes] = (0, b"")
         """Epoch and bytes of the last winner, which the owner may not be able to read yet."""
         self._in_flight: deque[InFlight] = deque()
-        self._by_request: dict[str, Command] = {}
-        self._open: Barrier | None = None
+        self._by_request: dict[str, CommandInFlight] = {}
+        self._open: PendingBarrier | None = None
         self._deciding: Deciding | None = None
         self.turns = Turns()
         self._held: list[Waiting] = []
@@ -348,7 +348,7 @@ class CommitPipeline:
 
     def _decide(self, waiting: Waiting, tip: Image) -> None:
         envelope = waiting.envelope
-        command = Command(envelope.request_id, waiting.digest, [waiting])
+        command = CommandInFlight(envelope.request_id, waiting.digest, [waiting])
         if is_large(tip, envelope.command):
             self.flush()
             if not self._is_forgotten(waiting):
@@ -377,7 +377,7 @@ class CommitPipeline:
         self._barrier().not_taken.append(waiting)
         return True
 
-    def _decide_apart(self, command: Command, envelope: Envelope) -> None:
+    def _decide_apart(self, command: CommandInFlight, envelope: Envelope) -> None:
         """Leave the decision of a large command to the owner.
 
         All commands and reads that arrive meanwhile wait, so the state that it is decided on stays
@@ -388,7 +388,7 @@ class CommitPipeline:
         self._deciding = self._ready.deciding = Deciding(command, decide)
         self._by_request[command.request_id] = command
 
-    def _decided(self, command: Command, made: Made) -> None:
+    def _decided(self, command: CommandInFlight, made: Made) -> None:
         if isinstance(made, Exception):
             self._ready.bugs.append((command.callers[0].envelope, made))
             made = internal(made)
@@ -400,7 +400,7 @@ class CommitPipeline:
         for flight in (*parts, commit):
             self._launch(flight)
 
-    def _refuse(self, command: Command, rejection: Rejection) -> None:
+    def _refuse(self, command: CommandInFlight, rejection: Rejection) -> None:
         """Record a refusal in the open barrier, which proves that it rests on the newest state.
 
         A log that is not founded takes no barrier. There the command is answered as not taken.
@@ -418,12 +418,12 @@ class CommitPipeline:
         if barrier.size_bytes > MAX_REFUSALS_BYTES:
             self.flush()
 
-    def _barrier(self) -> Barrier:
+    def _barrier(self) -> PendingBarrier:
         if self._open is None:
             tip = self._appended_tip()
             state_id = self._ids.next_state_id(tip.state_id)
             after = replace(tip, epoch=tip.epoch + 1, state_id=state_id)
-            self._open = Barrier(after, self._ids.now_ms())
+            self._open = PendingBarrier(after, self._ids.now_ms())
         return self._open
 
     def _appended_tip(self) -> Image:
@@ -472,7 +472,7 @@ class CommitPipeline:
         self._in_flight, self._open, self._deciding = deque(), None, None
         self._by_request = {}
         self.bytes_in_flight = 0
-        flights: list[InFlight | Barrier] = [*lost]
+        flights: list[InFlight | PendingBarrier] = [*lost]
         if opened is not None:
             flights.append(opened)
         asked, readers = list[Waiting](), list[Pending]()

@@ -21,7 +21,7 @@ class Record(NamedTuple):
     value: bytes
 
 
-class Look(NamedTuple):
+class TopicProbe(NamedTuple):
     """The state of the topic, as its current leader reports it."""
 
     topic_id: str
@@ -76,7 +76,7 @@ class Log(LogPast, Protocol):
         Raises TimeoutError after the adapter's limit.
         """
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         """Ask the brokers for the topic and the record at ``offset``.
 
         Raises TimeoutError, KafkaException.

@@ -20,7 +20,7 @@ from stele.log.clocks import LONGEST_PAUSE_S, Lasting, Pulse
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
 from stele.log.fold import Fold, check_stray, stopped_by
-from stele.log.port import HasRoom, Log, Look, Record, always
+from stele.log.port import HasRoom, Log, Record, TopicProbe, always
 
 LOOK_EVERY_S: Final = 2.0
 """Interval of looks while nothing is suspicious."""
@@ -46,7 +46,7 @@ Take = Callable[[int, bytes], None]
 OnStray = Callable[[int, str], None]
 
 
-class LogReader:
+class TopicReader:
     """Reads ``log`` into ``fold``. Create it inside the event loop.
 
     ``take`` receives each record and must advance the chain of ``fold``. ``after`` is called when
@@ -95,7 +95,7 @@ class LogReader:
         self._begin = 0
         """The topic's first offset, as last reported."""
         self._looking = asyncio.Lock()
-        self._next_look: asyncio.Task[Look] | None = None
+        self._next_look: asyncio.Task[TopicProbe] | None = None
         self._tasks = set[asyncio.Task[None]]()
         self._settling = False
         self._certain = asyncio.Event()
@@ -159,7 +159,7 @@ class LogReader:
         """Return when no suspicion is open, or when reading has ended."""
         await self._certain.wait()
 
-    async def look(self) -> Look:
+    async def look(self) -> TopicProbe:
         """Look at the broker after this call, and check that the anchor is intact.
 
         Callers share a look that has not begun. Raises TimeoutError, KafkaException and
@@ -317,7 +317,7 @@ class LogReader:
                 self._certain.set()
                 self._after()
 
-    async def _look_next(self) -> Look:
+    async def _look_next(self) -> TopicProbe:
         async with self._looking:
             # From here on the look has begun: callers that arrive now get the next one.
             self._next_look = None
@@ -331,7 +331,7 @@ class LogReader:
             self._looked_s, self.end = began_s, look.end
             return look
 
-    def _compare(self, anchor: Anchor | None, look: Look) -> None:
+    def _compare(self, anchor: Anchor | None, look: TopicProbe) -> None:
         for known in (self._fold.image.topic_id, self.topic_id):
             if known and look.topic_id and look.topic_id != known:
                 text = f"the topic is another one, {look.topic_id} and not {known}"
@@ -407,7 +407,7 @@ class LogReader:
                 self.suspect(text)
             raise TimeoutError(text)
 
-    def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
+    def _wait_for_leader(self, anchor: Anchor, look: TopicProbe) -> None:
         """Raise TimeoutError while the reported end may come from an old leader."""
         if self._short.seen(time.monotonic()) < SHORT_LOG_S:
             text = f"the log ends at {look.end}, before the last winner at {anchor.offset}"
@@ -470,7 +470,7 @@ def _runs(offsets: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _retrieve(look: "asyncio.Task[Look]") -> None:
+def _retrieve(look: "asyncio.Task[TopicProbe]") -> None:
     """Retrieve the error of a look whose callers have all timed out, so asyncio does not log it."""
     if not look.cancelled():
         look.exception()

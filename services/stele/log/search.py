@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from stele.domain.epoch_search import Question, as_searched, fits
-from stele.domain.epoch_stats import Counted, Counting, EpochStats
+from stele.domain.epoch_stats import CountedWinner, Counting, EpochStats
 from stele.domain.facts import Epoch
 from stele.domain.requests.ids import state_time_ms
 from stele.log.archive.container import long_bytes
@@ -127,7 +127,7 @@ TURN_S: Final = 0.002
 """Time after which other tasks run."""
 
 
-class Found(NamedTuple):
+class SearchSlice(NamedTuple):
     """Result of a slice: matching ``epochs``, the newest first, and the begin of the next slice.
 
     ``looked_at`` counts the epochs that were searched. The next slice covers the epochs before
@@ -139,7 +139,7 @@ class Found(NamedTuple):
     next_before: int
 
 
-class Turns:
+class LoopYield:
     """Yields to the event loop from time to time. Call ``given`` after each small piece of work."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Turns:
             self._began_s = time.monotonic()
 
 
-async def search(history: History, question: Question, before: int, limit: int) -> Found:
+async def search(history: History, question: Question, before: int, limit: int) -> SearchSlice:
     """Return the newest matching epochs before ``before``, at most ``limit``.
 
     The end of a slice may leave fewer. Raises TimeoutError when the broker or the archive is too
@@ -168,19 +168,19 @@ async def search(history: History, question: Question, before: int, limit: int) 
         except (EpochNotFoundError, OffsetGoneError):
             # Truncation may have removed a part of this range: narrow down to the oldest epoch.
             if pace == 1:
-                return Found(found, looked_at, 0)  # older epochs are not kept
+                return SearchSlice(found, looked_at, 0)  # older epochs are not kept
             pace = max(1, pace // 4)
             continue
         looked_at += before - first
         found += part
         if len(found) >= limit:
-            return Found(found, looked_at, found[-1].epoch)
+            return SearchSlice(found, looked_at, found[-1].epoch)
         if too_old:
-            return Found(found, looked_at, 0)
+            return SearchSlice(found, looked_at, 0)
         before, pace = first, min(GREATEST_PACE, pace * 4)
         if time.monotonic() - begun_s > MOST_S:
             break
-    return Found(found, looked_at, before if before > history.oldest + 1 else 0)
+    return SearchSlice(found, looked_at, before if before > history.oldest + 1 else 0)
 
 
 async def count(history: History, first: int, last: int) -> EpochStats:
@@ -188,7 +188,7 @@ async def count(history: History, first: int, last: int) -> EpochStats:
 
     Raises as ``History.epochs`` does.
     """
-    begun_s, turns, counting = time.monotonic(), Turns(), Counting()
+    begun_s, turns, counting = time.monotonic(), LoopYield(), Counting()
     before = await _offset_before(history, first)
     async for winner in history.winners(first, min(last + 1 - first, MOST_EPOCHS)):
         counting.add(_counted(winner, before))
@@ -207,7 +207,7 @@ async def _offset_before(history: History, first: int) -> int | None:
     return -1 if first == 1 else None
 
 
-def _counted(winner: Winner, before: int | None) -> Counted:
+def _counted(winner: Winner, before: int | None) -> CountedWinner:
     """Return the counted row of a winner. ``before`` is the offset of the winner before it.
 
     Offsets may go back, because a topic that was created again counts from 0.
@@ -215,7 +215,7 @@ def _counted(winner: Winner, before: int | None) -> Counted:
     audit = decode_audit(winner.value)
     beside = 0 if before is None else max(0, winner.offset - before - 1)
     size_bytes, at_ms = len(winner.value), audit.at_ms
-    return Counted(
+    return CountedWinner(
         winner.epoch, winner.offset, at_ms, size_bytes, audit.command, audit.actor, beside
     )
 
@@ -224,7 +224,7 @@ async def _matching(
     history: History, question: Question, first: int, before: int, most: int
 ) -> tuple[list[Epoch], bool]:
     """Return the newest matches, newest first, and if an epoch was too old for the question."""
-    found, too_old, turns = deque[Epoch](maxlen=most), False, Turns()
+    found, too_old, turns = deque[Epoch](maxlen=most), False, LoopYield()
     needles = Needles(question.exact(), map(as_searched, question.text))
     oldest_ms = question.since_ms - MARGIN_MS
     async for winner in history.winners(first, before - first):

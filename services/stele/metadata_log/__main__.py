@@ -10,7 +10,7 @@ from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.evidence import older_cluster
-from stele.metadata_log.http import Api
+from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.topic_settings import TopicSettings, differences_of
@@ -67,7 +67,7 @@ async def main(stop: Stop) -> None:
         topics.looked_at(),
     ):
         position = position_route(NAME, settings.instance_id, writer)
-        api = Api(writer, settings, lambda: topics.trouble or refused_lately(), callers)
+        api = MetadataLogApi(writer, settings, lambda: topics.trouble or refused_lately(), callers)
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],

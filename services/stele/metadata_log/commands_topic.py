@@ -34,7 +34,7 @@ from stele.metadata_log import metrics
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
-from stele.runtime.group import Membership
+from stele.runtime.group import GroupMembership
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
 
@@ -61,7 +61,7 @@ class Received(NamedTuple):
     value: bytes
 
 
-class Progress:
+class PartitionProgress:
     """Tracks up to which offset one partition is answered without a gap.
 
     Used by the consumer's thread alone.
@@ -100,7 +100,7 @@ class CommandsTopic:
         self._stop = threading.Event()
         self._topic = flow_topic(settings.cluster, "commands")
         self._outcomes = flow_topic(settings.cluster, "outcomes")
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, PartitionProgress] = {}
         self._to_send: list[dict[str, Any]] = []
         self._to_submit: deque[Received] = deque()
         """Records that were read but not submitted to the writer, in order.
@@ -109,7 +109,7 @@ class CommandsTopic:
         """
         self._settings = settings
         self._schema_ids = _schema_ids(settings)
-        self._membership = Membership(self._stop)
+        self._membership = GroupMembership(self._stop)
         self._refusals = Refusals()
         self._producer = Producer(_producer_settings(settings) | {"error_cb": self._refusals})
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
@@ -170,7 +170,7 @@ class CommandsTopic:
         if not batch:
             return
         for received in batch:
-            self._progress.setdefault(received.partition, Progress()).take(received.offset)
+            self._progress.setdefault(received.partition, PartitionProgress()).take(received.offset)
         call_in(self._loop, self._submit, batch)
 
     def _received(self, consumer: Consumer, message: Message) -> Received | None:

@@ -24,7 +24,7 @@ from stele.log.kafka import TopicMissingError
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.openapi import openapi, query_parameters
-from stele.metadata_log.pages import Pages
+from stele.metadata_log.pages import PageHandlers
 from stele.metadata_log.questions import (
     fact_names,
     id_of,
@@ -35,7 +35,7 @@ from stele.metadata_log.questions import (
     parse,
     resumed_after,
 )
-from stele.metadata_log.reads import Reads
+from stele.metadata_log.reads import ImageReads
 from stele.metadata_log.schema_request import SchemaRequest
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
@@ -45,8 +45,8 @@ from stele.metadata_log.writer import BusyError, Writer
 from stele.runtime.answers.errors import LASTING, ErrorBody
 from stele.runtime.callers import Caller, Callers
 from stele.runtime.http import (
-    Answer,
     ErrorCode,
+    HttpAnswer,
     HttpError,
     JsonResponse,
     PlainHandler,
@@ -77,7 +77,7 @@ NOT_TAKEN: Final = {
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Api:
+class MetadataLogApi:
     """The request handlers and their shared state.
 
     ``topic_trouble`` returns what is wrong with the log's topic. Without ``callers`` no request is
@@ -95,8 +95,8 @@ class Api:
         self._topic_trouble = topic_trouble
         self._callers = callers
         self._timeout_s = settings.request_timeout_s
-        self._reads = Reads(writer, self._timeout_s)
-        self._pages = Pages(self._reads)
+        self._reads = ImageReads(writer, self._timeout_s)
+        self._pages = PageHandlers(self._reads)
         self._streams = Streams(writer, self._timeout_s)
         self._searching = Searching(writer)
         self._encoding = asyncio.Lock()
@@ -127,7 +127,7 @@ class Api:
         """Return the handlers that run before Starlette: the path that takes commands."""
         return {"/v1/commands": self.post_command, "/v1/schema": self.post_schema}
 
-    async def post_command(self, body: bytes, authorization: str) -> Answer:
+    async def post_command(self, body: bytes, authorization: str) -> HttpAnswer:
         """Decide a command and answer with its outcome.
 
         The token is checked before the body is parsed.
@@ -135,14 +135,14 @@ class Api:
         caller = None if self._callers is None else self._callers.who(authorization)
         return await self._commit(parse_json(body, CommandRequest), caller)
 
-    async def post_schema(self, body: bytes, authorization: str) -> Answer:
+    async def post_schema(self, body: bytes, authorization: str) -> HttpAnswer:
         """Decide a batch of schema changes, as the command ``alter_schema``."""
         caller = None if self._callers is None else self._callers.who(authorization)
         # Parsing CQL of a thousand tables takes a second, in which commands must not wait.
         request = await asyncio.to_thread(parse_json(body, SchemaRequest).command_request)
         return await self._commit(request, caller)
 
-    async def _commit(self, request: CommandRequest, caller: Caller | None) -> Answer:
+    async def _commit(self, request: CommandRequest, caller: Caller | None) -> HttpAnswer:
         envelope = request.envelope(self._writer.horizon_ms, caller)
         details = {"request_id": envelope.request_id}
         try:
@@ -328,7 +328,7 @@ def _not_found(error: EpochNotFoundError) -> HttpError:
     )
 
 
-def _not_taken(outcome: Outcome) -> Answer:
+def _not_taken(outcome: Outcome) -> HttpAnswer:
     """Answer for a command that was not decided. The error states why and what to do."""
     why = outcome.rejection
     assert why is not None

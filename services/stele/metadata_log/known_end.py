@@ -12,7 +12,7 @@ from stele.log.clocks import Lasting
 from stele.log.errors import LostWinnersError
 from stele.log.fold import Fold
 from stele.log.follower import Floor
-from stele.log.reader import SHORT_LOG_S, LogReader
+from stele.log.reader import SHORT_LOG_S, TopicReader
 
 TICK_S: Final = 0.25
 RECOVER: Final = "`stele recover` brings back what is left."
@@ -21,7 +21,7 @@ RECOVER: Final = "`stele recover` brings back what is left."
 class KnownEnd:
     """Compares what is read with ``floor``, the newest epoch that others reported."""
 
-    def __init__(self, reader: LogReader, fold: Fold, floor: Floor | None) -> None:
+    def __init__(self, reader: TopicReader, fold: Fold, floor: Floor | None) -> None:
         self._reader = reader
         self._fold = fold
         self._floor = floor

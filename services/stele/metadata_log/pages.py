@@ -36,7 +36,7 @@ from stele.metadata_log.questions import (
     parse,
     token,
 )
-from stele.metadata_log.reads import Reads
+from stele.metadata_log.reads import ImageReads
 from stele.runtime.answers.metadata_log import (
     AtEpoch,
     CatchUpAnswer,
@@ -57,10 +57,10 @@ SECTIONS: Final = ("nodes", "services", "requests", "keyspaces", "tables", "tabl
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 
 
-class Pages:
+class PageHandlers:
     """The handlers of everything that is read in pages."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: ImageReads) -> None:
         self._reads = reads
 
     def handlers(self) -> dict[str, Any]:
@@ -173,7 +173,9 @@ class Pages:
                 raise _nothing("table with tablets", name, image)
             count = len(image.ring.placements[table.placement])
             owner = image.schema.map_owner(table)
-            found: Sequence[TabletRepairTime] = RepairTimes(image.repairs.of(owner.table_id, count))
+            found: Sequence[TabletRepairTime] = TableRepairTimes(
+                image.repairs.of(owner.table_id, count)
+            )
             if tablet is not None:
                 found = found[place : place + 1]
             return "repairs", {"table": name, "tablets": count}, found
@@ -308,7 +310,7 @@ class PlannedRows(Sequence[PlannedRow]):
         return [PlannedRow(n, *msgspec.structs.astuple(r)) for n, r in self._rows[at]]
 
 
-class RepairTimes(Sequence[TabletRepairTime]):
+class TableRepairTimes(Sequence[TabletRepairTime]):
     """The last repair time of each tablet of a table, by number, created on access."""
 
     def __init__(self, times: Ms) -> None:

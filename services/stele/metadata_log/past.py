@@ -23,7 +23,7 @@ BLOCKS: Final = 16
 READ_TIMEOUT_S: Final = 10.0
 
 
-class Past:
+class PastDecisions:
     """Reads decisions that are no longer in memory.
 
     Callers that need the same block share one read.

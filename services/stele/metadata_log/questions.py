@@ -26,7 +26,7 @@ _FACT_NAMES: Final = frozenset(fact.__name__ for fact in FACTS)
 _PAGING: Final = ("cursor", "limit", "epoch", "level")
 
 
-class Cursor(msgspec.Struct, frozen=True, array_like=True):
+class PageCursor(msgspec.Struct, frozen=True, array_like=True):
     """Start of the next page: the state, the number of rows before it, and the query."""
 
     epoch: int
@@ -56,14 +56,14 @@ def limit_of(request: Request, default: int = PAGE_ROWS, most: int = MAX_PAGE_RO
     return limit
 
 
-def cursor_of(request: Request) -> Cursor | None:
+def cursor_of(request: Request) -> PageCursor | None:
     """Return the cursor of the request. Raises HttpError when it belongs to another query."""
     text = request.query_params.get("cursor", "")
     if not text:
         return None
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        cursor = msgspec.json.decode(raw, type=Cursor)
+        cursor = msgspec.json.decode(raw, type=PageCursor)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise invalid("the cursor", "Send next_cursor of the page before, unchanged.") from error
     if cursor.question != question_of(request) or cursor.epoch < 0 or cursor.offset < 0:
@@ -74,7 +74,7 @@ def cursor_of(request: Request) -> Cursor | None:
 
 
 def cursor_text(epoch: int, state_id: bytes, offset: int, request: Request) -> str:
-    cursor = Cursor(epoch, state_id.hex(), offset, question_of(request))
+    cursor = PageCursor(epoch, state_id.hex(), offset, question_of(request))
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).rstrip(b"=").decode()
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 
 from stele.domain.image import Image
-from stele.metadata_log.questions import Cursor, level_of, number
+from stele.metadata_log.questions import PageCursor, level_of, number
 from stele.metadata_log.writer import Writer
 from stele.runtime.http import HttpError
 
@@ -14,7 +14,7 @@ KEPT_IMAGES: Final = 16
 """States kept while their pages are read. Images share their structure, so each is cheap."""
 
 
-class Reads:
+class ImageReads:
     """Finds images, and keeps those whose pages were served recently."""
 
     def __init__(self, writer: Writer, timeout_s: float) -> None:
@@ -31,7 +31,7 @@ class Reads:
         epoch = number(request, "epoch", -1)
         return image if epoch < 0 else await self.image_at(epoch)
 
-    async def image_of(self, request: Request, cursor: Cursor | None) -> Image:
+    async def image_of(self, request: Request, cursor: PageCursor | None) -> Image:
         """Return the image of the cursor: the state of its first page."""
         if cursor is None:
             return await self.image(request)

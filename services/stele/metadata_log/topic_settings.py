@@ -15,13 +15,20 @@ from confluent_kafka.admin import AdminClient
 
 from stele.metadata_log import metrics
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.runtime.kafka import Difference, Harm, differences, named_specs, read_topics, sentences
+from stele.runtime.kafka import (
+    Harm,
+    SettingDifference,
+    differences,
+    named_specs,
+    read_topics,
+    sentences,
+)
 from stele.runtime.logs import get_logger
 
 LOOK_S: Final = 10.0
 """Interval in seconds: as long as a command waits for its outcome."""
 
-Ask = Callable[[], Sequence[Difference]]
+Ask = Callable[[], Sequence[SettingDifference]]
 """Returns how the topics differ from Stele's needs. Blocks. Raises KafkaException, TimeoutError."""
 
 log = get_logger(__name__)
@@ -82,7 +89,7 @@ def differences_of(settings: MetadataLogSettings) -> Ask:
     admin = AdminClient({**settings.brokers.client(), "log_level": 0})
     specs = named_specs(settings.cluster, settings.kafka_replication_factor)
 
-    def ask() -> Sequence[Difference]:
+    def ask() -> Sequence[SettingDifference]:
         return differences(specs, read_topics(admin, specs), development=settings.development)
 
     return ask

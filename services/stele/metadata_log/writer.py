@@ -36,7 +36,7 @@ from stele.log.follower import Floor
 from stele.log.history import History, Older
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Log
-from stele.log.reader import LogReader
+from stele.log.reader import TopicReader
 from stele.metadata_log import metrics
 from stele.metadata_log.callers import OffsetWaiters, ReaderStoppedError
 from stele.metadata_log.founding import (
@@ -50,7 +50,7 @@ from stele.metadata_log.founding import (
 from stele.metadata_log.giving_way import GivingWay
 from stele.metadata_log.ids import make_ids
 from stele.metadata_log.known_end import TICK_S, KnownEnd
-from stele.metadata_log.past import Past
+from stele.metadata_log.past import PastDecisions
 from stele.metadata_log.reverts import content_at
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
@@ -104,12 +104,12 @@ class Writer:
         self._settings = settings
         self._supported = supported
         self._fold = Fold(*start, supported=supported)
-        self._reader = LogReader(
+        self._reader = TopicReader(
             kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
         )
         self._known_end = KnownEnd(self._reader, self._fold, floor)
         self._older_cluster = older_cluster
-        self._past = Past(self.history)
+        self._past = PastDecisions(self.history)
         self._loop = asyncio.get_running_loop()
         self._pipeline = CommitPipeline(self._fold, make_ids(), self._loop)
         self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)

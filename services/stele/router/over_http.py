@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from immutables import Map
 
-from stele.client import SILENT_S, HistoryFollower, OtherHistoryError, ServiceAwayError
+from stele.client import SILENT_S, HistoryChangedError, HistoryFollower, ServiceAwayError
 from stele.domain.addresses import why_no_address
 from stele.domain.cluster.model import ClusterImage
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
@@ -45,7 +45,7 @@ ROUTED_BY: Final = frozenset(("topology", "nodes", "keyspaces", "tables", "place
 """Sections of the state that route a key. A change of other sections only advances the epoch."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingState(msgspec.Struct, frozen=True, kw_only=True):
     """The part of ``/v1/state`` that routing needs."""
 
     epoch: int
@@ -60,7 +60,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     placements: dict[str, tuple[RangeReplicas, ...]]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of ``/v1/changes``: one epoch, and the sections that it changes."""
 
     epoch: int
@@ -73,7 +73,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return not ROUTED_BY.isdisjoint(self.changes)
 
 
-def image_of(state: State) -> Image:
+def image_of(state: RoutingState) -> Image:
     """Return the image as far as routing needs it. The other domains are empty."""
     return replace(
         EMPTY_FOR_FOLLOWERS,
@@ -91,12 +91,12 @@ def image_of(state: State) -> Image:
     )
 
 
-def moved_on(image: Image, change: Change) -> Image:
+def moved_on(image: Image, change: ChangeEvent) -> Image:
     """Return the image at the epoch of a change that moves no key."""
     return replace(image, epoch=change.epoch, state_id=bytes.fromhex(change.state_id))
 
 
-def with_diff(image: Image, diff: Json, to: Change) -> Image:
+def with_diff(image: Image, diff: Json, to: ChangeEvent) -> Image:
     """Return the image at the epoch ``to``, after applying ``diff`` to ``image``.
 
     Fields that this build lacks are ignored. A diff of another shape, or one that does not fit,
@@ -215,7 +215,7 @@ class _Source(HistoryFollower):
     def __init__(self, router: Router, http: Transport, urls: Sequence[str]) -> None:
         super().__init__(http, urls, self._note, LINE_BYTES)
         self._router = router
-        self._newest: Change | None = None
+        self._newest: ChangeEvent | None = None
         self._routes = False
         self._came = asyncio.Event()
         router.on_awaited = self._came.set
@@ -229,10 +229,12 @@ class _Source(HistoryFollower):
 
     async def read_state(self, url: str) -> None:
         body = await self.get(url, "/v1/state", {"level": "barrier"})
-        image = await asyncio.to_thread(lambda: image_of(msgspec.json.decode(body, type=State)))
+        image = await asyncio.to_thread(
+            lambda: image_of(msgspec.json.decode(body, type=RoutingState))
+        )
         why = self._router.refuses(image)
         if why:
-            raise OtherHistoryError(why)
+            raise HistoryChangedError(why)
         self._take(image)
 
     async def follow(self, url: str) -> None:
@@ -260,10 +262,10 @@ class _Source(HistoryFollower):
 
         ``_routes`` becomes true if any event since the last one taken may have moved a key.
         """
-        change, due = msgspec.json.decode(data, type=Change), next(following)
+        change, due = msgspec.json.decode(data, type=ChangeEvent), next(following)
         # A missing epoch could hide a moved key (I9).
         if change.epoch != due:
-            raise OtherHistoryError(f"epoch {change.epoch} came where {due} was to come")
+            raise HistoryChangedError(f"epoch {change.epoch} came where {due} was to come")
         self._newest, self._routes = change, self._routes or change.routes
         self._came.set()
 
@@ -273,18 +275,18 @@ class _Source(HistoryFollower):
             reading.exception()
         self._came.set()
 
-    def _take_newest(self) -> tuple[Change | None, bool]:
+    def _take_newest(self) -> tuple[ChangeEvent | None, bool]:
         taken = self._newest, self._routes
         # Both at once: the flag covers all events up to the newest one.
         self._newest, self._routes = None, False
         return taken
 
-    async def _at(self, url: str, image: Image, to: Change) -> Image:
+    async def _at(self, url: str, image: Image, to: ChangeEvent) -> Image:
         body = await self.get(url, "/v1/diff", {"from": image.epoch, "to": to.epoch})
         try:
             return with_diff(image, msgspec.json.decode(body), to)
         except Exception as error:  # of any shape
-            raise OtherHistoryError(
+            raise HistoryChangedError(
                 f"the difference to epoch {to.epoch} does not fit: {error!r}"
             ) from error
 

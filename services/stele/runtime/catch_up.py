@@ -20,14 +20,14 @@ from stele.log.archive.archive import with_places
 from stele.log.archive.container import (
     Archived,
     DamagedFileError,
+    EpochSpan,
     NotArchivedError,
-    Span,
     from_container,
     joined,
 )
 from stele.log.archive.snapshots import start_of
 from stele.log.archive_store.layout import Shot
-from stele.log.archive_store.source import About, Size, SourceFile
+from stele.log.archive_store.source import About, ArchiveSize, SourceFile
 from stele.log.chain import RECENT
 from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Start
 from stele.log.history import EpochNotFoundError, Winner
@@ -370,19 +370,23 @@ class ReplicaSource:
         return self._about
 
     @property
-    def spans(self) -> Sequence[Span]:
-        return joined(Span(s.first, s.last) for _, answer in self._answers for s in answer.spans)
+    def spans(self) -> Sequence[EpochSpan]:
+        return joined(
+            EpochSpan(s.first, s.last) for _, answer in self._answers for s in answer.spans
+        )
 
     @property
     def shots(self) -> Sequence[Shot]:
         return [*self._snapshots]
 
     @property
-    def size(self) -> Size:
+    def size(self) -> ArchiveSize:
         answers = [answer for _, answer in self._answers]
         files = sum(len(answer.spans) + len(answer.snapshots) for answer in answers)
         size_bytes = sum(answer.size_bytes for answer in answers)
-        return Size(files, size_bytes + sum(s.size_bytes for a in answers for s in a.snapshots))
+        return ArchiveSize(
+            files, size_bytes + sum(s.size_bytes for a in answers for s in a.snapshots)
+        )
 
     async def state_id_of(self, epoch: int) -> str | None:
         try:

@@ -37,7 +37,7 @@ Two processes that take the name from each other as fast as they can both make n
 log = get_logger(__name__)
 
 
-class Membership:
+class GroupMembership:
     """Replaces consumers that have failed. One thread runs it; any thread may read ``failure``."""
 
     def __init__(self, stop: threading.Event) -> None:

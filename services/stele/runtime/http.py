@@ -39,9 +39,9 @@ from stele.runtime.settings import ConfigurationError
 from stele.runtime.tokens import authorization_of
 
 __all__ = [
-    "Answer",
     "ErrorCode",
     "Health",
+    "HttpAnswer",
     "HttpError",
     "JsonResponse",
     "PlainHandler",
@@ -205,7 +205,7 @@ def internal_error(details: Mapping[str, Detail]) -> ErrorBody:
 _CLOSE: Final = (("connection", "close"),)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """One complete JSON response."""
 
     status: int
@@ -213,14 +213,14 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-PlainHandler = Callable[[bytes, str], Awaitable[Answer]]
+PlainHandler = Callable[[bytes, str], Awaitable[HttpAnswer]]
 """Takes the body and the header ``Authorization``. May raise HttpError."""
 
 
 def json_answer(
     content: object, status: int = 200, headers: tuple[tuple[str, str], ...] = ()
-) -> Answer:
-    return Answer(status, msgspec.json.encode(content), headers)
+) -> HttpAnswer:
+    return HttpAnswer(status, msgspec.json.encode(content), headers)
 
 
 class PlainPost:

@@ -59,7 +59,7 @@ class TopicSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicState:
+class ActualTopic:
     """Actual settings of a topic.
 
     ``copies`` are those of the partition that has the fewest. ``config`` is empty when the brokers
@@ -82,7 +82,7 @@ class Harm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SettingDifference:
     """A setting that differs from the spec.
 
     ``text`` states the difference, its effect and the remedy.
@@ -99,7 +99,7 @@ class Difference:
 
 def read_topics(
     admin: AdminClient, names: Iterable[str], timeout_s: float = ANSWER_S
-) -> dict[str, TopicState]:
+) -> dict[str, ActualTopic]:
     """Return the state of the topics that exist. Raises KafkaException, TimeoutError."""
     there = admin.list_topics(timeout=timeout_s).topics
     found = {name: there[name] for name in names if name in there and there[name].partitions}
@@ -108,7 +108,7 @@ def read_topics(
         admin.describe_configs([*resources.values()], request_timeout=timeout_s) if found else {}
     )
     return {
-        name: TopicState(
+        name: ActualTopic(
             partitions=len(topic.partitions),
             copies=min(len(each.replicas) for each in topic.partitions.values()),
             config=_config_of(asked[resources[name]], timeout_s),
@@ -118,14 +118,14 @@ def read_topics(
 
 
 def differences(
-    specs: Mapping[str, TopicSpec], states: Mapping[str, TopicState], *, development: bool = False
-) -> tuple[Difference, ...]:
+    specs: Mapping[str, TopicSpec], states: Mapping[str, ActualTopic], *, development: bool = False
+) -> tuple[SettingDifference, ...]:
     """Return the differences of topics from their specs, by topic. Pure.
 
     A setting that could not be read never differs. In ``development`` too few copies are not
     reported.
     """
-    found = list[Difference]()
+    found = list[SettingDifference]()
     for name, spec in specs.items():
         state = states.get(name)
         if state is not None:
@@ -136,7 +136,7 @@ def differences(
     return tuple(found)
 
 
-def sentences(found: Iterable[Difference]) -> list[str]:
+def sentences(found: Iterable[SettingDifference]) -> list[str]:
     """Return the differences as sentences, one for all topics that differ alike."""
     topics = dict[str, list[str]]()
     for each in found:
@@ -161,39 +161,39 @@ def _config_of(asked: Future[Mapping[str, ConfigEntry]], timeout_s: float) -> di
     return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
 
-def _partitions(name: str, spec: TopicSpec, state: TopicState) -> Iterator[Difference]:
+def _partitions(name: str, spec: TopicSpec, state: ActualTopic) -> Iterator[SettingDifference]:
     if state.partitions < spec.partitions:
         text = (
             f"it has {state.partitions} of {spec.partitions} partitions, so processes share its records badly:"
             f" `kafka-topics.sh --alter --topic {name} --partitions {spec.partitions}`"
         )
-        yield Difference(name, Harm.OTHER, text, raise_to=spec.partitions)
+        yield SettingDifference(name, Harm.OTHER, text, raise_to=spec.partitions)
     elif spec.partitions == 1 < state.partitions:
         text = (
             f"it has {state.partitions} partitions, which keep no order among their records, and needs 1: stop"
             " all processes, delete it if its records are not needed, and let Stele make it again"
         )
-        yield Difference(name, Harm.LOSS, text)
+        yield SettingDifference(name, Harm.LOSS, text)
 
 
-def _settings(name: str, spec: TopicSpec, state: TopicState) -> Iterator[Difference]:
+def _settings(name: str, spec: TopicSpec, state: ActualTopic) -> Iterator[SettingDifference]:
     for setting, needed in spec.config.items():
         value = state.config.get(setting)
         if value is None or setting == MIN_IN_SYNC or _is_met(setting, value, needed):
             continue
         harm = Harm.OTHER if setting in _HARMLESS else Harm.LOSS
         text = f"with {setting}={value} {_effect(setting, value, needed)}: set it to {needed}"
-        yield Difference(name, harm, text)
+        yield SettingDifference(name, harm, text)
     in_sync = state.config.get(MIN_IN_SYNC, "")
     if in_sync.isdecimal() and int(in_sync) > state.copies:
         text = (
             f"with {MIN_IN_SYNC}={in_sync} and {_copies(state.copies)} it takes no records: add copies"
             " (`kafka-reassign-partitions.sh`), or set it to a lower number"
         )
-        yield Difference(name, Harm.LOSS, text)
+        yield SettingDifference(name, Harm.LOSS, text)
 
 
-def _durability(name: str, state: TopicState) -> Iterator[Difference]:
+def _durability(name: str, state: ActualTopic) -> Iterator[SettingDifference]:
     in_sync = state.config.get(MIN_IN_SYNC, str(IN_SYNC))
     how = list[str]()
     if state.copies < COPIES:
@@ -205,7 +205,7 @@ def _durability(name: str, state: TopicState) -> Iterator[Difference]:
             f"it has {_copies(state.copies)} and {MIN_IN_SYNC}={in_sync}, so the loss of one broker's disk may"
             f" lose acknowledged records: {', then '.join(how)}; or set {DEVELOPMENT}=true if they may be lost"
         )
-        yield Difference(name, Harm.DURABILITY, text)
+        yield SettingDifference(name, Harm.DURABILITY, text)
 
 
 def _copies(count: int) -> str:

@@ -44,7 +44,7 @@ from stele.runtime.settings import ServiceSettings
 Partition = int
 
 
-class Fetched(NamedTuple):
+class FetchAnswer(NamedTuple):
     """A partition's newest answer to a fetch. ``mark`` differs from answer to answer."""
 
     end_offset: int
@@ -90,7 +90,7 @@ class Tail:
         at.next_offset = offset + 1
         return offset >= at.live_from
 
-    def look(self, fetched: Mapping[Partition, Fetched], now_s: float) -> float | None:
+    def look(self, fetched: Mapping[Partition, FetchAnswer], now_s: float) -> float | None:
         """Return the time until which all partitions were read; None while unknown.
 
         Call it after ``take`` of all records that had arrived. An answer that the previous look did
@@ -222,14 +222,14 @@ class TailConsumer(FaustConsumer):  # type: ignore[misc]  # Faust has no types
     async def _commit(self, _offsets: Mapping[Any, int]) -> bool:
         return True
 
-    def fetched(self) -> dict[int, Fetched]:
+    def fetched(self) -> dict[int, FetchAnswer]:
         """Return the newest answer of each partition that has answered."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001 - Faust shows it nowhere else
         answers = {}
         for each in consumer.assignment():
             mark, end_offset = consumer.last_poll_timestamp(each), consumer.highwater(each)
             if mark is not None and end_offset is not None:
-                answers[each.partition] = Fetched(end_offset, mark)
+                answers[each.partition] = FetchAnswer(end_offset, mark)
         return answers
 
 

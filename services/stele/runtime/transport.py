@@ -71,7 +71,7 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-class Answered(NamedTuple):
+class HttpReply(NamedTuple):
     """A service's answer, success or not."""
 
     status: int
@@ -91,7 +91,7 @@ async def answer_of(
     method: str = "GET",
     body: bytes | None = None,
     most_bytes: int | None = None,
-) -> Answered:
+) -> HttpReply:
     """Return a whole answer. Raises ``FAILURES``, also for one of more than ``most_bytes``."""
     found = bytearray()
 
@@ -101,7 +101,7 @@ async def answer_of(
             raise aiohttp.ClientPayloadError(f"its answer has more than {most_bytes} bytes")
 
     status = await transport.ask(url, keep, total_s, params, headers, method, body)
-    return Answered(status, bytes(found))
+    return HttpReply(status, bytes(found))
 
 
 class HttpTransport:

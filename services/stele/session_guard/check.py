@@ -1,7 +1,7 @@
 """Check a fencing token or a session with one read of Redis, from any process that works for the
 cluster.
 
-    await check_version(redis, "prod", version, log_id)     # raises Refused, or GuardUnavailable
+    await check_version(redis, "prod", version, log_id)     # raises RefusedWrite, or GuardUnavailable
     await check_session(redis, "prod", session, log_id)
 
 Pass the log id of the answer that contained the version or the session. A recovered log does not
@@ -100,7 +100,7 @@ class GuardUnavailable(Exception):
     """
 
 
-class Refused(Exception):
+class RefusedWrite(Exception):
     """The version is fenced out, the session is not open, or both are of another log.
 
     Stop the work.
@@ -151,13 +151,13 @@ async def check_version(
 ) -> GuardState:
     """Return when requests of topology ``version`` are permitted.
 
-    Raises Refused, GuardUnavailable.
+    Raises RefusedWrite, GuardUnavailable.
     """
     state, _ = await _read(redis, cluster, "", timeout_s)
     why = other_log(log_id, state.log_id, state.epoch)
     why = why or stale_version(version, state.fence_version, state.epoch)
     if why:
-        raise Refused(why)
+        raise RefusedWrite(why)
     return state
 
 
@@ -168,12 +168,12 @@ async def check_session(
     log_id: str = "",
     timeout_s: float = TIMEOUT_S,
 ) -> GuardState:
-    """Return when ``session`` is open. Raises Refused, GuardUnavailable."""
+    """Return when ``session`` is open. Raises RefusedWrite, GuardUnavailable."""
     state, is_open = await _read(redis, cluster, session, timeout_s)
     why = other_log(log_id, state.log_id, state.epoch)
     why = why or session_not_open(session, [session] if is_open else [], state.epoch)
     if why:
-        raise Refused(why)
+        raise RefusedWrite(why)
     return state
 
 

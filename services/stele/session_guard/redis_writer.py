@@ -94,7 +94,7 @@ return answer('written')
 """
 
 
-class Written(msgspec.Struct, frozen=True):
+class ScriptAnswer(msgspec.Struct, frozen=True):
     """The script's answer: ``result`` is one of the words above; the rest is what Redis shows
     now, and its time.
     """
@@ -110,9 +110,9 @@ class Written(msgspec.Struct, frozen=True):
         return self.log_id, self.epoch
 
 
-def parse_answer(answer: list[bytes | int]) -> Written:
+def parse_answer(answer: list[bytes | int]) -> ScriptAnswer:
     result, now_ms, log_id, epoch, vacancy = answer
-    return Written(_text(result), int(now_ms), _text(log_id), int(epoch), _text(vacancy))
+    return ScriptAnswer(_text(result), int(now_ms), _text(log_id), int(epoch), _text(vacancy))
 
 
 def _text(value: bytes | int | str) -> str:
@@ -236,7 +236,7 @@ class RedisWriter:
             )
         return ""
 
-    async def _write(self) -> Written:
+    async def _write(self) -> ScriptAnswer:
         """Offer the newest permissions, and repeat until an answer is final."""
         written = await self._call()
         for _ in range(ANSWERS_A_WRITE - 1):
@@ -252,7 +252,7 @@ class RedisWriter:
             written = await self._call()
         return written
 
-    async def _call(self) -> Written:
+    async def _call(self) -> ScriptAnswer:
         """Call the script once."""
         now, cluster = self._guard.permissions(), self._settings.cluster
         fields = _fields(now, self._guard.image.cluster_id, self._guard.image.state_id)
@@ -278,7 +278,7 @@ class RedisWriter:
         self._learn(written, time.monotonic())
         return written
 
-    def _learn(self, written: Written, now_s: float) -> None:
+    def _learn(self, written: ScriptAnswer, now_s: float) -> None:
         """Store the answer, received at ``now_s``.
 
         It was made earlier, so Redis's clock is at least this far ahead.

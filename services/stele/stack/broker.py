@@ -20,7 +20,7 @@ from stele.runtime.java import find_java, with_classes_of
 from stele.stack.formatted import MARK, format_once
 from stele.stack.jars import JarSet, classpath, folder_of
 from stele.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
-from stele.stack.process import Command, Process, spawn, tail
+from stele.stack.process import Process, Program, spawn, tail
 
 # Any fixed id works: a data directory belongs to one stack, and brokers refuse a foreign directory.
 CLUSTER_ID = "U3RlbGVTdGVsZVN0ZWxlUQ"
@@ -257,7 +257,7 @@ class Broker:
             *arguments,
         ]
         console = self._directory / "console.log"
-        return spawn(Command(self.name, argv, console, console))
+        return spawn(Program(self.name, argv, console, console))
 
     def _fail_when_ended(self) -> None:
         assert self._process is not None, "start() first"

@@ -33,7 +33,7 @@ _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Program:
     """The program to run. `env` is the whole environment; output is appended to the two files."""
 
     name: str
@@ -61,7 +61,7 @@ class Process:
     Its whole group is killed too, so no process that it forked outlives it.
     """
 
-    def __init__(self, command: Command, child: Child, stdout_start: int) -> None:
+    def __init__(self, command: Program, child: Child, stdout_start: int) -> None:
         self.command = command
         self.stdout_start = stdout_start  # where in the stdout file this run begins, bytes
         self.started_at = time.monotonic()
@@ -122,7 +122,7 @@ class Process:
         return last_line([self.command.stderr, self.command.stdout])
 
 
-def spawn(command: Command) -> Process:
+def spawn(command: Program) -> Process:
     """Start a process. Raises OSError when the program cannot be run."""
     return _forks.run(lambda: _fork(command))
 
@@ -147,7 +147,7 @@ def _read_from(path: Path, start: int) -> str:
         return file.read().decode(errors="replace")
 
 
-def _fork(command: Command) -> Process:
+def _fork(command: Program) -> Process:
     for path in (command.stdout, command.stderr):
         path.parent.mkdir(parents=True, exist_ok=True)
     with command.stdout.open("ab") as stdout, command.stderr.open("ab") as stderr:

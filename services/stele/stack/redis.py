@@ -10,7 +10,7 @@ from pathlib import Path
 import redis
 
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 
 NAME = "redis"
 """Name in `stele stack status`."""
@@ -79,7 +79,7 @@ class RedisServer:
             "--dir": str(self._directory),
         }
         argv = [find_redis_server(), *(part for pair in options.items() for part in pair)]
-        self._process = spawn(Command(NAME, argv, stdout=log, stderr=log))
+        self._process = spawn(Program(NAME, argv, stdout=log, stderr=log))
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Return once PING is answered. Raises RedisFailed."""

@@ -18,7 +18,7 @@ from stele.runtime.java import JavaMissing
 from stele.stack.broker import Broker, BrokerFailed
 from stele.stack.jars import JarsMissing
 from stele.stack.redis import RedisFailed, RedisServer
-from stele.stack.supervisor import BackOff, State
+from stele.stack.supervisor import BackOff, ProcessState
 
 Server = Broker | RedisServer
 CANNOT_START = (OSError, BrokerFailed, RedisFailed, JavaMissing, JarsMissing)
@@ -28,7 +28,7 @@ CANNOT_START = (OSError, BrokerFailed, RedisFailed, JavaMissing, JarsMissing)
 @dataclass(slots=True)
 class _Kept:
     server: Server
-    state: State = State.RUNNING
+    state: ProcessState = ProcessState.RUNNING
     restarts: int = 0
     started_at_s: float = 0.0
     back_off: BackOff = field(default_factory=BackOff)
@@ -50,7 +50,7 @@ class Servers:
         kept = self._kept.get(name)
         return kept.server if kept else None
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> ProcessState:
         """Return the state. A server that has ended is RUNNING until the next ``look``."""
         return self._kept[name].state
 
@@ -77,20 +77,20 @@ class Servers:
 
     def stop(self, name: str) -> None:
         """Stop a server in order. It stays down until ``start``."""
-        self._kept[name].state = State.STOPPED
+        self._kept[name].state = ProcessState.STOPPED
         self._kept[name].server.stop()
 
     def kill(self, name: str) -> None:
         """Kill a server as if its machine were lost. It stays down until ``start``."""
-        self._kept[name].state = State.STOPPED
+        self._kept[name].state = ProcessState.STOPPED
         self._kept[name].server.kill()
 
     def _step(self, kept: _Kept, now_s: float) -> bool:
-        if kept.state is State.RUNNING and not kept.server.is_running():
+        if kept.state is ProcessState.RUNNING and not kept.server.is_running():
             kept.server.kill()  # end its child processes
             kept.state = kept.back_off.after_end(kept.started_at_s, now_s)
             return True
-        if kept.state is State.BACKING_OFF and now_s >= kept.back_off.restart_at_s:
+        if kept.state is ProcessState.BACKING_OFF and now_s >= kept.back_off.restart_at_s:
             try:
                 self._start(kept)
                 kept.restarts += 1
@@ -102,4 +102,4 @@ class Servers:
     def _start(self, kept: _Kept) -> None:
         kept.server.start()
         kept.started_at_s = self._clock()
-        kept.state = State.RUNNING
+        kept.state = ProcessState.RUNNING

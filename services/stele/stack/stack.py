@@ -26,10 +26,10 @@ from stele.runtime.settings import KafkaSettings, variable_of
 from stele.stack import folders
 from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, Front, KeptPorts, no_front
-from stele.stack.process import Command
+from stele.stack.process import Program
 from stele.stack.redis import RedisServer
 from stele.stack.servers import Server, Servers
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State, Supervisor
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, ProcessState, Supervisor
 
 STACK_FILE = "stack.json"
 PORTS_FILE = "ports.json"
@@ -263,7 +263,7 @@ class Stack:
                 self._with_more.discard(name)
             spec = self.node_spec(int(name[1:]))
             self.start_services([replace(spec, env={**spec.env, **more})])
-        elif known[name] in (State.STOPPED, State.GIVEN_UP):
+        elif known[name] in (ProcessState.STOPPED, ProcessState.GIVEN_UP):
             self.supervisor.restart(name)
             self.supervisor.wait_url(name, self._ready_s, START_RESTARTS)
         return self.url(name)
@@ -329,7 +329,7 @@ class Stack:
                 self._ports[name] = self._given.give(name)
                 self._public[name] = self._front(name, self._ports[name])
 
-    def _command(self, spec: ServiceSpec, name: str, number: int) -> Command:
+    def _command(self, spec: ServiceSpec, name: str, number: int) -> Program:
         data = self._folder() / name
         data.mkdir(parents=True, exist_ok=True)
         own = {
@@ -347,7 +347,7 @@ class Stack:
             **own,
             **self._env,
         }
-        return Command(
+        return Program(
             name=name,
             argv=[sys.executable, "-m", spec.module],
             stdout=data / "stdout.log",

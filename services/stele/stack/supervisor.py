@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stele.stack.process import STOP_DEADLINE_S, Command, Process, spawn
+from stele.stack.process import STOP_DEADLINE_S, Process, Program, spawn
 
 FIRST_BACK_OFF_S = 0.2
 LAST_BACK_OFF_S = 10.0
@@ -31,7 +31,7 @@ READY_DEADLINE_S = 60.0
 EXIT_BAD_CONFIGURATION = 78  # sysexits.h, as runtime.service: a retry would read the same settings
 
 
-class State(StrEnum):
+class ProcessState(StrEnum):
     RUNNING = "running"
     BACKING_OFF = "backing_off"
     GIVEN_UP = "given_up"
@@ -48,7 +48,7 @@ class ChildFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class ChildStatus:
     name: str
-    state: State
+    state: ProcessState
     pid: int | None
     url: str | None  # what it announced in this run
     restarts: int
@@ -63,7 +63,7 @@ class BackOff:
     _wait_s: float = FIRST_BACK_OFF_S
     _ends_s: deque[float] = field(default_factory=deque)  # of the last minute
 
-    def after_end(self, started_at_s: float, now_s: float) -> State:
+    def after_end(self, started_at_s: float, now_s: float) -> ProcessState:
         """Note the end of a run.
 
         Return BACKING_OFF until ``restart_at_s``, or GIVEN_UP after too many in a minute.
@@ -72,19 +72,19 @@ class BackOff:
         while self._ends_s[0] < now_s - 60:
             self._ends_s.popleft()
         if len(self._ends_s) > RESTARTS_PER_MINUTE:
-            return State.GIVEN_UP
+            return ProcessState.GIVEN_UP
         if now_s - started_at_s >= STABLE_AFTER_S:
             self._wait_s = FIRST_BACK_OFF_S
         self.restart_at_s = now_s + self._wait_s
         self._wait_s = min(LAST_BACK_OFF_S, self._wait_s * 2)
-        return State.BACKING_OFF
+        return ProcessState.BACKING_OFF
 
 
 @dataclass(slots=True)
 class _Child:
-    command: Command
+    command: Program
     process: Process
-    state: State = State.RUNNING
+    state: ProcessState = ProcessState.RUNNING
     restarts: int = 0
     restarts_before: int = 0
     """Restarts before the last requested start. Later ones happened without a request."""
@@ -103,11 +103,13 @@ class Supervisor:
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
 
-    def start(self, command: Command) -> None:
+    def start(self, command: Program) -> None:
         """Start a child and keep it running. Its name must be new, or stopped before."""
         with self._changed:
             known = self._children.get(command.name)
-            assert known is None or known.state in (State.STOPPED, State.GIVEN_UP), command.name
+            assert known is None or known.state in (ProcessState.STOPPED, ProcessState.GIVEN_UP), (
+                command.name
+            )
             restarts = known.restarts + 1 if known else 0
             self._children[command.name] = _Child(
                 command, spawn(command), restarts=restarts, restarts_before=restarts
@@ -145,7 +147,7 @@ class Supervisor:
         with self._changed:
             child = self._child(name)
             while (url := _announced_url(child)) is None:
-                if child.state in (State.GIVEN_UP, State.STOPPED):
+                if child.state in (ProcessState.GIVEN_UP, ProcessState.STOPPED):
                     raise ChildFailed(_story(child, f"is {child.state}"))
                 if child.restarts - child.restarts_before > max_restarts:
                     raise ChildFailed(_story(child, "keeps ending"))
@@ -154,7 +156,9 @@ class Supervisor:
                 self._changed.wait(WATCH_INTERVAL_S)
             return url
 
-    def wait_state(self, name: str, state: State, deadline_s: float = READY_DEADLINE_S) -> None:
+    def wait_state(
+        self, name: str, state: ProcessState, deadline_s: float = READY_DEADLINE_S
+    ) -> None:
         """Return once the child is in a state. Raises ChildFailed."""
         with self._changed:
             child = self._child(name)
@@ -169,7 +173,7 @@ class Supervisor:
         """Stop a child permanently. Return its exit code."""
         with self._changed:
             child = self._child(name)
-            child.state = State.STOPPED
+            child.state = ProcessState.STOPPED
             process = child.process
         code = process.stop(deadline_s)
         with self._changed:
@@ -182,14 +186,14 @@ class Supervisor:
         """Kill a child as if its machine were lost. It is not restarted."""
         with self._changed:
             child = self._child(name)
-            child.state = State.STOPPED  # before it dies, so that the watcher ignores it
+            child.state = ProcessState.STOPPED  # before it dies, so that the watcher ignores it
         child.process.signal(signal.SIGKILL)
         self.stop(name)
 
     def forget(self, name: str) -> None:
         """Remove a stopped child."""
         with self._changed:
-            assert self._child(name).state is State.STOPPED, name
+            assert self._child(name).state is ProcessState.STOPPED, name
             del self._children[name]
         self._on_change()
 
@@ -199,9 +203,9 @@ class Supervisor:
         Return exit codes by name.
         """
         with self._changed:
-            names = [n for n, c in self._children.items() if c.state is not State.STOPPED]
+            names = [n for n, c in self._children.items() if c.state is not ProcessState.STOPPED]
             for name in names:  # first, so that the watcher restarts none meanwhile
-                self._children[name].state = State.STOPPED
+                self._children[name].state = ProcessState.STOPPED
         codes = {name: self.stop(name, deadline_s) for name in reversed(names)}
         self._stopping.set()
         if self._watcher is not None:
@@ -227,14 +231,14 @@ class Supervisor:
 
     def _step(self, child: _Child) -> bool:
         now = time.monotonic()
-        if child.state is State.RUNNING:
+        if child.state is ProcessState.RUNNING:
             code = child.process.poll()
             if code is None:
                 return False
             child.process.kill()  # end its child processes
             _plan_restart(child, code, now)
             return True
-        if child.state is State.BACKING_OFF and now >= child.back_off.restart_at_s:
+        if child.state is ProcessState.BACKING_OFF and now >= child.back_off.restart_at_s:
             try:
                 child.process = spawn(child.command)
             except OSError as error:  # memory or processes are exhausted; a retry may succeed
@@ -242,7 +246,7 @@ class Supervisor:
                 return True
             child.url = None
             child.restarts += 1
-            child.state = State.RUNNING
+            child.state = ProcessState.RUNNING
             return True
         return False
 
@@ -261,11 +265,11 @@ def _plan_restart(child: _Child, exit_code: int, now: float) -> None:
     child.exit_code = exit_code
     child.state = child.back_off.after_end(child.process.started_at, now)
     if exit_code == EXIT_BAD_CONFIGURATION:
-        child.state = State.GIVEN_UP
+        child.state = ProcessState.GIVEN_UP
 
 
 def _status(child: _Child) -> ChildStatus:
-    running = child.state is State.RUNNING
+    running = child.state is ProcessState.RUNNING
     return ChildStatus(
         name=child.command.name,
         state=child.state,
@@ -277,7 +281,7 @@ def _status(child: _Child) -> ChildStatus:
 
 
 def _announced_url(child: _Child) -> str | None:
-    if child.url is None and child.state is State.RUNNING:
+    if child.url is None and child.state is ProcessState.RUNNING:
         for line in child.process.stdout_of_this_run().splitlines():
             child.url = child.url or _url_in(line)
     return child.url

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from stele.domain.acks import AckTable
 from stele.domain.balance.evenness import evenness
 from stele.domain.balance.planned import TableSpread
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Envelope, MoveTablets, RepairTablets
 from stele.domain.commits.restricted import restricted_text, takes_from
@@ -53,7 +53,7 @@ from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import wait_at_most
 from stele.tablet_balancer import metrics
 from stele.tablet_balancer.failures import Failures
-from stele.tablet_balancer.loads import Loads, Span
+from stele.tablet_balancer.loads import HistorySpan, Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
 GATHER_S: Final = 0.2
@@ -202,7 +202,7 @@ class Balancer:
 
         return await self._view(planned)
 
-    async def history(self, span: Span) -> LoadHistory:
+    async def history(self, span: HistorySpan) -> LoadHistory:
         await self._loads_now()  # includes reports that have just arrived
         async with self._folding:
             return await asyncio.to_thread(self._loads.histories.answer, span)
@@ -371,7 +371,7 @@ async def balancing(
 # --- the description of an image's balance
 
 
-class Described(NamedTuple):
+class BalanceDescription(NamedTuple):
     """The measure of balance, the nodes, the replicas to move away, and the spread of each table.
 
     ``nodes`` are those that take tablets or hold some. ``to_leave`` is the number of replicas on
@@ -384,7 +384,7 @@ class Described(NamedTuple):
     tables: tuple[TableSpread, ...]
 
 
-def described(image: Image, conditions: Conditions, now_s: float) -> Described:
+def described(image: Image, conditions: Conditions, now_s: float) -> BalanceDescription:
     """Describe the balance of an image. ``now_s`` is a time of the clock that stamped the loads."""
     what, loads = look(image, conditions).what, conditions.loads
     spread = evenness(what.state, what.names)
@@ -406,10 +406,10 @@ def described(image: Image, conditions: Conditions, now_s: float) -> Described:
     }
     leaving = np.isin(what.state.state, LEAVING)
     to_leave = int(what.state.count[:, leaving].sum())
-    return Described(what.measure, nodes, to_leave, spread.tables)
+    return BalanceDescription(what.measure, nodes, to_leave, spread.tables)
 
 
-def _shards(state: State, node: int, *, known: bool) -> tuple[BalancedShard, ...]:
+def _shards(state: BalanceColumns, node: int, *, known: bool) -> tuple[BalancedShard, ...]:
     """Return the shards of a node. Bytes are the sums of its tablets' sizes as reported."""
     replicas, shards = state.members(node), int(state.shards[node])
     shard = state.shard.ravel()[replicas]

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from stele.domain.base import Rejection
 from stele.runtime.http import HttpError, JsonResponse
 from stele.tablet_balancer.balancer import Balancer
-from stele.tablet_balancer.loads import Span
+from stele.tablet_balancer.loads import HistorySpan
 
 T = TypeVar("T", bound=StrEnum)
 
@@ -19,7 +19,7 @@ LARGEST: Final = 16
 MOST_DIGITS: Final = 10
 
 
-class Order(StrEnum):
+class TabletOrder(StrEnum):
     """The order of tablets in an answer."""
 
     SIZE = "size"
@@ -34,7 +34,9 @@ def routes(balancer: Balancer) -> list[Route]:
         return JsonResponse(await balancer.plan())
 
     async def history(request: Request) -> Response:
-        return JsonResponse(await balancer.history(_one_of(Span, request, "span", Span.HOUR)))
+        return JsonResponse(
+            await balancer.history(_one_of(HistorySpan, request, "span", HistorySpan.HOUR))
+        )
 
     async def why(request: Request) -> Response:
         return _answered(await balancer.why(_table(request), _number(request, "tablet", "0")))
@@ -42,9 +44,11 @@ def routes(balancer: Balancer) -> list[Route]:
     async def sizes(request: Request) -> Response:
         limit, order = (
             _number(request, "limit", str(LARGEST)),
-            _one_of(Order, request, "order", Order.SIZE),
+            _one_of(TabletOrder, request, "order", TabletOrder.SIZE),
         )
-        return _answered(await balancer.sizes(_table(request), limit, hottest=order is Order.RATE))
+        return _answered(
+            await balancer.sizes(_table(request), limit, hottest=order is TabletOrder.RATE)
+        )
 
     return [
         Route("/v1/balance", balance, methods=["GET"]),

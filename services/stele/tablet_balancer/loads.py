@@ -86,7 +86,7 @@ class Loads:
 # --- history
 
 
-class Span(StrEnum):
+class HistorySpan(StrEnum):
     """The length of the history."""
 
     HOUR = "hour"
@@ -98,7 +98,10 @@ class _Length(NamedTuple):
     every_ms: int
 
 
-_LENGTHS: Final = {Span.HOUR: _Length(3_600_000, 15_000), Span.DAY: _Length(86_400_000, 300_000)}
+_LENGTHS: Final = {
+    HistorySpan.HOUR: _Length(3_600_000, 15_000),
+    HistorySpan.DAY: _Length(86_400_000, 300_000),
+}
 
 
 class _Weight(NamedTuple):
@@ -129,7 +132,7 @@ class Histories:
         for moments in self._spans.values():
             moments.note(now_ms, now_ms - round(1000 * age_s), load.node_id, _weight(load))
 
-    def answer(self, span: Span) -> LoadHistory:
+    def answer(self, span: HistorySpan) -> LoadHistory:
         moments = self._spans[span]
         samples = tuple(moments.samples(time.time_ns() // 1_000_000))
         return LoadHistory(span_ms=moments.span_ms, every_ms=moments.every_ms, samples=samples)
@@ -190,7 +193,7 @@ class _Moments:
         self._steps, self._cells = steps, sum(map(len, steps.values()))
 
 
-def _begun() -> dict[Span, _Moments]:
+def _begun() -> dict[HistorySpan, _Moments]:
     return {span: _Moments(*length) for span, length in _LENGTHS.items()}
 
 

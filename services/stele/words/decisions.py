@@ -33,7 +33,7 @@ COMMANDS: Final = frozenset(
 """Commands whose refusals are shown."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class BalancerDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision: a move, split, merge, repair, replication, cancel, switch or refusal.
 
     ``outcome`` is the request's status. For decisions that take effect at once it is done or
@@ -91,7 +91,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.tablet is None and (not self.table or inside)
 
 
-class Past:
+class DecisionHistory:
     """The fold over epochs, the newest first.
 
     It adds to ``names`` of keyspaces and tables by id.
@@ -103,7 +103,7 @@ class Past:
         self._newest: dict[str, Request] = {}
         """The newest row of each request whose start was not read yet."""
 
-    def add(self, row: EpochRow) -> Iterator[Decision]:
+    def add(self, row: EpochRow) -> Iterator[BalancerDecision]:
         """Yield the decisions of an epoch, the last one first."""
         facts = [*flat(row.facts)]
         for fact in facts:
@@ -119,7 +119,7 @@ class Past:
                 case "BalancingSwitched":
                     yield from self._switch(row, fact)
 
-    def _request(self, row: EpochRow, fact: Fact) -> Iterator[Decision]:
+    def _request(self, row: EpochRow, fact: Fact) -> Iterator[BalancerDecision]:
         request = _request_of(fact)
         if request is None or not _is_of_tablets(request) or not self._wanted.is_by(request.actor):
             return
@@ -130,12 +130,12 @@ class Past:
         if self._wanted.is_about(newest, self._names):
             yield self._told(newest)
 
-    def _told(self, request: Request) -> Decision:
+    def _told(self, request: Request) -> BalancerDecision:
         kind, of = _kind(request), request.table_id or request.keyspace_id
         name = self._names.get(of, of)
         ended = request.status not in UNFINISHED
         took_s = (request.finished_at_ms - request.submitted_at_ms) / 1000
-        return Decision(
+        return BalancerDecision(
             epoch=request.submitted_epoch,
             at_ms=request.submitted_at_ms,
             kind=kind,
@@ -155,7 +155,7 @@ class Past:
             tablets=request.tablet_count if request.resizes else None,
         )
 
-    def _cancel(self, row: EpochRow, facts: Sequence[Fact]) -> Iterator[Decision]:
+    def _cancel(self, row: EpochRow, facts: Sequence[Fact]) -> Iterator[BalancerDecision]:
         targets = [r for f in facts if f.get("type") == "RequestChanged" and (r := _request_of(f))]
         if not targets or not self._wanted.is_by(row.actor):
             return
@@ -165,11 +165,11 @@ class Past:
             about = self._told(target).what if _is_of_tablets(target) else _plain(target, names)
             yield _at_once(row, "cancel", f"cancel {about}", target.request_id)
 
-    def _refusal(self, row: EpochRow, fact: Fact) -> Iterator[Decision]:
+    def _refusal(self, row: EpochRow, fact: Fact) -> Iterator[BalancerDecision]:
         wanted, actor = self._wanted, str(fact["actor"])
         told = fact["command"] in COMMANDS and wanted.is_by(actor)
         if told and wanted.is_named_in(fact["message"]):
-            yield Decision(
+            yield BalancerDecision(
                 epoch=row.epoch,
                 at_ms=row.at_ms,
                 kind="refusal",
@@ -181,7 +181,7 @@ class Past:
                 request_id=str(fact["request_id"]),
             )
 
-    def _switch(self, row: EpochRow, fact: Fact) -> Iterator[Decision]:
+    def _switch(self, row: EpochRow, fact: Fact) -> Iterator[BalancerDecision]:
         of = str(fact["of"])
         name = self._names.get(of, of)
         if self._wanted.is_by(row.actor) and self._wanted.is_inside(name):
@@ -264,8 +264,8 @@ def _plain(request: Request, names: Mapping[str, str]) -> str:
     return f"{request.kind} {request.node_id or names.get(id_, id_)}".rstrip()
 
 
-def _at_once(row: EpochRow, kind: str, what: str, request_id: str) -> Decision:
-    return Decision(
+def _at_once(row: EpochRow, kind: str, what: str, request_id: str) -> BalancerDecision:
+    return BalancerDecision(
         epoch=row.epoch,
         at_ms=row.at_ms,
         kind=kind,

@@ -355,7 +355,7 @@ Line = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownAnswers:
     """Answers of the services about some requests. ``progress`` None: no coordinator answers."""
 
     topology: TopologyAnswer
@@ -365,7 +365,7 @@ class Known:
     names: dict[str, str]
     progress: Progress | None
     groups: list[list[str]]
-    """Groups of tables that share tablets: see ``Reading.groups``."""
+    """Groups of tables that share tablets: see ``StateReading.groups``."""
     no_place: dict[str, str] = field(default_factory=dict)
     """Why no node can take the tablets of a node that leaves, by request, as the balancer says."""
     down: list[NodeLiveness] = field(default_factory=list)
@@ -373,7 +373,7 @@ class Known:
     way."""
 
 
-def story(known: Known) -> Iterator[Line]:
+def story(known: KnownAnswers) -> Iterator[Line]:
     """Yield the lines of the report."""
     topology, requests, progress = known.topology, known.requests, known.progress
     restricted = restricted_text(topology.commits)
@@ -420,7 +420,7 @@ def _head(
             yield f"  it goes back: {transition.mark}", "yellow"
 
 
-def _others(request: Request, known: Known) -> Iterator[Line]:
+def _others(request: Request, known: KnownAnswers) -> Iterator[Line]:
     """Yield the tables that are co-located with the table of a request about tablets."""
     about_tablets = request.tablet_count or request.repairs
     table = known.names.get(request.table_id) if about_tablets else None

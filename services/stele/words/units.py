@@ -77,13 +77,15 @@ MANY_ROWS: Final = 200
 
 def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
     """Return an empty table. Columns in ``right`` are aligned to the right."""
-    found = _Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    found = _FastTable(
+        title=title, title_justify="left", header_style="bold", box=None, pad_edge=False
+    )
     for column in columns:
         found.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return found
 
 
-class _Table(Table):
+class _FastTable(Table):
     """A table that is laid out fast if it is large and each of its rows fits into one line."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -10,17 +10,17 @@ import msgspec
 from stele.domain.balance.checks import check
 from stele.domain.balance.cluster import (
     BalanceBy,
+    BalanceOptions,
     Cluster,
-    Node,
-    NodeState,
-    Options,
-    Table,
+    ClusterNode,
+    ClusterTable,
+    NodeRole,
     Tablet,
 )
 from stele.domain.balance.offline import plan_offline
 from stele.domain.balance.planned import OfflinePlan
 
-COUNT = Options(balance_by=BalanceBy.COUNT)
+COUNT = BalanceOptions(balance_by=BalanceBy.COUNT)
 GIB = 1 << 30
 
 
@@ -29,10 +29,10 @@ def node(
     shards: int = 2,
     rack: str = "r1",
     dc: str = "dc1",
-    state: NodeState = NodeState.NORMAL,
+    state: NodeRole = NodeRole.NORMAL,
     capacity_bytes: int | None = None,
-) -> Node:
-    return Node(name, dc, rack, shards, capacity_bytes, state)
+) -> ClusterNode:
+    return ClusterNode(name, dc, rack, shards, capacity_bytes, state)
 
 
 def table(
@@ -42,7 +42,7 @@ def table(
     size_bytes: int | Sequence[int | None] | None = 5 * GIB,
     colocated_with: str | None = None,
     rates: Sequence[float | None] | None = None,
-) -> Table:
+) -> ClusterTable:
     """A table of tablets with replicas on these nodes, on shard 0 unless said."""
     sizes = size_bytes if isinstance(size_bytes, Sequence) else [size_bytes] * len(replicas)
     tablets = [
@@ -51,10 +51,14 @@ def table(
             zip(replicas, sizes, rates or [None] * len(replicas), strict=True)
         )
     ]
-    return Table("ks", name, factor or max(map(len, replicas)), tuple(tablets), colocated_with)
+    return ClusterTable(
+        "ks", name, factor or max(map(len, replicas)), tuple(tablets), colocated_with
+    )
 
 
-def cluster(nodes: Iterable[Node], *tables: Table, options: Options = COUNT) -> Cluster:
+def cluster(
+    nodes: Iterable[ClusterNode], *tables: ClusterTable, options: BalanceOptions = COUNT
+) -> Cluster:
     found = Cluster(tuple(nodes), tables, options)
     check(found)
     return found
@@ -74,9 +78,9 @@ def replayed(before: Cluster, plan: OfflinePlan) -> Cluster:
         assert move.source in row, f"{move} starts where nothing is"
         assert move.reason
         assert target.dc == source.dc, f"{move} leaves its dc"
-        assert target.state not in (NodeState.DRAINING, NodeState.EXCLUDED), f"{move}: no target"
-        if source.state not in (NodeState.DRAINING, NodeState.EXCLUDED):
-            assert NodeState.DOWN not in (source.state, target.state), f"{move} waits for a node"
+        assert target.state not in (NodeRole.DRAINING, NodeRole.EXCLUDED), f"{move}: no target"
+        if source.state not in (NodeRole.DRAINING, NodeRole.EXCLUDED):
+            assert NodeRole.DOWN not in (source.state, target.state), f"{move} waits for a node"
         assert move.target[1] < target.shards
         fullest = _fullest_rack(row, nodes, source.dc)
         row[row.index(move.source)] = move.target
@@ -86,7 +90,7 @@ def replayed(before: Cluster, plan: OfflinePlan) -> Cluster:
             assert _fullest_rack(row, nodes, source.dc) <= fullest, f"{move} fills a rack"
         within = source.id == target.id
         assert (move.kind == "intranode_migration") == within
-        assert (move.kind == "rebuild") == (source.state is NodeState.EXCLUDED)
+        assert (move.kind == "rebuild") == (source.state is NodeRole.EXCLUDED)
     tables = [
         msgspec.structs.replace(
             each,
@@ -102,7 +106,7 @@ def replayed(before: Cluster, plan: OfflinePlan) -> Cluster:
     return msgspec.structs.replace(before, tables=tuple(tables))
 
 
-def _fullest_rack(row: Iterable[tuple[str, int]], nodes: dict[str, Node], dc: str) -> int:
+def _fullest_rack(row: Iterable[tuple[str, int]], nodes: dict[str, ClusterNode], dc: str) -> int:
     racks = Counter(nodes[name].rack for name, _ in row if nodes[name].dc == dc)
     return max(racks.values())
 

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.domain.balance.allocation import NoRoom, allocate
-from stele.domain.balance.cluster import Cluster, Node, NodeState, Options, Table, Tablet
+from stele.domain.balance.cluster import (
+    BalanceOptions,
+    Cluster,
+    ClusterNode,
+    ClusterTable,
+    NodeRole,
+    Tablet,
+)
 from stele.domain.balance.described import described
 from tests.domain.balance.clusters import COUNT, GIB, cluster, node, replicas_of, shards_of, spread
 
@@ -26,18 +33,20 @@ def with_table(before: Cluster, name: str, tablets: int, factor: int, dc: str = 
         tuple((before.nodes[n].id, int(s)) for n, s in zip(*row, strict=True))
         for row in zip(nodes, shards, strict=True)
     ]
-    new = Table("ks", name, factor, tuple(Tablet(at, row, 5 * GIB) for at, row in enumerate(rows)))
+    new = ClusterTable(
+        "ks", name, factor, tuple(Tablet(at, row, 5 * GIB) for at, row in enumerate(rows))
+    )
     return cluster(before.nodes, *before.tables, new, options=before.options)
 
 
-def three_racks(*names: str) -> list[Node]:
+def three_racks(*names: str) -> list[ClusterNode]:
     return [
         node(f"{name}{rack}", 7, rack, capacity_bytes=LARGE) for name in names for rack in "abc"
     ]
 
 
-@pytest.mark.parametrize("options", [COUNT, Options()], ids=["count", "size"])
-def test_many_tables_leave_no_shard_behind(options: Options) -> None:
+@pytest.mark.parametrize("options", [COUNT, BalanceOptions()], ids=["count", "size"])
+def test_many_tables_leave_no_shard_behind(options: BalanceOptions) -> None:
     found = cluster(three_racks("h"), options=options)
     for number in range(40):
         found = with_table(found, f"t{number}", 64, 3)
@@ -47,7 +56,7 @@ def test_many_tables_leave_no_shard_behind(options: Options) -> None:
 
 def test_a_table_is_spread_by_capacity() -> None:
     nodes = three_racks("h") + [node(f"s{rack}", 2, rack, capacity_bytes=SMALL) for rack in "abc"]
-    found = with_table(cluster(nodes, options=Options()), "t", 256, 3)
+    found = with_table(cluster(nodes, options=BalanceOptions()), "t", 256, 3)
     used = [replicas_of(found)[each.id] * 5 * GIB / (each.capacity_bytes or 1) for each in nodes]
     assert max(used) - min(used) < 0.02
 
@@ -56,9 +65,9 @@ def test_those_that_leave_or_are_down_get_nothing() -> None:
     nodes = [
         node("h1"),
         node("h2"),
-        node("h3", state=NodeState.DRAINING),
-        node("h4", state=NodeState.EXCLUDED),
-        node("h5", state=NodeState.DOWN),
+        node("h3", state=NodeRole.DRAINING),
+        node("h4", state=NodeRole.EXCLUDED),
+        node("h5", state=NodeRole.DOWN),
     ]
     assert replicas_of(with_table(cluster(nodes), "t", 2, 1)) == {
         "h1": 1,
@@ -71,7 +80,7 @@ def test_those_that_leave_or_are_down_get_nothing() -> None:
 
 def test_too_few_nodes_are_told() -> None:
     with pytest.raises(NoRoom, match="3 replicas in dc 'dc1' need as many nodes; 2 take replicas"):
-        with_table(cluster([node("h1"), node("h2"), node("h3", state=NodeState.DOWN)]), "t", 4, 3)
+        with_table(cluster([node("h1"), node("h2"), node("h3", state=NodeRole.DOWN)]), "t", 4, 3)
     with pytest.raises(NoRoom, match="dc 'dc9'"):
         with_table(cluster([node("h1")]), "t", 4, 1, "dc9")
 
@@ -119,7 +128,7 @@ def test_tables_of_one_tablet_are_spread_where_others_have_unlike_numbers() -> N
     """A few large tablets on one node have the bytes of many small ones on the other."""
     rows = [*[("h1", 0)] * 10, *[("h2", 0)] * 100]
     tablets = [Tablet(at, (row,), 10 * GIB if at < 10 else GIB) for at, row in enumerate(rows)]
-    found = cluster([node("h1"), node("h2")], Table("ks", "t", 1, tuple(tablets)))
+    found = cluster([node("h1"), node("h2")], ClusterTable("ks", "t", 1, tuple(tablets)))
     for number in range(20):
         found = with_table(found, f"new{number}", 1, 1)
     counts = replicas_of(found)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.domain.balance.cluster import NodeState, Options
+from stele.domain.balance.cluster import BalanceOptions, NodeRole
 from stele.domain.balance.described import described
 from stele.domain.balance.plan import plan_round
 from tests.domain.balance.clusters import (
@@ -42,12 +42,14 @@ MOCKS = msgspec.json.decode(
     (Path(__file__).parent / "hbase_cluster_state_mocks.json").read_bytes(), type=Mocks
 ).cases
 LARGE, SMALL = 1_875_000_000_000, 468_000_000_000
-BOTH = pytest.mark.parametrize("options", [COUNT, Options()], ids=["count", "size"])
+BOTH = pytest.mark.parametrize("options", [COUNT, BalanceOptions()], ids=["count", "size"])
 
 
 @BOTH
 @pytest.mark.parametrize("mock", MOCKS, ids=lambda mock: f"{len(mock.regions)}n{sum(mock.regions)}")
-def test_each_server_gets_its_part_with_the_fewest_moves(mock: Mock, options: Options) -> None:
+def test_each_server_gets_its_part_with_the_fewest_moves(
+    mock: Mock, options: BalanceOptions
+) -> None:
     regions = mock.regions
     nodes = [node(f"n{at}", 1) for at in range(len(regions))]
     rows = [[f"n{at}"] for at, count in enumerate(regions) for _ in range(count)]
@@ -60,7 +62,7 @@ def test_each_server_gets_its_part_with_the_fewest_moves(mock: Mock, options: Op
 
 
 @BOTH
-def test_an_empty_node_is_filled(options: Options) -> None:
+def test_an_empty_node_is_filled(options: BalanceOptions) -> None:
     nodes = [node("h1"), node("h2"), node("h3")]
     _, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4), options=options))
     for name, count in replicas_of(after).items():
@@ -78,7 +80,7 @@ def test_a_tablet_of_two_dcs_moves_in_each_of_them() -> None:
 
 
 def test_a_node_that_is_down_stays_empty() -> None:
-    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.DOWN)]
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DOWN)]
     plan, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4)))
     assert replicas_of(after)["h3"] == 0
     assert {move.kind for move in plan.moves} == {"intranode_migration"}
@@ -86,8 +88,8 @@ def test_a_node_that_is_down_stays_empty() -> None:
 
 def test_down_nodes_get_replicas_while_another_drains() -> None:
     nodes = [
-        node("h1", state=NodeState.DRAINING),
-        node("h2", state=NodeState.DOWN),
+        node("h1", state=NodeRole.DRAINING),
+        node("h2", state=NodeRole.DOWN),
         node("h3"),
     ]
     _, after = balanced(cluster(nodes, table([["h1"]] * 2)))
@@ -113,8 +115,8 @@ def test_tables_that_go_together_stay_together() -> None:
 
 
 @BOTH
-def test_a_draining_node_becomes_empty(options: Options) -> None:
-    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.DRAINING)]
+def test_a_draining_node_becomes_empty(options: BalanceOptions) -> None:
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DRAINING)]
     rows = [["h1", "h2"], ["h1", "h3"], ["h2", "h3"], ["h1", "h3"]]
     _, after = balanced(cluster(nodes, table(rows), options=options))
     assert replicas_of(after) == {"h1": 4, "h2": 4, "h3": 0}
@@ -126,7 +128,7 @@ def test_draining_keeps_replicas_in_distinct_racks() -> None:
         node("h1", rack="a"),
         node("h3", rack="a"),
         node("h2", rack="b"),
-        node("h4", rack="b", state=NodeState.DRAINING),
+        node("h4", rack="b", state=NodeRole.DRAINING),
     ]
     rows = [["h1", "h2"], ["h3", "h4"], ["h1", "h4"], ["h3", "h2"]]
     _, after = balanced(cluster(nodes, table(rows)))
@@ -135,7 +137,7 @@ def test_draining_keeps_replicas_in_distinct_racks() -> None:
 
 def test_a_rack_that_cannot_be_drained_says_so() -> None:
     nodes = [*(node(f"h{n}", rack="a") for n in (1, 2, 3))]
-    nodes.append(node("h4", rack="b", state=NodeState.DRAINING))
+    nodes.append(node("h4", rack="b", state=NodeRole.DRAINING))
     plan, after = balanced(cluster(nodes, table([["h1", "h4"], ["h2", "h4"]])))
     assert replicas_of(after)["h4"] == 2
     assert [one.node for one in plan.unmovable] == ["h4", "h4"]
@@ -143,7 +145,7 @@ def test_a_rack_that_cannot_be_drained_says_so() -> None:
 
 
 def test_no_room_for_the_replication_factor_is_said() -> None:
-    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.DRAINING)]
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DRAINING)]
     plan, _ = balanced(cluster(nodes, table([["h1", "h2", "h3"]])))
     assert plan.moves == ()
     reason = plan.unmovable[0].reason
@@ -151,13 +153,13 @@ def test_no_room_for_the_replication_factor_is_said() -> None:
 
 
 def test_the_last_replica_on_a_dead_node_has_nowhere_to_go() -> None:
-    plan, _ = balanced(cluster([node("h1", state=NodeState.EXCLUDED)], table([["h1"]])))
+    plan, _ = balanced(cluster([node("h1", state=NodeRole.EXCLUDED)], table([["h1"]])))
     assert plan.moves == ()
     assert plan.unmovable[0].node == "h1"
 
 
 def test_replicas_of_a_dead_node_are_rebuilt() -> None:
-    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.EXCLUDED), node("h4")]
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.EXCLUDED), node("h4")]
     plan, after = balanced(cluster(nodes, table([["h1", "h3"], ["h2", "h3"]])))
     assert [move.kind for move in plan.moves if move.source[0] == "h3"] == ["rebuild", "rebuild"]
     assert replicas_of(after)["h3"] == 0
@@ -166,9 +168,9 @@ def test_replicas_of_a_dead_node_are_rebuilt() -> None:
 @pytest.mark.parametrize("sizes", [[5 * GIB] * 9, [5 * GIB, 4 * GIB, 6 * GIB] * 3])
 def test_replicas_of_a_dead_node_wait_for_the_node_that_lacks_them_all(sizes: list[int]) -> None:
     """On the others they would move twice: their share is reached already."""
-    nodes = [node("h1", 1), node("h2", 1), node("h3", 1, state=NodeState.EXCLUDED), node("h4", 1)]
+    nodes = [node("h1", 1), node("h2", 1), node("h3", 1, state=NodeRole.EXCLUDED), node("h4", 1)]
     rows = [["h1", "h3"], ["h2", "h3"], ["h1", "h2"]] * 3
-    what = described(cluster(nodes, table(rows, size_bytes=sizes), options=Options()))
+    what = described(cluster(nodes, table(rows, size_bytes=sizes), options=BalanceOptions()))
     moves = plan_round(what.state, what.names)
     assert [(nodes[m.source[0]].id, nodes[m.target[0]].id) for m in moves] == [("h3", "h4")]
 
@@ -176,7 +178,7 @@ def test_replicas_of_a_dead_node_wait_for_the_node_that_lacks_them_all(sizes: li
 def test_replicas_on_dead_nodes_count_in_their_racks() -> None:
     nodes = [
         node("a1", rack="a"),
-        node("b1", rack="b", state=NodeState.DOWN),
+        node("b1", rack="b", state=NodeRole.DOWN),
         node("b2", rack="b"),
         node("c1", rack="c"),
     ]
@@ -186,7 +188,7 @@ def test_replicas_on_dead_nodes_count_in_their_racks() -> None:
 
 
 @BOTH
-def test_two_empty_nodes_in_two_racks(options: Options) -> None:
+def test_two_empty_nodes_in_two_racks(options: BalanceOptions) -> None:
     nodes = [node("h1", rack="a"), node("h3", rack="a"), node("h2", rack="b"), node("h4", rack="b")]
     draw = random.Random(3)
     rows = [[("h1", draw.randrange(2)), ("h2", draw.randrange(2))] for _ in range(16)]
@@ -195,10 +197,10 @@ def test_two_empty_nodes_in_two_racks(options: Options) -> None:
         assert shards_of(after, each.id) == [4, 4]
 
 
-@pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.EXCLUDED])
+@pytest.mark.parametrize("state", [NodeRole.DRAINING, NodeRole.EXCLUDED])
 @BOTH
 def test_shards_count_where_nodes_have_different_numbers(
-    state: NodeState, options: Options
+    state: NodeRole, options: BalanceOptions
 ) -> None:
     nodes = [node("h1", 8, state=state), node("h2", 1), node("h3", 7)]
     _, after = balanced(cluster(nodes, table([["h1"]] * 16), options=options))
@@ -207,20 +209,20 @@ def test_shards_count_where_nodes_have_different_numbers(
 
 
 def test_counting_needs_no_sizes() -> None:
-    nodes = [node("h1", 8, state=NodeState.EXCLUDED), node("h2", 1), node("h3", 7)]
+    nodes = [node("h1", 8, state=NodeRole.EXCLUDED), node("h2", 1), node("h3", 7)]
     _, after = balanced(cluster(nodes, table([["h1"]] * 16, size_bytes=None)))
     assert replicas_of(after) == {"h1": 0, "h2": 2, "h3": 14}
 
 
 def test_the_shards_of_a_draining_node_are_left_alone() -> None:
-    plan, _ = balanced(cluster([node("h1", state=NodeState.DRAINING)], table([["h1"]] * 4)))
+    plan, _ = balanced(cluster([node("h1", state=NodeRole.DRAINING)], table([["h1"]] * 4)))
     assert plan.moves == ()
     assert len(plan.unmovable) == 4
 
 
 @pytest.mark.parametrize("seed", range(13))
 @BOTH
-def test_random_tables_on_six_nodes(seed: int, options: Options) -> None:
+def test_random_tables_on_six_nodes(seed: int, options: BalanceOptions) -> None:
     draw = random.Random(seed)
     racks = draw.choice([1, 2, 3])
     nodes = [node(f"h{at}", 2, f"r{at % racks}") for at in range(6)]
@@ -251,10 +253,10 @@ def test_only_the_rack_that_gets_a_smaller_node_changes() -> None:
     nodes = [node(f"h{rack}", 7, rack, capacity_bytes=LARGE) for rack in "abc"]
     count = int(0.9 * LARGE / (5 * GIB))
     rows = [[(f"h{rack}", at % 7) for rack in "abc"] for at in range(count)]
-    before = cluster(nodes, table(rows), options=Options())
+    before = cluster(nodes, table(rows), options=BalanceOptions())
     for rack in "abc":
         nodes.append(node(f"small-{rack}", 2, rack, capacity_bytes=SMALL))
-        plan, after = balanced(cluster(nodes, *before.tables, options=Options()))
+        plan, after = balanced(cluster(nodes, *before.tables, options=BalanceOptions()))
         assert {move.source[0] for move in plan.moves} == {f"h{rack}"}
         before = after
     used = [
@@ -281,7 +283,7 @@ def test_each_shard_gets_its_part_of_each_table() -> None:
     ]
     for extra in (None, node("h3", 8, capacity_bytes=8 * 250 * GIB)):
         nodes += [extra] if extra else []
-        _, after = balanced(cluster(nodes, *tables, options=Options()))
+        _, after = balanced(cluster(nodes, *tables, options=BalanceOptions()))
         ideal = 512 / sum(each.shards for each in nodes)
         for each in tables[:3]:
             for one in nodes:
@@ -293,41 +295,47 @@ def test_each_shard_gets_its_part_of_each_table() -> None:
 def test_one_unknown_size_leaves_its_node_out() -> None:
     sizes: list[int | None] = [5 * GIB] * 16
     known = cluster(
-        [node("h1"), node("h2")], table([["h2"]] * 16, size_bytes=sizes), options=Options()
+        [node("h1"), node("h2")], table([["h2"]] * 16, size_bytes=sizes), options=BalanceOptions()
     )
     plan, _ = balanced(known)
     assert {move.source[0] for move in plan.moves if move.kind == "migration"} == {"h2"}
     sizes[3] = None
     unknown = table([["h2"]] * 16, size_bytes=sizes)
-    plan, _ = balanced(cluster([node("h1"), node("h2")], unknown, options=Options()))
+    plan, _ = balanced(cluster([node("h1"), node("h2")], unknown, options=BalanceOptions()))
     assert plan.moves == ()
 
 
 def test_nothing_drains_while_sizes_are_unknown() -> None:
-    nodes = [node("h1"), node("h2", state=NodeState.DRAINING), node("h3")]
+    nodes = [node("h1"), node("h2", state=NodeRole.DRAINING), node("h3")]
     rows = [["h1"], ["h1"], ["h2"], ["h2"]]
     unknown = table(rows, size_bytes=[None, 1, None, 1])
-    plan, _ = balanced(cluster(nodes, unknown, options=Options()))
+    plan, _ = balanced(cluster(nodes, unknown, options=BalanceOptions()))
     assert plan.moves == ()
     assert "sizes of tablets in its dc are unknown" in plan.unmovable[0].reason
 
 
 def test_a_draining_node_needs_no_capacity() -> None:
-    nodes = [node("h1", capacity_bytes=100 * GIB), node("h2", state=NodeState.DRAINING)]
-    _, after = balanced(cluster(nodes, table([["h2"]] * 4, size_bytes=GIB), options=Options()))
+    nodes = [node("h1", capacity_bytes=100 * GIB), node("h2", state=NodeRole.DRAINING)]
+    _, after = balanced(
+        cluster(nodes, table([["h2"]] * 4, size_bytes=GIB), options=BalanceOptions())
+    )
     assert replicas_of(after) == {"h1": 4, "h2": 0}
 
 
 @pytest.mark.parametrize(("first", "moves"), [(257, False), (307, True)])
 def test_shards_that_differ_by_less_than_the_threshold_are_even(first: int, moves: bool) -> None:
     rows = [[("h1", 0 if at < first else 1)] for at in range(512)]
-    plan, _ = balanced(cluster([node("h1")], table(rows, size_bytes=100 << 20), options=Options()))
+    plan, _ = balanced(
+        cluster([node("h1")], table(rows, size_bytes=100 << 20), options=BalanceOptions())
+    )
     assert bool(plan.moves) == moves
 
 
 def test_empty_tablets_are_spread_too() -> None:
     _, after = balanced(
-        cluster([node("h1"), node("h2")], table([["h1"]] * 8, size_bytes=0), options=Options())
+        cluster(
+            [node("h1"), node("h2")], table([["h1"]] * 8, size_bytes=0), options=BalanceOptions()
+        )
     )
     assert replicas_of(after) == {"h1": 4, "h2": 4}
 
@@ -359,11 +367,11 @@ def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> No
     """Where a drain makes room by handing on: only those that must go may wait for a dead node."""
     nodes = [
         node("n0"),
-        node("n1", state=NodeState.DRAINING),
+        node("n1", state=NodeRole.DRAINING),
         node("n2", capacity_bytes=50 * GIB),
-        node("n3", state=NodeState.DOWN, capacity_bytes=50 * GIB),
+        node("n3", state=NodeRole.DOWN, capacity_bytes=50 * GIB),
     ]
-    sizes = Options(size_threshold=0.01)
+    sizes = BalanceOptions(size_threshold=0.01)
     tables = [
         table([["n0", "n1"]], name="t0", size_bytes=5 * GIB),
         table([["n2"], ["n0", "n3", "n1"]], name="t1", size_bytes=5 * GIB),
@@ -381,5 +389,5 @@ def test_what_goes_from_one_rack_to_another_counts_once_in_the_bound() -> None:
         node("n4", 1, rack="r1", capacity_bytes=50 * GIB),
     ]
     one = table([["n4", "n0"]], factor=3, size_bytes=5 * GIB)
-    plan, _ = balanced(cluster(nodes, one, options=Options(size_threshold=0.01)))
+    plan, _ = balanced(cluster(nodes, one, options=BalanceOptions(size_threshold=0.01)))
     assert plan.lower_bound_bytes == plan.moved_bytes == 5 * GIB

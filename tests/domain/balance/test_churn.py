@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from stele.domain.balance.cluster import BalanceBy, Node, NodeState, Options
+from stele.domain.balance.cluster import BalanceBy, BalanceOptions, ClusterNode, NodeRole
 from stele.domain.balance.plan import plan_to_fixed_point
 from stele.domain.balance.shares import Reals
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 TABLETS, TABLES = 600, 4
 SIZES: dict[str, Callable[[np.random.Generator], Reals]] = {
@@ -22,13 +22,15 @@ SIZES: dict[str, Callable[[np.random.Generator], Reals]] = {
 }
 
 
-def node_of(draw: np.random.Generator, at: int, *, alike: bool) -> Node:
+def node_of(draw: np.random.Generator, at: int, *, alike: bool) -> ClusterNode:
     capacity = 10**13 if alike else int(draw.choice([5, 10, 20])) * 10**12
     rack = int(draw.choice(3)) if at >= 6 else at % 3  # racks of unequal size
-    return Node(f"n{at}", "dc1", f"r{rack}", 2 if alike else int(draw.integers(1, 5)), capacity)
+    return ClusterNode(
+        f"n{at}", "dc1", f"r{rack}", 2 if alike else int(draw.integers(1, 5)), capacity
+    )
 
 
-def made(draw: np.random.Generator, sizes: str, by: BalanceBy, *, alike: bool) -> State:
+def made(draw: np.random.Generator, sizes: str, by: BalanceBy, *, alike: bool) -> BalanceColumns:
     """A cluster with one replica of each tablet in each of three racks, wherever there."""
     nodes = [node_of(draw, at, alike=alike) for at in range(12)]
     racks = [[at for at, node in enumerate(nodes) if node.rack == f"r{rack}"] for rack in range(3)]
@@ -36,29 +38,31 @@ def made(draw: np.random.Generator, sizes: str, by: BalanceBy, *, alike: bool) -
     shard = np.zeros_like(where)
     table = draw.integers(0, TABLES, TABLETS)
     size = np.rint(SIZES[sizes](draw))
-    return State(nodes, TABLES, table, size, where, shard, options=Options(balance_by=by))
+    return BalanceColumns(
+        nodes, TABLES, table, size, where, shard, options=BalanceOptions(balance_by=by)
+    )
 
 
-def churn(draw: np.random.Generator, state: State) -> None:
+def churn(draw: np.random.Generator, state: BalanceColumns) -> None:
     """One change: a node comes, leaves, dies, is down or comes back; or a tenth of the tablets grow."""
-    normal = np.flatnonzero(state.state == NodeState.NORMAL)
+    normal = np.flatnonzero(state.state == NodeRole.NORMAL)
     node = int(draw.choice(normal))
     alone = (state.rack[normal] == state.rack[node]).sum() == 1
     what = draw.choice(["add", "add", "drain", "die", "down", "back", "grow"])
     if what == "add" or alone:
         state.add_node(node_of(draw, len(state.nodes), alike=True))
     elif what == "back":
-        for down in np.flatnonzero(state.state == NodeState.DOWN).tolist():
-            state.set_state(down, NodeState.NORMAL)
+        for down in np.flatnonzero(state.state == NodeRole.DOWN).tolist():
+            state.set_state(down, NodeRole.NORMAL)
     elif what == "grow":
         for unit in draw.choice(TABLETS, TABLETS // 10, replace=False).tolist():
             state.set_size(unit, float(np.rint(state.size[unit] * draw.uniform(1, 3))))
     else:
-        states = {"drain": NodeState.DRAINING, "die": NodeState.EXCLUDED, "down": NodeState.DOWN}
+        states = {"drain": NodeRole.DRAINING, "die": NodeRole.EXCLUDED, "down": NodeRole.DOWN}
         state.set_state(node, states[what])
 
 
-def anew(state: State) -> State:
+def anew(state: BalanceColumns) -> BalanceColumns:
     """The same cluster, built from its columns."""
     nodes = [
         msgspec.structs.replace(node, state=now)
@@ -68,7 +72,7 @@ def anew(state: State) -> State:
         state.options, minimal_tablet_size_bytes=int(state.minimal_size)
     )
     table, node, shard = (c.astype(np.int64) for c in (state.table, state.node, state.shard))
-    return State(nodes, TABLES, table, state.size, node, shard, options=options)
+    return BalanceColumns(nodes, TABLES, table, state.size, node, shard, options=options)
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
@@ -90,11 +94,11 @@ def test_each_change_is_planned_to_rest(seed: int, by: BalanceBy, sizes: str, al
         churn(draw, state)
 
 
-def even(state: State) -> None:
+def even(state: BalanceColumns) -> None:
     """Check that nodes that are up are within one replica of one size, also by table; else within 2 % of the
     mean.
     """
-    part = state.state == NodeState.NORMAL
+    part = state.state == NodeRole.NORMAL
     one_size = state.unit_load.min() == state.unit_load.max()
     by_count = state.options.balance_by is BalanceBy.COUNT
     for rack in range(3):

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.balance.cluster import BalanceBy, Cluster, Node, NodeState, Options, Table
+from stele.domain.balance.cluster import (
+    BalanceBy,
+    BalanceOptions,
+    Cluster,
+    ClusterNode,
+    ClusterTable,
+    NodeRole,
+)
 from stele.domain.balance.described import described
-from stele.domain.balance.moves import Limits
+from stele.domain.balance.moves import BalanceLimits
 from stele.domain.balance.offline import plan_offline
 from stele.domain.balance.plan import plan_round, plan_to_fixed_point
-from stele.domain.balance.state import State
+from stele.domain.balance.state import BalanceColumns
 from tests.domain.balance.clusters import (
     COUNT,
     GIB,
@@ -31,7 +38,7 @@ from tests.domain.balance.clusters import (
 
 pytestmark = pytest.mark.slow
 
-STATES = st.sampled_from([*[NodeState.NORMAL] * 6, *NodeState])
+STATES = st.sampled_from([*[NodeRole.NORMAL] * 6, *NodeRole])
 SIZES = {
     "equal": st.just(5 * GIB),
     "uniform": st.integers(GIB, 9 * GIB),
@@ -82,14 +89,14 @@ def clusters(draw: st.DrawFn) -> Cluster:
         served = [draw(rates) for _ in on]
         tables.append(table(on, f"t{number}", 3, size_bytes=size, rates=served))
     by, weight = draw(st.sampled_from(list(BalanceBy))), draw(st.sampled_from([0, 20, 50, 100]))
-    return cluster(nodes, *tables, options=Options(balance_by=by, rate_weight=weight))
+    return cluster(nodes, *tables, options=BalanceOptions(balance_by=by, rate_weight=weight))
 
 
 @settings(max_examples=300, deadline=None)
 @given(clusters())
 def test_every_prefix_obeys_the_rules_and_a_second_pass_plans_nothing(before: Cluster) -> None:
     plan, after = balanced(before)
-    leaving = {n.id for n in before.nodes if n.state in (NodeState.DRAINING, NodeState.EXCLUDED)}
+    leaving = {n.id for n in before.nodes if n.state in (NodeRole.DRAINING, NodeRole.EXCLUDED)}
     left = sum(count for name, count in replicas_of(after).items() if name in leaving)
     assert left == len(plan.unmovable)
     total = sum(replicas_of(before).values())
@@ -119,7 +126,7 @@ def racks_alike(draw: st.DrawFn) -> Cluster:
         )
         tables.append(table(draw(st.lists(row, min_size=1, max_size=25)), f"t{number}", racks))
     by = draw(st.sampled_from(list(BalanceBy)))
-    return cluster(nodes, *tables, options=Options(balance_by=by))
+    return cluster(nodes, *tables, options=BalanceOptions(balance_by=by))
 
 
 @settings(max_examples=200, deadline=None)
@@ -180,7 +187,7 @@ def test_no_plan_has_fewer_moves(held: list[list[int]]) -> None:
 def test_rounds_within_limits_come_to_rest_too(before: Cluster, streams: int, batch: int) -> None:
     what = described(before)
     state = what.state
-    limits = Limits(reads=streams, writes=streams, batch=batch)
+    limits = BalanceLimits(reads=streams, writes=streams, batch=batch)
     for _ in range(1 + 10 * state.replicas):
         before_it = (state.node.copy(), state.shard.copy(), state.load.copy())
         moves = plan_round(state, what.names, limits)
@@ -211,9 +218,9 @@ def test_changes_one_by_one_equal_building_anew(before: Cluster, data: st.DataOb
         plan_to_fixed_point(state, what.names)
         unit = data.draw(st.integers(0, len(state.table) - 1))
         state.set_size(unit, data.draw(st.one_of(st.none(), st.integers(1, GIB))))
-    state.add_node(Node("new", "dc3", "r", 2))
-    state.set_state(0, NodeState.DRAINING)
-    anew = State(
+    state.add_node(ClusterNode("new", "dc3", "r", 2))
+    state.set_state(0, NodeRole.DRAINING)
+    anew = BalanceColumns(
         [
             msgspec.structs.replace(n, state=s)
             for n, s in zip(state.nodes, state.state, strict=True)
@@ -247,7 +254,7 @@ def test_nothing_at_all_is_even() -> None:
     for empty in (
         Cluster(()),
         Cluster((node("n1"),)),
-        cluster([node("n1")], Table("k", "t", 1, ())),
+        cluster([node("n1")], ClusterTable("k", "t", 1, ())),
     ):
         assert plan_offline(empty).moves == ()
     assert plan_offline(cluster([node("n1")], options=COUNT)).lower_bound_bytes == 0

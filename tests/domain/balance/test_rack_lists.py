@@ -11,31 +11,31 @@ import numpy as np
 import pytest
 
 from stele.domain.balance.checks import read_cluster
-from stele.domain.balance.cluster import Cluster, Node, NodeState, Table, Tablet
+from stele.domain.balance.cluster import Cluster, ClusterNode, ClusterTable, NodeRole, Tablet
 from stele.domain.balance.offline import plan_offline
 from stele.domain.balance.rack_lists import keeps_list, strays, vacant
 from stele.domain.json_documents import JsonDocumentError
 from stele.domain.schema.model import Replication
-from stele.domain.tablets.copies import Place, amiss
+from stele.domain.tablets.copies import RackPlace, amiss
 
 
-def nodes_of(spec: str) -> tuple[Node, ...]:
+def nodes_of(spec: str) -> tuple[ClusterNode, ...]:
     """``name@rack/shards``, ``!`` behind it: it leaves."""
-    found = list[Node]()
+    found = list[ClusterNode]()
     for each in spec.split():
         name, _, rest = each.rstrip("!").partition("@")
         rack, _, shards = rest.partition("/")
-        state = NodeState.DRAINING if each.endswith("!") else NodeState.NORMAL
-        found.append(Node(name, "dc1", rack, int(shards or 1), None, state))
+        state = NodeRole.DRAINING if each.endswith("!") else NodeRole.NORMAL
+        found.append(ClusterNode(name, "dc1", rack, int(shards or 1), None, state))
     return tuple(found)
 
 
-def table(racks: tuple[str, ...], tablets: Mapping[str, str], rf: int = 2) -> Table:
+def table(racks: tuple[str, ...], tablets: Mapping[str, str], rf: int = 2) -> ClusterTable:
     """Tablets by name, each with the nodes that have it."""
     rows = tuple(
         Tablet(name, tuple((node, 0) for node in on.split()), 100) for name, on in tablets.items()
     )
-    return Table("ks", "t", rf, rows, racks={"dc1": racks})
+    return ClusterTable("ks", "t", rf, rows, racks={"dc1": racks})
 
 
 def after(cluster: Cluster) -> dict[str, set[str]]:
@@ -125,7 +125,7 @@ def test_a_list_in_a_file_makes_sense(racks: dict[str, list[str]], words: str) -
 
 def test_what_is_lacking_and_what_is_beside_is_as_it_is_counted_one_by_one() -> None:
     chance = random.Random(7)
-    places = [Place(dc, f"r{at}") for dc in ("dc1", "dc2") for at in (1, 1, 2, 3)]
+    places = [RackPlace(dc, f"r{at}") for dc in ("dc1", "dc2") for at in (1, 1, 2, 3)]
     for _ in range(300):
         racks = tuple(chance.sample(("r1", "r2", "r3", "r9"), chance.randrange(1, 5)))
         wanted = Replication({"dc1": len(racks), "dc2": chance.randrange(1, 4)}, {"dc1": racks})

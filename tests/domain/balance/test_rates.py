@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from stele.domain.balance.cluster import RATE_WEIGHT, BalanceBy, Cluster, Options
+from stele.domain.balance.cluster import RATE_WEIGHT, BalanceBy, BalanceOptions, Cluster
 from stele.domain.balance.offline import plan_offline
 from tests.domain.balance.clusters import (
     GIB,
@@ -50,7 +50,7 @@ def zipf(sizes: str, exponent: float, seed: int) -> Cluster:
         size = [int(bytes_[n] * GIB) for n in part]
         served = [float(rates[n]) for n in part]
         tables.append(table(rows, f"t{at}", 3, size_bytes=size, rates=served))
-    return cluster(nodes, *tables, options=Options())
+    return cluster(nodes, *tables, options=BalanceOptions())
 
 
 @pytest.mark.parametrize("sizes", ["equal", "lognormal"])
@@ -71,7 +71,7 @@ def one_hot(rate: float, weight: int = RATE_WEIGHT, by: BalanceBy = BalanceBy.SI
     """Four nodes with ten tablets each; one of them serves much more than the others."""
     rows = [[f"n{at % 4}"] for at in range(40)]
     rates = [rate, *[100.0] * 39]
-    options = Options(balance_by=by, rate_weight=weight)
+    options = BalanceOptions(balance_by=by, rate_weight=weight)
     nodes = [node(f"n{at}", 1) for at in range(4)]
     return cluster(nodes, table(rows, rates=rates), options=options)
 
@@ -94,7 +94,7 @@ def test_by_count_and_without_weight_rates_move_nothing() -> None:
 def test_by_rate_alone_bytes_do_not_matter() -> None:
     of = table([["n0"]] * 4, size_bytes=[90 * GIB, 1, 1, 1], rates=[100.0] * 4)
     nodes = [node("n0", 1), node("n1", 1)]
-    _, after = balanced(cluster(nodes, of, options=Options(rate_weight=100)))
+    _, after = balanced(cluster(nodes, of, options=BalanceOptions(rate_weight=100)))
     assert replicas_of(after) == {"n0": 2, "n1": 2}
 
 
@@ -106,7 +106,7 @@ def test_no_node_has_more_than_twice_its_share_of_bytes_or_of_operations() -> No
     before = cluster(
         [node(f"n{at}", 1) for at in range(4)],
         table(rows, size_bytes=size, rates=rates),
-        options=Options(minimal_tablet_size_bytes=1),
+        options=BalanceOptions(minimal_tablet_size_bytes=1),
     )
     _, after = balanced(before)
     mean = sum(bytes_of(before).values()) / 4
@@ -120,7 +120,7 @@ def test_a_few_operations_do_not_weigh_like_gigabytes() -> None:
     quiet = cluster(
         [node(f"n{at}", 1) for at in range(4)],
         table(rows, rates=[1.0, *[0.0] * 39]),
-        options=Options(),
+        options=BalanceOptions(),
     )
     assert not plan_offline(quiet).moves
 

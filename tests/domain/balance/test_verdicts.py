@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from stele.domain.balance.cluster import Cluster, NodeState, Options
+from stele.domain.balance.cluster import BalanceOptions, Cluster, NodeRole
 from stele.domain.balance.described import described
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.planned import Rule
@@ -25,8 +25,8 @@ def test_each_node_is_told_why() -> None:
         node("h1", rack="a"),
         node("h2", rack="b"),
         node("h3", rack="b"),
-        node("h4", rack="a", state=NodeState.DRAINING),
-        node("h5", rack="a", state=NodeState.DOWN),
+        node("h4", rack="a", state=NodeRole.DRAINING),
+        node("h5", rack="a", state=NodeRole.DOWN),
         node("h6", rack="a"),
         node("h7", rack="c", dc="dc2"),
         node("h8", rack="a"),
@@ -49,7 +49,7 @@ def test_sizes_are_told_in_parts_of_the_shares() -> None:
     which = cluster(
         [node("h1"), node("h2")],
         table([["h1"], ["h1"], ["h1"], ["h2"]], size_bytes=sizes),
-        options=Options(),
+        options=BalanceOptions(),
     )
     rule, reason = rules(which, 1, "h1")["h2"]
     assert rule is Rule.EVENER
@@ -59,7 +59,9 @@ def test_sizes_are_told_in_parts_of_the_shares() -> None:
 
 def test_unknown_sizes_are_named() -> None:
     which = cluster(
-        [node("h1"), node("h2")], table([["h1"], ["h2"]], size_bytes=[1, None]), options=Options()
+        [node("h1"), node("h2")],
+        table([["h1"], ["h2"]], size_bytes=[1, None]),
+        options=BalanceOptions(),
     )
     assert rules(which, 0, "h1")["h2"] == (Rule.STATISTICS, "sizes of tablets of h2: unknown")
 

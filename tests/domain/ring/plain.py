@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import msgspec
 
-from stele.domain.column import Column
+from stele.domain.column import NumberColumn
 from stele.domain.ring.columns import NodeNumbers
 from stele.domain.ring.model import PackedRanges, PackedRows
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of, upper_bound
@@ -41,13 +41,13 @@ def packed_ranges(ranges: Iterable[Range]) -> PackedRanges:
     return PackedRanges(column(r.start for r in found), column(r.end for r in found))
 
 
-def column(numbers: Iterable[int]) -> Column:
+def column(numbers: Iterable[int]) -> NumberColumn:
     """Byte by byte."""
     few = [*numbers]
     for width in (1, 2, 4, 8):
         if all(-(1 << 8 * width - 1) <= number < 1 << 8 * width - 1 for number in few):
             raw = b"".join(number.to_bytes(width, "little", signed=True) for number in few)
-            return Column(bytes((width,)) + raw if few else b"")
+            return NumberColumn(bytes((width,)) + raw if few else b"")
     raise AssertionError("more than 64 bits")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.names import BarrierLevel
-from stele.domain.ring.quorum import LEVELS, Where, is_unsafe, lacking
+from stele.domain.ring.quorum import LEVELS, LevelFacts, is_unsafe, lacking
 
 ALL, EACH_QUORUM, QUORUM, LOCAL_QUORUM, ONE, NODE_LOCAL = LEVELS
 DCS = {
@@ -22,8 +22,8 @@ DCS = {
 SIX, SEVEN = frozenset("abcdef"), frozenset("abcdefg")
 
 
-def where(local: str = "dc1", excluded: str = "") -> Where:
-    return Where(DCS, frozenset(excluded), frozenset(local.split()))
+def where(local: str = "dc1", excluded: str = "") -> LevelFacts:
+    return LevelFacts(DCS, frozenset(excluded), frozenset(local.split()))
 
 
 def subsets(nodes: frozenset[str]) -> Iterator[frozenset[str]]:
@@ -123,7 +123,7 @@ def test_what_satisfies_a_level_satisfies_all_below(
     excluded: frozenset[str],
     local: frozenset[str],
 ) -> None:
-    known = Where(DCS, excluded, local)
+    known = LevelFacts(DCS, excluded, local)
     satisfied = [not lacking(each, replicas, answered - excluded, known) for each in LEVELS]
     assert satisfied == sorted(satisfied)
     for higher, lower in pairwise(LEVELS):

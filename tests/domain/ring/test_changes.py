@@ -23,8 +23,8 @@ from stele.domain.ring.model import (
 )
 from stele.domain.ring.placement import (
     EMPTY_RING,
-    Change,
     Placement,
+    PlacementChange,
     PlacementError,
     change_of,
     changed,
@@ -65,7 +65,7 @@ def moving(draw: st.DrawFn) -> Rows:
     )
 
 
-def delta_of(change: Change) -> PlacementDelta:
+def delta_of(change: PlacementChange) -> PlacementDelta:
     """The change by name."""
     bounds = change.removed.starts.tolist(), change.removed.ends.tolist()
     return PlacementDelta(
@@ -73,7 +73,7 @@ def delta_of(change: Change) -> PlacementDelta:
     )
 
 
-def whole(rows: Rows, nodes: NodeNumbers) -> Change:
+def whole(rows: Rows, nodes: NodeNumbers) -> PlacementChange:
     """The first rows of a placement."""
     return change_of((Range(MIN_TOKEN, MIN_TOKEN),), rows, nodes)
 

@@ -13,13 +13,21 @@ from hypothesis import strategies as st
 from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.hot import Hottest, hottest_of, words
 from stele.domain.tablets.resizing import Needs, aims
-from stele.domain.tablets.sizing import Goals, Present, Scope, Sized, by_rate, fewest, most
+from stele.domain.tablets.sizing import (
+    Goals,
+    Present,
+    ReplicaScope,
+    TabletCount,
+    by_rate,
+    fewest,
+    most,
+)
 from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
 NAN = float("nan")
 TARGET = 100
 GOALS = Goals(target_bytes=1000, target_rate=TARGET)
-ONE = {"dc1": Scope(shards=1, replication_factor=1)}
+ONE = {"dc1": ReplicaScope(shards=1, replication_factor=1)}
 ROOM = 10**6
 
 
@@ -77,7 +85,7 @@ def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() ->
     assert unknown is not None and unknown.split is None
 
 
-def wanted(hottest: Hottest, count: int, per_shard: int = ROOM) -> Sized:
+def wanted(hottest: Hottest, count: int, per_shard: int = ROOM) -> TabletCount:
     """How many tablets an empty table is to have next."""
     (aim,) = aims([table_of(hottest, count, max_tablet_count=32)], per_shard)
     return aim

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from stele.domain.balance.cluster import BalanceBy, NodeState
+from stele.domain.balance.cluster import BalanceBy, NodeRole
 from stele.domain.commands import CreateTable, Leave, SetSetting, Truncate
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
@@ -254,4 +254,4 @@ def test_a_full_disk_gets_nothing_and_gives() -> None:
     assert moves
     assert emptiest not in {each.move.to_node for each in moves}
     what = columns(world, full)
-    assert what.state.state[what.node_ids.index(emptiest)] == NodeState.NORMAL
+    assert what.state.state[what.node_ids.index(emptiest)] == NodeRole.NORMAL

@@ -10,8 +10,8 @@ from stele.domain.names import BALANCER
 from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.tablets.resizing import MOST_AT_ONCE, Loaded, Needs, aims, sizing
-from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, most
+from stele.domain.tablets.resizing import MOST_AT_ONCE, Needs, TableLoad, aims, sizing
+from stele.domain.tablets.sizing import Goals, Present, ReplicaScope, fewest, most
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, TOTAL_BYTES, loads_of
@@ -38,8 +38,8 @@ def of_tables(world: World, name: str) -> str:
     return data.data_id
 
 
-def of_sizes(sizes: dict[str, float]) -> dict[str, Loaded]:
-    return {data_id: Loaded(size) for data_id, size in sizes.items()}
+def of_sizes(sizes: dict[str, float]) -> dict[str, TableLoad]:
+    return {data_id: TableLoad(size) for data_id, size in sizes.items()}
 
 
 def cluster(goal: int = 100) -> World:
@@ -146,7 +146,7 @@ def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
     for _ in range(100):
         found = list[Needs]()
         for (dcs, factor, options, size, initial, _), count in zip(asked, counts, strict=True):
-            scopes = {dc: Scope(shards[dc], factor) for dc in dcs}
+            scopes = {dc: ReplicaScope(shards[dc], factor) for dc in dcs}
             about = (options, initial, scopes, Present(count, size), goals)
             low, high = fewest(*about), most(*about)
             found.append(Needs(count=count, options=options, scopes=scopes, fewest=low, most=high))

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, first_count, most
+from stele.domain.tablets.sizing import Goals, Present, ReplicaScope, fewest, first_count, most
 
 GOALS = Goals(target_bytes=1000, target_rate=0)
 DEFAULT = Goals()
-NINE = {"dc1": Scope(shards=9, replication_factor=3, held=0)}
+NINE = {"dc1": ReplicaScope(shards=9, replication_factor=3, held=0)}
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_the_largest_that_is_asked_for(
 
 
 def test_what_nobody_asked_for_leaves_room_for_other_tables() -> None:
-    full = {"dc1": Scope(shards=9, replication_factor=3, held=890)}
+    full = {"dc1": ReplicaScope(shards=9, replication_factor=3, held=890)}
     found = first_count(TableOptions(), 0, full, GOALS)
     assert (found.count, found.reason) == (4, "100 replicas of all tables for each shard of dc1")
     assert first_count(TableOptions(), 64, full, GOALS).count == 64, "what is asked for is given"
 
 
 def test_the_dc_that_asks_for_most_decides() -> None:
-    two = {"dc1": Scope(9, 3, 0), "dc2": Scope(40, 1, 0)}
+    two = {"dc1": ReplicaScope(9, 3, 0), "dc2": ReplicaScope(40, 1, 0)}
     assert first_count(TableOptions(), 0, two, GOALS).count == 512
 
 
@@ -67,7 +67,7 @@ def test_the_dc_that_asks_for_most_decides() -> None:
 def test_a_power_of_two_within_the_bounds(
     options: TableOptions, initial: int, shards: int, factor: int, held: int
 ) -> None:
-    scopes = {"dc1": Scope(shards, factor, held)}
+    scopes = {"dc1": ReplicaScope(shards, factor, held)}
     count = first_count(options, initial, scopes, GOALS).count
     assert count & (count - 1) == 0 < count
     most = options.max_tablet_count

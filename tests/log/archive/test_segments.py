@@ -15,16 +15,16 @@ from stele.log.archive.container import (
     Archived,
     Container,
     DamagedFileError,
+    EpochSpan,
     NotArchivedError,
-    Span,
 )
-from stele.log.archive.segments import Limits, Segments, up_to
+from stele.log.archive.segments import SegmentLimits, Segments, up_to
 from stele.log.codec import encode_epoch
 from stele_simulator.processes.disk import Disk
 from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 
-SMALL = Limits(epochs=25, size_bytes=1 << 20)
+SMALL = SegmentLimits(epochs=25, size_bytes=1 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,10 @@ def test_what_is_damaged_in_an_open_segment_is_no_end_of_it(
             assert [*segments.read(1)] == whole, f"byte {at}"
             continue
         assert (folder / f"{opened.name}.damaged").stat().st_size == len(content)
-        assert segments.spans() in ([Span(1, 4), Span(9, 24)], [Span(1, 4), Span(13, 24)])
+        assert segments.spans() in (
+            [EpochSpan(1, 4), EpochSpan(9, 24)],
+            [EpochSpan(1, 4), EpochSpan(13, 24)],
+        )
 
 
 def test_a_damaged_byte_is_noticed(tmp_path: Path, records: list[Archived]) -> None:
@@ -148,13 +151,13 @@ def test_nothing_is_read_across_a_gap(tmp_path: Path, records: list[Archived]) -
     segments = Segments(tmp_path, SMALL)
     segments.adopt(records[:10])
     segments.adopt(records[20:30])
-    assert segments.spans() == [Span(1, 10), Span(21, 30)]
+    assert segments.spans() == [EpochSpan(1, 10), EpochSpan(21, 30)]
     assert [r.epoch for r in segments.read(5)] == [5, 6, 7, 8, 9, 10]
     with pytest.raises(NotArchivedError):
         next(segments.read(11))
     assert (segments.first, segments.last) == (21, 30)
     segments.adopt(records[8:22])
-    assert segments.spans() == [Span(1, 30)]
+    assert segments.spans() == [EpochSpan(1, 30)]
     assert [*segments.read(1)] == records[:30]
 
 
@@ -184,10 +187,13 @@ def test_an_epoch_is_found_by_its_time(tmp_path: Path, records: list[Archived]) 
 
 @pytest.mark.parametrize(
     ("aside", "left"),
-    [(Span(31, 40), [Span(1, 30), Span(41, 80)]), (Span(61, 1 << 62), [Span(1, 60)])],
+    [
+        (EpochSpan(31, 40), [EpochSpan(1, 30), EpochSpan(41, 80)]),
+        (EpochSpan(61, 1 << 62), [EpochSpan(1, 60)]),
+    ],
 )
 def test_what_is_set_aside_stays_there_when_power_is_lost(
-    aside: Span, left: list[Span], records: list[Archived]
+    aside: EpochSpan, left: list[EpochSpan], records: list[Archived]
 ) -> None:
     disk = Disk(lambda: 0.4)
     segments = kept(cast(Path, disk.plug().path("/segments")), records)
@@ -211,9 +217,9 @@ def test_what_is_set_aside_again_leaves_what_was_set_aside_before(
         segments = Segments(folder)
         segments.adopt(history[:20])
         segments.adopt(history[20:])
-        assert segments.set_aside(Span(21, 1 << 62)) == len(history) - 20
+        assert segments.set_aside(EpochSpan(21, 1 << 62)) == len(history) - 20
     segments = Segments(folder)
-    assert segments.spans() == [Span(1, 20)]
+    assert segments.spans() == [EpochSpan(1, 20)]
     lost = [up_to(each, each.first, each.last) for each in segments.lost()]
     assert len(lost) == len(histories)
     assert all(history[20:] in lost for history in histories)
@@ -249,17 +255,17 @@ def test_a_segment_that_somebody_deletes_is_missing_from_then_on(
     """Reports follow the disk."""
     segments = kept(tmp_path, records[:-1])
     end = len(records) - 1
-    assert segments.spans() == [Span(1, end)]
+    assert segments.spans() == [EpochSpan(1, end)]
     one, *_, last = files(tmp_path)
     one.unlink()
     with pytest.raises(DamagedFileError, match="was deleted"):
         next(segments.read(1))
-    assert segments.spans() == [Span(first_epoch_after(one), end)]
+    assert segments.spans() == [EpochSpan(first_epoch_after(one), end)]
     assert "it was deleted" in segments.damaged[0]
     second = files(tmp_path)[0]
     second.unlink()
     assert segments.forget_deleted() == 1
-    assert segments.spans() == [Span(first_epoch_after(second), end)]
+    assert segments.spans() == [EpochSpan(first_epoch_after(second), end)]
     assert segments.forget_deleted() == 0
     last.unlink()
     segments.add(records[-1])
@@ -312,6 +318,6 @@ def test_a_damaged_block_costs_only_its_own_epochs(tmp_path: Path, records: list
     content[-30] ^= 1
     left.write_bytes(content)
     segments = Segments(tmp_path, SMALL)
-    assert segments.spans() == [Span(1, 65)]
+    assert segments.spans() == [EpochSpan(1, 65)]
     assert len(segments.damaged) == 1
     assert not list(tmp_path.glob("*-open.avro"))

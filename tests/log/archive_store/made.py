@@ -10,11 +10,11 @@ from stele.domain.facts import Epoch
 from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive, archived, folded
 from stele.log.archive.container import Archived
-from stele.log.archive.segments import Limits
+from stele.log.archive.segments import SegmentLimits
 from stele.log.archive.snapshots import head_of
 from stele.log.archive_store import layout
-from stele.log.archive_store.copying import Copier, Progress
-from stele.log.archive_store.layout import Kind
+from stele.log.archive_store.copying import Copier, CopyProgress
+from stele.log.archive_store.layout import StoreKind
 from stele.log.archive_store.source import About, LocalSource
 from stele.log.blobs.port import BlobStore
 from stele.log.codec import encode_epoch
@@ -45,7 +45,7 @@ class Made:
         self.story = story or long_story()
         self.folder = folder
         self.first = first
-        self.archive = Archive(folder, Limits(epochs=25))
+        self.archive = Archive(folder, SegmentLimits(epochs=25))
         self._snapshots = snapshots
         self._start: Start = BEGINNING
         self.go_on(last)
@@ -71,10 +71,10 @@ class Made:
         head = head_of(start.image, start.next_offset, start.anchor, epoch.at_ms)
         self.archive.snapshots.write(start.image, head, to_facts(start.image.decided))
 
-    def copier(self, store: BlobStore, kind: Kind = Kind.MIRROR) -> Copier:
+    def copier(self, store: BlobStore, kind: StoreKind = StoreKind.MIRROR) -> Copier:
         return Copier(store, LocalSource(self.archive, lambda: self.about), kind)
 
-    async def copy(self, store: BlobStore, *, cutoff: int = 0) -> Progress:
+    async def copy(self, store: BlobStore, *, cutoff: int = 0) -> CopyProgress:
         """A round of a mirror."""
         copier = self.copier(store)
         progress = await copier.copy(cutoff=cutoff)

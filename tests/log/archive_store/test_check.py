@@ -13,12 +13,14 @@ from stele.log.archive.archive import Archive
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.snapshots import head_of
 from stele.log.archive_store.source import LocalSource
-from stele.log.archive_store.verify import OnProgress, Progress, Verdict, verify
+from stele.log.archive_store.verify import ArchiveVerdict, CheckProgress, OnProgress, verify
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import SNAPSHOTS, Made
 
 
-async def check(archive: Archive, on_progress: OnProgress = lambda progress: None) -> Verdict:
+async def check(
+    archive: Archive, on_progress: OnProgress = lambda progress: None
+) -> ArchiveVerdict:
     return await verify(LocalSource(archive), on_progress)
 
 
@@ -33,7 +35,7 @@ def made(tmp_path: Path) -> Made:
 
 
 async def test_a_whole_archive_has_no_flaw_and_every_snapshot_is_compared(tmp_path: Path) -> None:
-    told = list[Progress]()
+    told = list[CheckProgress]()
     archive = made(tmp_path)
     found = await check(archive.archive, told.append)
     assert (found.flaws, found.damaged) == ((), ())
@@ -42,7 +44,7 @@ async def test_a_whole_archive_has_no_flaw_and_every_snapshot_is_compared(tmp_pa
     assert found.state_id == archive.story.image.state_id.hex()
     assert found.state_hash == state_hash(archive.story.image)
     assert [each.epoch for each in told] == [*range(1, LAST + 1)]
-    assert told[-1] == Progress(1, LAST, LAST, len(SNAPSHOTS))
+    assert told[-1] == CheckProgress(1, LAST, LAST, len(SNAPSHOTS))
 
 
 async def test_a_trimmed_archive_has_no_flaw(tmp_path: Path) -> None:

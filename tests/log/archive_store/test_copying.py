@@ -13,10 +13,10 @@ from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.container import SCHEMA, SYNC, ContainerWriter, encoded, from_container
 from stele.log.archive_store.layout import CLAIM_NAME as CLAIM
-from stele.log.archive_store.layout import ForeignStoreError, Kind, spans
+from stele.log.archive_store.layout import ForeignStoreError, StoreKind, spans
 from stele.log.archive_store.stored import stored_archive
 from stele.log.blobs.folder import FolderStore
-from stele.log.blobs.port import StoreError, StoreRefusedError, StoreUnavailableError
+from stele.log.blobs.port import BlobStoreError, StoreRefusedError, StoreUnavailableError
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
@@ -259,7 +259,7 @@ async def test_a_mirror_and_a_backup_do_not_share_a_store(tmp_path: Path, store:
     made = Made(tmp_path / "archive")
     await made.copy(store)
     with pytest.raises(ForeignStoreError, match="holds a mirror of this cluster, not a backup"):
-        await made.copier(store, Kind.BACKUP).copy()
+        await made.copier(store, StoreKind.BACKUP).copy()
 
 
 @pytest.mark.parametrize(
@@ -308,5 +308,5 @@ async def test_a_recovered_log_goes_on_beside_the_one_before(tmp_path: Path, sto
 
 async def test_a_store_that_is_away_is_an_error_of_stores(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError):
+    with pytest.raises(BlobStoreError):
         await Made(tmp_path / "archive").copy(FolderStore(tmp_path / "file", 5))

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.log.archive.container import Span
+from stele.log.archive.container import EpochSpan
 from stele.log.archive_store import layout
-from stele.log.archive_store.layout import Past, Piece, Shot, contents_of, history, own_shots, spans
+from stele.log.archive_store.layout import (
+    PastLogs,
+    Piece,
+    Shot,
+    contents_of,
+    history,
+    own_shots,
+    spans,
+)
 from stele.log.blobs.port import Blob
 from tests.log.archive_store.made import small_blocks
 
@@ -49,7 +57,7 @@ def test_blocks_that_are_not_wholly_there_are_lacking(
     first: int,
     lacks: list[tuple[int, int]],
 ) -> None:
-    found = layout.lacking((Span(*s) for s in own), (Span(*s) for s in there), first)
+    found = layout.lacking((EpochSpan(*s) for s in own), (EpochSpan(*s) for s in there), first)
     assert found == lacks
 
 
@@ -57,11 +65,11 @@ def test_blocks_that_are_not_wholly_there_are_lacking(
 def test_what_lacks_and_what_is_there_are_all_epochs(
     drawn: list[tuple[int, int]], last: int
 ) -> None:
-    there = [Span(first, first + more) for first, more in drawn]
-    lacks = layout.lacking([Span(1, last)], there)
+    there = [EpochSpan(first, first + more) for first, more in drawn]
+    lacks = layout.lacking([EpochSpan(1, last)], there)
     found = {e for first, end in [*lacks, *there] for e in range(first, end + 1)}
     assert {*range(1, last + 1)} <= found
-    assert layout.lacking([Span(1, last)], [*there, *lacks]) == []
+    assert layout.lacking([EpochSpan(1, last)], [*there, *lacks]) == []
 
 
 def test_a_segment_is_covered_by_a_longer_one_of_its_log() -> None:
@@ -135,7 +143,7 @@ def test_what_a_log_has_of_those_before_it_is_what_its_snapshot_says() -> None:
     shots = [shot(30, OLD), shot(41, OLD), shot(55, between), shot(92)]
     blobs = [Blob(name, 1) for each in shots for name in each.names]
     blobs += [Blob(each.name, 1) for each in pieces]
-    past = Past(NEW, {OLD: 40})
+    past = PastLogs(NEW, {OLD: 40})
     found = history(pieces, past)
     assert [(part.piece.log_id, part.first, part.last) for part in found] == [
         (OLD, 1, 40),

@@ -9,7 +9,7 @@ import pytest
 from stele.domain.commands import SetSetting
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.archive import Archive
-from stele.log.archive.container import DamagedFileError, Span
+from stele.log.archive.container import DamagedFileError, EpochSpan
 from stele.log.archive_store.backup import BEGUN, NotEmptyError, restore
 from stele.log.archive_store.stored import NoArchiveError
 from stele.log.blobs.folder import FolderStore
@@ -147,7 +147,7 @@ async def test_what_a_recovery_gave_up_is_not_restored(tmp_path: Path, store: Sl
     told = await restore(store, tmp_path / "restored")
     assert (told.first_epoch, told.last_epoch, told.snapshots) == (71, 90, (20, 70))
     archive = Archive(tmp_path / "restored")
-    assert archive.segments.spans() == [Span(1, 30), Span(71, 90)]
+    assert archive.segments.spans() == [EpochSpan(1, 30), EpochSpan(71, 90)]
 
 
 async def test_an_empty_store_holds_no_archive(tmp_path: Path, store: Slow) -> None:

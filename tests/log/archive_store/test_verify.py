@@ -11,7 +11,7 @@ from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import Archive
 from stele.log.archive.snapshots import head_of
 from stele.log.archive_store.stored import StoredArchive, stored_archive
-from stele.log.archive_store.verify import Verdict, verify
+from stele.log.archive_store.verify import ArchiveVerdict, verify
 from stele.log.blobs.folder import FolderStore
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import SNAPSHOTS, Made, names, small_blocks
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path / "store", timeout_s=5)
 
 
-async def verdict(store: FolderStore) -> Verdict:
+async def verdict(store: FolderStore) -> ArchiveVerdict:
     return await verify(await stored_archive(store))
 
 

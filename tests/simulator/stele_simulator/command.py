@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from stele.cli.progress import Steps
+from stele.cli.progress import ProgressSteps
 
 if TYPE_CHECKING:
     from stele_simulator.processes.making import Disaster
@@ -283,7 +283,7 @@ def _shown(
     items: Iterable[T], name: Callable[[T], str], what: str, names: Iterable[str], jobs: int
 ) -> Iterator[T]:
     """Yield the items as they arrive. Progress is shown on standard error."""
-    steps = Steps(what, names, jobs)
+    steps = ProgressSteps(what, names, jobs)
     with steps.shown():
         for item in items:
             steps.done(name(item))

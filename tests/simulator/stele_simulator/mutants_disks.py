@@ -10,8 +10,8 @@ from stele.agent import identity, member
 from stele.agent.identity import FILE, STORE_FILE, DataDirectory, Heartbeats
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.chain import Anchor
-from stele.log.port import Look
-from stele.log.reader import LogReader
+from stele.log.port import TopicProbe
+from stele.log.reader import TopicReader
 from stele.node import commits
 from stele.node.commits import DiskFull
 from stele_simulator.patching import Patch
@@ -65,10 +65,10 @@ def another_nodes_disk_is_taken(patch: Patch) -> None:
 def old_end_is_proof_of_loss(patch: Patch) -> None:
     """An end before the last winner is taken at once for the loss of it."""
 
-    def at_once(self: LogReader, anchor: Anchor, look: Look) -> None:
+    def at_once(self: TopicReader, anchor: Anchor, look: TopicProbe) -> None:
         raise self._lost(anchor, "it is gone")
 
-    patch.attribute(LogReader, "_wait_for_leader", at_once)
+    patch.attribute(TopicReader, "_wait_for_leader", at_once)
 
 
 @planted(RUN, rule="I14")

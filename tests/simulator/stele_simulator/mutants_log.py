@@ -15,9 +15,9 @@ from stele.log.archive import snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import PREV_STATE_ID, Anchor
 from stele.log.codec import decode_epoch
-from stele.log.flight import Command, InFlight, Pending, Waiting, outcome_of, settle
+from stele.log.flight import CommandInFlight, InFlight, Pending, Waiting, outcome_of, settle
 from stele.log.fold import Fold
-from stele.log.history import Checkpoint, History, Mark, Winner
+from stele.log.history import Checkpoint, History, HistoryMark, Winner
 from stele.log.maker import RecordMaker
 from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
@@ -114,7 +114,7 @@ def recognise_requests_by_payload(patch: Patch) -> None:
 def reject_on_an_old_state(patch: Patch) -> None:
     """A refusal is answered at once, from a state that may be long past."""
 
-    def at_once(self: CommitPipeline, command: Command, rejection: Rejection) -> None:
+    def at_once(self: CommitPipeline, command: CommandInFlight, rejection: Rejection) -> None:
         image = self.fold.image
         for waiting in command.callers:
             settle(waiting.pending, outcome_of(command.request_id, image, rejection))
@@ -267,7 +267,7 @@ def watch_goes_on_one_epoch_late(patch: Patch) -> None:
 def watch_is_told_losers(patch: Patch) -> None:
     """Where the past is read again, every record counts as an epoch."""
 
-    async def all_records(self: History, mark: Mark, last: int) -> AsyncIterator[Winner]:
+    async def all_records(self: History, mark: HistoryMark, last: int) -> AsyncIterator[Winner]:
         epoch, next_offset, *_ = mark
         while epoch < last:
             for offset, value in await self._log.read(next_offset, last - epoch):

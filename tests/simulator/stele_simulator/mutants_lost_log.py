@@ -11,8 +11,8 @@ from stele.log.archive import segments, snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import Anchor
 from stele.log.fold import Start
-from stele.log.port import LogPast, Look, Record
-from stele.log.reader import LogReader
+from stele.log.port import LogPast, Record, TopicProbe
+from stele.log.reader import TopicReader
 from stele.runtime import starting
 from stele.runtime.answers.catch_up import SnapshotAnswer
 from stele.runtime.catch_up import CatchUp
@@ -39,10 +39,10 @@ def recovery_looks_for_no_other(patch: Patch) -> None:
 def anchor_is_not_looked_for(patch: Patch) -> None:
     """A reader is content with the topic's name: what stands at its last winner's place is all the same."""
 
-    def content(self: LogReader, anchor: Anchor | None, look: Look) -> None:
+    def content(self: TopicReader, anchor: Anchor | None, look: TopicProbe) -> None:
         self.topic_id = look.topic_id
 
-    patch.attribute(LogReader, "_compare", content)
+    patch.attribute(TopicReader, "_compare", content)
 
 
 @planted(RUN, rule="I10")

@@ -4,7 +4,7 @@ from stele.domain.commands import Envelope, Rejection
 from stele.domain.commits.restricted import restricted
 from stele.domain.image import Image
 from stele.domain.requests import memory
-from stele.domain.requests.memory import Generation, restored
+from stele.domain.requests.memory import SealedGeneration, restored
 from stele.domain.requests.not_taken import check_id, horizon_of
 from stele.log.flight import why_not_taken
 from stele_simulator.patching import Patch
@@ -24,7 +24,7 @@ def horizon_is_not_compared(patch: Patch) -> None:
 @planted(RUN, rule="I2")
 def forgetting_does_not_raise_the_horizon(patch: Patch) -> None:
     """A generation of decisions is forgotten, and its ids are taken as if they were new."""
-    patch.attribute(Generation, "newest_ms", -1)
+    patch.attribute(SealedGeneration, "newest_ms", -1)
 
 
 @planted(RUN, rule="I8")

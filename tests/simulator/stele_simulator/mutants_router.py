@@ -7,7 +7,7 @@ from stele import client
 from stele.agent.agent import Agent
 from stele.domain.image import Image
 from stele.router import over_http, router
-from stele.router.over_http import Change
+from stele.router.over_http import ChangeEvent
 from stele.router.router import Replicas, Router, StaleRoute
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
@@ -64,7 +64,7 @@ def differences_bring_the_versions_alone(patch: Patch) -> None:
 @planted(RUN, rule="I10")
 def router_steps_over_what_routes(patch: Patch) -> None:
     """No epoch is taken for one that may have moved a key."""
-    patch.attribute(Change, "routes", property(lambda self: False))
+    patch.attribute(ChangeEvent, "routes", property(lambda self: False))
 
 
 @planted(RUN, rule="I10")

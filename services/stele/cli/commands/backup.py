@@ -29,10 +29,10 @@ from stele.log.archive_store.backup import (
 )
 from stele.log.archive_store.backup import restore as restore_into
 from stele.log.archive_store.stored import stored_archive
-from stele.log.archive_store.verify import Verdict
+from stele.log.archive_store.verify import ArchiveVerdict
 from stele.log.archive_store.verify import verify as verify_stored
 from stele.log.blobs.folder import open_store
-from stele.log.blobs.port import BlobStore, StoreError, StoreUnavailableError
+from stele.log.blobs.port import BlobStore, BlobStoreError, StoreUnavailableError
 from stele.log.errors import LogError
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable, DifferentLogsError, replica_source
 
@@ -170,11 +170,11 @@ async def _back_up(store: BlobStore, urls: tuple[str, ...], *, check: bool) -> B
         await catch_up.close()
 
 
-async def _verify(store: BlobStore) -> Verdict:
+async def _verify(store: BlobStore) -> ArchiveVerdict:
     return await verify_stored(await stored_archive(store))
 
 
-def _show(verdict: Verdict, took_s: float) -> None:
+def _show(verdict: ArchiveVerdict, took_s: float) -> None:
     out = console()
     out.print(
         f"epochs {verdict.first_epoch} to {verdict.last_epoch}, {verdict.folded_epochs} of them folded;"
@@ -280,7 +280,7 @@ def _as_cli_errors() -> Iterator[None]:
         raise CliError(
             f"{error}.".replace("..", "."), "`stele backup verify` tells all that is wrong."
         ) from error
-    except (StoreError, DifferentLogsError) as error:
+    except (BlobStoreError, DifferentLogsError) as error:
         raise CliError(str(error)) from error
     except OSError as error:
         raise CliError(f"{error}.") from error

@@ -33,7 +33,7 @@ from stele.cli.output import (
     styled,
 )
 from stele.cli.output import table as table_of
-from stele.cli.reading import EPOCHS_IN_ANSWER, Reading, as_counted, read_epochs
+from stele.cli.reading import EPOCHS_IN_ANSWER, StateReading, as_counted, read_epochs
 from stele.cli.switch_words import switch_text
 from stele.domain.balance.planned import OfflinePlan
 from stele.domain.commands import SwitchBalancingOff, SwitchBalancingOn
@@ -51,7 +51,7 @@ from stele.runtime.answers.tablet_balancer import (
     TabletWhy,
 )
 from stele.runtime.request_ids import new_request_id
-from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.words.decisions import FACTS, BalancerDecision, DecisionHistory, Wanted
 from stele.words.facts import EpochRow
 from stele.words.names import what
 
@@ -165,7 +165,7 @@ class Around:
 
 def look(client: Client) -> Around:
     """Read the unfinished requests. Raises CliError."""
-    reading = Reading(client)
+    reading = StateReading(client)
     unfinished = reading.requests(unfinished="true")
     moves = [request for request in unfinished if request.moves_replica]
     leaving = [request for request in unfinished if request.removes_node]
@@ -325,7 +325,7 @@ def _words(name: str) -> str:
 
 def _still_moving(client: Client, name: str) -> list[Request]:
     """Return the balancer's unfinished requests there."""
-    reading = Reading(client)
+    reading = StateReading(client)
     own = [r for r in reading.requests(unfinished="true") if r.actor == BALANCER and r.table_id]
     names, of = reading.names(own), reading.map_owner(name) if own else name
     return [r for r in own if _is_in(names.get(r.table_id, ""), of)]
@@ -333,7 +333,7 @@ def _still_moving(client: Client, name: str) -> list[Request]:
 
 def _still_off(client: Client, name: str) -> list[str]:
     """Return what is still switched off, outside and inside the scope that was switched on."""
-    reading = Reading(client)
+    reading = StateReading(client)
     keyspaces = {keyspace.keyspace_id: keyspace for keyspace in reading.keyspaces()}
     switches = {"": reading.balancing}
     switches |= {keyspace.name: keyspace.balancing for keyspace in keyspaces.values()}
@@ -391,9 +391,9 @@ def history(
         require_table_name(table)
     first, since_ms = _since(since)
     with where.client() as client:
-        reading = Reading(client, epoch)
+        reading = StateReading(client, epoch)
         wanted = Wanted("" if by == ANYBODY else by, reading.map_owner(table), tablet)
-        past = Past(wanted, reading.all_names())
+        past = DecisionHistory(wanted, reading.all_names())
         found, back_to = _look_back(client, past, reading.epoch, limit, first, since_ms)
     if form.is_document:
         form.print_document({"epoch": reading.epoch, "looked_back_to": back_to, "decisions": found})
@@ -422,10 +422,10 @@ def _since(text: str) -> tuple[int, int]:
 
 
 def _look_back(
-    client: Client, past: Past, newest: int, limit: int, first: int, since_ms: int
-) -> tuple[list[Decision], int]:
+    client: Client, past: DecisionHistory, newest: int, limit: int, first: int, since_ms: int
+) -> tuple[list[BalancerDecision], int]:
     """Return decisions up to an epoch, the newest first, and the oldest epoch searched."""
-    found = list[Decision]()
+    found = list[BalancerDecision]()
     before, size, least = newest + 1, FIRST_PAGE, max(first, newest + 1 - MOST_EPOCHS)
     while before > least:
         begin = max(least, before - size)
@@ -446,7 +446,9 @@ def _look_back(
     return found, before
 
 
-def _show(found: list[Decision], epoch: int, back_to: int, wanted: Wanted, form: Format) -> None:
+def _show(
+    found: list[BalancerDecision], epoch: int, back_to: int, wanted: Wanted, form: Format
+) -> None:
     who = [] if wanted.by == BALANCER else ["by"]
     columns = ("at", "epoch", "what", *who, "because", "outcome", "took")
     title = f"decisions from epoch {back_to} to {epoch}"

@@ -15,14 +15,14 @@ from stele.cli.errors import CliError, RefusedError, UnreachableError, UsageErro
 from stele.cli.lean import httpx
 from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.names import OWNS_TOKENS
 from stele.runtime.answers.errors import ErrorBody
 
 Consistency = Literal["one", "quorum", "all"]
 
 
-class Written(msgspec.Struct, frozen=True):
+class PutAnswer(msgspec.Struct, frozen=True):
     """A node's answer to PUT."""
 
     timestamp: int
@@ -58,7 +58,7 @@ def put(
     content = value.encode() if value not in (None, "-") else _read(file or "-")
     with where.client() as client:
         answer = through_any_node(client, "PUT", table, key, consistency, content)
-    _tell(f"{size(len(content))} written", decode(answer.content, Written))
+    _tell(f"{size(len(content))} written", decode(answer.content, PutAnswer))
 
 
 def delete(
@@ -78,10 +78,10 @@ def delete(
     """
     with where.client() as client:
         answer = through_any_node(client, "DELETE", table, key, consistency, None)
-    _tell("deleted", decode(answer.content, Written))
+    _tell("deleted", decode(answer.content, PutAnswer))
 
 
-def _tell(done: str, written: Written) -> None:
+def _tell(done: str, written: PutAnswer) -> None:
     error_console().print(
         f"{done} at {written.timestamp}: version {written.version}, "
         f"epoch {written.epoch}, acknowledged by {joined(written.acks)}"
@@ -122,7 +122,7 @@ def through_any_node(
     Raises CliError. A refusal by a member takes precedence over another member's connection error.
     An unknown outcome takes precedence over a later refusal.
     """
-    nodes = Reading(client, level="local").nodes()
+    nodes = StateReading(client, level="local").nodes()
     addresses = [node.address for node in nodes if node.address and node.state in OWNS_TOKENS]
     path = data_path(keyspace, key)
     refused: CliError | None = None

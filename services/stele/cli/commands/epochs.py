@@ -25,7 +25,7 @@ from stele.cli.output import (
     print_json,
     table,
 )
-from stele.cli.reading import Reading, read_epochs
+from stele.cli.reading import StateReading, read_epochs
 from stele.words.facts import EpochRow, fact_lines
 from stele.words.state_diff import diff_lines
 from stele.words.units import visible
@@ -298,7 +298,7 @@ def diff(
 
 def newest_epoch(client: Client) -> int:
     """Return the newest committed epoch."""
-    return Reading(client).topology().epoch
+    return StateReading(client).topology().epoch
 
 
 def watch(

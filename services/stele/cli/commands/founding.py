@@ -11,7 +11,7 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError, RefusedError, UsageError
 from stele.cli.options import Change, Where
 from stele.cli.output import console, counted
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.commands import FoundCluster, LoadState
 from stele.domain.names import CommitMode
 
@@ -101,7 +101,7 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
 def _waits(client: Client) -> bool:
     """Return True if the log was founded for a dump that is not loaded yet."""
     try:
-        found = Reading(client).topology()
+        found = StateReading(client).topology()
     except RefusedError:
         return False
     frozen = found.commits.mode is CommitMode.FROZEN and found.commits.since_epoch == FOUNDED

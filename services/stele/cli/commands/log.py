@@ -34,10 +34,10 @@ from stele.cli.output import (
     size,
     table,
 )
-from stele.cli.reading import SERVICE, NoRequestError, Reading
+from stele.cli.reading import SERVICE, NoRequestError, StateReading
 from stele.domain.commands import AskSnapshot, ForgetReader, RestrictCommits, TruncateLog
 from stele.domain.commits.restricted import restricted_text
-from stele.domain.epoch_stats import MINUTE_MS, Count, EpochStats, merged
+from stele.domain.epoch_stats import MINUTE_MS, EpochCount, EpochStats, merged
 from stele.domain.names import CommitMode
 from stele.runtime.answers.stats import StatsAnswer
 from stele.words.facts import EpochRow
@@ -84,7 +84,7 @@ def tail(
     """
     only = frozenset(filter(None, facts.split(",")))
     with where.client() as client:
-        newest = Reading(client).topology()
+        newest = StateReading(client).topology()
         end = newest.epoch
         shown = _newest(client, end, last, only, barriers)
         words = None if json.as_json else HistoryWords(client, end)
@@ -197,7 +197,7 @@ def search(
 def _whole_id(client: Client, begins: str) -> str:
     """Return the id of the only request of the state with this prefix, else the prefix as it is."""
     try:
-        return Reading(client).find(begins).request_id
+        return StateReading(client).find(begins).request_id
     except NoRequestError:
         return begins
 
@@ -233,7 +233,7 @@ def _show_found(client: Client, asked: dict[str, Any], last: int, before: int | 
 
 def _is_unknown(client: Client, name: str) -> bool:
     """Return True if the state has no object with this name. Return False if that is unknown."""
-    reading = Reading(client, level="local")
+    reading = StateReading(client, level="local")
     try:
         if not name or any(node.node_id == name for node in reading.nodes()):
             return False
@@ -333,7 +333,7 @@ def _show_stats(found: EpochStats, answer: StatsAnswer) -> None:
     out.print(largest)
 
 
-def _by(what: str, counts: dict[str, Count], total: Count) -> Table:
+def _by(what: str, counts: dict[str, EpochCount], total: EpochCount) -> Table:
     shown = table("", what, "epochs", "", "bytes", "", right=("epochs", "bytes"))
     ranked = sorted(counts.items(), key=lambda item: (-item[1].epochs, item[0]))
     rest = _sum(count for _, count in ranked[MOST_ROWS:])
@@ -349,11 +349,11 @@ def _by(what: str, counts: dict[str, Count], total: Count) -> Table:
     return shown
 
 
-def _sum(counts: Iterable[Count]) -> Count:
-    return sum(counts, Count())
+def _sum(counts: Iterable[EpochCount]) -> EpochCount:
+    return sum(counts, EpochCount())
 
 
-def _mean(total: Count) -> str:
+def _mean(total: EpochCount) -> str:
     return size(total.size_bytes / total.epochs) if total.epochs else "nothing"
 
 
@@ -405,10 +405,10 @@ def _restrict(command: RestrictCommits, change: Change, where: Where) -> None:
         )
     envelope, out = change.envelope(command), console()
     with where.client() as client:
-        before = restricted_text(Reading(client).topology().commits)
+        before = restricted_text(StateReading(client).topology().commits)
         out.print(f"request {envelope.request_id}", soft_wrap=True)
         epoch = change.submit(client, envelope).epoch
-        now = Reading(client).topology()
+        now = StateReading(client).topology()
     if before:
         out.print(f"before: {before}", soft_wrap=True, markup=False)
     if opens:
@@ -452,7 +452,7 @@ def _has_majority(client: Client, epoch: int, limit_s: float) -> bool:
     """Wait until a majority has the snapshot. Print who has it, or what is missing."""
     end_s = time.monotonic() + limit_s
     while True:
-        found = Reading(client).catch_up()
+        found = StateReading(client).catch_up()
         agreed = next((each for each in found.agreed if each.epoch >= epoch), None)
         if agreed is not None:
             console().print(
@@ -485,7 +485,7 @@ def truncate(
         dry_run: Show where the log could be truncated, and why not further. Delete nothing.
     """
     with where.client() as client:
-        found = Reading(client, level="linearizable").catch_up()
+        found = StateReading(client, level="linearizable").catch_up()
         can = found.truncation
         if json.as_json:
             print_value_as_json(found)

@@ -27,8 +27,7 @@ from stele.cli.places import told_or_of_stack
 from stele.domain.snapshot import state_hash
 from stele.log.archive.container import Archived, NotArchivedError
 from stele.log.archive_store.source import Replayed, first_epoch, fold_archive_and_topic, fold_topic
-from stele.log.archive_store.verify import Progress as CheckProgress
-from stele.log.archive_store.verify import Verdict, verify
+from stele.log.archive_store.verify import ArchiveVerdict, CheckProgress, verify
 from stele.log.brokers import Brokers
 from stele.log.chain import LOG_ID
 from stele.log.deliveries import Refusals
@@ -191,7 +190,7 @@ class Verified(msgspec.Struct, frozen=True):
     """
 
     url: str
-    verdict: Verdict | None
+    verdict: ArchiveVerdict | None
     compared: int
     """Epochs that the topic still has. They are equal there unless ``differs`` is set."""
     differs: tuple[str, ...]
@@ -254,7 +253,7 @@ async def _begun(urls: Sequence[str], percent: int) -> None:
         await catch_up.close()
 
 
-Check = Callable[[CatchUp, str, ProgressLine], Awaitable[Verdict]]
+Check = Callable[[CatchUp, str, ProgressLine], Awaitable[ArchiveVerdict]]
 """Checks the archive of one replica, and shows its progress. Raises CatchUpUnavailable."""
 
 
@@ -286,7 +285,7 @@ async def _verified(
 
 async def _checked_there(
     catch_up: CatchUp, url: str, progress: ProgressLine, *, percent: int
-) -> Verdict:
+) -> ArchiveVerdict:
     """Wait until the replica has checked itself, and return its verdict."""
     answer = await catch_up.checked(url)
     if answer.state is CheckState.NONE:
@@ -300,7 +299,7 @@ async def _checked_there(
     return answer.verdict
 
 
-async def _checked_here(catch_up: CatchUp, url: str, progress: ProgressLine) -> Verdict:
+async def _checked_here(catch_up: CatchUp, url: str, progress: ProgressLine) -> ArchiveVerdict:
     """Read the whole archive over HTTP, and check it in this process."""
     source = await replica_source(catch_up)
     return await verify(source, partial(_show_progress, progress, url))

@@ -18,7 +18,7 @@ from stele.cli.output import (
     styled,
     table,
 )
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
 from stele.domain.requests.model import Request
@@ -105,7 +105,7 @@ def nodes(read: Read = Read(), form: Format = Format(), where: Where = Where()) 
     form.print_table(shown)
 
 
-def _departures(client: Client, reading: Reading, found: list[Node]) -> dict[str, str]:
+def _departures(client: Client, reading: StateReading, found: list[Node]) -> dict[str, str]:
     """Return how each node left, from its last request.
 
     The history has the requests that the state has forgotten.
@@ -120,7 +120,7 @@ def _departures(client: Client, reading: Reading, found: list[Node]) -> dict[str
     return {node.node_id: departure(node, known.get(node.node_id)) for node in gone}
 
 
-def _held(reading: Reading, keyspaces: list[Keyspace]) -> Held:
+def _held(reading: StateReading, keyspaces: list[Keyspace]) -> Held:
     """Return the tokens held. Keyspaces of equal replication share one query."""
     by_placement = {
         name: held_tokens(row for page in reading.placement(name, 10_000) for row in page.rows)

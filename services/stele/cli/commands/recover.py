@@ -18,8 +18,8 @@ from stele.cli.places import address_of
 from stele.domain.base import Rejection
 from stele.domain.recovery.histories import (
     Absent,
-    Choice,
-    Source,
+    HistoryChoice,
+    HistorySource,
     choose,
     full_name,
     id_of,
@@ -143,7 +143,7 @@ def _ask(client: Client, only: tuple[str, ...]) -> Left:
 
 def _choose(
     client: Client, only: tuple[str, ...], take: str, without: tuple[str, ...], limit_s: float
-) -> tuple[Left, Choice | Rejection]:
+) -> tuple[Left, HistoryChoice | Rejection]:
     """Return the sources and the choice among them. With a named source, wait for no other."""
     left = compared(client, _ask(client, only))
     if take:
@@ -155,7 +155,7 @@ def _choose(
 
 def _whole(
     client: Client, only: tuple[str, ...], without: tuple[str, ...], left: Left, limit_s: float
-) -> tuple[Left, Choice | Rejection]:
+) -> tuple[Left, HistoryChoice | Rejection]:
     """Return the sources and the choice once all replicas answer and are filled, or time is over.
 
     Replicas fetch from each other the epochs that their archives lack.
@@ -172,7 +172,7 @@ def _whole(
     return left, chosen
 
 
-def _waits(left: Left, chosen: Choice | Rejection, without: tuple[str, ...]) -> list[str]:
+def _waits(left: Left, chosen: HistoryChoice | Rejection, without: tuple[str, ...]) -> list[str]:
     """Return what to wait for. A replica's answer may settle what the user would have to decide."""
     found = [f"{each.name} to answer" for each in missed(left.absent, without)]
     if names := _filling(left, chosen):
@@ -181,19 +181,21 @@ def _waits(left: Left, chosen: Choice | Rejection, without: tuple[str, ...]) -> 
     return found
 
 
-def _filling(left: Left, chosen: Choice | Rejection) -> tuple[str, ...]:
+def _filling(left: Left, chosen: HistoryChoice | Rejection) -> tuple[str, ...]:
     """Return the replicas that may still fetch what is missing before their newest epochs.
 
     If it is not yet proven that these epochs are of the same history, the missing ones will prove
     it.
     """
-    if isinstance(chosen, Choice):
+    if isinstance(chosen, HistoryChoice):
         return left.held_up(chosen)
     choice = longest(left.extended()) if chosen.code == "unproven" else None
     return () if choice is None else tuple(name for name in choice.ahead if name in left.urls)
 
 
-def _agree(chosen: Choice, left: Left, without: tuple[str, ...], lose_after: int | None) -> None:
+def _agree(
+    chosen: HistoryChoice, left: Left, without: tuple[str, ...], lose_after: int | None
+) -> None:
     """Check the user's consent to losses.
 
     Raises CliError if the choice gives up something that was not named. Raises UsageError if a
@@ -237,7 +239,7 @@ def _show(left: Left) -> None:
         print_line(f"{url}: {why}")
 
 
-def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
+def _show_choice(chosen: HistoryChoice, left: Left, *, asked_all: bool) -> None:
     silent, held_up = len(left.silent), left.held_up(chosen)
     print_line(f"goes on after epoch {chosen.epoch}, from {chosen.source}")
     if chosen.known_epoch > chosen.epoch:
@@ -275,21 +277,21 @@ def _show_choice(chosen: Choice, left: Left, *, asked_all: bool) -> None:
         print_line(f"nobody can tell whether it is of this history: {name}")
 
 
-def _check(client: Client, left: Left, chosen: Choice, *, force: bool) -> RecoverableAnswer:
+def _check(client: Client, left: Left, chosen: HistoryChoice, *, force: bool) -> RecoverableAnswer:
     """Ask a replica to check the recovery. Raises CliError if it would be refused."""
     url, body, params = question(left, chosen, "", "", force=force)
     return decode(client.post_bytes(f"{url}/v1/recover/check", body, **params), RecoverableAnswer)
 
 
 def _recover(
-    client: Client, left: Left, chosen: Choice, reason: str, actor: str, *, force: bool
+    client: Client, left: Left, chosen: HistoryChoice, reason: str, actor: str, *, force: bool
 ) -> RecoveredAnswer:
     url, body, params = question(left, chosen, reason, actor, force=force)
     return decode(client.post_bytes(f"{url}/v1/recover", body, **params), RecoveredAnswer)
 
 
 def question(
-    left: Left, chosen: Choice, reason: str, actor: str, *, force: bool
+    left: Left, chosen: HistoryChoice, reason: str, actor: str, *, force: bool
 ) -> tuple[str, bytes, dict[str, object]]:
     """Return the address of the replica that recovers the log, with the body and parameters."""
     source = next(source for source in left.sources if source.name == chosen.source)
@@ -346,7 +348,7 @@ class Left(msgspec.Struct, frozen=True):
     answer.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[HistorySource, ...]
     urls: dict[str, str]
     recent: dict[str, list[Archived]]
     silent: dict[str, str]
@@ -386,14 +388,14 @@ class Left(msgspec.Struct, frozen=True):
         found = (url for full, url in self.replicas().items() if is_called(full, url, name))
         return [*dict.fromkeys(found)]
 
-    def more_than(self, source: Source) -> list[Archived]:
+    def more_than(self, source: HistorySource) -> list[Archived]:
         """Return the records after a source's newest epoch, from any processes that have them."""
         found = list[Archived]()
         while more := self._following(_extended(source, found)):
             found += more
         return found
 
-    def _following(self, source: Source) -> list[Archived]:
+    def _following(self, source: HistorySource) -> list[Archived]:
         """Return the records of the process with the most of them.
 
         Where processes differ there are none, because their history cannot be compared with the
@@ -425,7 +427,7 @@ class Left(msgspec.Struct, frozen=True):
             )
         return found[0] if found else name
 
-    def held_up(self, choice: Choice) -> tuple[str, ...]:
+    def held_up(self, choice: HistoryChoice) -> tuple[str, ...]:
         """Return the replicas that hold later epochs than the choice, but not all before them.
 
         One of their files is damaged or missing. They fetch it from the others within seconds, if
@@ -469,7 +471,7 @@ class Left(msgspec.Struct, frozen=True):
             ),
         )
 
-    def extended(self) -> tuple[Source, ...]:
+    def extended(self) -> tuple[HistorySource, ...]:
         """Return the sources, each extended by the records of processes."""
         return tuple(_extended(source, self.more_than(source)) for source in self.sources)
 
@@ -479,7 +481,7 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
 
     With ``only``, ask these addresses alone. It raises nothing: failures are in ``silent``.
     """
-    sources, urls, unnamed = list[Source](), dict[str, str](), dict[str, str]()
+    sources, urls, unnamed = list[HistorySource](), dict[str, str](), dict[str, str]()
     recent, silent = dict[str, list[Archived]](), dict[str, str]()
     members, answered = set[tuple[str, str]](), dict[str, str]()
     others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
@@ -534,7 +536,7 @@ def ask(client: Client, replicas: Collection[str], only: Collection[str] = ()) -
 
 def _histories(
     client: Client, urls: Iterable[str], silent: dict[str, str]
-) -> Iterator[tuple[str, HistoryAnswer, Source]]:
+) -> Iterator[tuple[str, HistoryAnswer, HistorySource]]:
     """Yield the histories of the replicas. Failures are added to ``silent``."""
     for url in urls:
         try:
@@ -576,7 +578,7 @@ def _states_of(client: Client, url: str, log_id: str, epochs: Sequence[int]) -> 
     return {each: bytes.fromhex(told.states[each]) for each in epochs if each in told.states}
 
 
-def _source(url: str, told: HistoryAnswer) -> Source:
+def _source(url: str, told: HistoryAnswer) -> HistorySource:
     """Return the source of a replica's answer. Raises ValueError for values that no log has."""
     states = {epoch: _state_id(state_id) for epoch, state_id in told.states.items()}
     epochs = (*states, told.first_image, told.last_image)
@@ -584,7 +586,7 @@ def _source(url: str, told: HistoryAnswer) -> Source:
         raise ValueError(f"epochs {min(epochs)} to {max(epochs)} are none of a log")
     for before in told.incarnations:
         _state_id(before.state_id)
-    return Source(
+    return HistorySource(
         name=full_name(told.replica_id, url),
         log_id=told.log_id,
         states=states,
@@ -602,7 +604,7 @@ def _state_id(text: str) -> bytes:
     return found
 
 
-def _tells_more(before: Source, now: Source | None) -> bool:
+def _tells_more(before: HistorySource, now: HistorySource | None) -> bool:
     """Return True if a source reports less now than before.
 
     A source without files may have the same newest epoch, and lack those that lead to it.
@@ -626,7 +628,9 @@ def _unasked(before: Left, now: Left) -> dict[str, str]:
     }
 
 
-def _tellers(url: str, records: list[Archived], promised: Promised | None) -> Iterator[Source]:
+def _tellers(
+    url: str, records: list[Archived], promised: Promised | None
+) -> Iterator[HistorySource]:
     """Yield the sources of a process.
 
     There are two if its records are of another log than its promise.
@@ -636,19 +640,19 @@ def _tellers(url: str, records: list[Archived], promised: Promised | None) -> It
         epoch, state_id = promised.epoch, bytes.fromhex(promised.state_id)
         if promised.log_id != log_id or states.get(epoch) != state_id:
             name, known = f"{url}{PROMISED}" if records else url, {epoch: state_id}
-            yield Source(name=name, log_id=promised.log_id, states=known, promised=True)
+            yield HistorySource(name=name, log_id=promised.log_id, states=known, promised=True)
     if records:
-        yield Source(name=url, log_id=log_id, states=states)
+        yield HistorySource(name=url, log_id=log_id, states=states)
 
 
-def _extended(source: Source, more: list[Archived]) -> Source:
+def _extended(source: HistorySource, more: list[Archived]) -> HistorySource:
     if not source.last_image or not more:
         return source
     states = {**source.states, **_states(more)}
     return replace(source, log_id=_log_id(more), states=states, last_image=more[-1].epoch)
 
 
-def _following(records: list[Archived], source: Source) -> list[Archived]:
+def _following(records: list[Archived], source: HistorySource) -> list[Archived]:
     """Return the records after the source's last image, if they follow from it."""
     last = source.last_image
     after = [record for record in records if record.epoch > last]

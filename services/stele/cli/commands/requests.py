@@ -21,7 +21,7 @@ from stele.cli.output import (
     print_value_as_json,
     styled,
 )
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.requests.ids import NEWEST_MS
 from stele.domain.requests.model import Request
 from stele.runtime.request_ids import new_request_id
@@ -130,7 +130,7 @@ def show(
 def follow_request(request_id: str, /, where: Where = Where()) -> int:
     """Follow a request until it ends. Exit status 0 only when it succeeded."""
     with where.client() as client:
-        request = Reading(client).find(request_id)
+        request = StateReading(client).find(request_id)
         return Exit.OK if follow(client, request.request_id) else Exit.FAILED
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Format, Read, Where
 from stele.cli.output import joined, percent, table
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, tokens_in
 from stele.domain.schema.model import Keyspace
 from stele.runtime.answers.metadata_log import PlacementsPage
@@ -82,7 +82,7 @@ def _table(title: str, rows: list[RangeReplicas]) -> Table:
     return shown
 
 
-class Shown(NamedTuple):
+class ShownRows(NamedTuple):
     """The rows shown, the number of all rows, the placement, and the keyspaces that use it."""
 
     rows: list[RangeReplicas]
@@ -91,7 +91,9 @@ class Shown(NamedTuple):
     users: tuple[str, ...]
 
 
-def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: str) -> Shown:
+def shown_rows(
+    reading: StateReading, limit: int, key: str | None = None, **which: str
+) -> ShownRows:
     """Return the first ``limit`` rows (0: all), or the row of a key or token.
 
     ``which`` names a placement or a keyspace.
@@ -104,7 +106,7 @@ def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: st
     rest = (row for page in pages for row in page.rows)
     missing = max(0, limit - len(first.rows)) if limit else None
     rows = [*first.rows, *islice(rest, missing)]
-    return Shown(rows, first.ranges, first.placement, first.keyspaces)
+    return ShownRows(rows, first.ranges, first.placement, first.keyspaces)
 
 
 def token_of_key(key: str) -> int:

@@ -9,7 +9,7 @@ from cyclopts import App
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Format, Read, Where
 from stele.cli.output import console, table
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.commands import SetSetting
 from stele.domain.features.known import KNOWN
 from stele.domain.features.model import Setting
@@ -86,7 +86,7 @@ def reset(
         name: Name from `stele settings list`.
     """
     with where.client() as client:
-        values = {} if name in KNOWN else Reading(client).settings()
+        values = {} if name in KNOWN else StateReading(client).settings()
     if name not in values:
         _known(name)
     _submit(SetSetting(name, ""), change, where)

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter, validators
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.local.control import Answer, Control, Deed, ask_stack
+from stele.cli.local.control import Control, ControlAnswer, Deed, ask_stack
 from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
 from stele.cli.local.lifecycle import bring_down, empty, require_stack, settle, why_given_up
 from stele.cli.local.lock import is_held
@@ -20,10 +20,10 @@ from stele.cli.local.table import stack_table, tail_log
 from stele.cli.options import Force, Format, Here
 from stele.cli.output import console
 from stele.cli.places import find_places, says_where
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.names import NodeState
 from stele.stack.folders import is_node
-from stele.stack.supervisor import State
+from stele.stack.supervisor import ProcessState
 
 app = App(name="stack", help="Broker, Redis, services and nodes as processes of this machine.")
 
@@ -72,7 +72,7 @@ def status(form: Format = Format(), where: Here = Here()) -> int:
     else:
         form.print_table(stack_table(stack))
         for service in stack.services:
-            if service.state == State.GIVEN_UP:
+            if service.state == ProcessState.GIVEN_UP:
                 error = CliError(*why_given_up(where.directory, service))
                 form.note(error.line())
     return 0 if all_run(stack) else 1
@@ -242,7 +242,7 @@ def remove(
     if not force:
         client = Client(find_places((), where.directory, {}))
         try:
-            known = next((n for n in Reading(client).nodes() if n.node_id == name), None)
+            known = next((n for n in StateReading(client).nodes() if n.node_id == name), None)
         finally:
             client.close()
         if known is not None and known.state is not NodeState.LEFT:
@@ -255,13 +255,15 @@ def remove(
     console().print(f"{name} and its data are gone; its name is not used again.", soft_wrap=True)
 
 
-def _do(where: Here, deed: Deed, name: str, accepts: Mapping[str, str] | None = None) -> Answer:
+def _do(
+    where: Here, deed: Deed, name: str, accepts: Mapping[str, str] | None = None
+) -> ControlAnswer:
     require_stack(where.directory)
     control = Control(deed=deed, name=name, accepts=dict(accepts or {}))
     return ask_stack(where.directory, control, ADD_NODE_DEADLINE_S)
 
 
-def _tell_started(where: Here, answer: Answer, *, joins: bool = True) -> None:
+def _tell_started(where: Here, answer: ControlAnswer, *, joins: bool = True) -> None:
     """Print the address of a started process and how to follow its join.
 
     Raises CliError for a node that ends because it cannot run.

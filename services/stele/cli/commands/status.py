@@ -31,7 +31,7 @@ from stele.words.explain import NO_COORDINATOR, left
 from stele.words.names import what
 
 
-class _Health(msgspec.Struct, frozen=True):
+class _ShownHealth(msgspec.Struct, frozen=True):
     """The field of ``runtime.http.Health`` that is shown. That module is slow to import."""
 
     reason: str = ""
@@ -53,7 +53,7 @@ def status(read: Read = Read(), json: Json = Json(), where: Where = Where()) -> 
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
         progress = ask(client, "coordinator", "/v1/progress", Progress) if newest else None
         is_alone = newest and progress is None and is_known(client, "coordinator")
-        health = ask(client, "metadata-log", "/healthz", _Health) if newest else None
+        health = ask(client, "metadata-log", "/healthz", _ShownHealth) if newest else None
         notice = "" if health is None else health.reason
         older = None if topology.cluster else older_log(client)
     if json.as_json:

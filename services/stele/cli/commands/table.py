@@ -63,7 +63,7 @@ OptionName = Literal[
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Options:
+class TabletOptions:
     """How many tablets a table is to have, and whether they are repaired by schedule."""
 
     min_tablet_count: int | None = None
@@ -94,7 +94,7 @@ def create(
     /,
     *,
     colocate_with: str = "",
-    options: Options = Options(),
+    options: TabletOptions = TabletOptions(),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -110,7 +110,7 @@ def alter(
     name: str,
     /,
     *,
-    options: Options = Options(),
+    options: TabletOptions = TabletOptions(),
     reset: Annotated[tuple[OptionName, ...], Parameter(name="--reset", negative="")] = (),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008

@@ -15,7 +15,7 @@ from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, Read, Where, described
 from stele.cli.output import clock, console, print_fields, print_value_as_json, size
 from stele.cli.output import table as table_of
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.names import TABLET_MAP, RequestStatus
 from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import ANY
@@ -285,11 +285,11 @@ def _ask_for(move: TabletMove, change: Change, where: Where, on: int = ANY) -> i
     require_table_name(move.table)
     with where.client() as client:
         if on != ANY:
-            _check_place(Reading(client), move, on)
+            _check_place(StateReading(client), move, on)
         return submit_and_follow(client, change, MoveTablets((move,)))
 
 
-def _check_place(reading: Reading, move: TabletMove, on: int) -> None:
+def _check_place(reading: StateReading, move: TabletMove, on: int) -> None:
     """Raise UsageError if the replica is on another shard.
 
     A node without a replica is refused by the log.
@@ -382,7 +382,9 @@ def require_tablets(table: str, placement: str) -> None:
         )
 
 
-def _about(reading: Reading, tables: Iterable[str], tablet: int, count: int) -> Iterable[Request]:
+def _about(
+    reading: StateReading, tables: Iterable[str], tablet: int, count: int
+) -> Iterable[Request]:
     """Return open requests for this tablet, or for all tablets of its table."""
     open_ = [
         request
@@ -398,7 +400,7 @@ def _about(reading: Reading, tables: Iterable[str], tablet: int, count: int) -> 
             yield request
 
 
-def _states(reading: Reading) -> dict[str, str]:
+def _states(reading: StateReading) -> dict[str, str]:
     """Return the state of the transition, by request."""
     found = reading.topology().transitions
     return {id_: str(each.state) for each in found for id_ in each.request_ids()}

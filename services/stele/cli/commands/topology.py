@@ -19,7 +19,7 @@ from stele.cli.follow import follow, follow_on
 from stele.cli.options import Change, Force, Planning, Where, Yes, confirm, described
 from stele.cli.output import console, counted
 from stele.cli.places import address_of
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.commands import (
     AnyCommand,
     Cancel,
@@ -198,7 +198,7 @@ def cancel(
     placements with those of before it began.
     """
     with where.client() as client:
-        asked = Reading(client).find(request)
+        asked = StateReading(client).find(request)
         target = asked.request_id
         outcome = change.submit(client, change.envelope(Cancel(target)))
         console().print(
@@ -327,7 +327,7 @@ def noop(
 PAGE = 10_000
 
 
-class Restored(msgspec.Struct, frozen=True):
+class RestoreCheck(msgspec.Struct, frozen=True):
     """The result of a check: the number of compared ranges and those that differ."""
 
     epoch: int
@@ -350,20 +350,20 @@ class Restored(msgspec.Struct, frozen=True):
         )
 
 
-def restored(client: Client, request: Request) -> Restored:
+def restored(client: Client, request: Request) -> RestoreCheck:
     """Compare the plan of an undone request with the state at its end. Raises CliError."""
     if not request.started_epoch:
-        return Restored(request.finished_epoch, 0, ())
+        return RestoreCheck(request.finished_epoch, 0, ())
     planned = _planned(client, request)
     if request.replication and not planned:
-        return Restored(request.finished_epoch, 0, (), by_many=True)
-    reading = Reading(client, request.finished_epoch)
+        return RestoreCheck(request.finished_epoch, 0, (), by_many=True)
+    reading = StateReading(client, request.finished_epoch)
     differing = tuple(
         row
         for name, rows in planned.items()
         for row in differing_rows(rows, [r for p in reading.placement(name, PAGE) for r in p.rows])
     )
-    return Restored(request.finished_epoch, sum(map(len, planned.values())), differing)
+    return RestoreCheck(request.finished_epoch, sum(map(len, planned.values())), differing)
 
 
 def differing_rows(
@@ -381,7 +381,7 @@ def differing_rows(
 
 def _planned(client: Client, request: Request) -> dict[str, list[PlannedRow]]:
     """Return the planned ranges of a request's transition when it opened, by placement."""
-    reading = Reading(client, request.started_epoch)
+    reading = StateReading(client, request.started_epoch)
     transition = reading.request(request.request_id).transition
     found = defaultdict[str, list[PlannedRow]](list)
     if transition is not None:

@@ -7,11 +7,11 @@ from rich.text import Text
 from stele.cli.client import Client, ask
 from stele.cli.options import Json, Where
 from stele.cli.output import console, print_value_as_json
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.runtime.answers.tablet_balancer import BalanceAnswer
-from stele.words.explain import Known, sentences, story
+from stele.words.explain import KnownAnswers, sentences, story
 
 NEWEST = 3
 """Limit of finished requests shown when nothing is under way."""
@@ -51,9 +51,9 @@ def why(
         out.print(Text(text, style=style), soft_wrap=True)
 
 
-def look(client: Client, request_id: str | None) -> Known:
+def look(client: Client, request_id: str | None) -> KnownAnswers:
     """Read one request, or all unfinished ones. Raises CliError."""
-    reading = Reading(client)
+    reading = StateReading(client)
     topology = reading.topology()
     requests = (
         reading.requests(unfinished="true") if request_id is None else [reading.find(request_id)]
@@ -65,7 +65,7 @@ def look(client: Client, request_id: str | None) -> Known:
     groups = reading.groups() if any(request.table_id for request in requests) else []
     down = [] if requests else _down(client, reading)
     no_place = _no_place(client) if any(request.removes_node for request in requests) else {}
-    return Known(topology, requests, finished, names, progress, groups, no_place, down)
+    return KnownAnswers(topology, requests, finished, names, progress, groups, no_place, down)
 
 
 def _no_place(client: Client) -> dict[str, str]:
@@ -74,7 +74,7 @@ def _no_place(client: Client) -> dict[str, str]:
     return {} if balance is None else balance.stuck
 
 
-def _down(client: Client, reading: Reading) -> list[NodeLiveness]:
+def _down(client: Client, reading: StateReading) -> list[NodeLiveness]:
     """Return the members that are known to be down, for which operations wait."""
     rows = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
     down = [row for row in rows if row.liveness is Liveness.DOWN]

@@ -17,12 +17,12 @@ import msgspec
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.places import find_places
-from stele.cli.reading import Reading
+from stele.cli.reading import StateReading
 from stele.domain.names import NodeState
 from stele.stack.folders import is_node, node_numbers
 from stele.stack.servers import Server
 from stele.stack.stack import SERVICES, Stack, node_specs
-from stele.stack.supervisor import State
+from stele.stack.supervisor import ProcessState
 
 CONTROL_DIRECTORY = "control"
 QUESTION = ".question.json"
@@ -71,7 +71,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     accepts: dict[str, str] = {}
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer: the process, or the reason why the action was not done."""
 
     name: str = ""
@@ -80,7 +80,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
+def ask_stack(directory: Path, control: Control, deadline_s: float) -> ControlAnswer:
     """Send a request to the stack over ``directory`` and return its answer. Raises CliError."""
     folder = directory / CONTROL_DIRECTORY
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,14 +96,14 @@ def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
                 "See its log, stack.log, or `stele stack status`.",
             )
         time.sleep(POLL_S)
-    found = msgspec.json.decode(answer.read_bytes(), type=Answer)
+    found = msgspec.json.decode(answer.read_bytes(), type=ControlAnswer)
     answer.unlink(missing_ok=True)
     if found.error:
         raise CliError(found.error, found.hint)
     return found
 
 
-def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> None:
+def answer_questions(directory: Path, handle: Callable[[Control], ControlAnswer]) -> None:
     """Answer each waiting request."""
     for question in sorted((directory / CONTROL_DIRECTORY).glob(f"*{QUESTION}")):
         control = msgspec.json.decode(question.read_bytes(), type=Control)
@@ -111,11 +111,11 @@ def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> No
         try:
             answer = handle(control)
         except CliError as error:
-            answer = Answer(error=error.message, hint=error.hint)
+            answer = ControlAnswer(error=error.message, hint=error.hint)
         except Exception as error:  # any failure must reach the requester
             text = (" ".join(str(error).split()) or repr(error)).rstrip(".")
             log = f"`stele stack logs {control.name or 'stack'}`"
-            answer = Answer(
+            answer = ControlAnswer(
                 error=f"{_FAILED[control.deed].format(control.name)}: {text}.", hint=f"See {log}."
             )
         name = question.name.removesuffix(QUESTION)
@@ -133,7 +133,7 @@ LOOK_TIMEOUT_S = 1.0
 """Limit of a check for nodes that left. The next check follows soon."""
 
 
-def do(stack: Stack, control: Control) -> Answer:
+def do(stack: Stack, control: Control) -> ControlAnswer:
     """Carry out a request. Raises CliError and the errors of the stack."""
     if control.deed is Deed.ADD_NODE:
         return add_node(stack, control)
@@ -156,14 +156,14 @@ def do(stack: Stack, control: Control) -> Answer:
             stack.kill_for_good(name)
         case Deed.REMOVE:
             stack.remove(name, "it was removed")
-        case Deed.START if states.get(name) is State.RUNNING:
+        case Deed.START if states.get(name) is ProcessState.RUNNING:
             raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
         case Deed.START:
             stack.start_one(name, control.accepts)
         case Deed.RESTART:
             stack.stop_one(name)
             stack.start_one(name)
-    return Answer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
+    return ControlAnswer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
 
 
 def _unknown(stack: Stack, name: str, known: set[str]) -> CliError:
@@ -181,7 +181,7 @@ def _unknown(stack: Stack, name: str, known: set[str]) -> CliError:
     return CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(known))}.")
 
 
-def _do_to_server(stack: Stack, server: Server, control: Control) -> Answer:
+def _do_to_server(stack: Stack, server: Server, control: Control) -> ControlAnswer:
     """Act on a broker or Redis. Services wait for it; it starts again only by another request."""
     name, deed = control.name, control.deed
     if deed is Deed.REMOVE:
@@ -196,10 +196,10 @@ def _do_to_server(stack: Stack, server: Server, control: Control) -> Answer:
     if deed in (Deed.START, Deed.RESTART):
         stack.servers.start(name)
     stack.write_stack_file()
-    return Answer(name=name, url=server.address_text)
+    return ControlAnswer(name=name, url=server.address_text)
 
 
-def add_node(stack: Stack, control: Control) -> Answer:
+def add_node(stack: Stack, control: Control) -> ControlAnswer:
     """Start a node. A node that replaces another has its dc and rack, unless others are given."""
     taken = {status.name for status in stack.supervisor.status()} | folder_names(stack)
     number = next(n for n in range(1, len(taken) + 2) if f"n{n}" not in taken)
@@ -222,7 +222,7 @@ def add_node(stack: Stack, control: Control) -> Answer:
     }
     chosen = {name: value for name, value in more.items() if value}
     stack.start_services([stack.choose(spec, chosen)])
-    return Answer(name=spec.name, url=stack.url(spec.name))
+    return ControlAnswer(name=spec.name, url=stack.url(spec.name))
 
 
 def folder_names(stack: Stack) -> set[str]:
@@ -244,7 +244,7 @@ def note_who_left(stack: Stack) -> None:
             retry_for_s=LOOK_TIMEOUT_S,
         )
         try:
-            nodes = Reading(client, level="local").nodes()
+            nodes = StateReading(client, level="local").nodes()
         finally:
             client.close()
     except CliError:

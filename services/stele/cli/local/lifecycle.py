@@ -16,12 +16,19 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local.lock import RUNS_ALREADY, is_held
 from stele.cli.local.table import last_line
-from stele.cli.places import STACK_FILE, Places, Service, StackFile, find_places, read_stack_file
-from stele.cli.reading import Reading
+from stele.cli.places import (
+    STACK_FILE,
+    LocalService,
+    ServiceAddresses,
+    StackFile,
+    find_places,
+    read_stack_file,
+)
+from stele.cli.reading import StateReading
 from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
 from stele.stack.folders import is_node
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, RESTARTS_PER_MINUTE, State
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, RESTARTS_PER_MINUTE, ProcessState
 
 READY_FILE = "stack.ready"
 STOP_DEADLINE_S = 90.0
@@ -173,7 +180,7 @@ def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
     while True:
         now = read_stack_file(directory)
         service = None if now is None else now.service(name)
-        if service is not None and service.state == State.GIVEN_UP:
+        if service is not None and service.state == ProcessState.GIVEN_UP:
             raise CliError(*why_given_up(directory, service))
         node = _row(directory, name)
         if node is not None and node.state not in (NodeState.LEFT, NodeState.NORMAL):
@@ -185,11 +192,11 @@ def settle(directory: Path, name: str, limit_s: float = SETTLE_S) -> str:
         time.sleep(POLL_S)
 
 
-def _is_well(service: Service | None) -> bool:
+def _is_well(service: LocalService | None) -> bool:
     """Return True if the process reports that it is healthy."""
     if service is None or not service.pid:
         return False
-    client = Client(Places({}, ""), timeout_s=LOOK_TIMEOUT_S)
+    client = Client(ServiceAddresses({}, ""), timeout_s=LOOK_TIMEOUT_S)
     try:
         client.get_bytes(f"{service.url}/healthz")
     except CliError:
@@ -205,7 +212,7 @@ def _row(directory: Path, name: str) -> Node | None:
         places = find_places((), directory, {})
         client = Client(places, timeout_s=LOOK_TIMEOUT_S, retry_for_s=LOOK_TIMEOUT_S)
         try:
-            nodes = Reading(client, level="local").nodes()
+            nodes = StateReading(client, level="local").nodes()
         finally:
             client.close()
     except CliError:
@@ -213,7 +220,7 @@ def _row(directory: Path, name: str) -> Node | None:
     return next((node for node in nodes if node.node_id == name), None)
 
 
-def why_given_up(directory: Path, service: Service) -> tuple[str, str]:
+def why_given_up(directory: Path, service: LocalService) -> tuple[str, str]:
     """Return why a process is not started again automatically, and the advice."""
     name, status = service.name, service.exit_code
     last = last_line(directory, name)

@@ -10,7 +10,7 @@ from rich.table import Table
 from stele.cli.errors import UsageError
 from stele.cli.local.servers import with_servers
 from stele.cli.output import styled, table
-from stele.cli.places import BrokerProcess, RedisProcess, Service, StackFile
+from stele.cli.places import BrokerProcess, LocalService, RedisProcess, StackFile
 from stele.stack.folders import was_removed
 from stele.stack.process import last_line as last_of
 
@@ -28,7 +28,7 @@ def stack_table(stack: StackFile) -> Table:
         right=("pid", "restarts"),
     )
     redis = stack.redis
-    rows: list[tuple[str, BrokerProcess | RedisProcess | Service, str]] = [
+    rows: list[tuple[str, BrokerProcess | RedisProcess | LocalService, str]] = [
         *((broker.name, broker, broker.address) for broker in stack.brokers),
         ("redis", redis, redis.url),
         *((service.name, service, service.url) for service in stack.services),

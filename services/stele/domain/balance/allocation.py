@@ -8,10 +8,10 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.cluster import NodeRole
 from stele.domain.balance.scopes import standing
 from stele.domain.balance.shares import EPSILON, Ints, Reals, shares, surplus
-from stele.domain.balance.state import State
+from stele.domain.balance.state import BalanceColumns
 
 
 class NoRoom(ValueError):
@@ -23,7 +23,7 @@ Surplus = Callable[[Ints, Reals], Ints]
 
 
 def allocate(
-    state: State,
+    state: BalanceColumns,
     units: int,
     factors: Mapping[str, int],
     lists: Mapping[str, Collection[str]] = MappingProxyType({}),
@@ -49,7 +49,7 @@ def allocate(
 
 
 def _nodes_in(
-    state: State,
+    state: BalanceColumns,
     dc: str,
     units: int,
     factor: int,
@@ -57,7 +57,7 @@ def _nodes_in(
     surplus_of: Surplus | None,
 ) -> Ints:
     now = standing(state, draining=False)
-    takes = (now.weight > 0) & (state.state == NodeState.NORMAL)
+    takes = (now.weight > 0) & (state.state == NodeRole.NORMAL)
     nodes = np.flatnonzero((state.dc == state.dcs.get(dc, -1)) & takes)
     if listed is not None:
         nodes = _in_racks(state, dc, nodes, listed)
@@ -85,7 +85,7 @@ def _nodes_in(
     return nodes[_rows(left, rack, units, factor, in_rack)]
 
 
-def _in_racks(state: State, dc: str, nodes: Ints, listed: Collection[str]) -> Ints:
+def _in_racks(state: BalanceColumns, dc: str, nodes: Ints, listed: Collection[str]) -> Ints:
     """Return the nodes in these racks. Raises NoRoom if a rack has none."""
     numbers = {rack: state.racks.get((dc, rack), -1) for rack in listed}
     for rack, number in sorted(numbers.items()):
@@ -143,7 +143,7 @@ def _mixed(count: int, salt: int) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _shards_for(state: State, node: Ints) -> Ints:
+def _shards_for(state: BalanceColumns, node: Ints) -> Ints:
     """Return for each replica the shard with the fewest new ones, then with the lowest load."""
     if (state.shards == 1).all():
         return np.zeros_like(node)

@@ -43,7 +43,7 @@ class Pile:
                 above += 1
 
 
-class Places(Protocol):
+class BoardNodes(Protocol):
     """The cluster behind a board."""
 
     def pile(self, row: int, column: int) -> Pile:
@@ -72,7 +72,7 @@ class Board:
     of loads, for people.
     """
 
-    places: Places
+    places: BoardNodes
     wanted: Reals
     held: Ints
     load: Reals

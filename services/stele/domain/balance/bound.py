@@ -7,10 +7,10 @@ import numpy as np
 from stele.domain.balance.evenness import bytes_of
 from stele.domain.balance.scopes import scopes, standing
 from stele.domain.balance.shares import Reals
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 
-def least_bytes(state: State, before: Reals) -> int:
+def least_bytes(state: BalanceColumns, before: Reals) -> int:
     """Return the bytes that must go from node to node at least.
 
     ``before`` has shape (tables, nodes), and ``state`` is the state at the end. In each dc, the

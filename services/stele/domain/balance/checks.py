@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from stele.domain.balance.cluster import Cluster, Node, Table, Tablet
+from stele.domain.balance.cluster import Cluster, ClusterNode, ClusterTable, Tablet
 from stele.domain.json_documents import JsonDocumentError, decode_document
 
 
@@ -18,12 +18,12 @@ def read_cluster(raw: bytes) -> Cluster:
 
 def check(cluster: Cluster) -> None:
     """Check references and counts. Raises JsonDocumentError for the first field that is wrong."""
-    nodes = dict[str, Node]()
+    nodes = dict[str, ClusterNode]()
     for at, node in enumerate(cluster.nodes):
         if node.id in nodes:
             raise JsonDocumentError(f"nodes[{at}].id", f"there is another node '{node.id}'")
         nodes[node.id] = node
-    tables = dict[str, Table]()
+    tables = dict[str, ClusterTable]()
     for at, table in enumerate(cluster.tables):
         if table.full_name in tables:
             raise JsonDocumentError(
@@ -36,7 +36,7 @@ def check(cluster: Cluster) -> None:
         _check_colocation(f"tables[{at}].colocated_with", table, tables)
 
 
-def _check_racks(path: str, table: Table, nodes: Mapping[str, Node]) -> None:
+def _check_racks(path: str, table: ClusterTable, nodes: Mapping[str, ClusterNode]) -> None:
     for dc, racks in table.racks.items():
         place, there = f"{path}.{dc}", {node.rack for node in nodes.values() if node.dc == dc}
         if len({*racks}) < len(racks) or not racks:
@@ -49,7 +49,7 @@ def _check_racks(path: str, table: Table, nodes: Mapping[str, Node]) -> None:
             raise JsonDocumentError(place, wrong)
 
 
-def _check_tablets(path: str, table: Table, nodes: Mapping[str, Node]) -> None:
+def _check_tablets(path: str, table: ClusterTable, nodes: Mapping[str, ClusterNode]) -> None:
     ids = set[int | str]()
     for at, tablet in enumerate(table.tablets):
         place = f"{path}.tablets[{at}]"
@@ -59,7 +59,9 @@ def _check_tablets(path: str, table: Table, nodes: Mapping[str, Node]) -> None:
         _check_replicas(place, tablet, nodes, table.replication_factor)
 
 
-def _check_replicas(path: str, tablet: Tablet, nodes: Mapping[str, Node], factor: int) -> None:
+def _check_replicas(
+    path: str, tablet: Tablet, nodes: Mapping[str, ClusterNode], factor: int
+) -> None:
     if not tablet.replicas:
         raise JsonDocumentError(f"{path}.replicas", "a tablet has at least one replica")
     seen = set[str]()
@@ -79,7 +81,7 @@ def _check_replicas(path: str, tablet: Tablet, nodes: Mapping[str, Node], factor
             raise JsonDocumentError(f"{path}.replicas", wrong)
 
 
-def _check_colocation(path: str, table: Table, tables: Mapping[str, Table]) -> None:
+def _check_colocation(path: str, table: ClusterTable, tables: Mapping[str, ClusterTable]) -> None:
     if table.colocated_with is None:
         return
     base = tables.get(table.colocated_with)

@@ -21,7 +21,7 @@ MINIMAL_RATE: Final = 25
 """Operations per second: a hundredth of a tablet's target, as with bytes."""
 
 
-class NodeState(StrEnum):
+class NodeRole(StrEnum):
     """The role of a node for the balancer."""
 
     NORMAL = "normal"
@@ -42,7 +42,7 @@ class BalanceBy(StrEnum):
     """Replicas in proportion to the nodes' shards."""
 
 
-class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClusterNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A node; without ``capacity_bytes`` its capacity is unknown."""
 
     id: Annotated[str, Meta(min_length=1)]
@@ -50,7 +50,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rack: str
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
     capacity_bytes: Annotated[int, FROM_ONE] | None = None
-    state: NodeState = NodeState.NORMAL
+    state: NodeRole = NodeRole.NORMAL
 
 
 Replica = tuple[str, Annotated[int, NOT_NEGATIVE]]
@@ -73,7 +73,7 @@ class Tablet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: Annotated[float, NOT_NEGATIVE] | None = None
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table. ``replication_factor`` counts replicas in each dc."""
 
     keyspace: str
@@ -92,7 +92,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.keyspace}.{self.name}"
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BalanceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The measure of balance and its limits."""
 
     balance_by: BalanceBy = BalanceBy.SIZE
@@ -109,12 +109,12 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """If the mean rate of tablets is below this, rates are divided by this instead."""
 
 
-DEFAULT_OPTIONS: Final = Options()
+DEFAULT_OPTIONS: Final = BalanceOptions()
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The complete input of a plan."""
 
-    nodes: tuple[Node, ...]
-    tables: tuple[Table, ...] = ()
-    options: Options = DEFAULT_OPTIONS
+    nodes: tuple[ClusterNode, ...]
+    tables: tuple[ClusterTable, ...] = ()
+    options: BalanceOptions = DEFAULT_OPTIONS

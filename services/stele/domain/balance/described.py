@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stele.domain.balance.cluster import Cluster, Table, Tablet
-from stele.domain.balance.state import NOBODY, Rates, State, heat_of
+from stele.domain.balance.cluster import Cluster, ClusterTable, Tablet
+from stele.domain.balance.state import NOBODY, BalanceColumns, ReplicaRates, heat_of
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ClusterColumns:
     """A cluster in columns.
 
     ``units`` are the tablets of each unit with their tables. ``names`` are those of the units'
     tables.
     """
 
-    state: State
-    units: list[list[tuple[Table, Tablet]]]
+    state: BalanceColumns
+    units: list[list[tuple[ClusterTable, Tablet]]]
     names: list[str]
 
 
-def described(cluster: Cluster) -> Described:
+def described(cluster: Cluster) -> ClusterColumns:
     """Return the columns of a cluster that has been checked."""
     groups = {table.full_name: [table] for table in cluster.tables if not table.colocated_with}
     for table in cluster.tables:
         if table.colocated_with:
             groups[table.colocated_with].append(table)
     numbers = {node.id: at for at, node in enumerate(cluster.nodes)}
-    units = list[list[tuple[Table, Tablet]]]()
+    units = list[list[tuple[ClusterTable, Tablet]]]()
     of_table = list[int]()
     for number, tables in enumerate(groups.values()):
         for tablets in zip(*(table.tablets for table in tables), strict=True):
@@ -49,7 +49,7 @@ def described(cluster: Cluster) -> Described:
         size[at] = np.nan if None in sizes else sum(filter(None, sizes))
         rate[at] = sum(tablet.rate or 0.0 for _, tablet in unit)
     busy = np.array([any(one.in_transition for _, one in unit) for unit in units], np.bool_)
-    state = State(
+    state = BalanceColumns(
         list(cluster.nodes),
         len(groups),
         np.array(of_table, np.int64),
@@ -58,9 +58,9 @@ def described(cluster: Cluster) -> Described:
         shard,
         busy,
         cluster.options,
-        Rates(rate, heat_of(rate, cluster.options.minimal_tablet_rate)),
+        ReplicaRates(rate, heat_of(rate, cluster.options.minimal_tablet_rate)),
     )
     for number, tables in enumerate(groups.values()):
         for dc, racks in tables[0].racks.items():
             state.list_racks(number, dc, racks)
-    return Described(state, units, list(groups))
+    return ClusterColumns(state, units, list(groups))

@@ -7,15 +7,15 @@ import numpy as np
 from stele.domain.balance.planned import Evenness, NodeLoad, TableSpread
 from stele.domain.balance.scopes import scopes, standing
 from stele.domain.balance.shares import Reals
-from stele.domain.balance.state import State
+from stele.domain.balance.state import BalanceColumns
 
 
-def bytes_of(state: State) -> Reals:
+def bytes_of(state: BalanceColumns) -> Reals:
     """Return bytes by (tables, nodes); unknown sizes count as 0."""
     return _sums(state, np.nan_to_num(state.size))
 
 
-def _sums(state: State, of_unit: Reals) -> Reals:
+def _sums(state: BalanceColumns, of_unit: Reals) -> Reals:
     """Return sums of a unit's value by (tables, nodes)."""
     flat = state.node.ravel()
     there = np.flatnonzero(flat >= 0)
@@ -26,7 +26,7 @@ def _sums(state: State, of_unit: Reals) -> Reals:
     return found.reshape(state.tables, nodes).astype(np.float64)
 
 
-def evenness(state: State, names: list[str]) -> Evenness:
+def evenness(state: BalanceColumns, names: list[str]) -> Evenness:
     """Return the present evenness; ``names`` are those of the tables."""
     of_share = np.full(len(state.nodes), np.nan)
     spreads = dict[int, tuple[int, int]]()

@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.cluster import NodeRole
 from stele.domain.balance.moves import Round
 from stele.domain.balance.rack_lists import strays, vacant
 from stele.domain.balance.scopes import standing
 from stele.domain.balance.shares import Reals
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 
 def gather(plan: Round) -> None:
@@ -22,7 +22,7 @@ def gather(plan: Round) -> None:
     """
     state = plan.state
     weight = standing(state, draining=False).weight
-    takes = (weight > 0) & (state.state == NodeState.NORMAL)
+    takes = (weight > 0) & (state.state == NodeRole.NORMAL)
     takes[[*state.shut]] = False
     for dc in state.dcs.values():
         for unit in np.flatnonzero(state.racked[state.table, dc] & ~state.busy).tolist():
@@ -56,7 +56,7 @@ def _gather_one(plan: Round, unit: int, dc: int, weight: Reals) -> bool:
     return True
 
 
-def _gives(state: State, replica: int) -> bool:
+def _gives(state: BalanceColumns, replica: int) -> bool:
     unit, place = divmod(replica, state.width)
     of = state.state[state.node[unit, place]]
-    return replica not in state.pinned and of != NodeState.DOWN
+    return replica not in state.pinned and of != NodeRole.DOWN

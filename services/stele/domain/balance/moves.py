@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.cluster import NodeRole
 from stele.domain.balance.planned import Kind
 from stele.domain.balance.shares import Ints, Reals
-from stele.domain.balance.state import State
+from stele.domain.balance.state import BalanceColumns
 
 WEIGHT: Final = 1
 """Weight of a move, a move between shards or a rebuild in a shard's concurrent streams."""
@@ -19,7 +19,7 @@ REPAIR_WEIGHT: Final = 2
 """Weight of a repair in the streams that each replica reads and writes."""
 
 
-class Limits(NamedTuple):
+class BalanceLimits(NamedTuple):
     """Limits of one round; weights are per shard."""
 
     reads: int = 2
@@ -36,10 +36,10 @@ class Limits(NamedTuple):
     """
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = BalanceLimits()
 
 
-class Move(NamedTuple):
+class ReplicaMove(NamedTuple):
     """A move of one replica of a unit; places are (node, shard), by number."""
 
     replica: int
@@ -58,11 +58,11 @@ class Move(NamedTuple):
 class Round:
     """The moves of one round. The state contains all of them as done while the round is planned."""
 
-    def __init__(self, state: State, limits: Limits | None) -> None:
+    def __init__(self, state: BalanceColumns, limits: BalanceLimits | None) -> None:
         self.state = state
         self.limits = limits
-        self.moves = list[Move]()
-        self.done = list[Move]()
+        self.moves = list[ReplicaMove]()
+        self.done = list[ReplicaMove]()
         """The moves of the round, and those without room in the streams. All count as done in this
         round.
         """
@@ -81,7 +81,7 @@ class Round:
         source = (int(state.node[unit, place]), int(state.shard[unit, place]))
         table = int(state.table[unit])
         target = (node, self._lightest(table, node) if shard is None else shard)
-        planned = Move(replica, unit, source, target, self._kind(source[0], node), why)
+        planned = ReplicaMove(replica, unit, source, target, self._kind(source[0], node), why)
         fits = self._fits(planned)
         self.done.append(planned)
         if fits:
@@ -114,7 +114,7 @@ class Round:
     def _kind(self, source: int, target: int) -> Kind:
         if source == target:
             return Kind.INTRANODE_MIGRATION
-        dead = self.state.state[source] == NodeState.EXCLUDED
+        dead = self.state.state[source] == NodeRole.EXCLUDED
         return Kind.REBUILD if dead else Kind.MIGRATION
 
     def _lightest(self, table: int, node: int) -> int:
@@ -133,7 +133,7 @@ class Round:
             found = self._by_shard[node] = dict(zip(table.tolist(), loads.tolist(), strict=True))
         return found
 
-    def _fits(self, move: Move) -> bool:
+    def _fits(self, move: ReplicaMove) -> bool:
         if self.limits is None:
             return True
         state, node = self.state, move.target[0]
@@ -149,7 +149,7 @@ class Round:
             reads = [
                 state.first_shard[node] + shard
                 for node, shard in live
-                if state.state[node] != NodeState.EXCLUDED
+                if state.state[node] != NodeRole.EXCLUDED
             ]
         write = state.first_shard[move.target[0]] + move.target[1]
         free = all(fits(self._reading[shard], self.limits.reads) for shard in reads)
@@ -162,7 +162,7 @@ class Round:
             self._got[node] = self._got.get(node, 0) + 1
         return True
 
-    def _takes_more(self, move: Move, limits: Limits, fits: bool) -> bool:
+    def _takes_more(self, move: ReplicaMove, limits: BalanceLimits, fits: bool) -> bool:
         node = move.target[0]
         shards = int(self.state.shards[node])
         if not fits:
@@ -171,7 +171,7 @@ class Round:
         return room and self._refused.get(node, 0) < limits.skipped * shards
 
 
-def by_shard(state: State, node: int) -> tuple[Ints, Ints, Reals]:
+def by_shard(state: BalanceColumns, node: int) -> tuple[Ints, Ints, Reals]:
     """Return the tables on a node, and replicas and loads on its shards, both (tables, shards)."""
     replicas, shards = state.members(node), int(state.shards[node])
     unit = replicas // state.width

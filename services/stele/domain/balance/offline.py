@@ -10,11 +10,11 @@ from stele.domain.balance.bound import least_bytes
 from stele.domain.balance.cluster import Cluster
 from stele.domain.balance.described import described
 from stele.domain.balance.evenness import bytes_of, evenness
-from stele.domain.balance.moves import Move
+from stele.domain.balance.moves import ReplicaMove
 from stele.domain.balance.plan import plan_to_fixed_point
 from stele.domain.balance.planned import OfflinePlan, PlannedMove, Unmovable
 from stele.domain.balance.scopes import standing, stopped
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 from stele.domain.balance.verdicts import summed_up, verdicts_from
 from stele.domain.json_documents import json_schema
 
@@ -32,7 +32,7 @@ def plan_offline(cluster: Cluster) -> OfflinePlan:
     return whole_plan(what.state, what.names, named)
 
 
-def whole_plan(state: State, names: list[str], named: Named) -> OfflinePlan:
+def whole_plan(state: BalanceColumns, names: list[str], named: Named) -> OfflinePlan:
     """Plan to the fixed point, in ``state``; ``names`` are those of the tables."""
     first = bytes_of(state)
     before = evenness(state, names)
@@ -52,7 +52,7 @@ def whole_plan(state: State, names: list[str], named: Named) -> OfflinePlan:
     )
 
 
-def _told(state: State, named: Named, move: Move) -> list[PlannedMove]:
+def _told(state: BalanceColumns, named: Named, move: ReplicaMove) -> list[PlannedMove]:
     """Return the move of each tablet of a unit."""
     nodes = state.nodes
     return [
@@ -69,7 +69,7 @@ def _told(state: State, named: Named, move: Move) -> list[PlannedMove]:
     ]
 
 
-def _unmovable(state: State, names: list[str], named: Named) -> list[Unmovable]:
+def _unmovable(state: BalanceColumns, names: list[str], named: Named) -> list[Unmovable]:
     found = list[Unmovable]()
     now = standing(state, draining=True)
     for node in np.flatnonzero(np.isin(state.state, LEAVING)).tolist():

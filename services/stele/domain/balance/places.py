@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 
 from stele.domain.balance.board import Board, Pile
-from stele.domain.balance.cluster import BalanceBy, NodeState
+from stele.domain.balance.cluster import BalanceBy, NodeRole
 from stele.domain.balance.moves import Round, by_shard
-from stele.domain.balance.scopes import Scope, weights
+from stele.domain.balance.scopes import BalanceScope, weights
 from stele.domain.balance.shares import Ints
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 
 class NodePlaces:
@@ -23,7 +23,7 @@ class NodePlaces:
         self._columns: list[int] = columns.tolist()
         self._table: list[int] = table.tolist()
         self._members = dict[int, tuple[Ints, Ints]]()
-        down = plan.state.state == NodeState.DOWN
+        down = plan.state.state == NodeRole.DOWN
         self._keeps: list[bool] = (down | weights(plan.state)[1]).tolist()
         """Nodes that give nothing, and get only replicas of leaving nodes."""
 
@@ -63,9 +63,9 @@ class NodePlaces:
     def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
         state, node = self._plan.state, self._columns[source]
         leaves = state.state[node]
-        if leaves == NodeState.DRAINING:
+        if leaves == NodeRole.DRAINING:
             reason = partial(str, f"{state.nodes[node].id} is draining")
-        elif leaves == NodeState.EXCLUDED:
+        elif leaves == NodeRole.EXCLUDED:
             reason = partial(str, f"{state.nodes[node].id} is dead for good")
         return self._plan.move(replica, self._columns[target], None, reason)
 
@@ -104,7 +104,7 @@ class ShardPlaces:
         return self._plan.move(replica, self._node, target, reason)
 
 
-def _pile(state: State, replicas: Ints) -> Pile:
+def _pile(state: BalanceColumns, replicas: Ints) -> Pile:
     loads = state.unit_load[replicas // state.width]
     shard = state.shard.ravel()[replicas].astype(np.int64)
     order = np.lexsort((replicas, shard))
@@ -116,7 +116,7 @@ def _pile(state: State, replicas: Ints) -> Pile:
     return Pile(loads[order].tolist(), replicas[order].tolist())
 
 
-def node_board(plan: Round, scope: Scope, names: list[str]) -> Board:
+def node_board(plan: Round, scope: BalanceScope, names: list[str]) -> Board:
     """Return the board of a scope's nodes at present; ``names`` are those of all tables."""
     state = plan.state
     at = np.ix_(scope.table, scope.columns)
@@ -155,7 +155,7 @@ def shard_board(plan: Round, node: int, names: list[str]) -> Board:
     )
 
 
-def threshold_of(state: State) -> float:
+def threshold_of(state: BalanceColumns) -> float:
     """Return the difference that counts as even.
 
     Counts are even only when no move can improve them.

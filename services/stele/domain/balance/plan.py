@@ -12,10 +12,10 @@ from stele.domain.balance.board import Board
 from stele.domain.balance.even_counts import even_counts
 from stele.domain.balance.even_sizes import drain, even_sizes
 from stele.domain.balance.gathering import gather
-from stele.domain.balance.moves import DEFAULT_LIMITS, Limits, Move, Round
+from stele.domain.balance.moves import DEFAULT_LIMITS, BalanceLimits, ReplicaMove, Round
 from stele.domain.balance.places import node_board, shard_board
 from stele.domain.balance.scopes import scopes, standing, stopped
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 STEPS_PER_REPLICA: Final = 10
 """Largest number of rounds of a plan to the fixed point, per replica."""
@@ -25,7 +25,7 @@ STEPS_PER_REPLICA: Final = 10
 class Plan:
     """Moves in an executable order. ``converged``: another round would plan nothing."""
 
-    moves: list[Move]
+    moves: list[ReplicaMove]
     rounds: int
     converged: bool
 
@@ -34,8 +34,8 @@ _END: Final = object()
 
 
 def plan_round(
-    state: State, names: list[str], limits: Limits | None = DEFAULT_LIMITS
-) -> list[Move]:
+    state: BalanceColumns, names: list[str], limits: BalanceLimits | None = DEFAULT_LIMITS
+) -> list[ReplicaMove]:
     """Return the moves to begin now, at most one of a unit. The state stays unchanged.
 
     ``names`` are those of the tables. Leaving nodes come first: while one of a dc can give
@@ -46,7 +46,7 @@ def plan_round(
     return plan.moves
 
 
-def plan_to_fixed_point(state: State, names: list[str]) -> Plan:
+def plan_to_fixed_point(state: BalanceColumns, names: list[str]) -> Plan:
     """Return all moves until another round would plan none, made in ``state``.
 
     Moves that rack lists ask for come first.
@@ -63,7 +63,7 @@ def plan_to_fixed_point(state: State, names: list[str]) -> Plan:
     return Plan(moves, most, converged=False)
 
 
-def _round(state: State, names: list[str], limits: Limits | None) -> Round:
+def _round(state: BalanceColumns, names: list[str], limits: BalanceLimits | None) -> Round:
     plan = Round(state, limits)
     drained = _drain(plan, names)
     work = list[Iterator[None]]()
@@ -97,7 +97,7 @@ def _drain(plan: Round, names: list[str]) -> set[int]:
     return {int(state.dc[move.source[0]]) for move in plan.done}
 
 
-def _even(state: State, board: Board) -> Iterator[None]:
+def _even(state: BalanceColumns, board: Board) -> Iterator[None]:
     return even_counts(board, ~board.leaves) if one_size(state) else even_sizes(board)
 
 
@@ -107,7 +107,7 @@ def _in_turn(work: list[Iterator[None]]) -> None:
         work = [each for each in work if next(each, _END) is not _END]
 
 
-def one_size(state: State) -> bool:
+def one_size(state: BalanceColumns) -> bool:
     """Return True if all units have the same load, so that numbers of replicas decide."""
     loads = state.unit_load
     # The first 64 loads decide in most cases, without a pass over all.

@@ -111,7 +111,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NodeVerdict:
     """The verdict on a move of the replica on ``source`` to ``target``; both are node ids."""
 
     source: str

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stele.domain.balance.cluster import BalanceBy, NodeState
+from stele.domain.balance.cluster import BalanceBy, NodeRole
 from stele.domain.balance.shares import EPSILON, Bools, Ints, Reals, shares
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class BalanceScope:
     """Nodes (columns) and tables (rows). A table that must keep its racks has a row for each rack.
 
     ``wanted`` are shares in replicas. ``mask`` are the columns in which a row may be. Both have
@@ -32,7 +32,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Participation:
     """The participation of the cluster's nodes. All have shape (nodes,); weights have no unit."""
 
     leaving: Bools
@@ -45,7 +45,7 @@ class Standing:
     """Like ``weight``, but a node of unknown capacity has the mean of its dc for each shard."""
 
 
-def standing(state: State, *, draining: bool) -> Standing:
+def standing(state: BalanceColumns, *, draining: bool) -> Participation:
     """Return the participation of nodes, for emptying leaving nodes or for balancing.
 
     ``draining`` selects the former. Nodes of unknown capacity give and get nothing during
@@ -53,7 +53,7 @@ def standing(state: State, *, draining: bool) -> Standing:
     leave.
     """
     leaving = np.isin(state.state, LEAVING)
-    down = state.state == NodeState.DOWN
+    down = state.state == NodeRole.DOWN
     estimate, unknown = weights(state)
     incomplete = state.unknown > 0 if by_size(state) else np.zeros(len(leaving), np.bool_)
     incomplete = incomplete if draining else incomplete | unknown
@@ -65,14 +65,14 @@ def standing(state: State, *, draining: bool) -> Standing:
             down &= (state.dc != dc) | (not of_dc.any())
     frozen = down | incomplete | (leaving & (not draining))
     weight = np.where(leaving | frozen, 0.0, estimate)
-    return Standing(leaving, frozen, weight, incomplete, np.where(unknown, estimate, weight))
+    return Participation(leaving, frozen, weight, incomplete, np.where(unknown, estimate, weight))
 
 
-def by_size(state: State) -> bool:
+def by_size(state: BalanceColumns) -> bool:
     return state.options.balance_by is BalanceBy.SIZE
 
 
-def weights(state: State) -> tuple[Reals, Bools]:
+def weights(state: BalanceColumns) -> tuple[Reals, Bools]:
     """Return the weights and a mask of estimated ones.
 
     Unknown capacities are estimated by shards.
@@ -93,13 +93,13 @@ def weights(state: State) -> tuple[Reals, Bools]:
     return weight, unknown
 
 
-def stopped(state: State, dc: int, now: Standing) -> bool:
+def stopped(state: BalanceColumns, dc: int, now: Participation) -> bool:
     """Return True if unknown sizes prevent draining in this dc. Sizes on dead nodes do not."""
-    counted = (state.dc == dc) & (state.state != NodeState.EXCLUDED) & (state.unknown > 0)
+    counted = (state.dc == dc) & (state.state != NodeRole.EXCLUDED) & (state.unknown > 0)
     return bool(counted.any()) and by_size(state)
 
 
-def scopes(state: State, now: Standing) -> Iterator[Scope]:
+def scopes(state: BalanceColumns, now: Participation) -> Iterator[BalanceScope]:
     """Yield all scopes that hold anything, dc by dc."""
     for dc in range(len(state.dcs)):
         columns = np.flatnonzero((state.dc == dc) & ~now.frozen)
@@ -108,7 +108,9 @@ def scopes(state: State, now: Standing) -> Iterator[Scope]:
             yield from _of_dc(state, dc, columns, now)
 
 
-def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scope]:
+def _of_dc(
+    state: BalanceColumns, dc: int, columns: Ints, now: Participation
+) -> Iterator[BalanceScope]:
     held = state.count[:, columns]
     table = np.flatnonzero(held.sum(axis=1))
     if not len(table):
@@ -136,7 +138,7 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
                 shape = (len(rows), int(here.sum()))
                 mask = np.ones(shape, np.bool_)
                 part = wanted[np.ix_(rows, here)]
-                yield Scope(columns[here], table[rows], mask, part, leaves[here])
+                yield BalanceScope(columns[here], table[rows], mask, part, leaves[here])
         return
     rows = np.flatnonzero(~locked)
     masks = [np.ones((len(rows), len(columns)), np.bool_)]
@@ -148,7 +150,7 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
         parts.append(np.where(mask, wanted[here], 0.0))
         tables.append(table[here])
     joined = np.concatenate(tables)
-    yield Scope(columns, joined, np.concatenate(masks), np.concatenate(parts), leaves)
+    yield BalanceScope(columns, joined, np.concatenate(masks), np.concatenate(parts), leaves)
 
 
 def _within_racks(in_rack: Reals, units: Ints, weight: Reals, rack: Ints) -> Reals:
@@ -165,7 +167,7 @@ def _within_racks(in_rack: Reals, units: Ints, weight: Reals, rack: Ints) -> Rea
     return found
 
 
-def _rack_most(state: State, dc: int, racks: Ints, now: Standing) -> Reals:
+def _rack_most(state: BalanceColumns, dc: int, racks: Ints, now: Participation) -> Reals:
     """Return the replicas of each table that fit into each rack, of shape (tables, racks)."""
     most = np.repeat(state.rack_room[:, dc, None].astype(np.float64), len(racks), axis=1)
     for number, rack in enumerate(racks):
@@ -175,14 +177,14 @@ def _rack_most(state: State, dc: int, racks: Ints, now: Standing) -> Reals:
 
 
 def _wanted(
-    state: State,
+    state: BalanceColumns,
     dc: int,
     table: Ints,
     held: Ints,
     columns: Ints,
     rack: Ints,
     racks: Ints,
-    now: Standing,
+    now: Participation,
 ) -> Reals:
     units = state.units_in[table, dc][:, None]
     most = _rack_most(state, dc, racks, now)[table]

@@ -17,9 +17,9 @@ from stele.domain.balance.cluster import (
     DEFAULT_OPTIONS,
     MOST_WEIGHT,
     BalanceBy,
-    Node,
-    NodeState,
-    Options,
+    BalanceOptions,
+    ClusterNode,
+    NodeRole,
 )
 from stele.domain.balance.rack_lists import keeps_list
 from stele.domain.balance.shares import Bools, Ints, Reals
@@ -27,14 +27,14 @@ from stele.domain.balance.shares import Bools, Ints, Reals
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 NOBODY: Final = -1
-LEAVING: Final = (NodeState.DRAINING, NodeState.EXCLUDED)
+LEAVING: Final = (NodeRole.DRAINING, NodeRole.EXCLUDED)
 MINIMAL_PART_OF_MEAN: Final = 0.01
 """Fraction of the mean size. Smaller units count as this large, so that empty ones are spread
 too.
 """
 
 
-class Rates(NamedTuple):
+class ReplicaRates(NamedTuple):
     """The rate of a replica of each unit, in operations per second, and its heat.
 
     Heat is the rate relative to the mean, as it enters the load. NaN is unknown and counts as idle.
@@ -51,7 +51,7 @@ def heat_of(per_s: Reals, least_per_s: float) -> Reals:
     return found
 
 
-class State:
+class BalanceColumns:
     """Replicas and their sums. All columns may be read; only the methods change them.
 
     ``node`` and ``shard`` have shape (units, width), ``NOBODY`` where there is no replica.
@@ -72,18 +72,18 @@ class State:
 
     def __init__(
         self,
-        nodes: list[Node],
+        nodes: list[ClusterNode],
         tables: int,
         table: Ints,
         size: Reals,
         node: Ints,
         shard: Ints,
         busy: Bools | None = None,
-        options: Options = DEFAULT_OPTIONS,
-        rates: Rates | None = None,
+        options: BalanceOptions = DEFAULT_OPTIONS,
+        rates: ReplicaRates | None = None,
     ) -> None:
         self.options = options
-        self.nodes = list[Node]()
+        self.nodes = list[ClusterNode]()
         self.tables = tables
         self.table, self.size = table.astype(np.int32), size.astype(np.float64)
         self.node, self.shard = node.astype(np.int32), shard.astype(np.int32)
@@ -163,7 +163,7 @@ class State:
         self.largest[table] = max(self.largest[table], self.unit_load[unit])
         self._account(unit, 1)
 
-    def add_node(self, node: Node) -> int:
+    def add_node(self, node: ClusterNode) -> int:
         """Add a node without replicas, and return its number."""
         self._add([node])
         new = len(self.nodes) - 1
@@ -172,7 +172,7 @@ class State:
             self.rack_room, self.units_in = _wider(self.rack_room, 1), _wider(self.units_in, 1)
         return new
 
-    def set_state(self, node: int, state: NodeState) -> None:
+    def set_state(self, node: int, state: NodeRole) -> None:
         self.state[node] = state
 
     def list_racks(self, table: int, dc: str, racks: Iterable[str]) -> None:
@@ -284,7 +284,7 @@ class State:
         load = (1 - part) * self._counted(size) + part * heat * self._mean_size
         return np.maximum(1.0, np.rint(load))
 
-    def _add(self, nodes: list[Node]) -> None:
+    def _add(self, nodes: list[ClusterNode]) -> None:
         for node in nodes:
             self.dcs.setdefault(node.dc, len(self.dcs))
             self.racks.setdefault((node.dc, node.rack), len(self.racks))

@@ -12,39 +12,41 @@ from stele.domain.balance.board import Board
 from stele.domain.balance.moves import Round
 from stele.domain.balance.places import node_board
 from stele.domain.balance.plan import one_size
-from stele.domain.balance.planned import Rule, Verdict
+from stele.domain.balance.planned import NodeVerdict, Rule
 from stele.domain.balance.quotas import quotas
-from stele.domain.balance.scopes import Standing, scopes, standing
+from stele.domain.balance.scopes import Participation, scopes, standing
 from stele.domain.balance.shares import Ints
-from stele.domain.balance.state import LEAVING, State
+from stele.domain.balance.state import LEAVING, BalanceColumns
 
 
-def verdicts(state: State, names: list[str], unit: int) -> list[Verdict]:
+def verdicts(state: BalanceColumns, names: list[str], unit: int) -> list[NodeVerdict]:
     """Return the verdict for each replica of a unit and each node, in their order.
 
     ``names`` are those of the tables.
     """
-    found = list[Verdict]()
+    found = list[NodeVerdict]()
     for node in state.node[unit].tolist():
         if node >= 0:
             found.extend(verdicts_from(state, names, unit, node))
     return found
 
 
-def verdicts_from(state: State, names: list[str], unit: int, source: int) -> list[Verdict]:
+def verdicts_from(
+    state: BalanceColumns, names: list[str], unit: int, source: int
+) -> list[NodeVerdict]:
     """Return the verdicts for the replica on ``source`` alone."""
     leaves = state.state[source] in LEAVING
     now = standing(state, draining=leaves)
     judge = _Judge(state, names, unit, source, now)
-    found = list[Verdict]()
+    found = list[NodeVerdict]()
     for target, node in enumerate(state.nodes):
         rule, reason = judge.forbids(target) or judge.judge(target)
         accepted = rule in (Rule.LEAVES, Rule.EVENER)
-        found.append(Verdict(state.nodes[source].id, node.id, accepted, rule, reason))
+        found.append(NodeVerdict(state.nodes[source].id, node.id, accepted, rule, reason))
     return found
 
 
-def summed_up(found: Iterable[Verdict]) -> str:
+def summed_up(found: Iterable[NodeVerdict]) -> str:
     """Return in one sentence the obstacles at the other nodes of a replica's dc."""
     others = (each for each in found if each.target != each.source)
     reasons = Counter(each.reason for each in others if each.rule is not Rule.OTHER_DC)
@@ -53,7 +55,7 @@ def summed_up(found: Iterable[Verdict]) -> str:
 
 class _Judge:
     def __init__(
-        self, state: State, names: list[str], unit: int, source: int, now: Standing
+        self, state: BalanceColumns, names: list[str], unit: int, source: int, now: Participation
     ) -> None:
         self._state, self._unit, self._source, self._now = state, unit, source, now
         self._row = state.node[unit].tolist()

@@ -17,7 +17,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.features.known import KNOWN
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode, OverrideKind
-from stele.domain.overrides.load import Draft, begin, put_in_place
+from stele.domain.overrides.load import LoadedFacts, begin, put_in_place
 from stele.domain.overrides.model import (
     LoadState,
     Override,
@@ -164,7 +164,7 @@ def load_state(context: Context, command: LoadState) -> Decision:
     if not command.founds:
         override = _override(context, OverrideKind.LOAD, command.of_epoch, command.accept_loss)
         return _replaced(context, target, override)
-    draft = Draft(context)
+    draft = LoadedFacts(context)
     refused = begin(draft, target)
     if refused is not None:
         return refused
@@ -273,7 +273,7 @@ def _override(context: Context, kind: OverrideKind, of_epoch: int, accept_loss: 
 
 
 def _replaced(context: Context, target: Image, override: Override) -> Decision:
-    draft = Draft(context)
+    draft = LoadedFacts(context)
     refused = put_in_place(draft, target)
     if refused is not None:
         return refused

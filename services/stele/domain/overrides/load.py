@@ -48,7 +48,7 @@ from stele.domain.topology.facts import TransitionFinished, VersionsChanged
 from stele.domain.topology.heads import Versions
 
 
-class Draft:
+class LoadedFacts:
     """A list of facts and the image after them.
 
     Later facts depend on earlier ones of the same epoch.
@@ -73,7 +73,7 @@ class Draft:
 replace = msgspec.structs.replace
 
 
-def begin(draft: Draft, target: Image) -> Rejection | None:
+def begin(draft: LoadedFacts, target: Image) -> Rejection | None:
     """Add the facts of the first state, and return None.
 
     Nodes have yet to start, each at the place with its host id. Versions begin above all that the
@@ -121,7 +121,7 @@ def rest_at(version: int, epoch: int) -> Versions:
 # The replacement of a placement's rows: only rows that differ change.
 
 
-def place_rows(draft: Draft, name: str, wanted: Placement, version: int) -> bool:
+def place_rows(draft: LoadedFacts, name: str, wanted: Placement, version: int) -> bool:
     """Replace the rows of a placement, and return True if any differs.
 
     New rows have ``version``, so that no request of an older one counts. Rows with the same
@@ -351,7 +351,7 @@ def _other(what: str, name: str, id_: str) -> Rejection:
     )
 
 
-def put_schema(draft: Draft, wanted: Renamed) -> None:
+def put_schema(draft: LoadedFacts, wanted: Renamed) -> None:
     """Add the facts of the schema.
 
     Unwanted tables and keyspaces go first, so that names become free.
@@ -384,7 +384,7 @@ def put_schema(draft: Draft, wanted: Renamed) -> None:
 # See docs/decisions/031-overrides-only-go-forward.md.
 
 
-def put_in_place(draft: Draft, target: Image) -> Rejection | None:
+def put_in_place(draft: LoadedFacts, target: Image) -> Rejection | None:
     """Take nodes, keyspaces, tables, placements and settings from ``target``, in a new version.
 
     Returns None, or a rejection.
@@ -438,7 +438,7 @@ def _check_features(before: Image, target: Image) -> Rejection | None:
     )
 
 
-def _end_what_is_under_way(draft: Draft) -> None:
+def _end_what_is_under_way(draft: LoadedFacts) -> None:
     """End transitions with their sessions, and all requests except those about the archive.
 
     The archive stays as it is.
@@ -458,7 +458,7 @@ def _end_what_is_under_way(draft: Draft) -> None:
     )
 
 
-def _put_nodes(draft: Draft, target: Image) -> None:
+def _put_nodes(draft: LoadedFacts, target: Image) -> None:
     for node in sorted_values(draft.before.membership.nodes):
         wanted = target.node(node.node_id)
         changed = _node(node, wanted)
@@ -486,7 +486,7 @@ def _node(now: Node, wanted: Node | None) -> Node:
     )
 
 
-def _put_placements(draft: Draft, target: Image, names: Renamed) -> None:
+def _put_placements(draft: LoadedFacts, target: Image, names: Renamed) -> None:
     there = draft.before.ring.placements
     placements = {names.placement(n): p for n, p in target.ring.placements.items()}
     version = draft.image.topology.version
@@ -500,7 +500,7 @@ def _put_placements(draft: Draft, target: Image, names: Renamed) -> None:
     draft.add(*(PlacementDropped(name) for name in sorted({*there} - {*placements})))
 
 
-def _put_settings(draft: Draft, target: Image) -> None:
+def _put_settings(draft: LoadedFacts, target: Image) -> None:
     now, wanted = draft.before.features.settings, target.features.settings
     for name in sorted({*now, *wanted}):
         value = wanted.get(name, "")

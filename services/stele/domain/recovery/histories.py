@@ -18,7 +18,7 @@ from stele.domain.cluster.model import Incarnation
 replace = msgspec.structs.replace
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class HistorySource(msgspec.Struct, frozen=True, kw_only=True):
     """The report of one archive or process on the log that it has read last.
 
     ``states`` are the state ids that it has, by epoch. It can supply the image of each epoch
@@ -50,7 +50,7 @@ class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch to continue from, and the source of its image. Names are in order.
 
     ``known_epoch`` is the newest epoch that any source reports of the same log, or of one recovered
@@ -72,7 +72,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     given_up: tuple[GivenUp, ...] = ()
 
 
-def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
+def choose(told: Sequence[HistorySource], take: str = "") -> HistoryChoice | Rejection:
     """Return the longest available history if it is the only one, or that of ``take``.
 
     A source named by ``take`` is used without regard to the others. If it has no image, another
@@ -114,7 +114,7 @@ def choose(told: Sequence[Source], take: str = "") -> Choice | Rejection:
     )
 
 
-def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
+def to_compare(told: Sequence[HistorySource]) -> tuple[int, ...]:
     """Return the epochs whose state ids all sources must report before ``choose`` can decide.
 
     Without them it is unknown whether a source is of the longest history. For a source with later
@@ -133,14 +133,14 @@ def to_compare(told: Sequence[Source]) -> tuple[int, ...]:
     return tuple(sorted(epochs - {0}))
 
 
-def longest(told: Sequence[Source]) -> Choice | None:
+def longest(told: Sequence[HistorySource]) -> HistoryChoice | None:
     """Return the longest available history, or None. Other histories may differ from it."""
     sources = _as_it_is_known(told)
     chosen = _longest(sources)
     return None if chosen is None else _choice(chosen, sources)
 
 
-def _leading_to(taken: Source, sources: Iterable[Source]) -> list[Source]:
+def _leading_to(taken: HistorySource, sources: Iterable[HistorySource]) -> list[HistorySource]:
     """Return the source itself, or those with an image of its newest epoch or a later one."""
     if taken.last_image:
         return [source for source in sources if source.name == taken.name]
@@ -149,13 +149,13 @@ def _leading_to(taken: Source, sources: Iterable[Source]) -> list[Source]:
     return [source for source in found if source.states.get(newest) == taken.states[newest]]
 
 
-def _longest(sources: Iterable[Source]) -> Source | None:
+def _longest(sources: Iterable[HistorySource]) -> HistorySource | None:
     """Return the source with the newest available image; None when there is none."""
     whole = [each for each in sources if each.last_image and each.last_image in each.states]
     return min(whole, key=lambda source: (-source.last_image, source.name), default=None)
 
 
-def first_difference(sources: Iterable[Source]) -> tuple[int, dict[bytes, list[str]]] | None:
+def first_difference(sources: Iterable[HistorySource]) -> tuple[int, dict[bytes, list[str]]] | None:
     """Return the first epoch with several state ids and the sources of each, or None."""
     tellers: dict[int, dict[bytes, list[str]]] = {}
     for source in sources:
@@ -165,7 +165,7 @@ def first_difference(sources: Iterable[Source]) -> tuple[int, dict[bytes, list[s
     return (min(differ), tellers[min(differ)]) if differ else None
 
 
-def _two_histories(sources: Iterable[Source]) -> Rejection | None:
+def _two_histories(sources: Iterable[HistorySource]) -> Rejection | None:
     found = first_difference(sources)
     if found is None:
         return None
@@ -181,7 +181,7 @@ def _two_histories(sources: Iterable[Source]) -> Rejection | None:
     )
 
 
-def _unrelated(one: Source, other: Source) -> bool:
+def _unrelated(one: HistorySource, other: HistorySource) -> bool:
     """Return True if they share no epoch, and neither log is known to come from the other."""
     logs = [
         {each.log_id, *(before.log_id for before in each.incarnations)} for each in (one, other)
@@ -190,7 +190,7 @@ def _unrelated(one: Source, other: Source) -> bool:
     return bool(one.states and other.states) and not shares and logs[0].isdisjoint(logs[1])
 
 
-def _two_logs(chosen: Source, strangers: Sequence[Source]) -> Rejection:
+def _two_logs(chosen: HistorySource, strangers: Sequence[HistorySource]) -> Rejection:
     told = "; ".join(f"{each.name}: {each.log_id}" for each in strangers)
     return Rejection(
         "two_logs",
@@ -202,7 +202,7 @@ def _two_logs(chosen: Source, strangers: Sequence[Source]) -> Rejection:
     )
 
 
-def _unproven(choice: Choice, sources: Iterable[Source]) -> Rejection:
+def _unproven(choice: HistoryChoice, sources: Iterable[HistorySource]) -> Rejection:
     unproven = [each for each in sources if each.name in choice.unproven]
     told = {each.name: str(each.newest) for each in unproven}
     log_id = next(each.log_id for each in sources if each.name == choice.source)
@@ -220,7 +220,7 @@ def _unproven(choice: Choice, sources: Iterable[Source]) -> Rejection:
     )
 
 
-def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
+def _choice(chosen: HistorySource, told: Iterable[HistorySource]) -> HistoryChoice:
     sources = sorted(told, key=lambda source: source.name)
     epoch, state_id = chosen.last_image, chosen.states[chosen.last_image]
     ahead, apart, unproven, known_epoch = list[str](), list[str](), list[str](), epoch
@@ -241,7 +241,7 @@ def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
         if source.newest > epoch:
             ahead.append(source.name)
     shared = (source.name for source in sources if source.states.get(epoch) == state_id)
-    return Choice(
+    return HistoryChoice(
         source=chosen.name,
         epoch=epoch,
         state_id=state_id,
@@ -253,7 +253,7 @@ def _choice(chosen: Source, told: Iterable[Source]) -> Choice:
     )
 
 
-def _known(chosen: Source, sources: Sequence[Source]) -> dict[int, bytes]:
+def _known(chosen: HistorySource, sources: Sequence[HistorySource]) -> dict[int, bytes]:
     """Return the state ids of the chosen history, also from sources that share an epoch with it.
 
     A source contributes its epochs up to the newest that it shares.
@@ -269,7 +269,7 @@ def _known(chosen: Source, sources: Sequence[Source]) -> dict[int, bytes]:
     return known
 
 
-def _decisive(epoch: int, source: Source) -> int:
+def _decisive(epoch: int, source: HistorySource) -> int:
     """Return the epoch whose state shows that a source is of the history that ends with ``epoch``.
 
     An older shared epoch shows nothing about the source's later epochs, if it lacks those in
@@ -278,7 +278,7 @@ def _decisive(epoch: int, source: Source) -> int:
     return min(epoch, source.newest)
 
 
-def _is_past(chosen: Source, source: Source) -> bool:
+def _is_past(chosen: HistorySource, source: HistorySource) -> bool:
     """Return True if its only reported epoch is older than all epochs of the chosen source.
 
     An archive deletes old epochs, and a node in a cluster without changes acknowledges nothing new.
@@ -286,7 +286,7 @@ def _is_past(chosen: Source, source: Source) -> bool:
     return source.promised and source.newest < chosen.first_image
 
 
-def _is_of_a_lost_log(chosen: Source, source: Source) -> bool:
+def _is_of_a_lost_log(chosen: HistorySource, source: HistorySource) -> bool:
     """Return True if it has followed a later log than the chosen one, but reports no later epoch.
 
     That log had at least one epoch, which is lost.
@@ -294,22 +294,22 @@ def _is_of_a_lost_log(chosen: Source, source: Source) -> bool:
     return source.log_id > chosen.log_id and source.newest <= chosen.last_image
 
 
-def _newest_until(epoch: int, source: Source) -> int:
+def _newest_until(epoch: int, source: HistorySource) -> int:
     """Return the newest reported epoch up to ``epoch``; 0 when there is none."""
     return max((each for each in source.states if each <= epoch), default=0)
 
 
-def _as_it_is_known(told: Sequence[Source]) -> list[Source]:
+def _as_it_is_known(told: Sequence[HistorySource]) -> list[HistorySource]:
     """Return the sources without epochs that recoveries left out, with the ends of earlier logs."""
     return [_with_ends(_without_given_up(source, told)) for source in told]
 
 
-def _with_ends(source: Source) -> Source:
+def _with_ends(source: HistorySource) -> HistorySource:
     ends = {each.last_epoch: bytes.fromhex(each.state_id) for each in source.incarnations}
     return replace(source, states={**ends, **source.states}) if ends else source
 
 
-def _left_out(told: Sequence[Source]) -> tuple[GivenUp, ...]:
+def _left_out(told: Sequence[HistorySource]) -> tuple[GivenUp, ...]:
     """Return the epochs that recoveries left out.
 
     Promises are not included: the node reports its own loss.
@@ -327,7 +327,7 @@ def _left_out(told: Sequence[Source]) -> tuple[GivenUp, ...]:
     return tuple(found)
 
 
-def _last_kept(source: Source, told: Iterable[Source]) -> int:
+def _last_kept(source: HistorySource, told: Iterable[HistorySource]) -> int:
     """Return the last epoch of a source that no known recovery has left out, or 0."""
     ends = [
         before.last_epoch
@@ -338,7 +338,7 @@ def _last_kept(source: Source, told: Iterable[Source]) -> int:
     return min(source.newest, max(ends)) if ends else source.newest
 
 
-def _without_given_up(source: Source, told: Iterable[Source]) -> Source:
+def _without_given_up(source: HistorySource, told: Iterable[HistorySource]) -> HistorySource:
     """Return the source without the epochs that a recovery known to another source has left out."""
     last = _last_kept(source, told)
     if last == source.newest:
@@ -399,7 +399,10 @@ def missed(absent: Iterable[Absent], without: Collection[str]) -> tuple[Absent, 
 
 
 def unagreed(
-    choice: Choice, absent: Iterable[Absent], without: Collection[str], lose_after: int | None
+    choice: HistoryChoice,
+    absent: Iterable[Absent],
+    without: Collection[str],
+    lose_after: int | None,
 ) -> Rejection | None:
     """Return why the recovery cannot continue from this choice, or None when all losses are named.
 
@@ -442,7 +445,7 @@ def _unheard(missing: Sequence[Absent]) -> tuple[str, str]:
     )
 
 
-def _given_up(choice: Choice) -> tuple[str, str]:
+def _given_up(choice: HistoryChoice) -> tuple[str, str]:
     told = "; ".join(
         f"{each.source} has epochs {each.first} to {each.last} of log {each.log_id}"
         for each in choice.given_up[:MOST_NAMED]
@@ -454,7 +457,7 @@ def _given_up(choice: Choice) -> tuple[str, str]:
     )
 
 
-def _lost(choice: Choice) -> tuple[str, str]:
+def _lost(choice: HistoryChoice) -> tuple[str, str]:
     known = [*choice.ahead[:MOST_NAMED], *(["others"] if choice.ahead[MOST_NAMED:] else [])]
     return (
         f"Epochs {choice.epoch + 1} to {choice.known_epoch}, known to"

@@ -57,7 +57,7 @@ _BUCKET: Final = 64
 Entries = NDArray[np.uint64]
 
 
-class Generation(NamedTuple):
+class SealedGeneration(NamedTuple):
     """A sealed generation: it holds the decisions of the epochs after ``base`` up to ``last``."""
 
     base: int
@@ -112,7 +112,7 @@ class Run:
         found: Entries = self.entries[self.entries & _PLACE > low]
         return found - np.uint64(low)
 
-    def parted(self, generations: Sequence[Generation]) -> Iterator[Entries]:
+    def parted(self, generations: Sequence[SealedGeneration]) -> Iterator[Entries]:
         """Yield the entries of each of these adjacent generations, with places counted from its
         base.
         """
@@ -186,7 +186,7 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
     """The decided requests. Immutable, and equal in every process that folded the same epochs."""
 
     young: Young = Young()
-    generations: tuple[Generation, ...] = ()
+    generations: tuple[SealedGeneration, ...] = ()
     runs: tuple[Run, ...] = ()
     floor: int = 0
     """The last epoch whose decisions are forgotten."""
@@ -243,14 +243,14 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
         runs = tuple(run for run in self.runs if run.last > floor)
         return RequestMemory(self.young, kept, runs, floor, horizon_ms)
 
-    def sealed(self) -> Iterator[tuple[Generation, Entries]]:
+    def sealed(self) -> Iterator[tuple[SealedGeneration, Entries]]:
         """Yield each sealed generation as a snapshot holds it, the oldest first."""
         for run in self.runs:
             own = [g for g in self.generations if run.base <= g.base < run.last]
             if own:
                 yield from zip(own, run.parted(own), strict=True)
 
-    def with_generation(self, generation: Generation, entries: Entries) -> RequestMemory:
+    def with_generation(self, generation: SealedGeneration, entries: Entries) -> RequestMemory:
         """Return the memory with a sealed generation that is younger than all others."""
         run = Run(generation.base, generation.last, entries, 1)
         return RequestMemory(
@@ -263,7 +263,7 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
 
     def _sealed(self, limit: int) -> RequestMemory:
         young = self.young
-        generation = Generation(young.base, young.last, young.newest_ms)
+        generation = SealedGeneration(young.base, young.last, young.newest_ms)
         # One generation below the limit leaves room for the one that is added next.
         rest = RequestMemory(
             Young(young.last, young.last, table={}),
@@ -342,7 +342,7 @@ MAX_TEXT_CHARS = 4096
 """Longest text of a refusal in the log, in characters. A longer one is cut."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RequestDecision(msgspec.Struct, frozen=True):
     """The outcome of a request; ``digest`` identifies the command."""
 
     request_id: str
@@ -358,10 +358,10 @@ def decided_ids(epoch: Epoch) -> list[str]:
     return found
 
 
-def decisions_of(epoch: Epoch) -> dict[str, Decision]:
+def decisions_of(epoch: Epoch) -> dict[str, RequestDecision]:
     """Return an epoch's decisions by request id, with their outcomes as callers receive them."""
     found = {
-        fact.request_id: Decision(fact.request_id, fact.digest, _refused(epoch, fact))
+        fact.request_id: RequestDecision(fact.request_id, fact.digest, _refused(epoch, fact))
         for fact in epoch.facts
         if type(fact) is CommandRefused
     }
@@ -373,7 +373,7 @@ def decisions_of(epoch: Epoch) -> dict[str, Decision]:
             state_id=epoch.state_id,
             log_id=epoch.log_id,
         )
-        found[epoch.request_id] = Decision(epoch.request_id, epoch.command_digest, outcome)
+        found[epoch.request_id] = RequestDecision(epoch.request_id, epoch.command_digest, outcome)
     return found
 
 
@@ -428,7 +428,7 @@ def command_refused(memory: Memory, _: CommandRefused) -> Memory:
 
 def decided_generation(memory: Memory, fact: DecidedGeneration) -> Memory:
     entries = np.frombuffer(fact.entries, dtype="<u8").astype(np.uint64)
-    generation = Generation(fact.base, fact.last, fact.newest_ms)
+    generation = SealedGeneration(fact.base, fact.last, fact.newest_ms)
     return (memory or RequestMemory()).with_generation(generation, entries)
 
 

@@ -135,7 +135,7 @@ class Cuts:
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
+class NaturalReplicas:
     """The natural replicas of a ring for one replication factor, as a new token would
     change them.
     """
@@ -152,7 +152,7 @@ class Loads:
     """Sizes of the ranges; 0 for ranges that the new node holds already."""
 
 
-def loads_of(ring: DcRing, sizes: Shares, rf: int) -> Loads:
+def loads_of(ring: DcRing, sizes: Shares, rf: int) -> NaturalReplicas:
     """Return the loads of a ring whose ranges have these ``sizes``.
 
     There must be more nodes than ``rf``. If there are no more racks than ``rf``, the new node's
@@ -166,7 +166,7 @@ def loads_of(ring: DcRing, sizes: Shares, rf: int) -> Loads:
         by_node += np.bincount(column, sizes, len(ring.racks))
     limits = _limits(ring, racks, walks, rf)
     held = (replicas == ring.newcomer).any(axis=0)
-    return Loads(by_node, ring.owners[limits % count], limits, np.where(held, 0, sizes))
+    return NaturalReplicas(by_node, ring.owners[limits % count], limits, np.where(held, 0, sizes))
 
 
 def _limits(ring: DcRing, racks: Numbers, walks: Positions, rf: int) -> Positions:
@@ -189,7 +189,7 @@ def _limits(ring: DcRing, racks: Numbers, walks: Positions, rf: int) -> Position
     return limits
 
 
-def cuts_at(loads: Loads, places: Positions) -> Cuts:
+def cuts_at(loads: NaturalReplicas, places: Positions) -> Cuts:
     """Return the shares that a token in each of these ranges takes.
 
     Adjacent ranges that the same node loses count as one loss.
@@ -302,7 +302,7 @@ class Balance:
                 if not several:
                     break
 
-    def _promising(self, loads: Sequence[Loads], sizes: Shares, most: int) -> Positions:
+    def _promising(self, loads: Sequence[NaturalReplicas], sizes: Shares, most: int) -> Positions:
         """Return the ranges with the best cuts in half, judged by the first loser alone."""
         if len(sizes) <= most:
             return np.arange(len(sizes))

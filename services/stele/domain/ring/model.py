@@ -15,7 +15,7 @@ from immutables import Map
 from stele.domain.balance.shares import Ints as ShareInts
 from stele.domain.balance.shares import Reals, surplus
 from stele.domain.base import Fact
-from stele.domain.column import Column, Ints
+from stele.domain.column import Ints, NumberColumn
 from stele.domain.names import MAX_SHARDS, TABLET_MAP
 from stele.domain.ring.columns import (
     NO_NODES,
@@ -37,8 +37,8 @@ from stele.domain.ring.placement import (
     OTHER_SHARDS,
     SHARDS,
     WRITES,
-    Change,
     Placement,
+    PlacementChange,
     PlacementError,
     Ranges,
     change_of,
@@ -61,8 +61,8 @@ _KINDS: Final = range(3)
 class PackedRanges(msgspec.Struct, frozen=True):
     """Ranges (start, end] by column, of equal length."""
 
-    starts: Column
-    ends: Column
+    starts: NumberColumn
+    ends: NumberColumn
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -81,23 +81,23 @@ class PackedRows(msgspec.Struct, frozen=True):
     replica moves.
     """
 
-    starts: Column
-    ends: Column
-    versions: Column
-    versions_before: Column
-    writes: Column
-    reads: Column
-    others: Column
-    nodes: Column
-    shards: Column = msgspec.field(default_factory=Column)
-    other_shards: Column = msgspec.field(default_factory=Column)
+    starts: NumberColumn
+    ends: NumberColumn
+    versions: NumberColumn
+    versions_before: NumberColumn
+    writes: NumberColumn
+    reads: NumberColumn
+    others: NumberColumn
+    nodes: NumberColumn
+    shards: NumberColumn = msgspec.field(default_factory=NumberColumn)
+    other_shards: NumberColumn = msgspec.field(default_factory=NumberColumn)
 
     def __len__(self) -> int:
         return len(self.starts)
 
 
 def packed_ranges(ranges: Ranges) -> PackedRanges:
-    return PackedRanges(Column.of(ranges.starts), Column.of(ranges.ends))
+    return PackedRanges(NumberColumn.of(ranges.starts), NumberColumn.of(ranges.ends))
 
 
 def packed(rows: Rows, ends: Keys) -> PackedRows:
@@ -106,29 +106,29 @@ def packed(rows: Rows, ends: Keys) -> PackedRows:
     reads = np.where(counts == LISTED, -lengths(listed), counts)
     nodes = np.hstack((writes, listed, others))
     return PackedRows(
-        starts=Column.of(rows.keys),
-        ends=Column.of(ends),
-        versions=Column.of(versions),
-        versions_before=Column.of(versions_before),
-        writes=Column.of(lengths(writes)),
-        reads=Column.of(reads),
-        others=Column.of(lengths(others)),
-        nodes=Column.of(nodes[nodes != PAD]),
+        starts=NumberColumn.of(rows.keys),
+        ends=NumberColumn.of(ends),
+        versions=NumberColumn.of(versions),
+        versions_before=NumberColumn.of(versions_before),
+        writes=NumberColumn.of(lengths(writes)),
+        reads=NumberColumn.of(reads),
+        others=NumberColumn.of(lengths(others)),
+        nodes=NumberColumn.of(nodes[nodes != PAD]),
         **_packed_shards(rows),
     )
 
 
-def _packed_shards(rows: Rows) -> dict[str, Column]:
+def _packed_shards(rows: Rows) -> dict[str, NumberColumn]:
     there, shards = rows.values[WRITES] != PAD, shards_of(rows)
-    found = {"shards": Column.of(shards[there])} if rows.values[SHARDS].shape[1] else {}
+    found = {"shards": NumberColumn.of(shards[there])} if rows.values[SHARDS].shape[1] else {}
     onto = rows.values[OTHER_SHARDS]
     if onto.shape[1]:
         moving = np.where(onto[:, :1] == PAD, shards, widened(onto, shards.shape[1]))
-        found["other_shards"] = Column.of(moving[there])
+        found["other_shards"] = NumberColumn.of(moving[there])
     return found
 
 
-def unpacked(removed: PackedRanges, added: PackedRows, nodes: NodeNumbers) -> Change:
+def unpacked(removed: PackedRanges, added: PackedRows, nodes: NodeNumbers) -> PlacementChange:
     """Return the change by column. Raises PlacementError when the columns do not fit together."""
     columns = [column.numbers() for column in msgspec.structs.astuple(added)]
     starts, ends, newest, before, writes, reads, others, numbers, shards, other_shards = columns
@@ -228,7 +228,7 @@ def _as_kept(
     return replica_columns(newest, before, writes, listed, counts, others, *places)
 
 
-def _in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> Change:
+def _in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> PlacementChange:
     # Facts keep the order of their writer; columns and searches need ring order.
     order = _order(removed.starts)
     if order is not None:
@@ -236,7 +236,7 @@ def _in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) 
     order = _order(rows.keys)
     if order is not None:
         rows, ends = rows.chosen(order), ends[order]
-    return Change(removed, rows, ends, nodes)
+    return PlacementChange(removed, rows, ends, nodes)
 
 
 def _order(starts: Keys) -> npt.NDArray[np.intp] | None:
@@ -280,7 +280,9 @@ RingFact = NodeNumbered | PlacementChanged | PlacementDropped
 # Large changes of a placement, split into pieces that can be applied in order.
 
 
-def pieces_of(placement: Placement, change: Change, at_most: int) -> Iterator[Change]:
+def pieces_of(
+    placement: Placement, change: PlacementChange, at_most: int
+) -> Iterator[PlacementChange]:
     """Yield the change in pieces that add, and that remove, at most ``at_most`` rows each.
 
     ``at_most`` is at least 2. Each piece fits the placement after the pieces before it. If a piece
@@ -304,7 +306,9 @@ def pieces_of(placement: Placement, change: Change, at_most: int) -> Iterator[Ch
         yield left
 
 
-def _parted(placement: Placement, change: Change, last: int) -> tuple[Change, Change]:
+def _parted(
+    placement: Placement, change: PlacementChange, last: int
+) -> tuple[PlacementChange, PlacementChange]:
     """Return the part of the change for rows that begin up to ``last``, and the remaining change.
 
     If such a row ends after ``last``, the other side gets a row that ends there.
@@ -326,8 +330,8 @@ def _parted(placement: Placement, change: Change, last: int) -> tuple[Change, Ch
         begun -= 1
         coming_ends = np.append(coming_ends[:-1], last + 1)
         staying = _behind(int(rows.keys[begun]), last + 1, staying)
-    piece = Change(going, coming, coming_ends, change.nodes)
-    return piece, Change(staying, rows.cut(begun, len(rows)), ends[begun:], change.nodes)
+    piece = PlacementChange(going, coming, coming_ends, change.nodes)
+    return piece, PlacementChange(staying, rows.cut(begun, len(rows)), ends[begun:], change.nodes)
 
 
 def _rest(placement: Placement, token: int, start: int) -> Rows:
@@ -542,7 +546,7 @@ class RingImage(msgspec.Struct, frozen=True, dict=True):
     def creation(self, name: str, placement: Placement) -> Iterable[RingFact]:
         """Yield the facts of a placement that does not exist yet."""
         rows, nodes = self._numbered(placement)
-        return self._facts(name, Change(_WHOLE, rows, ends_of(rows.keys), nodes))
+        return self._facts(name, PlacementChange(_WHOLE, rows, ends_of(rows.keys), nodes))
 
     def replacement(self, name: str, rows: Rows) -> Iterable[RingFact]:
         """Yield the facts that replace all rows of a placement by ``rows``.
@@ -551,9 +555,9 @@ class RingImage(msgspec.Struct, frozen=True, dict=True):
         """
         starts = self.placements[name].table.all().keys
         removed = Ranges(starts, ends_of(starts))
-        return self._facts(name, Change(removed, rows, ends_of(rows.keys), self.nodes))
+        return self._facts(name, PlacementChange(removed, rows, ends_of(rows.keys), self.nodes))
 
-    def _facts(self, name: str, change: Change) -> Iterable[RingFact]:
+    def _facts(self, name: str, change: PlacementChange) -> Iterable[RingFact]:
         known = len(self.nodes.names)
         # Numbers come before the rows that use them, so that every reader can decode the rows.
         for number, node_id in enumerate(change.nodes.names[known:], known):

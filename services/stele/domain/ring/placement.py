@@ -233,7 +233,7 @@ class Ranges:
         return self.ends - 1  # MIN_TOKEN, the infinite end, wraps around to MAX_TOKEN
 
 
-class Span(msgspec.Struct, frozen=True):
+class ChangeSpan(msgspec.Struct, frozen=True):
     """Neighbouring ranges of a change as one.
 
     They have the places ``first`` up to ``stop`` among them.
@@ -250,16 +250,16 @@ def ranges_by_column(ranges: Sequence[Range]) -> Ranges:
     return Ranges(starts, np.array([range_.end for range_ in ranges], np.int64))
 
 
-def spans_of(ranges: Ranges) -> list[Span]:
+def spans_of(ranges: Ranges) -> list[ChangeSpan]:
     """Return the ranges with neighbours joined.
 
     Raises PlacementError unless each comes once, in ring order.
     """
     starts, ends = ranges.starts, ranges.ends
-    found = list[Span]()
+    found = list[ChangeSpan]()
     first, reached = 0, MIN_TOKEN
     for stop in _breaks(starts, ends):
-        span = Span(starts.item(first), ends.item(stop - 1), first, stop)
+        span = ChangeSpan(starts.item(first), ends.item(stop - 1), first, stop)
         if span.start < reached:
             raise PlacementError(
                 f"{text_of(span)} comes twice, is out of order or overlaps {reached}."
@@ -282,7 +282,7 @@ def _breaks(starts: Keys, ends: Keys) -> list[int]:
     return [*(breaks + 1).tolist(), len(starts)]
 
 
-def check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
+def check_same_span(removed: Sequence[ChangeSpan], added: Sequence[ChangeSpan]) -> None:
     """Check that the added rows cover exactly the tokens of the removed rows.
 
     Raises PlacementError.
@@ -303,7 +303,7 @@ def check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
             )
 
 
-def text_of(range_: Range | RangeReplicas | Span) -> str:
+def text_of(range_: Range | RangeReplicas | ChangeSpan) -> str:
     return f"({range_.start}, {range_.end}]"
 
 
@@ -542,7 +542,7 @@ EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class PlacementChange:
     """Rows that leave a placement and the rows that replace them, by column.
 
     Both are in ring order and have no row twice.
@@ -569,15 +569,15 @@ def apply(
 
 def change_of(
     removed: Iterable[Range], added: Iterable[RangeReplicas], nodes: NodeNumbers
-) -> Change:
+) -> PlacementChange:
     """Return the change as columns, from any order. Nodes without a number get the next ones."""
     outgoing, incoming = sorted(removed, key=_START), sorted(added, key=_START)
     nodes, rows = _encoded(incoming, nodes)
     ends = np.array([row.end for row in incoming], np.int64)
-    return Change(ranges_by_column(outgoing), rows, ends, nodes)
+    return PlacementChange(ranges_by_column(outgoing), rows, ends, nodes)
 
 
-def changed(placement: Placement, change: Change) -> Placement:
+def changed(placement: Placement, change: PlacementChange) -> Placement:
     """Return the placement without exactly the removed rows of a change and with its added rows.
 
     The cost depends on the size of the change, not of the ring. Added rows must cover what the
@@ -592,14 +592,14 @@ def changed(placement: Placement, change: Change) -> Placement:
     return Placement(_spliced(placement.table, spans, change), change.nodes)
 
 
-def _check_all_replicas(change: Change) -> None:
+def _check_all_replicas(change: PlacementChange) -> None:
     unsound = first_unsound(change.rows)
     if unsound is not None:
         (row,) = rows_of(change.rows.cut(unsound, unsound + 1), change.ends[unsound:], change.nodes)
         _check_replicas(row)
 
 
-def _spliced(table: Columns, spans: Sequence[Span], change: Change) -> Columns:
+def _spliced(table: Columns, spans: Sequence[ChangeSpan], change: PlacementChange) -> Columns:
     """Return the table with the added rows in place of all that begin within the spans."""
     rows = change.rows
     if len(spans) <= len(table.chunks):
@@ -622,7 +622,7 @@ def _inside(keys: Keys, ranges: Ranges) -> Which:
     return keys <= ranges.lasts()[np.searchsorted(ranges.starts, keys, "right") - 1]
 
 
-def check_removed(placement: Placement, removed: Ranges) -> list[Span]:
+def check_removed(placement: Placement, removed: Ranges) -> list[ChangeSpan]:
     """Return the ranges as spans, if each is a row. Raises PlacementError."""
     spans, table = spans_of(removed), placement.table
     if len(spans) <= len(table.chunks):

@@ -83,7 +83,7 @@ LEVELS: Final = tuple(BarrierLevel)
 """The levels, highest first. Answers that satisfy one level satisfy all that follow."""
 
 
-class Where(msgspec.Struct, frozen=True):
+class LevelFacts(msgspec.Struct, frozen=True):
     """The facts about nodes that a level needs.
 
     ``dc_of`` is the dc by node id. ``excluded`` are the excluded nodes. ``local_dcs`` are the dcs
@@ -103,7 +103,7 @@ class Where(msgspec.Struct, frozen=True):
 
 
 def lacking(
-    level: BarrierLevel, replicas: Set[str], answered: Set[str], where: Where
+    level: BarrierLevel, replicas: Set[str], answered: Set[str], where: LevelFacts
 ) -> frozenset[str]:
     """Return the replicas whose answers the level still needs; empty when it is satisfied."""
     if replicas <= answered:
@@ -124,11 +124,11 @@ def rank(level: BarrierLevel) -> int:
     return LEVELS.index(level)
 
 
-def _all(replicas: Set[str], answered: Set[str], where: Where) -> frozenset[str]:
+def _all(replicas: Set[str], answered: Set[str], where: LevelFacts) -> frozenset[str]:
     return frozenset(replicas - answered - where.excluded)
 
 
-def _each_quorum(replicas: Set[str], answered: Set[str], where: Where) -> frozenset[str]:
+def _each_quorum(replicas: Set[str], answered: Set[str], where: LevelFacts) -> frozenset[str]:
     """Require a quorum of each dc and of all replicas.
 
     If a whole dc is excluded, the operator vouches for that dc alone, so the quorum of all is
@@ -141,12 +141,12 @@ def _each_quorum(replicas: Set[str], answered: Set[str], where: Where) -> frozen
     return _quorum(replicas, answered, where).union(*each)
 
 
-def _quorum(replicas: Set[str], answered: Set[str], where: Where) -> frozenset[str]:
+def _quorum(replicas: Set[str], answered: Set[str], where: LevelFacts) -> frozenset[str]:
     covered = is_covered(replicas, answered, where.excluded)
     return frozenset() if covered else _all(replicas, answered, where)
 
 
-def _local_quorum(replicas: Set[str], answered: Set[str], where: Where) -> frozenset[str]:
+def _local_quorum(replicas: Set[str], answered: Set[str], where: LevelFacts) -> frozenset[str]:
     """Require a quorum of each local dc that has replicas which can answer.
 
     If no local dc has any, a quorum of all is required. A quorum of all is always enough.
@@ -159,15 +159,17 @@ def _local_quorum(replicas: Set[str], answered: Set[str], where: Where) -> froze
     return frozenset[str]().union(*(_quorum(group, answered, where) for group in local))
 
 
-def _one(replicas: Set[str], answered: Set[str], where: Where) -> frozenset[str]:
+def _one(replicas: Set[str], answered: Set[str], where: LevelFacts) -> frozenset[str]:
     return frozenset() if replicas & answered else _all(replicas, answered, where)
 
 
-def _node_local(replicas: Set[str], answered: Set[str], where: Where) -> frozenset[str]:
+def _node_local(replicas: Set[str], answered: Set[str], where: LevelFacts) -> frozenset[str]:
     return frozenset()
 
 
-_LACKING: Final[Mapping[BarrierLevel, Callable[[Set[str], Set[str], Where], frozenset[str]]]] = {
+_LACKING: Final[
+    Mapping[BarrierLevel, Callable[[Set[str], Set[str], LevelFacts], frozenset[str]]]
+] = {
     BarrierLevel.ALL: _all,
     BarrierLevel.EACH_QUORUM: _each_quorum,
     BarrierLevel.QUORUM: _quorum,

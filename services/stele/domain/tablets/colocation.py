@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import WEIGHT, Limits, fits
+from stele.domain.balance.cluster import NodeRole
+from stele.domain.balance.moves import WEIGHT, BalanceLimits, fits
 from stele.domain.image import Image
 from stele.domain.membership.model import Node
 from stele.domain.names import RequestStatus
@@ -54,7 +54,7 @@ def listed_dcs(image: Image, table: Table) -> frozenset[str]:
 
 
 def bring_together(
-    nodes: Mapping[str, Node], what: Tablets, merges: Sequence[Merge], limits: Limits
+    nodes: Mapping[str, Node], what: Tablets, merges: Sequence[Merge], limits: BalanceLimits
 ) -> list[TabletMove]:
     """Return the moves of one round: one replica of each pair goes to a place of its sibling.
 
@@ -79,8 +79,8 @@ def bring_together(
                 reads = what.state.slot(first + way.tablet, away)
                 writes = int(what.state.first_shard[to]) + way.shard
                 if (
-                    what.state.state[away] == NodeState.NORMAL
-                    and what.state.state[to] == NodeState.NORMAL
+                    what.state.state[away] == NodeRole.NORMAL
+                    and what.state.state[to] == NodeRole.NORMAL
                     and to not in what.state.shut
                     and fits(reading[reads], limits.reads)
                     and fits(writing[writes], limits.writes)

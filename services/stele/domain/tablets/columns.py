@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import Node, NodeState, Options
+from stele.domain.balance.cluster import BalanceOptions, ClusterNode, NodeRole
 from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT
-from stele.domain.balance.state import NOBODY, Rates, State
+from stele.domain.balance.state import NOBODY, BalanceColumns, ReplicaRates
 from stele.domain.image import Image
 from stele.domain.membership.model import Node as Member
 from stele.domain.names import JOINING, STAYS, RequestStatus, TransitionState
@@ -51,7 +51,7 @@ class Tablets:
     the map's owner; ``together`` is their number.
     """
 
-    state: State
+    state: BalanceColumns
     names: list[str]
     first: list[int]
     node_ids: list[str]
@@ -114,7 +114,7 @@ def tablets_of(
     node, shard, busy = _replicas(image, rows, units, place)
     columns = [*(stats[data_id].columns for data_id in ids), np.zeros((COLUMNS, 0))]
     all_ = TabletStats(np.concatenate(columns, axis=1))
-    state = State(
+    state = BalanceColumns(
         nodes,
         len(maps),
         np.repeat(np.arange(len(maps)), counts),
@@ -123,12 +123,12 @@ def tablets_of(
         node,
         np.where(node == NOBODY, 0, shard),
         busy,
-        Options(
+        BalanceOptions(
             balance_by=measure.by,
             minimal_tablet_size_bytes=MINIMAL_SIZE.of(settings),
             rate_weight=measure.rate_weight,
         ),
-        Rates(
+        ReplicaRates(
             all_.rates,
             np.concatenate([*(heat[data_id] for data_id in ids), np.zeros(0)]),
         ),
@@ -140,14 +140,14 @@ def tablets_of(
     return Tablets(state, names, first, [node.id for node in nodes], measure, stats, together)
 
 
-def _list_racks(image: Image, state: State, tables: list[Table]) -> None:
+def _list_racks(image: Image, state: BalanceColumns, tables: list[Table]) -> None:
     listed = {id_: goal(image, keyspace).racks for id_, keyspace in image.schema.by_id.items()}
     for at, table in enumerate(tables):
         for dc, racks in listed[table.keyspace_id].items():
             state.list_racks(at, dc, racks)
 
 
-def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None:
+def _count_streams(image: Image, state: BalanceColumns, place: Mapping[str, int]) -> None:
     """Reserve the streams of each request that has not finished streaming, by shard."""
     for request in image.requests.open.values():
         transition = image.topology.transitions.get(request.request_id)
@@ -197,7 +197,7 @@ def _streams(image: Image, request: Request) -> tuple[dict[str, int], dict[str, 
 
 def _nodes(
     image: Image, rows: Rows, down: Set[str], waiting: Set[str], loads: LoadTable
-) -> list[Node]:
+) -> list[ClusterNode]:
     """Return the nodes that take tablets, and all others that hold some and must be emptied."""
     going, members = image.requests.going(), image.membership.nodes
     names, in_replacement = image.ring.nodes.names, image.requests.in_replacement()
@@ -205,7 +205,7 @@ def _nodes(
     used = {*compress(names, holds.tolist())}
     # Moves count at their target, so a target needs a column even before it holds any tablet.
     used |= {node_id for _, _, row in moving(image) for node_id in row.new}
-    found = list[Node]()
+    found = list[ClusterNode]()
     for node_id in sorted(members):
         node = members[node_id]
         stays = node.state in STAYS and bool(node.tokens)
@@ -214,23 +214,23 @@ def _nodes(
                 node, goes=node_id in going - waiting, is_down=node_id in down | waiting
             )
             if node_id in in_replacement:  # tablets of the dead wait until the new node is a member
-                state = NodeState.DOWN
+                state = NodeRole.DOWN
             capacity = loads.capacity_bytes(node_id)
-            found.append(Node(node_id, node.dc, node.rack, node.shards, capacity, state))
+            found.append(ClusterNode(node_id, node.dc, node.rack, node.shards, capacity, state))
     return found
 
 
-def planner_state(node: Member, *, goes: bool, is_down: bool) -> NodeState:
+def planner_state(node: Member, *, goes: bool, is_down: bool) -> NodeRole:
     """Return the planner's state of a member.
 
     A node that replaces another is down for the planner: it gives and gets nothing until the
     replacement is done.
     """
     if not node.takes_part():
-        return NodeState.EXCLUDED
+        return NodeRole.EXCLUDED
     if goes or not (node.tokens or node.state in JOINING):
-        return NodeState.DRAINING
-    return NodeState.DOWN if is_down or node.state not in STAYS else NodeState.NORMAL
+        return NodeRole.DRAINING
+    return NodeRole.DOWN if is_down or node.state not in STAYS else NodeRole.NORMAL
 
 
 def _afterwards(image: Image) -> dict[str, list[tuple[int, dict[str, int]]]]:

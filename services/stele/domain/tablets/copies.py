@@ -79,7 +79,7 @@ def between(image: Image, keyspace: Keyspace) -> Between:
     return Between(low, high, min(sum(one.values()), sum(two.values())))
 
 
-class Place(NamedTuple):
+class RackPlace(NamedTuple):
     """The dc and rack of a node; both are empty for a node that has left."""
 
     dc: str
@@ -115,7 +115,7 @@ class Amiss(NamedTuple):
 
 
 def amiss(
-    wanted: Replication, places: Sequence[Place], replicas: npt.NDArray[np.integer]
+    wanted: Replication, places: Sequence[RackPlace], replicas: npt.NDArray[np.integer]
 ) -> dict[str, Amiss]:
     """Return by dc how tablets differ from their goal.
 
@@ -127,7 +127,7 @@ def amiss(
         there = _count_of([place.dc == dc for place in places], replicas)
         lacks = np.maximum(wanted.copies.get(dc, 0) - there, 0)
         if dc in wanted.racks:
-            racks = [Place(dc, rack) for rack in wanted.racks[dc]]
+            racks = [RackPlace(dc, rack) for rack in wanted.racks[dc]]
             filled = [_count_of([at == rack for at in places], replicas) > 0 for rack in racks]
             # A second replica in one listed rack does not fill another rack.
             lacks = len(racks) - np.sum(filled, axis=0)
@@ -216,7 +216,7 @@ def _has_room(
     found = np.ones(len(reads), np.bool_)
     places = _places(image, names)
     for rack in {*racks} - {node.rack for node in members}:
-        found &= _count_of([place == Place(dc, rack) for place in places], reads) > 0
+        found &= _count_of([place == RackPlace(dc, rack) for place in places], reads) > 0
     return found
 
 
@@ -231,10 +231,10 @@ def _count_of(which: Sequence[bool], replicas: npt.NDArray[np.integer]) -> Count
     return found
 
 
-def _places(image: Image, names: Sequence[str]) -> list[Place]:
+def _places(image: Image, names: Sequence[str]) -> list[RackPlace]:
     nodes = image.membership.nodes
     return [
-        Place(nodes[name].dc, nodes[name].rack) if name in nodes else Place("", "")
+        RackPlace(nodes[name].dc, nodes[name].rack) if name in nodes else RackPlace("", "")
         for name in names
     ]
 

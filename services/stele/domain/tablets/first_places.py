@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Set
 import msgspec
 import numpy as np
 
-from stele.domain.balance.cluster import BalanceBy, Node, NodeState, Options
+from stele.domain.balance.cluster import BalanceBy, BalanceOptions, ClusterNode, NodeRole
 from stele.domain.balance.shares import Ints, Reals, surplus
-from stele.domain.balance.state import State
+from stele.domain.balance.state import BalanceColumns
 from stele.domain.image import Image
 from stele.domain.names import STAYS, TABLET_MAP, RequestStatus
 from stele.domain.ring.columns import PAD
@@ -37,7 +37,7 @@ class FirstPlaces(msgspec.Struct, frozen=True):
     that count no longer.
     """
 
-    state: State
+    state: BalanceColumns
     node_ids: tuple[str, ...]
     held: Mapping[str, int]
     numbers: Ints
@@ -102,12 +102,12 @@ def _found(
     going, replaced = image.requests.going(), image.requests.replaced()
     used = {node_id for (node_id, _), n in alone.items() if n}
     nodes = [
-        Node(
+        ClusterNode(
             node.node_id,
             node.dc,
             node.rack,
             node.shards,
-            state=NodeState.DOWN
+            state=NodeRole.DOWN
             if node.node_id in replaced
             else planner_state(node, goes=node.node_id in going, is_down=False),
         )
@@ -115,8 +115,10 @@ def _found(
         if (node.state in STAYS and node.tokens) or node.node_id in used
     ]
     none, nobody = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
-    by_count = Options(balance_by=BalanceBy.COUNT)
-    state = State(nodes, 1, none, none.astype(np.float64), nobody, nobody, options=by_count)
+    by_count = BalanceOptions(balance_by=BalanceBy.COUNT)
+    state = BalanceColumns(
+        nodes, 1, none, none.astype(np.float64), nobody, nobody, options=by_count
+    )
     # The state is indexed by position, the counts by node id.
     place = {node.id: at for at, node in enumerate(nodes)}
     for (node_id, shard), count in alone.items():

@@ -18,8 +18,8 @@ from stele.domain.image import Image
 from stele.domain.messages import Load
 from stele.domain.names import NodeState
 from stele.domain.tablets.tablet_stats import (
-    Part,
     Reals,
+    StatsPart,
     TabletStats,
     mean_of,
     noted,
@@ -40,7 +40,7 @@ class Reported(msgspec.Struct, frozen=True):
 
     load: Load
     at_s: float
-    parts: dict[str, Part]
+    parts: dict[str, StatsPart]
     capacity_bytes: int
     """Bytes of the disk available to tablets: the free bytes and those that tablets use."""
 
@@ -49,7 +49,7 @@ class LoadTable(msgspec.Struct, frozen=True):
     """The newest load of each node. Late and repeated reports change nothing."""
 
     by_node: Map[str, Reported] = Map()
-    left: Map[str, Part] = Map()
+    left: Map[str, StatsPart] = Map()
     """By data id earlier values of tablets that nodes no longer report."""
     heat: Map[str, Reals] = Map()
     """By data id the heat of its tablets that was used last; see ``heat``."""
@@ -104,7 +104,7 @@ class LoadTable(msgspec.Struct, frozen=True):
         # All maps at once, since a few operations for each of thousands of maps take long.
         ends = dict(zip(counts, accumulate(counts.values()), strict=True))
 
-        def placed(parts: Mapping[str, Part]) -> Iterator[tuple[int, Part]]:
+        def placed(parts: Mapping[str, StatsPart]) -> Iterator[tuple[int, StatsPart]]:
             for data_id in counts.keys() & parts.keys():
                 count = counts[data_id]
                 yield ends[data_id] - count, resized(parts[data_id], count)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stele.domain.balance.offline import whole_plan
-from stele.domain.balance.planned import OfflinePlan, Verdict
+from stele.domain.balance.planned import NodeVerdict, OfflinePlan
 from stele.domain.balance.verdicts import verdicts
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table, unknown_tablet
@@ -21,7 +21,7 @@ from stele.domain.tablets.switched import standing_still
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PlannerInput:
     """The input of one look.
 
     ``lost`` are replicas that cannot be rebuilt. ``forced`` are nodes for which an operator accepts
@@ -36,7 +36,7 @@ class Look:
     off: Mapping[str, str]
 
 
-def look(image: Image, conditions: Conditions) -> Look:
+def look(image: Image, conditions: Conditions) -> PlannerInput:
     waiting = _waiting(image) | conditions.failing
     what = tablets_of(image, conditions.down | conditions.avoided, waiting, conditions.loads)
     shut = waits_for(image, conditions) | waiting | image.requests.in_replacement()
@@ -54,7 +54,7 @@ def look(image: Image, conditions: Conditions) -> Look:
     what.state.pinned = frozenset(lost)
     what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
     what.state.still = {at: still[name] for at, name in enumerate(what.names) if name in still}
-    return Look(what, lost, forced, merges, off)
+    return PlannerInput(what, lost, forced, merges, off)
 
 
 def _locked(image: Image) -> dict[str, str]:
@@ -116,7 +116,7 @@ def why_there(
     table: str,
     tablet: int,
     conditions: Conditions = NO_CONDITIONS,
-) -> list[Verdict] | Rejection:
+) -> list[NodeVerdict] | Rejection:
     """Return for each replica of a tablet and each node a verdict: may it move there, and why."""
     what, owner = look(image, conditions).what, image.schema.standing_map_owner(table)
     name = "" if owner is None else image.schema.full_name(owner)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stele.domain.balance.moves import Limits, Move
+from stele.domain.balance.moves import BalanceLimits, ReplicaMove
 from stele.domain.balance.plan import plan_round, plan_to_fixed_point
 from stele.domain.balance.planned import Kind
 from stele.domain.balance.state import LEAVING
@@ -24,7 +24,7 @@ from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import NO_CONDITIONS, Conditions
 from stele.domain.tablets.limits import READS, WRITES
 from stele.domain.tablets.look import look, waits_for
-from stele.domain.tablets.repairing import Desk, repairs
+from stele.domain.tablets.repairing import RepairAssignments, repairs
 from stele.domain.tablets.replication import Recount, Recounts, recounts
 from stele.domain.tablets.resizing import Resize, loaded, sizing
 from stele.domain.tablets.restoring import restores
@@ -86,7 +86,9 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     its node may take tablets of the others.
     """
     settings = image.features.settings
-    limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
+    limits = BalanceLimits(
+        reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings)
+    )
     seen = look(image, conditions)
     what, merges = seen.what, seen.merges
     counted = recounts(image, what, conditions, limits, seen.off.keys())
@@ -119,15 +121,17 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     moves = [each for each in moves if each.move.table not in resized]
     # Repairs and restores get the streams that moves leave. ``recounts`` has reserved its own
     # already.
-    desk = Desk(what, conditions, limits, [m for m in uncounted if m.table not in resized])
-    restored = restores(image, what, conditions, desk, resized)
+    assigned = RepairAssignments(
+        what, conditions, limits, [m for m in uncounted if m.table not in resized]
+    )
+    restored = restores(image, what, conditions, assigned, resized)
     return Proposal(
         switched_on=expired(image, conditions.now_ms),
         moves=tuple(moves),
         resizes=sized.resizes,
         stuck=tuple(stuck),
         revoked=(*sized.revoked, *aborted(image, conditions.now_ms)),
-        repairs=tuple(repairs(image, what, conditions, desk, resized)),
+        repairs=tuple(repairs(image, what, conditions, assigned, resized)),
         restores=tuple(restored),
     )
 
@@ -146,7 +150,7 @@ def forecast(image: Image, conditions: Conditions) -> Forecast:
     numbers of replicas change.
     """
     # Streams do not limit a forecast: only the rules of placement decide.
-    seen, limits = look(image, conditions), Limits(reads=MAX_MOVES, writes=MAX_MOVES)
+    seen, limits = look(image, conditions), BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES)
     what = seen.what
     amiss = recounts(image, what, conditions, limits, seen.off.keys()).amiss
     planned = plan_to_fixed_point(what.state, what.names).moves
@@ -166,7 +170,7 @@ def _counted(recounted: Recounts) -> Iterator[Proposed]:
             yield Proposed(move, Recount.DELETE if move.from_node else Recount.ADD)
 
 
-def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
+def _told(what: Tablets, move: ReplicaMove, forced: Set[str]) -> Proposed:
     table, tablet = what.tablet(move.unit)
     source, target = what.node_ids[move.source[0]], what.node_ids[move.target[0]]
     asked = TabletMove(

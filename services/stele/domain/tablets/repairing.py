@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, Limits, fits
+from stele.domain.balance.cluster import NodeRole
+from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, BalanceLimits, fits
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
 from stele.domain.repairs import Ms
@@ -37,7 +37,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 def repairs(
-    image: Image, what: Tablets, conditions: Conditions, desk: "Desk", resized: Set[str]
+    image: Image,
+    what: Tablets,
+    conditions: Conditions,
+    assigned: "RepairAssignments",
+    resized: Set[str],
 ) -> list[TabletRepair]:
     """Return the repairs to begin in one round. Ages are computed from the times in the log.
 
@@ -59,16 +63,18 @@ def repairs(
             restricted = goal.is_restricted
             since = image.repairs.of(table.table_id, len(times), restricted=restricted)
             # A tablet that was repaired after the request has nothing left to do for it.
-            due = desk.ready(units, goal.among) & ~paused & (since <= goal.submitted_ms)
+            due = assigned.ready(units, goal.among) & ~paused & (since <= goal.submitted_ms)
             asked.append(Due(since, units, due, goal.among))
         # A full repair of the table covers the schedule. A restricted one does not count for it.
         if after_s is not None and (goal is None or goal.is_restricted):
             old = times < conditions.now_ms - SECOND_MS * after_s
-            late.append(Due(times, units, desk.ready(units) & ~paused & old & desk.is_whole(units)))
+            late.append(
+                Due(times, units, assigned.ready(units) & ~paused & old & assigned.is_whole(units))
+            )
     # Requested repairs take the streams before scheduled ones.
     return [
-        *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
-        *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, conditions.now_ms)),
+        *assigned.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
+        *assigned.chosen(late, lambda _, at_ms: _why_late(at_ms, conditions.now_ms)),
     ][:MAX_REPAIRS]
 
 
@@ -91,14 +97,14 @@ class Due(NamedTuple):
     among: Among = ALL
 
 
-class Desk:
+class RepairAssignments:
     """The streams and tablets that one round has assigned so far."""
 
     def __init__(
         self,
         what: Tablets,
         conditions: Conditions,
-        limits: Limits,
+        limits: BalanceLimits,
         moves: Iterable[TabletMove] = (),
     ) -> None:
         state = what.state
@@ -106,7 +112,7 @@ class Desk:
         self._limits = limits
         self._reading, self._writing = state.reading.copy(), state.writing.copy()
         self._busy = state.busy.copy()
-        self._dead = _by_node(at == NodeState.EXCLUDED for at in state.state.tolist())
+        self._dead = _by_node(at == NodeRole.EXCLUDED for at in state.state.tolist())
         down = _by_node(node_id in conditions.down for node_id in what.node_ids)
         # An excluded node never returns, so repairs do not wait for it.
         self._silent = down & ~self._dead

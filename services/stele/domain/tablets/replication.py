@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import Limits
+from stele.domain.balance.cluster import NodeRole
+from stele.domain.balance.moves import BalanceLimits
 from stele.domain.balance.rack_lists import strays, vacant
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
@@ -27,8 +27,8 @@ from stele.domain.schema.model import Keyspace, Replication
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import Amiss, amiss, change_of, goal
-from stele.domain.tablets.desk import MOST_LOOKED_AT, Desk, room_for
 from stele.domain.tablets.racks import room
+from stele.domain.tablets.replica_changes import MOST_LOOKED_AT, ReplicaChanges, room_for
 from stele.domain.tablets.spreading import spread
 from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.commands import TabletMove
@@ -62,7 +62,7 @@ class Recounts:
 
 
 def recounts(
-    image: Image, what: Tablets, conditions: Conditions, limits: Limits, off: Set[str]
+    image: Image, what: Tablets, conditions: Conditions, limits: BalanceLimits, off: Set[str]
 ) -> Recounts:
     """Return the replicas that tablets gain, lose or move to another rack in this round.
 
@@ -73,12 +73,12 @@ def recounts(
     streams.
     """
     moves, stuck, any_amiss = list[TabletMove](), list[Stuck](), False
-    desk = Desk(image, what, conditions, limits)
-    for at, keyspace in _with_any_amiss(image, what, desk):
+    changes = ReplicaChanges(image, what, conditions, limits)
+    for at, keyspace in _with_any_amiss(image, what, changes):
         name, first = what.names[at], what.first[at]
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
         units = slice(first, first + what.tablets_of(name))
-        found = amiss(wanted, desk.places, what.state.node[units])
+        found = amiss(wanted, changes.places, what.state.node[units])
         due = _Due.of(found.values())
         # A switch keeps surplus replicas. Replicas that a tablet lacks are added in any case.
         if change is None and name in off:
@@ -88,19 +88,21 @@ def recounts(
         any_amiss = True
         why = f"tablets of {keyspace.name} are to have {wanted.words()}"
         force = change is not None and change.force
-        table = _Table(at, name, units, wanted, found, due, why, force)
-        moves += table.moves(desk)
+        table = _UnevenTable(at, name, units, wanted, found, due, why, force)
+        moves += table.moves(changes)
         if change is not None and not change.cancelled:
             reasons = [*_no_room(image, wanted), *table.lost]
             stuck += [Stuck(change.request_id, reason) for reason in reasons[:1]]
     # Each request ends once, with the first reason that was found.
     by_request = {each.request_id: each for each in reversed(stuck)}
     # Evening out racks comes last. It gets only the streams that required changes leave.
-    moves += spread(desk)
+    moves += spread(changes)
     return Recounts(moves, [*by_request.values()], any_amiss)
 
 
-def _with_any_amiss(image: Image, what: Tablets, desk: Desk) -> Iterator[tuple[int, Keyspace]]:
+def _with_any_amiss(
+    image: Image, what: Tablets, changes: ReplicaChanges
+) -> Iterator[tuple[int, Keyspace]]:
     """Yield the tables, by position, with tablets that differ from their goal, and their keyspaces.
 
     All tablets of a keyspace are compared at once: a few operations for each of thousands of tables
@@ -113,7 +115,7 @@ def _with_any_amiss(image: Image, what: Tablets, desk: Desk) -> Iterator[tuple[i
         keyspace = image.schema.named(name)
         assert keyspace is not None, "a table that is balanced has a keyspace"
         units = np.flatnonzero(np.isin(what.state.table, its))
-        found = amiss(goal(image, keyspace), desk.places, what.state.node[units])
+        found = amiss(goal(image, keyspace), changes.places, what.state.node[units])
         differs = np.any([each.lacks + each.beside for each in found.values()], axis=0)
         keyspaces |= dict.fromkeys(what.state.table[units[differs]].tolist(), keyspace)
     yield from sorted(keyspaces.items())
@@ -160,7 +162,7 @@ class _Due(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _UnevenTable:
     """A table with tablets that differ from ``wanted``: ``found`` by dc, ``due`` over all dcs."""
 
     at: int
@@ -174,182 +176,186 @@ class _Table:
     lost: list[str] = field(default_factory=list)
     """Reasons for which some tablets can never get the replicas that they lack."""
 
-    def moves(self, desk: Desk) -> list[TabletMove]:
-        table = desk.image.schema.table_named(self.name)
+    def moves(self, changes: ReplicaChanges) -> list[TabletMove]:
+        table = changes.image.schema.table_named(self.name)
         assert table is not None, "a table that is balanced has a name"
-        still = ~desk.what.state.busy[self.units]
-        still &= ~desk.conditions.are_paused(table.table_id, len(still))
+        still = ~changes.what.state.busy[self.units]
+        still &= ~changes.conditions.are_paused(table.table_id, len(still))
         due = self.due
         # The order keeps data safe: add what is lacking, then move between racks, then delete.
-        moves = self._each(desk, np.flatnonzero(due.more & still), self._add)
+        moves = self._each(changes, np.flatnonzero(due.more & still), self._add)
         lacking = due.more
-        moves += self._each(desk, np.flatnonzero(due.to_move & ~lacking & still), self._move_over)
+        moves += self._each(
+            changes, np.flatnonzero(due.to_move & ~lacking & still), self._move_over
+        )
         # A tablet loses a replica only after it has all that it lacks in every dc.
         lacking = due.more | due.to_move
         may_lose = np.flatnonzero(_may_lose(due.fewer, lacking) & still)
-        return moves + self._each(desk, may_lose, self._delete)
+        return moves + self._each(changes, may_lose, self._delete)
 
     def _each(
         self,
-        desk: Desk,
+        changes: ReplicaChanges,
         tablets: npt.NDArray[np.int64],
-        change: Callable[[Desk, int], TabletMove | None],
+        change: Callable[[ReplicaChanges, int], TabletMove | None],
     ) -> list[TabletMove]:
         moves, passed = list[TabletMove](), 0
-        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(desk.what.names))
-        for tablet in _turned(tablets, most, desk.conditions.now_ms).tolist():
+        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(changes.what.names))
+        for tablet in _turned(tablets, most, changes.conditions.now_ms).tolist():
             if passed >= most:
                 break
-            move = change(desk, tablet)
+            move = change(changes, tablet)
             if move is None:
                 passed += 1
             else:
                 moves.append(move)
-                desk.what.state.busy[self.units.start + tablet] = True
+                changes.what.state.busy[self.units.start + tablet] = True
         return moves
 
-    def _add(self, desk: Desk, tablet: int) -> TabletMove | None:
+    def _add(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
         """Return the move that adds a replica, or None without room.
 
         The target is in a rack with the fewest replicas of the tablet. Among these nodes it has the
         fewest replicas of the table, then the smallest load, relative to its weight.
         """
-        held = self._held(desk, tablet)
+        held = self._held(changes, tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.more[tablet] > 0)
-        free = next(filter(None, (self._room_for(desk, dc, held) for dc in dcs)), None)
+        free = next(filter(None, (self._room_for(changes, dc, held) for dc in dcs)), None)
         if not free:
             return None
         # So many sources intersect each quorum, so together they have each acknowledged write.
-        sources = self._sources(desk, tablet, held, blocking(len(held)))
-        target = min(free, key=lambda at: desk.part(self.at, at))
+        sources = self._sources(changes, tablet, held, blocking(len(held)))
+        target = min(free, key=lambda at: changes.part(self.at, at))
         if sources is None:
             return None
-        shard = desk.goes_to(self.units.start + tablet, target, sources)
+        shard = changes.goes_to(self.units.start + tablet, target, sources)
         if shard is None:
             return None
-        desk.count[self.at, target] += 1
-        return self._move(desk, tablet, to_node=desk.what.node_ids[target], to_shard=shard)
+        changes.count[self.at, target] += 1
+        return self._move(changes, tablet, to_node=changes.what.node_ids[target], to_shard=shard)
 
-    def _delete(self, desk: Desk, tablet: int) -> TabletMove | None:
+    def _delete(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
         """Return the move that deletes a replica, or None if that must wait.
 
         The replica is in a rack with the most replicas of the tablet. An excluded node comes first,
         then one that leaves, then a silent one, then the one with most of the table.
         """
-        state, held = desk.what.state, self._held(desk, tablet)
+        state, held = changes.what.state, self._held(changes, tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.fewer[tablet] > 0)
-        racks = Counter(desk.places[node] for node in held)
+        racks = Counter(changes.places[node] for node in held)
         source = max(
-            (node for dc in dcs for node in self._beside(desk, dc, held)),
+            (node for dc in dcs for node in self._beside(changes, dc, held)),
             key=lambda at: (
-                racks[desk.places[at]],
+                racks[changes.places[at]],
                 *_is_of_no_use(state.state[at]),
-                at in desk.silent,
-                desk.part(self.at, at),
+                at in changes.silent,
+                changes.part(self.at, at),
             ),
         )
         rest = [node for node in held if node != source]
-        left = self._all_left(desk, tablet, rest)
+        left = self._all_left(changes, tablet, rest)
         if left is None:
             return None
         slots = [state.slot(self.units.start + tablet, node) for node in left]
         # With three or more replicas the remaining ones compare their rows, so each reads and
         # writes.
-        if not desk.streams(slots, slots if len(held) > 2 else []):
+        if not changes.streams(slots, slots if len(held) > 2 else []):
             return None
-        desk.count[self.at, source] -= 1
-        return self._move(desk, tablet, from_node=desk.what.node_ids[source])
+        changes.count[self.at, source] -= 1
+        return self._move(changes, tablet, from_node=changes.what.node_ids[source])
 
-    def _move_over(self, desk: Desk, tablet: int) -> TabletMove | None:
+    def _move_over(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
         """Return the move of a replica outside the rack list to a listed rack that has none.
 
         Excluded and leaving nodes are emptied first, then the node with most of the table. The
         target is the node with least of it.
         """
-        state, held = desk.what.state, self._held(desk, tablet)
+        state, held = changes.what.state, self._held(changes, tablet)
         for dc in sorted(dc for dc, each in self.found.items() if each.to_move[tablet] > 0):
-            free = self._room_for(desk, dc, held)
-            beside = [at for at in self._beside(desk, dc, held) if at not in desk.silent]
+            free = self._room_for(changes, dc, held)
+            beside = [at for at in self._beside(changes, dc, held) if at not in changes.silent]
             if not free or not beside:
                 continue
             source = max(
-                beside, key=lambda at: (*_is_of_no_use(state.state[at]), desk.part(self.at, at))
+                beside, key=lambda at: (*_is_of_no_use(state.state[at]), changes.part(self.at, at))
             )
-            target = min(free, key=lambda at: desk.part(self.at, at))
+            target = min(free, key=lambda at: changes.part(self.at, at))
             sources: list[int] | None = [source]
             # A dead node cannot be read. Its replica is rebuilt from the others.
-            if state.state[source] == NodeState.EXCLUDED:
+            if state.state[source] == NodeRole.EXCLUDED:
                 rest = [at for at in held if at != source]
-                sources = self._sources(desk, tablet, rest, blocking(len(held)))
+                sources = self._sources(changes, tablet, rest, blocking(len(held)))
             if sources is None:
                 continue
-            shard = desk.goes_to(self.units.start + tablet, target, sources)
+            shard = changes.goes_to(self.units.start + tablet, target, sources)
             if shard is None:
                 continue
-            desk.count[self.at, source] -= 1
-            desk.count[self.at, target] += 1
-            names = desk.what.node_ids
+            changes.count[self.at, source] -= 1
+            changes.count[self.at, target] += 1
+            names = changes.what.node_ids
             old, new = names[source], names[target]
-            return self._move(desk, tablet, from_node=old, to_node=new, to_shard=shard)
+            return self._move(changes, tablet, from_node=old, to_node=new, to_shard=shard)
         return None
 
-    def _beside(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
+    def _beside(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
         """Return the replicas that the tablet may lose in the dc; with a list, those outside it."""
-        here = [node for node in held if desk.dc_of[node] == dc]
+        here = [node for node in held if changes.dc_of[node] == dc]
         racks = self.wanted.racks.get(dc)
         if racks is None:
             return here
-        return [here[at] for at in strays(racks, [desk.rack_of[node] for node in here])]
+        return [here[at] for at in strays(racks, [changes.rack_of[node] for node in here])]
 
-    def _room_for(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
+    def _room_for(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
         """Return the nodes that can take a replica now, in racks that may have one more."""
         racks = self.wanted.racks.get(dc)
         if racks is None:
-            return room_for(desk, dc, held)
-        may = vacant(racks, (desk.rack_of[node] for node in held if desk.dc_of[node] == dc))
-        free = desk.racks[dc].items()
-        return [at for at, rack in free if rack in may and desk.is_free(at)]
+            return room_for(changes, dc, held)
+        may = vacant(racks, (changes.rack_of[node] for node in held if changes.dc_of[node] == dc))
+        free = changes.racks[dc].items()
+        return [at for at, rack in free if rack in may and changes.is_free(at)]
 
-    def _sources(self, desk: Desk, tablet: int, nodes: list[int], needed: int) -> list[int] | None:
+    def _sources(
+        self, changes: ReplicaChanges, tablet: int, nodes: list[int], needed: int
+    ) -> list[int] | None:
         """Return the live nodes that can serve as sources.
 
         None means that too few are up now. If too few are alive at all, the reason is also noted in
         ``lost``.
         """
-        state = desk.what.state.state
-        alive = [node for node in nodes if state[node] != NodeState.EXCLUDED]
+        state = changes.what.state.state
+        alive = [node for node in nodes if state[node] != NodeRole.EXCLUDED]
         if len(alive) < needed and not self.force:
             self.lost.append(
                 f"tablet {tablet} of {self.name} may have acknowledged writes that only dead nodes have:"
                 " ask again with force to give these up"
             )
             return None
-        return self._up(desk, alive, min(needed, len(alive)))
+        return self._up(changes, alive, min(needed, len(alive)))
 
-    def _all_left(self, desk: Desk, tablet: int, nodes: list[int]) -> list[int] | None:
+    def _all_left(self, changes: ReplicaChanges, tablet: int, nodes: list[int]) -> list[int] | None:
         """Return the remaining replicas, or None if one of them cannot confirm that it is up."""
-        state = desk.what.state.state
+        state = changes.what.state.state
         # The remaining replicas first exchange what they lack, which a dead one cannot do.
-        dead = [desk.what.node_ids[node] for node in nodes if state[node] == NodeState.EXCLUDED]
+        dead = [changes.what.node_ids[node] for node in nodes if state[node] == NodeRole.EXCLUDED]
         if dead:
             self.lost.append(
                 f"tablet {tablet} of {self.name} would be left on {', '.join(dead)}, which is dead for good:"
                 " remove or replace it first"
             )
             return None
-        return self._up(desk, nodes, len(nodes))
+        return self._up(changes, nodes, len(nodes))
 
-    def _up(self, desk: Desk, nodes: list[int], needed: int) -> list[int] | None:
-        up = [node for node in nodes if node not in desk.silent]
+    def _up(self, changes: ReplicaChanges, nodes: list[int], needed: int) -> list[int] | None:
+        up = [node for node in nodes if node not in changes.silent]
         return up if len(up) >= needed else None
 
-    def _held(self, desk: Desk, tablet: int) -> list[int]:
-        nodes = desk.what.state.node[self.units.start + tablet].tolist()
+    def _held(self, changes: ReplicaChanges, tablet: int) -> list[int]:
+        nodes = changes.what.state.node[self.units.start + tablet].tolist()
         return [node for node in nodes if node != NOBODY]
 
     def _move(
         self,
-        desk: Desk,
+        changes: ReplicaChanges,
         tablet: int,
         *,
         from_node: str = "",
@@ -359,7 +365,7 @@ class _Table:
         return TabletMove(
             table=self.name,
             tablet=tablet,
-            of=desk.what.tablets_of(self.name),
+            of=changes.what.tablets_of(self.name),
             from_node=from_node,
             to_node=to_node,
             to_shard=to_shard,
@@ -381,4 +387,4 @@ def _may_lose(has: npt.NDArray[np.bool_], lacks: npt.NDArray[np.bool_]) -> npt.N
 
 
 def _is_of_no_use(state: object) -> tuple[bool, bool]:
-    return state == NodeState.EXCLUDED, state == NodeState.DRAINING
+    return state == NodeRole.EXCLUDED, state == NodeRole.DRAINING

@@ -24,8 +24,8 @@ from stele.domain.tablets.sizing import (
     ByRate,
     Goals,
     Present,
-    Scope,
-    Sized,
+    ReplicaScope,
+    TabletCount,
     by_rate,
     fewest,
     most,
@@ -56,7 +56,7 @@ class Sizing(NamedTuple):
     revoked: tuple[Stuck, ...] = ()
 
 
-NO_RATES: Final = ByRate(Sized(0, ""), Sized(0, ""))
+NO_RATES: Final = ByRate(TabletCount(0, ""), TabletCount(0, ""))
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -68,30 +68,30 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     count: int
     options: TableOptions
-    fewest: Sized
-    most: Sized
-    scopes: Mapping[str, Scope]
+    fewest: TabletCount
+    most: TabletCount
+    scopes: Mapping[str, ReplicaScope]
     by_rate: ByRate = NO_RATES
     together: int = 1
 
-    def replicas(self, count: int, scope: Scope) -> int:
+    def replicas(self, count: int, scope: ReplicaScope) -> int:
         """Return the replicas in a scope if each of its tables has ``count`` tablets."""
         return count * scope.replication_factor * self.together
 
 
-class Loaded(NamedTuple):
+class TableLoad(NamedTuple):
     """The bytes of one copy of a table's data and its hottest tablet, as far as they are known."""
 
     size_bytes: float | None = None
     hottest: Hottest | None = None
 
 
-UNKNOWN: Final = Loaded()
+UNKNOWN: Final = TableLoad()
 
 
 def sizing(
     image: Image,
-    loads: Mapping[str, Loaded],
+    loads: Mapping[str, TableLoad],
     down: Set[str] = frozenset(),
     off: Set[str] = frozenset(),
     full: Set[str] = frozenset(),
@@ -119,7 +119,7 @@ def sizing(
 
 def why_so_many(
     image: Image,
-    loads: Mapping[str, Loaded],
+    loads: Mapping[str, TableLoad],
     down: Set[str],
     data_id: str,
     full: Set[str] = frozenset(),
@@ -136,21 +136,21 @@ def _asked(image: Image) -> dict[str, Request]:
 
 def _next_of_all(
     image: Image,
-    loads: Mapping[str, Loaded],
+    loads: Mapping[str, TableLoad],
     asked: Mapping[str, Request],
     down: Set[str],
     full: Set[str],
-) -> Iterator[tuple[TabletGroup, int, Sized]]:
+) -> Iterator[tuple[TabletGroup, int, TabletCount]]:
     """Yield the groups of tables with their present and their next number of tablets."""
     found = needs_of(image, loads, asked)
     next_ = aims(found, _goals(image).per_shard)
     for group, needs, aim in zip(image.schema.tablet_groups, found, next_, strict=True):
         # Computed only for merges, because it examines each pair of the table's tablets.
         apart = _why_apart(image, group.owner, down, full) if aim.count < needs.count else ""
-        yield group, needs.count, Sized(needs.count, apart) if apart else aim
+        yield group, needs.count, TabletCount(needs.count, apart) if apart else aim
 
 
-def aims(maps: Sequence[Needs], per_shard: int) -> list[Sized]:
+def aims(maps: Sequence[Needs], per_shard: int) -> list[TabletCount]:
     """Return the next number of tablets of each map: the present number, twice as many, or half.
 
     A shard has at most ``per_shard`` replicas of all tables, except for rounding. Above that, each
@@ -180,19 +180,21 @@ def aims(maps: Sequence[Needs], per_shard: int) -> list[Sized]:
     room = _Room(numbers, bounds, per_shard)
     kept = {each: _without_rate(each, bound, room) for each, bound in bounds.items()}
     hot = {
-        each: Sized(2 * each.count, each.by_rate.split.reason)
+        each: TabletCount(2 * each.count, each.by_rate.split.reason)
         for each, (low, _) in bounds.items()
         if low.count <= each.count < each.by_rate.split.count
     }
     return [hot[each] if each in hot and room.takes_split(each) else kept[each] for each in maps]
 
 
-def _without_rate(each: Needs, bounds: tuple[Sized, Sized], room: "_Room") -> Sized:
+def _without_rate(
+    each: Needs, bounds: tuple[TabletCount, TabletCount], room: "_Room"
+) -> TabletCount:
     """Return the next number of tablets of a map that is not split by rate."""
     low, high = bounds
     # One decision doubles at most: the sizes after a split show whether another one is needed.
     if each.count < low.count:
-        return Sized(2 * each.count, low.reason)
+        return TabletCount(2 * each.count, low.reason)
     rate, why = each.by_rate, high.reason
     if rate.too_hot:
         why = rate.split.reason
@@ -203,8 +205,8 @@ def _without_rate(each: Needs, bounds: tuple[Sized, Sized], room: "_Room") -> Si
     highest = max(low, high, *keep, key=lambda sized: sized.count)
     if each.count > highest.count:
         missing = f"; {rate.missing}" if rate.missing else ""
-        return Sized(each.count // 2, f"{highest.reason}{missing}")
-    return Sized(each.count, why)
+        return TabletCount(each.count // 2, f"{highest.reason}{missing}")
+    return TabletCount(each.count, why)
 
 
 class _Room:
@@ -213,7 +215,7 @@ class _Room:
     def __init__(
         self,
         numbers: Mapping[Needs, int],
-        bounds: Mapping[Needs, tuple[Sized, Sized]],
+        bounds: Mapping[Needs, tuple[TabletCount, TabletCount]],
         per_shard: int,
     ) -> None:
         self._most, self._end, self._now = dict[str, int](), Counter[str](), Counter[str]()
@@ -242,11 +244,11 @@ class _Room:
         return any(self._end[dc] > 2 * self._most[dc] for dc in each.scopes)
 
 
-def _part(sized: Sized, factor: float) -> Sized:
+def _part(sized: TabletCount, factor: float) -> TabletCount:
     if factor >= 1.0:
         return sized
     text = f"{sized.reason}; but all tables together have too many replicas for each shard"
-    return Sized(math.ceil(sized.count * factor), text)
+    return TabletCount(math.ceil(sized.count * factor), text)
 
 
 def _of(each: Needs, factors: Mapping[str, float]) -> float:
@@ -254,7 +256,7 @@ def _of(each: Needs, factors: Mapping[str, float]) -> float:
 
 
 def _factors(
-    numbers: Mapping[Needs, int], wanted_of: Callable[[Needs], Sized], per_shard: int
+    numbers: Mapping[Needs, int], wanted_of: Callable[[Needs], TabletCount], per_shard: int
 ) -> dict[str, float]:
     """Return by dc the fraction of these counts that its shards may have, at most 1."""
     replicas, shards = dict[str, int](), dict[str, int]()
@@ -269,7 +271,7 @@ def _factors(
     }
 
 
-def loaded(stats: Mapping[str, TabletStats]) -> dict[str, Loaded]:
+def loaded(stats: Mapping[str, TabletStats]) -> dict[str, TableLoad]:
     """Return, by data id, the size and the hottest tablet of each table with any known value."""
     if not stats:
         return {}
@@ -278,13 +280,13 @@ def loaded(stats: Mapping[str, TabletStats]) -> dict[str, Loaded]:
     ends = np.cumsum([each.shape[1] for each in columns])
     any_known = np.logical_or.reduceat(known, [0, *ends[:-1]])
     return {
-        name: Loaded(each.size_bytes(), hottest_of(each))
+        name: TableLoad(each.size_bytes(), hottest_of(each))
         for name, each in compress(stats.items(), any_known.tolist())
     }
 
 
 def needs_of(
-    image: Image, loads: Mapping[str, Loaded], asked: Mapping[str, Request]
+    image: Image, loads: Mapping[str, TableLoad], asked: Mapping[str, Request]
 ) -> list[Needs]:
     """Return the needs of each group of tables, in the order of ``tablet_groups``.
 
@@ -320,11 +322,13 @@ class _Inputs(NamedTuple):
     options: TableOptions
     tablets: int
     resizing_to: int
-    loaded: Loaded
+    loaded: TableLoad
     together: int
 
 
-def _needs(inputs: _Inputs, initial: int, scopes: Mapping[str, Scope], goals: Goals) -> Needs:
+def _needs(
+    inputs: _Inputs, initial: int, scopes: Mapping[str, ReplicaScope], goals: Goals
+) -> Needs:
     options, loaded, together = inputs.options, inputs.loaded, inputs.together
     present = Present(inputs.tablets, loaded.size_bytes, inputs.resizing_to, loaded.hottest)
     about = (options, initial, scopes, present, goals)
@@ -339,10 +343,12 @@ def _needs(inputs: _Inputs, initial: int, scopes: Mapping[str, Scope], goals: Go
     )
 
 
-def _of_all(sized: Sized, tables: int) -> Sized:
+def _of_all(sized: TabletCount, tables: int) -> TabletCount:
     """Add to the reason that it covers several co-located tables, if it does."""
     return (
-        sized if tables == 1 else Sized(sized.count, f"{sized.reason} ({tables} tables together)")
+        sized
+        if tables == 1
+        else TabletCount(sized.count, f"{sized.reason} ({tables} tables together)")
     )
 
 

@@ -13,13 +13,17 @@ import numpy as np
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.repairing import Desk
+from stele.domain.tablets.repairing import RepairAssignments
 from stele.domain.topology.operations.commands import TabletRestore
 from stele.domain.topology.operations.tablet_restore import MAX_RESTORES
 
 
 def restores(
-    image: Image, what: Tablets, conditions: Conditions, desk: Desk, resized: Set[str]
+    image: Image,
+    what: Tablets,
+    conditions: Conditions,
+    assigned: RepairAssignments,
+    resized: Set[str],
 ) -> list[TabletRestore]:
     """Return the restores to begin in one round. Tables that are ``resized`` in it wait."""
     found = list[TabletRestore]()
@@ -36,11 +40,11 @@ def restores(
         first, of = what.first[what.place[owner]], what.tablets_of(owner)
         paused = conditions.are_paused(restore.table_id, of)
         units = slice(first, first + of)
-        due = (restore.epochs.all() == 0) & desk.ready(units) & desk.lives(units) & ~paused
+        due = (restore.epochs.all() == 0) & assigned.ready(units) & assigned.lives(units) & ~paused
         why = f"restored from {snapshot.name}"
         found += [
             TabletRestore(table=name, tablet=tablet, of=of, why=why)
             for tablet in np.flatnonzero(due).tolist()
-            if desk.takes(first + tablet, alone=True)
+            if assigned.takes(first + tablet, alone=True)
         ]
     return found[:MAX_RESTORES]

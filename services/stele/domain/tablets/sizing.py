@@ -46,7 +46,7 @@ class Goals(msgspec.Struct, frozen=True):
         )
 
 
-class Scope(msgspec.Struct, frozen=True):
+class ReplicaScope(msgspec.Struct, frozen=True):
     """A dc with replicas, or a listed rack of one.
 
     It holds the shards of its nodes, the replicas of each tablet, and the replicas present now. A
@@ -59,7 +59,7 @@ class Scope(msgspec.Struct, frozen=True):
     asks: bool = True
 
 
-class Sized(msgspec.Struct, frozen=True):
+class TabletCount(msgspec.Struct, frozen=True):
     """A number of tablets, and the reason for it."""
 
     count: int
@@ -79,7 +79,7 @@ class Present(msgspec.Struct, frozen=True):
     hottest: Hottest | None = None
 
 
-def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict[str, Scope]:
+def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict[str, ReplicaScope]:
     """Return each dc of the keyspace and each listed rack, by name.
 
     Only nodes that take tablets count. ``held`` gives the replicas that each scope has now.
@@ -90,13 +90,13 @@ def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict
     for node in holding:
         for scope in (node.dc, in_rack(node.dc, node.rack)):
             shards[scope] += node.shards
-    found = dict[str, Scope]()
+    found = dict[str, ReplicaScope]()
     for dc, factor in keyspace.replication.items():
         racks = keyspace.racks.get(dc, ())
         # Listed racks ask for themselves. Their dc still limits the sum.
-        found[dc] = Scope(shards[dc], factor, held.get(dc, 0), asks=not racks)
+        found[dc] = ReplicaScope(shards[dc], factor, held.get(dc, 0), asks=not racks)
         for name in (in_rack(dc, rack) for rack in racks):
-            found[name] = Scope(shards[name], 1, held.get(name, 0))
+            found[name] = ReplicaScope(shards[name], 1, held.get(name, 0))
     return found
 
 
@@ -106,8 +106,8 @@ def in_rack(dc: str, rack: str) -> str:
 
 
 def first_count(
-    options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals
-) -> Sized:
+    options: TableOptions, initial: int, scopes: Mapping[str, ReplicaScope], goals: Goals
+) -> TabletCount:
     """Return the number of tablets of a new table.
 
     ``initial`` is the keyspace's number, 0 if unset.
@@ -121,10 +121,10 @@ def first_count(
 def fewest(
     options: TableOptions,
     initial: int,
-    scopes: Mapping[str, Scope],
+    scopes: Mapping[str, ReplicaScope],
     present: Present,
     goals: Goals,
-) -> Sized:
+) -> TabletCount:
     """Return the number below which an existing table is split, if its shards have room."""
     asked = _base(options, initial, scopes, goals)
     return _capped(max(asked, _fewest_by_size(present, goals), key=_count), options)
@@ -133,10 +133,10 @@ def fewest(
 def most(
     options: TableOptions,
     initial: int,
-    scopes: Mapping[str, Scope],
+    scopes: Mapping[str, ReplicaScope],
     present: Present,
     goals: Goals,
-) -> Sized:
+) -> TabletCount:
     """Return the number above which an existing table is merged.
 
     It is not above the present number, unless more tablets are wanted.
@@ -152,8 +152,8 @@ class ByRate(NamedTuple):
     ``missing`` names the unknown rates.
     """
 
-    split: Sized
-    keep: Sized
+    split: TabletCount
+    keep: TabletCount
     too_hot: bool = False
     missing: str = ""
 
@@ -175,7 +175,9 @@ def _missing_rates(present: Present) -> str:
     return f"the rates of {hot.uncounted} of its {present.count} tablets are unknown and count as 0"
 
 
-def _base(options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals) -> Sized:
+def _base(
+    options: TableOptions, initial: int, scopes: Mapping[str, ReplicaScope], goals: Goals
+) -> TabletCount:
     found = [*_asked_for(options, initial, scopes, goals)]
     if _asks_nothing(options, initial):
         # An existing table is limited together with all others in ``resizing``, not here.
@@ -183,22 +185,22 @@ def _base(options: TableOptions, initial: int, scopes: Mapping[str, Scope], goal
     return max(found, key=_count)
 
 
-def rounded(wanted: Sized, options: TableOptions) -> Sized:
+def rounded(wanted: TabletCount, options: TableOptions) -> TabletCount:
     """Return the next power of two, limited to what the table may have."""
-    return _capped(Sized(_ceil_pow2(wanted.count), wanted.reason), options)
+    return _capped(TabletCount(_ceil_pow2(wanted.count), wanted.reason), options)
 
 
-def _capped(wanted: Sized, options: TableOptions) -> Sized:
+def _capped(wanted: TabletCount, options: TableOptions) -> TabletCount:
     # The limit is rounded down, because rounding up may not exceed it.
     limit = _floor_pow2(options.max_tablet_count or MAX_TABLETS)
     if wanted.count <= limit:
         return wanted
     if options.max_tablet_count:
-        return Sized(limit, f"max_tablet_count is {options.max_tablet_count}")
-    return Sized(limit, f"no table has more than {MAX_TABLETS} tablets")
+        return TabletCount(limit, f"max_tablet_count is {options.max_tablet_count}")
+    return TabletCount(limit, f"no table has more than {MAX_TABLETS} tablets")
 
 
-def _count(sized: Sized) -> int:
+def _count(sized: TabletCount) -> int:
     return sized.count
 
 
@@ -207,13 +209,13 @@ def _asks_nothing(options: TableOptions, initial: int) -> bool:
 
 
 def _asked_for(
-    options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals
-) -> list[Sized]:
+    options: TableOptions, initial: int, scopes: Mapping[str, ReplicaScope], goals: Goals
+) -> list[TabletCount]:
     per_shard = options.min_per_shard_tablet_count
     return [
-        Sized(initial, f"the keyspace's initial_tablets is {initial}"),
-        Sized(options.min_tablet_count, f"min_tablet_count is {options.min_tablet_count}"),
-        Sized(
+        TabletCount(initial, f"the keyspace's initial_tablets is {initial}"),
+        TabletCount(options.min_tablet_count, f"min_tablet_count is {options.min_tablet_count}"),
+        TabletCount(
             _parts(options.expected_data_size_in_gb * _GIB, goals.target_bytes),
             f"expected_data_size_in_gb is {options.expected_data_size_in_gb}",
         ),
@@ -221,51 +223,53 @@ def _asked_for(
     ]
 
 
-def _fewest_by_size(present: Present, goals: Goals) -> Sized:
+def _fewest_by_size(present: Present, goals: Goals) -> TabletCount:
     """Return the fewest tablets with at most twice the target size each.
 
     A split that has begun continues down to the target.
     """
     if present.size_bytes is None:
-        return Sized(0, "its size is unknown")
+        return TabletCount(0, "its size is unknown")
     count, size, target = present.count, present.size_bytes, goals.target_bytes
     # Otherwise a size that fluctuates around the bound would revoke the split and request it again.
     goes_on = present.resizing_to > count and size >= count * target
     fewest = 2 * count if goes_on else _parts(math.ceil(size), 2 * target)
-    return Sized(max(1, fewest), _told(present, goals))
+    return TabletCount(max(1, fewest), _told(present, goals))
 
 
-def _most_by_size(present: Present, goals: Goals) -> Sized:
+def _most_by_size(present: Present, goals: Goals) -> TabletCount:
     """Return the most tablets with at least half the target size each.
 
     A merge that has begun continues up to the target.
     """
     if present.size_bytes is None:
-        return Sized(present.count, f"it has {present.count} tablets, and their size is unknown")
+        return TabletCount(
+            present.count, f"it has {present.count} tablets, and their size is unknown"
+        )
     count, size, target = present.count, present.size_bytes, goals.target_bytes
     if 0 < present.resizing_to < count and size <= count * target:
-        return Sized(present.resizing_to, _told(present, goals))
+        return TabletCount(present.resizing_to, _told(present, goals))
     if count * target <= 2 * size:
-        return Sized(count, _told(present, goals))
-    return Sized(_floor_pow2(max(1, int(2 * size // target))), _told(present, goals))
+        return TabletCount(count, _told(present, goals))
+    return TabletCount(_floor_pow2(max(1, int(2 * size // target))), _told(present, goals))
 
 
-def _fewest_by_rate(present: Present, goals: Goals) -> Sized:
+def _fewest_by_rate(present: Present, goals: Goals) -> TabletCount:
     """Return the fewest tablets that are all within the target rate, as far as splits help.
 
     A split that has begun continues until the hottest tablet is cool or the split proves useless.
     """
     hot, target = present.hottest, goals.target_rate
     if hot is None or not target:
-        return Sized(0, "the rates of its tablets are unknown")
+        return TabletCount(0, "the rates of its tablets are unknown")
     # The looser factor applies here, so that a share that fluctuates does not end a split midway.
     helps = hot.split is None or hot.split <= STILL_HELPS * hot.now
     if present.resizing_to > present.count and hot.now >= COOL * target and helps:
-        return Sized(2 * present.count, words(hot, target))
-    return Sized(enough(hot.known(), target, HELPS), words(hot, target))
+        return TabletCount(2 * present.count, words(hot, target))
+    return TabletCount(enough(hot.known(), target, HELPS), words(hot, target))
 
 
-def _most_by_rate(present: Present, goals: Goals) -> Sized:
+def _most_by_rate(present: Present, goals: Goals) -> TabletCount:
     """Return the fewest tablets that would all be cool.
 
     A merge that has begun continues up to the target.
@@ -275,12 +279,12 @@ def _most_by_rate(present: Present, goals: Goals) -> Sized:
     """
     hot, target, count = present.hottest, goals.target_rate, present.count
     if not target:
-        return Sized(0, "it may be merged whatever it serves")
+        return TabletCount(0, "it may be merged whatever it serves")
     if hot is None:
-        return Sized(0, "no rates are known")
+        return TabletCount(0, "no rates are known")
     merges = 0 < present.resizing_to < count
     found = enough(hot.known(), target if merges else COOL * target, STILL_HELPS)
-    return Sized(min(count, found), words(hot, target))
+    return TabletCount(min(count, found), words(hot, target))
 
 
 def _told(present: Present, goals: Goals) -> str:
@@ -290,31 +294,31 @@ def _told(present: Present, goals: Goals) -> str:
     return f"{tablets} {mean:,.0f} bytes{each}; {goals.target_bytes:,} are the target"
 
 
-def _per_shard(dc: str, scope: Scope, replicas: int) -> Sized:
+def _per_shard(dc: str, scope: ReplicaScope, replicas: int) -> TabletCount:
     count = _parts(replicas * scope.shards, scope.replication_factor)
-    return Sized(count, f"{replicas} replicas for each of {scope.shards} shards of {dc}")
+    return TabletCount(count, f"{replicas} replicas for each of {scope.shards} shards of {dc}")
 
 
-def _asking(scopes: Mapping[str, Scope]) -> list[tuple[str, Scope]]:
+def _asking(scopes: Mapping[str, ReplicaScope]) -> list[tuple[str, ReplicaScope]]:
     return [(name, scope) for name, scope in sorted(scopes.items()) if scope.asks]
 
 
-def _by_scale(scopes: Mapping[str, Scope], goals: Goals) -> Sized:
+def _by_scale(scopes: Mapping[str, ReplicaScope], goals: Goals) -> TabletCount:
     """Return the number of tablets that the scale asks for, the largest over the dcs."""
     return max((_per_shard(dc, scope, goals.scale) for dc, scope in _asking(scopes)), key=_count)
 
 
-def _with_room(scopes: Mapping[str, Scope], goals: Goals) -> Sized:
+def _with_room(scopes: Mapping[str, ReplicaScope], goals: Goals) -> TabletCount:
     """Return the number that the scale asks for, limited so that no dc has too many per shard."""
     wanted = _by_scale(scopes, goals)
     rooms = ((dc, _room(scope, goals)) for dc, scope in sorted(scopes.items()))
     dc, room = min(rooms, key=lambda pair: pair[1])
     if wanted.count <= room:
         return wanted
-    return Sized(room, f"{goals.per_shard} replicas of all tables for each shard of {dc}")
+    return TabletCount(room, f"{goals.per_shard} replicas of all tables for each shard of {dc}")
 
 
-def _room(scope: Scope, goals: Goals) -> int:
+def _room(scope: ReplicaScope, goals: Goals) -> int:
     """Return the tablets that fit before the shards have too many replicas.
 
     A table has at least one.

@@ -20,7 +20,7 @@ SIZE, READS, WRITES, LOWER = range(4)
 COLUMNS: Final = 4
 
 
-class Part(NamedTuple):
+class StatsPart(NamedTuple):
     """Some tablets of a map with ``of`` tablets, ascending, and their columns; NaN is unknown."""
 
     of: int
@@ -65,10 +65,10 @@ class TabletStats(NamedTuple):
         return found
 
 
-NOTHING: Final = Part(1, np.zeros(0, np.int64), np.zeros((COLUMNS, 0)))
+NOTHING: Final = StatsPart(1, np.zeros(0, np.int64), np.zeros((COLUMNS, 0)))
 
 
-def part_of(stats: TabletSizes) -> Part:
+def part_of(stats: TabletSizes) -> StatsPart:
     columns = np.full((COLUMNS, len(stats.tablets)), np.nan)
     columns[SIZE] = stats.sizes_bytes
     if stats.reads_per_s:
@@ -76,10 +76,10 @@ def part_of(stats: TabletSizes) -> Part:
             (stats.reads_per_s, stats.writes_per_s, stats.lower_half_per_s), np.float64
         )
         columns[READS:] = np.where(rates == UNKNOWN_RATE, np.nan, rates)
-    return Part(stats.tablet_count, np.array(stats.tablets, np.int64), columns)
+    return StatsPart(stats.tablet_count, np.array(stats.tablets, np.int64), columns)
 
 
-def side_by_side(parts: Sequence[tuple[int, Part]]) -> tuple[Ints, list[Reals]]:
+def side_by_side(parts: Sequence[tuple[int, StatsPart]]) -> tuple[Ints, list[Reals]]:
     """Return the tablets of all parts and their columns.
 
     Each part comes with the position of its map's first tablet.
@@ -91,7 +91,7 @@ def side_by_side(parts: Sequence[tuple[int, Part]]) -> tuple[Ints, list[Reals]]:
     return at, [np.concatenate([part.stats[column] for part in all_]) for column in range(COLUMNS)]
 
 
-def mean_of(parts: Sequence[tuple[int, Part]], count: int) -> tuple[Reals, Bools]:
+def mean_of(parts: Sequence[tuple[int, StatsPart]], count: int) -> tuple[Reals, Bools]:
     """Return the mean of each value over the parts, and a mask of the known values.
 
     Both have the shape (columns, ``count``). See ``side_by_side``.
@@ -111,7 +111,7 @@ def mean_of(parts: Sequence[tuple[int, Part]], count: int) -> tuple[Reals, Bools
     return found, any_
 
 
-def resized(part: Part | None, count: int) -> Part:
+def resized(part: StatsPart | None, count: int) -> StatsPart:
     """Convert a part to a map of ``count`` tablets.
 
     A split divides bytes equally and rates by the counted halves. A merged tablet has the sum of
@@ -127,7 +127,7 @@ def resized(part: Part | None, count: int) -> Part:
     return NOTHING
 
 
-def _split(part: Part, times: int) -> Part:
+def _split(part: StatsPart, times: int) -> StatsPart:
     """Split each tablet into ``times`` tablets.
 
     The halves of new tablets are unknown: equal ones would suggest that another split helps.
@@ -145,10 +145,10 @@ def _split(part: Part, times: int) -> Part:
     stats[SIZE] = np.repeat(part.stats[SIZE] / times, times)
     for column in (READS, WRITES):
         stats[column] = (part.stats[column, :, None] * shares).ravel()
-    return Part(part.of * times, tablets, stats)
+    return StatsPart(part.of * times, tablets, stats)
 
 
-def _merged(part: Part, times: int) -> Part:
+def _merged(part: StatsPart, times: int) -> StatsPart:
     tablets, at, pieces = np.unique(part.tablets // times, return_inverse=True, return_counts=True)
     rates = part.stats[READS] + part.stats[WRITES]
     in_lower = part.tablets % times < times / 2
@@ -157,10 +157,10 @@ def _merged(part: Part, times: int) -> Part:
     columns = (part.stats[SIZE], part.stats[READS], part.stats[WRITES], half)
     sums = np.stack([np.bincount(at, column, len(tablets)) for column in columns]).astype(float)
     whole = pieces == times
-    return Part(part.of // times, tablets[whole], sums[:, whole])
+    return StatsPart(part.of // times, tablets[whole], sums[:, whole])
 
 
-def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
+def noted(left: StatsPart | None, before: StatsPart, now: StatsPart | None) -> StatsPart | None:
     """Return ``left`` with the values that ``before`` has and ``now`` lacks.
 
     ``left`` holds earlier values of tablets that are no longer reported.
@@ -176,10 +176,10 @@ def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
     stats = _of(known, tablets)
     at = np.searchsorted(tablets, before.tablets[rows])
     stats[:, at] = np.where(gone[:, rows], before.stats[:, rows], stats[:, at])
-    return Part(count, tablets, stats)
+    return StatsPart(count, tablets, stats)
 
 
-def _of(part: Part, tablets: Ints) -> Reals:
+def _of(part: StatsPart, tablets: Ints) -> Reals:
     """Return the columns of a part for these tablets; NaN where the part has none."""
     if np.array_equal(part.tablets, tablets):
         return part.stats.copy()

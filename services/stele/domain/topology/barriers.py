@@ -9,7 +9,7 @@ from collections.abc import Set
 from stele.domain.base import Rejection
 from stele.domain.image import Image
 from stele.domain.names import BarrierLevel
-from stele.domain.ring.quorum import LEVELS, Where, lacking, rank
+from stele.domain.ring.quorum import LEVELS, LevelFacts, lacking, rank
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.guards import overtaken
 from stele.domain.topology.limits import BARRIER_LEVEL, LOWEST_BARRIER_LEVEL
@@ -79,7 +79,7 @@ def missing_replicas(
     ``excluded`` nodes count as excluded in addition to those of the image.
     """
     nodes = image.membership.nodes
-    where = Where(
+    where = LevelFacts(
         {node_id: node.dc for node_id, node in nodes.items()},
         image.membership.excluded() | excluded,
         {nodes[node_id].dc for node_id in transition.nodes()},

@@ -45,7 +45,7 @@ _NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
 """Plan for a placement whose replication changes: until that is done no operation has room."""
 
 
-class Planned(msgspec.Struct, frozen=True):
+class GroupPlan(msgspec.Struct, frozen=True):
     """The transition that would open, and why it has no room now; no transition if there is no
     plan.
 
@@ -57,12 +57,12 @@ class Planned(msgspec.Struct, frozen=True):
     held: bool = False
 
 
-def plan_group(image: Image, requests: list[Request]) -> Planned:
+def plan_group(image: Image, requests: list[Request]) -> GroupPlan:
     """Plan the transition of these pending requests of one kind, and check its room."""
     operation = OPERATIONS[requests[0].kind]
     refused = operation.check(image, requests)
     if refused is not None:
-        return Planned(None, refused)
+        return GroupPlan(None, refused)
     now = cache(partial(ring_now, image))  # plans of tablets alone need no ring
     later = cache(lambda: ring_with_open(image, now()))
     after = cache(lambda: operation.ring_after(image, now(), subjects))
@@ -75,7 +75,7 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     else:
         found = operation.plans(image, requests)
         if isinstance(found, Rejection):
-            return Planned(None, found)
+            return GroupPlan(None, found)
         plans = found
     assert operation.first is not None, f"'{operation.kind}' needs no transition"
     planned = Transition(
@@ -89,14 +89,14 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     )
     refused = _check_receivers(image, planned, requests) or _check_sources(image, planned, requests)
     if refused is not None:
-        return Planned(None, refused)
+        return GroupPlan(None, refused)
     held = operation.held(image, planned, requests)
 
     def at_last() -> Ring:
         return after() if later() is now() else operation.ring_after(image, later(), subjects)
 
     refused = held or _check_locks(image, planned) or _check_outcome(image, at_last, planned)
-    return Planned(planned, refused, held=held is not None)
+    return GroupPlan(planned, refused, held=held is not None)
 
 
 def ring_with_open(image: Image, ring: Ring) -> Ring:

@@ -12,10 +12,10 @@ from stele.log.archive.container import (
     LAST_EPOCH,
     Archived,
     DamagedFileError,
+    EpochSpan,
     NotArchivedError,
-    Span,
 )
-from stele.log.archive.segments import Limits, Segments
+from stele.log.archive.segments import SegmentLimits, Segments
 from stele.log.archive.snapshots import Kept, Snapshots
 from stele.log.chain import LOG_ID, RECENT, anchor_of
 from stele.log.errors import CorruptRecordError
@@ -36,7 +36,7 @@ class Archive:
     def __init__(
         self,
         folder: Path,
-        limits: Limits = Limits(),  # noqa: B008
+        limits: SegmentLimits = SegmentLimits(),  # noqa: B008
         supported: Set[str] = KNOWN_FEATURES,
     ) -> None:
         self.supported = supported
@@ -137,7 +137,7 @@ class Archive:
         # The renames must be on the disk before this returns: the lost snapshots must not be read
         # again after a power failure.
         self.snapshots.sync()
-        return self.segments.set_aside(Span(epoch + 1, LAST_EPOCH))
+        return self.segments.set_aside(EpochSpan(epoch + 1, LAST_EPOCH))
 
     def set_aside_up_to(self, epoch: int) -> int:
         """Set aside the span of epochs that ends at ``epoch``, with its snapshots; return how many.
@@ -146,7 +146,7 @@ class Archive:
         OSError.
         """
         spans = (s for s in self.segments.spans() if s.first <= epoch <= s.last)
-        span = Span(next(spans, Span(epoch, epoch)).first, epoch)
+        span = EpochSpan(next(spans, EpochSpan(epoch, epoch)).first, epoch)
         for kept in self.snapshots.all():
             if span.first <= kept.head.epoch <= span.last:
                 self.snapshots.set_aside(kept, "what is in the log does not follow from it")

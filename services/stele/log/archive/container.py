@@ -33,28 +33,28 @@ class NotArchivedError(LookupError):
         super().__init__(f"Epoch {epoch} is not in this archive.")
 
 
-class Span(NamedTuple):
+class EpochSpan(NamedTuple):
     """Epochs ``first`` to ``last``, both included."""
 
     first: int
     last: int
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def joined(spans: Iterable[EpochSpan]) -> list[EpochSpan]:
     """Return ordered spans without overlaps, with neighbours joined."""
-    found = list[Span]()
+    found = list[EpochSpan]()
     for first, last in sorted(spans):
         if found and first <= found[-1].last + 1:
-            found[-1] = Span(found[-1].first, max(last, found[-1].last))
+            found[-1] = EpochSpan(found[-1].first, max(last, found[-1].last))
         else:
-            found.append(Span(first, last))
+            found.append(EpochSpan(first, last))
     return found
 
 
-def gaps(spans: Iterable[Span]) -> list[Span]:
+def gaps(spans: Iterable[EpochSpan]) -> list[EpochSpan]:
     """Return the gaps between spans."""
     found = joined(spans)
-    return [Span(a.last + 1, b.first - 1) for a, b in itertools.pairwise(found)]
+    return [EpochSpan(a.last + 1, b.first - 1) for a, b in itertools.pairwise(found)]
 
 
 # Avro object container files: written with checksums, read by block, truncated after a crash.

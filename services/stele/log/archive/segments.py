@@ -20,8 +20,8 @@ from stele.log.archive.container import (
     Container,
     ContainerWriter,
     DamagedFileError,
+    EpochSpan,
     NotArchivedError,
-    Span,
     as_container,
     check_follows,
     encoded,
@@ -203,7 +203,7 @@ class SegmentFiles:
 LOST: Final = ".lost"
 
 
-class Limits(NamedTuple):
+class SegmentLimits(NamedTuple):
     """Limits at which a segment is full."""
 
     epochs: int = 65_536
@@ -213,7 +213,7 @@ class Limits(NamedTuple):
 class Segments:
     """The segments of a folder. One thread may add records while others read."""
 
-    def __init__(self, folder: Path, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(self, folder: Path, limits: SegmentLimits = SegmentLimits()) -> None:  # noqa: B008
         self._files = SegmentFiles(folder)
         self._limits = limits
         self._lock = threading.Lock()
@@ -227,10 +227,10 @@ class Segments:
         """Paths of the files that were set aside, each with the reason."""
         return self._files.damaged
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EpochSpan]:
         """Return the spans of readable epochs, the oldest first, with neighbours joined."""
         with self._lock:
-            return joined(Span(s.first, s.last) for s in self._all())
+            return joined(EpochSpan(s.first, s.last) for s in self._all())
 
     @property
     def first(self) -> int:
@@ -370,7 +370,7 @@ class Segments:
         self._open = None
         opened.path.unlink()
 
-    def adopt(self, records: Iterable[Archived]) -> Span:
+    def adopt(self, records: Iterable[Archived]) -> EpochSpan:
         """Store consecutive epochs of another replica in a new segment; return their span.
 
         Raises DamagedFileError when they are not consecutive, ValueError when there are none,
@@ -380,7 +380,7 @@ class Segments:
         with self._lock:
             self._sealed.append(sealed)
             self._sealed.sort(key=attrgetter("first"))
-        return Span(sealed.first, sealed.last)
+        return EpochSpan(sealed.first, sealed.last)
 
     def forget_deleted(self) -> int:
         """Forget sealed segments whose files were deleted by others; return how many."""
@@ -419,7 +419,7 @@ class Segments:
         self.forget_before(epoch)
         return gone
 
-    def set_aside(self, span: Span) -> int:
+    def set_aside(self, span: EpochSpan) -> int:
         """Move the epochs of ``span`` into ``*.lost`` files, which are not read; return how many.
 
         The change is on the disk when it returns. Raises DamagedFileError, OSError.

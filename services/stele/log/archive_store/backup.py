@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stele.log.archive.archive import SEGMENTS, SNAPSHOTS, Archive
-from stele.log.archive.container import Archived, DamagedFileError, Span, check_follows
+from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, check_follows
 from stele.log.archive.files import sync_folder, whole_file
-from stele.log.archive_store.copying import Copier, Progress, sha256_of
+from stele.log.archive_store.copying import Copier, CopyProgress, sha256_of
 from stele.log.archive_store.layout import MANIFEST_NAME as NAME
-from stele.log.archive_store.layout import Entry, Kind, Manifest, manifest_in
+from stele.log.archive_store.layout import BackupManifest, Entry, StoreKind, manifest_in
 from stele.log.archive_store.source import ArchiveSource
 from stele.log.archive_store.stored import StoredArchive, stored_archive
 from stele.log.archive_store.verify import verify
@@ -26,11 +26,11 @@ from stele.log.fold import Start
 class BackedUp(NamedTuple):
     """The result of a backup."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     """All blobs of the backup."""
-    progress: Progress
+    progress: CopyProgress
     """The blobs that this call put."""
-    spans: tuple[Span, ...]
+    spans: tuple[EpochSpan, ...]
     """The epochs of the source."""
 
 
@@ -53,9 +53,9 @@ async def back_up(
     the store are read, and damaged ones are put again. ``made_ms`` is the time in milliseconds
     since 1970.
 
-    Raises NothingToRestoreError, StoreError, ForeignStoreError, and the errors of the source.
+    Raises NothingToRestoreError, BlobStoreError, ForeignStoreError, and the errors of the source.
     """
-    copier = Copier(store, source, Kind.BACKUP)
+    copier = Copier(store, source, StoreKind.BACKUP)
     await copier.claim()
     spans = tuple(source.spans)
     shots = source.shots
@@ -81,11 +81,11 @@ async def back_up(
 
 
 async def _manifest(
-    stored: StoredArchive, before: Manifest | None, made_ms: int, made_from: str
-) -> Manifest:
+    stored: StoredArchive, before: BackupManifest | None, made_ms: int, made_from: str
+) -> BackupManifest:
     parts, shots = stored.parts, stored.shots
     last = parts[-1] if parts else None
-    return Manifest(
+    return BackupManifest(
         cluster=stored.claim.cluster,
         cluster_id=stored.claim.cluster_id,
         log_id=stored.log_id,
@@ -99,7 +99,7 @@ async def _manifest(
     )
 
 
-async def _entries(stored: StoredArchive, before: Manifest | None) -> tuple[Entry, ...]:
+async def _entries(stored: StoredArchive, before: BackupManifest | None) -> tuple[Entry, ...]:
     """Return the entries of all blobs, from the earlier manifest if the size is equal."""
     known = {entry.name: entry for entry in before.files} if before is not None else {}
     found = list[Entry]()
@@ -149,7 +149,7 @@ async def restore(store: BlobStore, into: Path) -> Restored:
     """Restore into folder ``into``, which must be missing or empty.
 
     A restore that was interrupted continues. Raises NotEmptyError, DamagedFileError, LogError,
-    UnreadableSnapshotError, StoreError, OSError.
+    UnreadableSnapshotError, BlobStoreError, OSError.
     """
     await asyncio.to_thread(_check_empty, into)
     stored = await stored_archive(store)

@@ -14,8 +14,8 @@ import msgspec
 from stele.log.archive.container import (
     Archived,
     DamagedFileError,
+    EpochSpan,
     NotArchivedError,
-    Span,
     as_container,
     check_follows,
     from_container,
@@ -26,9 +26,9 @@ from stele.log.archive_store.layout import (
     Claim,
     Contents,
     ForeignStoreError,
-    Kind,
     Piece,
     Shot,
+    StoreKind,
     claim,
     contents_of,
 )
@@ -37,7 +37,7 @@ from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, StoreUnavail
 from stele.log.chain import LOG_ID
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of a store after a copy, and the work of the copy."""
 
     contents: Contents
@@ -54,7 +54,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Copier:
     """Copies from one source into one store. It remembers the pieces that it has compared."""
 
-    def __init__(self, store: BlobStore, source: ArchiveSource, kind: Kind) -> None:
+    def __init__(self, store: BlobStore, source: ArchiveSource, kind: StoreKind) -> None:
         self.store = store
         self._source = source
         self._kind = kind
@@ -64,7 +64,7 @@ class Copier:
     async def claim(self) -> About:
         """Check that the store belongs to this archive, and return the source's log.
 
-        Raises ForeignStoreError, StoreError.
+        Raises ForeignStoreError, BlobStoreError.
         """
         about = self._source.about
         own = Claim(cluster=about.cluster, cluster_id=about.cluster_id, kind=self._kind)
@@ -73,10 +73,10 @@ class Copier:
 
     async def copy(
         self, *, cutoff: int = 0, newest_snapshot_only: bool = False, distrusted: Sequence[str] = ()
-    ) -> Progress:
+    ) -> CopyProgress:
         """Put the missing blobs, from the newest snapshot before epoch ``cutoff`` on.
 
-        ``distrusted`` are names of blobs to put again. Raises StoreError, ForeignStoreError if the
+        ``distrusted`` are names of blobs to put again. Raises BlobStoreError, ForeignStoreError if the
         store holds another log, and the errors of the source.
         """
         about = await self.claim()
@@ -85,7 +85,7 @@ class Copier:
         base = layout.base_of(contents.shots, cutoff)
         put = _Put()
         own = self._source.spans
-        for part in layout.lacking(own, (Span(p.first, p.last) for p in there), max(1, base)):
+        for part in layout.lacking(own, (EpochSpan(p.first, p.last) for p in there), max(1, base)):
             try:
                 async for records in self._pieces(part):
                     there.append(await self._put_piece(records, contents, put))
@@ -102,7 +102,7 @@ class Copier:
                 except DamagedFileError as error:
                     put.skipped.append(f"snapshot {shot.stem}: {error}")
         contents = put.added_to(contents)
-        return Progress(
+        return CopyProgress(
             contents=contents,
             last_epoch=_reached(own, there, base),
             snapshot_epoch=max((shot.epoch for shot in contents.shots), default=0),
@@ -111,7 +111,7 @@ class Copier:
             skipped=tuple(put.skipped),
         )
 
-    async def forget(self, progress: Progress, *, cutoff: int = 0) -> list[str]:
+    async def forget(self, progress: CopyProgress, *, cutoff: int = 0) -> list[str]:
         """Delete segments that longer ones cover, and blobs needed only before ``cutoff``.
 
         Returns the names.
@@ -161,7 +161,7 @@ class Copier:
             self._same[piece] = state_id == piece.state_id
         return self._same[piece]
 
-    async def _pieces(self, part: Span) -> AsyncIterator[list[Archived]]:
+    async def _pieces(self, part: EpochSpan) -> AsyncIterator[list[Archived]]:
         """Yield the epochs of a part of a block, cut at the same epochs by every replica."""
         piece, size_bytes, following = list[Archived](), 0, part.first
         before: Archived | None = None
@@ -276,12 +276,12 @@ def _measured(content: bytes | Path) -> tuple[int, str]:
         return content.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _reached(own: Sequence[Span], there: Sequence[Piece], base: int) -> int:
+def _reached(own: Sequence[EpochSpan], there: Sequence[Piece], base: int) -> int:
     """Return the epoch up to which the store has all wanted epochs of the archive's newest span."""
     if not own:
         return 0
-    wanted = Span(max(own[-1].first, base), own[-1].last)
-    for first, last in joined(Span(piece.first, piece.last) for piece in there):
+    wanted = EpochSpan(max(own[-1].first, base), own[-1].last)
+    for first, last in joined(EpochSpan(piece.first, piece.last) for piece in there):
         if first <= wanted.first <= last:
             return min(last, wanted.last)
     return 0

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from stele.log.archive.container import LAST_EPOCH, Span, joined
+from stele.log.archive.container import LAST_EPOCH, EpochSpan, joined
 from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, StoreRefusedError
 
 DIGITS: Final = 20
@@ -120,7 +120,7 @@ class Entry(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """A backup's content: epochs ``first_epoch`` to ``last_epoch``, which made ``state_id``."""
 
     cluster: str
@@ -141,17 +141,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return next((entry for entry in self.files if entry.name == name), None)
 
 
-async def manifest_in(store: BlobStore) -> Manifest | None:
+async def manifest_in(store: BlobStore) -> BackupManifest | None:
     """Return the manifest in a store, or None.
 
-    Raises StoreRefusedError for one that cannot be read, and StoreError.
+    Raises StoreRefusedError for one that cannot be read, and BlobStoreError.
     """
     try:
         raw = await store.get(MANIFEST_NAME)
     except BlobMissingError:
         return None
     try:
-        found = msgspec.json.decode(raw, type=Manifest)
+        found = msgspec.json.decode(raw, type=BackupManifest)
     except msgspec.MsgspecError as error:
         raise StoreRefusedError(
             f"{MANIFEST_NAME} in {store.url} cannot be read ({error}). Delete it and back up again: what is"
@@ -171,7 +171,7 @@ async def manifest_in(store: BlobStore) -> Manifest | None:
 CLAIM_NAME: Final = "stele.json"
 
 
-class Kind(StrEnum):
+class StoreKind(StrEnum):
     """The writer of a store. A mirror deletes segments that longer ones cover.
 
     In a backup the manifest may still name them, so the two never share a store.
@@ -186,7 +186,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: str
     cluster_id: str
-    kind: Kind
+    kind: StoreKind
     format: int = FORMAT
 
 
@@ -195,7 +195,7 @@ class ForeignStoreError(StoreRefusedError):
 
 
 async def claim_of(store: BlobStore) -> Claim | None:
-    """Return the claim of a store; None for a new one. Raises ForeignStoreError and StoreError."""
+    """Return the claim of a store; None for a new one. Raises ForeignStoreError and BlobStoreError."""
     try:
         raw = await store.get(CLAIM_NAME)
     except BlobMissingError:
@@ -214,7 +214,7 @@ async def claim_of(store: BlobStore) -> Claim | None:
 
 
 async def claim(store: BlobStore, own: Claim) -> None:
-    """Claim the store permanently, or check its claim. Raises ForeignStoreError and StoreError."""
+    """Claim the store permanently, or check its claim. Raises ForeignStoreError and BlobStoreError."""
     found = await claim_of(store)
     if found is None:
         # Two clusters may claim the store at once. Only one ``put_new`` succeeds, and reading the
@@ -241,7 +241,7 @@ async def claim(store: BlobStore, own: Claim) -> None:
 # to that.
 
 
-class Part(NamedTuple):
+class PieceRange(NamedTuple):
     """Epochs ``first`` to ``last`` of a piece."""
 
     piece: Piece
@@ -254,7 +254,7 @@ class Part(NamedTuple):
         return self.last == self.piece.last
 
 
-class Past(NamedTuple):
+class PastLogs(NamedTuple):
     """The logs from which log ``log_id`` was recovered.
 
     ``ends`` maps each of them to its last epoch in the history. Other earlier logs have none.
@@ -268,16 +268,16 @@ class Past(NamedTuple):
         return LAST_EPOCH if log_id >= self.log_id else self.ends.get(log_id, 0)
 
 
-UNKNOWN: Final = Past("", {})
+UNKNOWN: Final = PastLogs("", {})
 """The past when no snapshot names earlier logs."""
 
 
-def history(pieces: Iterable[Piece], past: Past = UNKNOWN) -> list[Part]:
+def history(pieces: Iterable[Piece], past: PastLogs = UNKNOWN) -> list[PieceRange]:
     """Return the parts to read, in order of epochs, each epoch once. There may be gaps."""
     by_log = dict[str, list[Piece]]()
     for piece in pieces:
         by_log.setdefault(piece.log_id, []).append(piece)
-    found, before = list[Part](), LAST_EPOCH
+    found, before = list[PieceRange](), LAST_EPOCH
     # The newest log first: its first epoch limits the epochs of all older logs.
     for log_id in sorted(by_log, reverse=True):
         parts = _of_one_log(by_log[log_id], min(before, past.end_of(log_id) + 1))
@@ -286,12 +286,12 @@ def history(pieces: Iterable[Piece], past: Past = UNKNOWN) -> list[Part]:
     return found
 
 
-def spans(parts: Iterable[Part]) -> list[Span]:
+def spans(parts: Iterable[PieceRange]) -> list[EpochSpan]:
     """Return the spans of readable epochs."""
-    return joined(Span(part.first, part.last) for part in parts)
+    return joined(EpochSpan(part.first, part.last) for part in parts)
 
 
-def own_shots(contents: Contents, past: Past = UNKNOWN) -> tuple[list[Shot], list[Shot]]:
+def own_shots(contents: Contents, past: PastLogs = UNKNOWN) -> tuple[list[Shot], list[Shot]]:
     """Return the snapshots of this history, and the doubtful ones.
 
     A doubtful snapshot belongs to an older log, and its epoch is in a piece of a newer log. Only
@@ -312,14 +312,14 @@ def own_shots(contents: Contents, past: Past = UNKNOWN) -> tuple[list[Shot], lis
     return sure, doubtful
 
 
-def _of_one_log(pieces: list[Piece], before: int) -> list[Part]:
+def _of_one_log(pieces: list[Piece], before: int) -> list[PieceRange]:
     """Return as few parts as possible of one log's pieces, only with epochs before ``before``."""
-    found, following = list[Part](), 0
+    found, following = list[PieceRange](), 0
     for first, last, piece in sorted((each.first, -each.last, each) for each in pieces):
         end = min(-last, before - 1)
         begin = max(first, following)
         if begin <= end:
-            found.append(Part(piece, begin, end))
+            found.append(PieceRange(piece, begin, end))
             following = end + 1
     return found
 
@@ -337,7 +337,9 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 """Most bytes of the records in a piece, before compression."""
 
 
-def lacking(own: Iterable[Span], there: Iterable[Span], first: int = 1) -> list[Span]:
+def lacking(
+    own: Iterable[EpochSpan], there: Iterable[EpochSpan], first: int = 1
+) -> list[EpochSpan]:
     """Return the parts of blocks in ``own`` that ``there`` lacks at least partly, in order.
 
     Epochs before ``first`` are left out.
@@ -347,7 +349,7 @@ def lacking(own: Iterable[Span], there: Iterable[Span], first: int = 1) -> list[
         part
         for span in own
         if span.last >= first
-        for part in _blocks(Span(max(first, span.first), span.last))
+        for part in _blocks(EpochSpan(max(first, span.first), span.last))
         if not any(each.first <= part.first and part.last <= each.last for each in covered)
     ]
 
@@ -381,9 +383,9 @@ def expired(contents: Contents, base: int) -> list[str]:
     return names
 
 
-def _blocks(span: Span) -> Iterator[Span]:
+def _blocks(span: EpochSpan) -> Iterator[EpochSpan]:
     first = span.first
     while first <= span.last:
         last = (first + BLOCK_EPOCHS - 1) // BLOCK_EPOCHS * BLOCK_EPOCHS
-        yield Span(first, min(last, span.last))
+        yield EpochSpan(first, min(last, span.last))
         first = last + 1

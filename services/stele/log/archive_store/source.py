@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from stele.log.archive.archive import Archive, folded
-from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, Span
+from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, NotArchivedError
 from stele.log.archive.snapshots import Kept, SnapshotHead, hash_of
 from stele.log.archive_store.layout import Shot
 from stele.log.chain import FROZEN, LOG_ID
@@ -35,7 +35,7 @@ class SourceFile(NamedTuple):
     last: int
 
 
-class Size(NamedTuple):
+class ArchiveSize(NamedTuple):
     """Number of files of an archive, and their total size."""
 
     files: int
@@ -49,7 +49,7 @@ class EpochSource(Protocol):
     """
 
     @property
-    def spans(self) -> Sequence[Span]:
+    def spans(self) -> Sequence[EpochSpan]:
         """Spans of archived epochs, the oldest first."""
 
     async def records(self, first: int, last: int) -> list[Archived]:
@@ -68,7 +68,7 @@ class ArchiveSource(EpochSource, Protocol):
         """The snapshots."""
 
     @property
-    def size(self) -> Size: ...
+    def size(self) -> ArchiveSize: ...
 
     async def state_id_of(self, epoch: int) -> str | None:
         """Return the state id of an epoch in hex; None if the archive lacks it."""
@@ -113,7 +113,7 @@ class LocalSource:
         return self._about()
 
     @property
-    def spans(self) -> Sequence[Span]:
+    def spans(self) -> Sequence[EpochSpan]:
         return self._archive.segments.spans()
 
     @property
@@ -121,10 +121,10 @@ class LocalSource:
         return [shot_of(kept.head) for kept in self._archive.snapshots.all()]
 
     @property
-    def size(self) -> Size:
+    def size(self) -> ArchiveSize:
         segments, snapshots = self._archive.segments, self._archive.snapshots.all()
         size_bytes = segments.size_bytes + sum(kept.size_bytes for kept in snapshots)
-        return Size(len(segments.spans()) + len(snapshots), size_bytes)
+        return ArchiveSize(len(segments.spans()) + len(snapshots), size_bytes)
 
     async def state_id_of(self, epoch: int) -> str | None:
         found = await asyncio.to_thread(self._archive.state_id_of, epoch)

@@ -4,22 +4,22 @@ import asyncio
 import io
 from typing import Final
 
-from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, Span
+from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError, start_of
 from stele.log.archive_store.copying import check_piece, sha256_of
 from stele.log.archive_store.layout import CLAIM_NAME as CLAIM
 from stele.log.archive_store.layout import (
     UNKNOWN,
+    BackupManifest,
     Claim,
     Contents,
     Entry,
     ForeignStoreError,
-    Kind,
-    Manifest,
-    Part,
-    Past,
+    PastLogs,
     Piece,
+    PieceRange,
     Shot,
+    StoreKind,
     claim_of,
     contents_of,
     history,
@@ -27,13 +27,13 @@ from stele.log.archive_store.layout import (
     own_shots,
     spans,
 )
-from stele.log.archive_store.source import About, Size, SourceFile
-from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, StoreError
+from stele.log.archive_store.source import About, ArchiveSize, SourceFile
+from stele.log.blobs.port import Blob, BlobMissingError, BlobStore, BlobStoreError
 
 RANGE_BYTES: Final = 8 * 1024 * 1024
 
 
-class NoArchiveError(StoreError):
+class NoArchiveError(BlobStoreError):
     """The store contains no archive."""
 
     def __init__(self, store: str) -> None:
@@ -44,12 +44,12 @@ class StoredArchive:
     """The history in a store at the time of its listing."""
 
     def __init__(
-        self, store: BlobStore, claim: Claim, contents: Contents, manifest: Manifest | None
+        self, store: BlobStore, claim: Claim, contents: Contents, manifest: BackupManifest | None
     ) -> None:
         self.store = store
         self.claim = claim
         self.manifest = manifest
-        self.parts = list[Part]()
+        self.parts = list[PieceRange]()
         self.shots = list[Shot]()
         """Snapshots, the newest first."""
         self.sizes = contents.sizes
@@ -58,7 +58,7 @@ class StoredArchive:
     async def choose(self, contents: Contents) -> None:
         """Find the epochs and snapshots of this history.
 
-        A snapshot that cannot be verified now is left out. Raises StoreError.
+        A snapshot that cannot be verified now is left out. Raises BlobStoreError.
         """
         past = await self._past(contents)
         self.parts = history(contents.pieces, past)
@@ -77,9 +77,9 @@ class StoredArchive:
         return About(self.claim.cluster, self.claim.cluster_id, self.log_id)
 
     @property
-    def size(self) -> Size:
+    def size(self) -> ArchiveSize:
         names = self.names
-        return Size(len(names), sum(self.sizes.get(name, 0) for name in names))
+        return ArchiveSize(len(names), sum(self.sizes.get(name, 0) for name in names))
 
     @property
     def names(self) -> list[str]:
@@ -88,7 +88,7 @@ class StoredArchive:
         return [*pieces, *(name for shot in self.shots[::-1] for name in shot.names)]
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EpochSpan]:
         return spans(self.parts)
 
     @property
@@ -97,8 +97,8 @@ class StoredArchive:
         of_parts = {part.piece.log_id for part in self.parts}
         return max(of_parts | {shot.log_id for shot in self.shots}, default="")
 
-    async def piece(self, part: Part) -> list[Archived]:
-        """Return the records of a part. Raises DamagedFileError, StoreError."""
+    async def piece(self, part: PieceRange) -> list[Archived]:
+        """Return the records of a part. Raises DamagedFileError, BlobStoreError."""
         piece = part.piece
         try:
             content = await self.blob(piece.name)
@@ -111,7 +111,7 @@ class StoredArchive:
     async def records(self, first: int, last: int) -> list[Archived]:
         """Return epochs from ``first`` up to ``last`` at most: at least one, from one segment.
 
-        Raises NotArchivedError, DamagedFileError, StoreError.
+        Raises NotArchivedError, DamagedFileError, BlobStoreError.
         """
         part = self._part_of(first)
         return [r for r in await self.piece(part) if first <= r.epoch <= last]
@@ -121,7 +121,7 @@ class StoredArchive:
         part = self._part_of(epoch)
         return SourceFile(part.piece.name, part.last)
 
-    def _part_of(self, epoch: int) -> Part:
+    def _part_of(self, epoch: int) -> PieceRange:
         for part in self.parts:
             if part.first <= epoch <= part.last:
                 return part
@@ -130,7 +130,7 @@ class StoredArchive:
     async def state_id_of(self, epoch: int) -> str | None:
         """Return the state id of an epoch in hex; None if the store lacks it.
 
-        Names of files are read before their contents. Raises DamagedFileError, StoreError.
+        Names of files are read before their contents. Raises DamagedFileError, BlobStoreError.
         """
         if epoch not in self._state_ids:
             self._state_ids.update((shot.epoch, shot.state_id) for shot in self.shots)
@@ -146,13 +146,13 @@ class StoredArchive:
         return self._state_ids[epoch]
 
     async def files(self, shot: Shot) -> tuple[bytes, bytes]:
-        """Return a snapshot and its decided requests. Raises DamagedFileError, StoreError."""
+        """Return a snapshot and its decided requests. Raises DamagedFileError, BlobStoreError."""
         return await self.blob(shot.name), await self.blob(shot.decided_name)
 
     async def blob(self, name: str) -> bytes:
         """Return a whole blob, read in ranges.
 
-        Raises DamagedFileError when it differs from the blob that was put, and StoreError.
+        Raises DamagedFileError when it differs from the blob that was put, and BlobStoreError.
         """
         wanted = await self._wanted(name)
         content = bytearray()
@@ -169,7 +169,7 @@ class StoredArchive:
             raise DamagedFileError(f"{name} has other bytes than were put")
         return found
 
-    async def _past(self, contents: Contents) -> Past:
+    async def _past(self, contents: Contents) -> PastLogs:
         """Return the older logs that the newest readable snapshot of a recovered log names."""
         for shot in sorted(
             contents.shots, key=lambda each: (each.log_id, each.epoch), reverse=True
@@ -181,10 +181,10 @@ class StoredArchive:
             except (BlobMissingError, DamagedFileError, UnreadableSnapshotError):
                 continue
             before = start.image.founding.incarnations
-            return Past(shot.log_id, {each.log_id: each.last_epoch for each in before})
+            return PastLogs(shot.log_id, {each.log_id: each.last_epoch for each in before})
         return UNKNOWN
 
-    async def _longer(self, part: Part) -> Piece:
+    async def _longer(self, part: PieceRange) -> Piece:
         """Find a longer piece that covers the part, in a new listing.
 
         A mirror that is written to may have replaced a segment since its listing. Raises
@@ -215,7 +215,7 @@ async def stored_archive(
     """Return the archive in a store. A backup consists of the blobs in its manifest.
 
     With ``cluster``, the store must belong to it. Raises NoArchiveError, ForeignStoreError,
-    StoreError.
+    BlobStoreError.
     """
     claim = await claim_of(store)
     if claim is None:
@@ -225,7 +225,7 @@ async def stored_archive(
             f"{store.url} holds the archive of cluster '{claim.cluster}', not of '{cluster}'. Take another"
             " prefix."
         )
-    manifest = await manifest_in(store) if by_manifest and claim.kind is Kind.BACKUP else None
+    manifest = await manifest_in(store) if by_manifest and claim.kind is StoreKind.BACKUP else None
     blobs = await store.list()
     # A blob that the manifest names but the store lacks has size 0, so that reading it fails.
     if manifest is not None:

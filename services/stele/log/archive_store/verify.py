@@ -24,7 +24,7 @@ from stele.log.fold import BEGINNING, Fold, Start
 MOST_FLAWS: Final = 1000
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a check. The archive is intact if ``flaws`` is empty."""
 
     blobs: int
@@ -42,7 +42,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the damaged files, as a store names them, or the errors of files without names."""
 
 
-class Progress(NamedTuple):
+class CheckProgress(NamedTuple):
     """Epochs ``first`` to ``epoch`` of those up to ``last`` are checked, with some snapshots."""
 
     first: int
@@ -51,10 +51,12 @@ class Progress(NamedTuple):
     snapshots: int
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[CheckProgress], None]
 
 
-async def verify(source: ArchiveSource, on_progress: OnProgress = lambda progress: None) -> Verdict:
+async def verify(
+    source: ArchiveSource, on_progress: OnProgress = lambda progress: None
+) -> ArchiveVerdict:
     """Read and check everything that is in the archive at the call.
 
     ``on_progress`` is called in a thread at each epoch; an exception from it stops the check.
@@ -84,7 +86,7 @@ class _Verifier:
         self._flaws = list[str]()
         self._damaged = list[str]()
 
-    async def run(self) -> Verdict:
+    async def run(self) -> ArchiveVerdict:
         size = self._source.size
         following = self._first
         while following and following <= self._last:
@@ -101,7 +103,7 @@ class _Verifier:
             )
         fold = self._fold
         at_end = fold is not None and fold.image.epoch == self._last > 0
-        return Verdict(
+        return ArchiveVerdict(
             blobs=size.files,
             size_bytes=size.size_bytes,
             first_epoch=self._first,
@@ -162,7 +164,7 @@ class _Verifier:
                 if flaw:
                     self._flaws.append(flaw)
                     self._fold = None
-            self._on_progress(Progress(self._first, record.epoch, self._last, len(self._good)))
+            self._on_progress(CheckProgress(self._first, record.epoch, self._last, len(self._good)))
 
     async def _compare_before(self, following: int) -> None:
         """Compare the snapshots before epoch ``following``, and continue from the last of them."""

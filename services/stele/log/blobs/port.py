@@ -27,11 +27,11 @@ class Stat(NamedTuple):
     sha256: str
 
 
-class StoreError(Exception):
+class BlobStoreError(Exception):
     """A store failed."""
 
 
-class BlobMissingError(StoreError):
+class BlobMissingError(BlobStoreError):
     """The store has no blob of this name."""
 
     def __init__(self, name: str, store: str) -> None:
@@ -39,11 +39,11 @@ class BlobMissingError(StoreError):
         super().__init__(f"{name} is not in {store}.")
 
 
-class StoreUnavailableError(StoreError):
+class StoreUnavailableError(BlobStoreError):
     """The store did not answer in time. A put or delete may have taken effect: repeat it."""
 
 
-class StoreRefusedError(StoreError):
+class StoreRefusedError(BlobStoreError):
     """The store refused permanently. The text gives the reason and what to do."""
 
 

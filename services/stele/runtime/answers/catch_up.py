@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.cluster.model import Incarnation
-from stele.log.archive_store.verify import Verdict
+from stele.log.archive_store.verify import ArchiveVerdict
 
 MOST_EPOCHS: Final = 100
 """Whose state ids one question about a history may ask for; each is looked up on the disk."""
@@ -65,7 +65,7 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     last: int = 0
     snapshots: int = 0
-    verdict: Verdict | None = None
+    verdict: ArchiveVerdict | None = None
     why: str = ""
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from stele.domain.balance.planned import OfflinePlan, TableSpread, Verdict
+from stele.domain.balance.planned import NodeVerdict, OfflinePlan, TableSpread
 from stele.domain.schema.model import Balancing
 
 
@@ -78,7 +78,7 @@ class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
     state_id: str
     table: str
     tablet: int
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[NodeVerdict, ...]
     shards: dict[str, int] = {}
     """Of each node that it is read from."""
 

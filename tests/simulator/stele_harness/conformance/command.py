@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from stele.cli.errors import Exit, UsageError
 from stele.cli.kafka import kafka_at
 from stele.cli.output import console
-from stele.cli.progress import Steps
+from stele.cli.progress import ProgressSteps
 from stele.runtime.settings import KafkaSettings
 from stele.stack.broker import BrokerCluster
 from stele_harness.conformance.kit import Result, name_of, run_kit, scenes_of
@@ -83,7 +83,7 @@ def conformance(
                 console().print(f"{mark} {scene}")
 
     only = scene or ()
-    steps = Steps("steps", [START, *map(name_of, scenes_of(only))], jobs=1)
+    steps = ProgressSteps("steps", [START, *map(name_of, scenes_of(only))], jobs=1)
     with steps.shown(), nullcontext(kafka) if kafka else _broker(folder) as servers:
         steps.done(START)
         settings = kafka_at(kafka) if kafka else KafkaSettings(kafka_bootstrap=servers)

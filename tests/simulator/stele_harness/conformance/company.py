@@ -39,7 +39,7 @@ from stele.log.state_ids import ENTROPY_BITS, next_state_id
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, environment_of
-from stele.stack.process import Command, Process, spawn
+from stele.stack.process import Process, Program, spawn
 from stele_harness.conformance.rules import Broken, Wrong
 from stele_harness.conformance.values import Values
 from stele_harness.conformance.watch import Watch
@@ -288,7 +288,7 @@ class Company:
             "STELE_INSTANCE_ID": name,
         }
         return spawn(
-            Command(
+            Program(
                 name,
                 argv,
                 stdout=self._folder / f"{name}.out",

@@ -16,7 +16,7 @@ import msgspec
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local.table import last_line
-from stele.cli.places import Service, StackFile, find_places, read_stack_file
+from stele.cli.places import LocalService, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.membership.model import Node
 from stele.domain.requests.model import Request
@@ -63,7 +63,7 @@ class Site:
             raise UnreachableError(f"No stack runs over {self.directory}.", "See stack.log there.")
         return found
 
-    def service(self, name: str) -> Service:
+    def service(self, name: str) -> LocalService:
         """Raises CliError when the stack has no process of this name."""
         stack = self.stack()
         found = stack.service(name)
@@ -149,26 +149,26 @@ class Site:
         finally:
             client.close()
 
-    def pause(self, name: str) -> Service:
+    def pause(self, name: str) -> LocalService:
         """SIGSTOP: it does nothing until ``resume``."""
         return self._signal(name, signal.SIGSTOP)
 
-    def resume(self, paused: Service) -> None:
+    def resume(self, paused: LocalService) -> None:
         if paused.pid is not None:
             os.kill(paused.pid, signal.SIGCONT)
 
-    def kill(self, name: str) -> Service:
+    def kill(self, name: str) -> LocalService:
         """kill -9: the process as it was. Its supervisor starts it again."""
         return self._signal(name, signal.SIGKILL)
 
-    def _signal(self, name: str, number: signal.Signals) -> Service:
+    def _signal(self, name: str, number: signal.Signals) -> LocalService:
         service = self.service(name)
         if service.pid is None:
             raise CliError(f"{name} does not run ({service.state}).", "See stack.log.")
         os.kill(service.pid, number)
         return service
 
-    async def back_after_kill(self, killed: Service, deadline_s: float = 60.0) -> float:
+    async def back_after_kill(self, killed: LocalService, deadline_s: float = 60.0) -> float:
         """Seconds until a killed process is healthy again, as a new process."""
         began = time.monotonic()
 

@@ -16,7 +16,7 @@ from stele.cli.local.lifecycle import (
 )
 from stele.cli.local.lock import is_held
 from stele.cli.places import StackFile
-from stele.stack.process import Command, spawn
+from stele.stack.process import Program, spawn
 from stele_harness.demo.timeline import Timeline
 
 
@@ -71,4 +71,4 @@ def _start(options: StackOptions, keep: bool) -> Starting:
     forget_dead(options.directory)
     log = options.directory / "stack.log"
     log.unlink(missing_ok=True)
-    return spawn(Command("stack", options.arguments(), log, log))
+    return spawn(Program("stack", options.arguments(), log, log))

@@ -11,7 +11,7 @@ from typing import Final
 from stele.log.brokers import Brokers
 from stele.stack.broker import Broker
 from stele.stack.stack import ServiceSpec, Stack, node_specs
-from stele.stack.supervisor import State
+from stele.stack.supervisor import ProcessState
 from stele_simulator.live.fabric import Fabric
 from stele_simulator.live.faults import Role
 from stele_simulator.live.peers import Peers
@@ -74,7 +74,7 @@ class Site:
         children = [
             status.name
             for status in self.stack.supervisor.status()
-            if status.state is not State.STOPPED
+            if status.state is not ProcessState.STOPPED
         ]
         if role is Role.NODE:
             return [name for name in children if _is_node(name)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stele.log.errors import OffsetGoneError
-from stele.log.port import Ends, HasRoom, Look, OnDoubt, OnRecords, Record, always, ignore
+from stele.log.port import Ends, HasRoom, OnDoubt, OnRecords, Record, TopicProbe, always, ignore
 from stele_simulator.kernel import Kernel, Owner, us
 from stele_simulator.network import Network
 
@@ -288,16 +288,16 @@ class TopicLog:
     async def ends(self) -> Ends:
         return await self._ask(lambda: Ends(self._topic.begin, self._end()))
 
-    async def look(self, offset: int | None) -> Look:
+    async def look(self, offset: int | None) -> TopicProbe:
         if self._closed:
             raise TimeoutError("reading was ended")
 
-        def seen() -> Look:
+        def seen() -> TopicProbe:
             topic, end = self._topic, self._end()
             if offset is None or offset >= end:
-                return Look(topic.topic_id, end, None)
+                return TopicProbe(topic.topic_id, end, None)
             value = topic.value_at(offset)
-            return Look(topic.topic_id, end, value, topic.begin if value is None else 0)
+            return TopicProbe(topic.topic_id, end, value, topic.begin if value is None else 0)
 
         return await self._ask(seen)
 

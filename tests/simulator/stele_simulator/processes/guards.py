@@ -15,7 +15,7 @@ from stele.runtime.answers.session_guard import CheckView
 from stele.runtime.follow import run_beside
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop
-from stele.session_guard.check import GuardUnavailable, Refused, check_session, check_version
+from stele.session_guard.check import GuardUnavailable, RefusedWrite, check_session, check_version
 from stele.session_guard.guard import Guard
 from stele.session_guard.http import routes
 from stele.session_guard.proof import Proofs
@@ -125,7 +125,7 @@ class WorkerMachine(Machine):
                 await check_session(redis, CLUSTER, work.session, work.log_id)
             else:
                 await check_version(redis, CLUSTER, work.version, work.log_id)
-        except (Refused, GuardUnavailable):
+        except (RefusedWrite, GuardUnavailable):
             return False
         witness.permissions.permitted(self, work, began_us, SETTINGS.guard_ttl_s)
         return True

@@ -18,7 +18,7 @@ from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
 from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
 from stele.catch_up import replica
-from stele.catch_up.http import Api
+from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.replica import (
@@ -45,7 +45,7 @@ from stele.log.commander import Commander
 from stele.log.follower import Floor
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.founding import nothing_older
-from stele.metadata_log.http import Api as MetadataLogApi
+from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.writer import BusyError, Writer
@@ -436,7 +436,7 @@ class ReplicaMachine(Machine):
                 self.followed = followed
                 recovering = partial(recover_and_end, keeper, followed, ports)
                 checking = partial(check_recoverable, keeper, followed, ports)
-                api = Api(
+                api = CatchUpApi(
                     identity, archive, followed.follower, recovering, checking, keeper.written
                 )
                 follower = followed.follower

@@ -8,7 +8,7 @@ from stele.cli.client import Client
 from stele.cli.commands.recover import Left, ask, compared, question
 from stele.cli.errors import CliError
 from stele.domain.base import Rejection
-from stele.domain.recovery.histories import Choice, choose
+from stele.domain.recovery.histories import HistoryChoice, choose
 from stele_simulator.kernel import Owner, us
 from stele_simulator.processes.recoveries import Asked
 from stele_simulator.processes.web import REFUSED
@@ -137,7 +137,7 @@ class Operator:
             for each in left.sources
         )
 
-    def _choose(self, client: OperatorClient) -> "tuple[Left, Choice] | str":
+    def _choose(self, client: OperatorClient) -> "tuple[Left, HistoryChoice] | str":
         as_client = cast(Client, client)
         left = compared(as_client, ask(as_client, self._world.replica_urls))
         chosen = choose(left.extended())

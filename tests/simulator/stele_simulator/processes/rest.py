@@ -14,7 +14,7 @@ from stele.domain.image import EMPTY, Image, without_memory
 from stele.domain.names import NodeState
 from stele.domain.schema.switches import all_off
 from stele.domain.snapshot import requests_hash, state_hash
-from stele.log.archive.container import Container, DamagedFileError, Span
+from stele.log.archive.container import Container, DamagedFileError, EpochSpan
 from stele.log.archive.snapshots import SCHEMA, SnapshotHead, read_facts, read_head
 from stele.log.codec import decode_epoch
 from stele_simulator.kernel import us
@@ -264,7 +264,7 @@ def _behind(world: "World") -> str:
         if isinstance(machine, ReplicaMachine):
             assert machine.keeper is not None
             spans = machine.keeper.archive.segments.spans()
-            if spans != [Span(1, newest)]:
+            if spans != [EpochSpan(1, newest)]:
                 return f"{machine.name} has epochs {spans} of {newest}"
     late = [watch for watch in world.watches if watch.state_id != head]
     if late:

@@ -8,7 +8,7 @@ from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.requests.model import GENERATIONS
-from stele.log.archive.segments import Limits
+from stele.log.archive.segments import SegmentLimits
 from stele.log.errors import AnchorLostError, LostWinnersError
 from stele.runtime.build import Build
 from stele.runtime.catch_up import CatchUp
@@ -104,7 +104,7 @@ class World:
         self.releases = ReleaseWitness(self)
         self.web.on_served = self.witness.recoveries.serves
         self.topic = Topic(self.kernel, self.network, self._topic_id(), self.witness.durable)
-        self.segment_limits = Limits(epochs=scenario.segment_epochs)
+        self.segment_limits = SegmentLimits(epochs=scenario.segment_epochs)
         self.logs = [LogMachine(f"w{i + 1}", self) for i in range(scenario.logs)]
         self.replicas = [ReplicaMachine(f"cu{i + 1}", self) for i in range(scenario.replicas)]
         self.flows = Flows(self.kernel, self.network, self.witness.sent, self.witness.landed)

@@ -130,7 +130,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return self.on_failure is not None and not self.reads_have_moved
 
 
-class Missing(msgspec.Struct, frozen=True):
+class MissingCondition(msgspec.Struct, frozen=True):
     """The condition that a request waits for, in words, and the nodes that must act first.
 
     ``left`` is the remaining number of pieces of work and ``of`` the total; 0 means that they are
@@ -151,7 +151,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     steps have undone its work.
     """
 
-    missing: Callable[[Image, Request], Missing | None]
+    missing: Callable[[Image, Request], MissingCondition | None]
     step: Callable[[Context, Request], tuple[AnyFact, ...]]
     goes_back: bool = False
     since: Callable[[Image, Request], int] = lambda image, request: 0
@@ -377,12 +377,12 @@ GLOBAL_PRIORITY: Final = 100
 """Global requests follow all operations on nodes, and are served in the order of submission."""
 
 
-def fence_missing(image: Image, epoch: int) -> Missing | None:
+def fence_missing(image: Image, epoch: int) -> MissingCondition | None:
     """Return the wait for the fence of the version in use at an epoch; None once it is fenced."""
     topology = image.topology
     if topology.settled() or topology.since_epoch > epoch:
         return None
-    return Missing(f"version {topology.version} to be fenced")
+    return MissingCondition(f"version {topology.version} to be fenced")
 
 
 def nobody(image: Image, requests: list[Request]) -> list[str]:

@@ -22,7 +22,7 @@ from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
-    Missing,
+    MissingCondition,
     Operation,
     Served,
     done,
@@ -44,13 +44,13 @@ def cleanup(context: Context, command: Cleanup) -> Decision:
     return (new_request(context, RequestKind.CLEANUP, node_id=command.node_id),)
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     if request.status is RequestStatus.PENDING:
         return fence_missing(image, request.submitted_epoch)
     normal = image.membership.normal()
     # A node that is excluded, leaving or gone no longer blocks the request.
     awaited = tuple(node_id for node_id in request.awaited_nodes if node_id in normal)
-    return Missing(f"cleanup by {', '.join(awaited)}", awaited) if awaited else None
+    return MissingCondition(f"cleanup by {', '.join(awaited)}", awaited) if awaited else None
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:

@@ -15,7 +15,7 @@ from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
-    Missing,
+    MissingCondition,
     Operation,
     Served,
     done,
@@ -30,7 +30,7 @@ def noop_request(context: Context, command: NoopRequest) -> Decision:
     return (new_request(context, RequestKind.NOOP_REQUEST),)
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     return fence_missing(image, request.submitted_epoch)
 
 

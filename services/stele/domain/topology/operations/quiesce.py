@@ -15,7 +15,7 @@ from stele.domain.requests.model import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
-    Missing,
+    MissingCondition,
     Operation,
     Served,
     done,
@@ -30,22 +30,22 @@ def quiesce(context: Context, command: Quiesce) -> Decision:
     return (new_request(context, RequestKind.QUIESCE),)
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the first condition that does not hold yet."""
     found = (condition(image, request) for condition in CONDITIONS)
     return next((each for each in found if each is not None), None)
 
 
-def earlier_requests(image: Image, request: Request) -> Missing | None:
+def earlier_requests(image: Image, request: Request) -> MissingCondition | None:
     earlier = [
         f"{other.kind} ({other.request_id})"
         for other in image.requests.unfinished()
         if other.submitted_epoch < request.submitted_epoch
     ]
-    return Missing(f"earlier requests: {', '.join(earlier)}") if earlier else None
+    return MissingCondition(f"earlier requests: {', '.join(earlier)}") if earlier else None
 
 
-def their_fence(image: Image, request: Request) -> Missing | None:
+def their_fence(image: Image, request: Request) -> MissingCondition | None:
     ends = [
         other.finished_epoch
         for other in image.requests.finished()
@@ -55,9 +55,9 @@ def their_fence(image: Image, request: Request) -> Missing | None:
     return fence_missing(image, max([request.submitted_epoch, *ends]))
 
 
-def cleanups(image: Image, request: Request) -> Missing | None:
+def cleanups(image: Image, request: Request) -> MissingCondition | None:
     dirty = tuple(n for n, node in image.membership.normal().items() if node.cleanup_since)
-    return Missing(f"cleanup by {', '.join(dirty)}", dirty) if dirty else None
+    return MissingCondition(f"cleanup by {', '.join(dirty)}", dirty) if dirty else None
 
 
 CONDITIONS: Final = (earlier_requests, their_fence, cleanups)

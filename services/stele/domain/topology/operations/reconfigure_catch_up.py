@@ -43,7 +43,7 @@ from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.topology.guards import overtaken, request_in_term
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
-    Missing,
+    MissingCondition,
     Operation,
     Served,
     no_sets,
@@ -194,16 +194,16 @@ def _check_choice(
     )
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the condition that its next step waits for."""
     archive, first = image.archive, image.requests.reconfigurations()[0]
     if first.request_id != request.request_id:
-        return Missing(f"{first.kind} ({first.request_id}), which was asked for before")
+        return MissingCondition(f"{first.kind} ({first.request_id}), which was asked for before")
     if request.status is RequestStatus.PENDING:
-        return Missing("the choice of members")
+        return MissingCondition("the choice of members")
     for replica_id in archive.of_state(ReplicaState.JOINING):
         why = why_not_member(image, replica_id)
-        return Missing(why) if why else None
+        return MissingCondition(why) if why else None
     if _to_come(archive, request):
         return None
     going = _to_go(archive, request)
@@ -211,7 +211,7 @@ def missing(image: Image, request: Request) -> Missing | None:
     if not going or not all(why for _, why in whys):
         return None
     name, why = whys[0]
-    return Missing(f"{name} to be dispensable: {why}")
+    return MissingCondition(f"{name} to be dispensable: {why}")
 
 
 def _to_come(archive: ArchiveImage, request: Request) -> list[str]:

@@ -25,7 +25,13 @@ from stele.domain.schema.checks import accepted_drops, standing_map_owner
 from stele.domain.schema.model import Table
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.tablets.participants import check_among
-from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
+from stele.domain.topology.operations.base import (
+    MissingCondition,
+    Operation,
+    Served,
+    no_sets,
+    nobody,
+)
 from stele.domain.topology.operations.commands import RepairTable
 
 
@@ -73,7 +79,7 @@ def _newest_ms(image: Image, table: Table) -> int:
     return max(int(np.max(times)), max((r.submitted_ms for r in mine), default=0))
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the tablets that were repaired before the request, or never."""
     table = _table(image, request)
     if request.status is RequestStatus.PENDING or table is None:
@@ -83,7 +89,7 @@ def missing(image: Image, request: Request) -> Missing | None:
         return None
     what = f"{left} of {of} tablets of {image.schema.full_name(table)} to be repaired"
     what += request.among.words()
-    return Missing(what, left=left, of=of)
+    return MissingCondition(what, left=left, of=of)
 
 
 def _table(image: Image, request: Request) -> Table | None:

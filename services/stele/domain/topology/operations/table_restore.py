@@ -25,7 +25,13 @@ from stele.domain.table_snapshots.domain import unknown_snapshot
 from stele.domain.table_snapshots.model import TableRestoreBegun, TableRestoreEnded
 from stele.domain.tablets.maps import of_dead_alone
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
+from stele.domain.topology.operations.base import (
+    MissingCondition,
+    Operation,
+    Served,
+    no_sets,
+    nobody,
+)
 from stele.domain.topology.operations.commands import RestoreTable
 from stele.domain.topology.operations.keyspaces import free_table
 
@@ -59,7 +65,7 @@ def restore_table(context: Context, command: RestoreTable) -> Decision:
     return asked, TableRestoreBegun(id_, table.table_id, snapshot.snapshot_id, count)
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the tablets that are not restored; None once one has failed finally."""
     if request.status is RequestStatus.PENDING:
         return None
@@ -73,7 +79,7 @@ def missing(image: Image, request: Request) -> Missing | None:
         why += f"; dead nodes alone have tablet {dead[0]}: remove or replace them"
     count, of = int(left.sum()), len(left)
     what = f"{count} of {of} tablets of {image.schema.full_name(table)} to be restored{why}"
-    return Missing(what, left=count, of=of)
+    return MissingCondition(what, left=count, of=of)
 
 
 def _left(image: Image, request: Request) -> npt.NDArray[np.bool_]:

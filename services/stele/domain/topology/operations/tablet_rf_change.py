@@ -21,13 +21,19 @@ from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, started
 from stele.domain.schema.model import Keyspace, KeyspaceChanged
 from stele.domain.tablets.copies import Unlike, goal, moves_of, unlike
-from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
+from stele.domain.topology.operations.base import (
+    MissingCondition,
+    Operation,
+    Served,
+    no_sets,
+    nobody,
+)
 from stele.domain.topology.operations.keyspace_rf_change import change_replication
 
 replace = msgspec.structs.replace
 
 
-def missing(image: Image, request: Request) -> Missing | None:
+def missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the tablets without their wanted replicas, or with moves still under way."""
     if request.status is RequestStatus.PENDING:
         return None
@@ -37,13 +43,13 @@ def missing(image: Image, request: Request) -> Missing | None:
         which = ", ".join(
             f"{each.tablets} of {each.of} tablets of {each.table}" for each in lacking
         )
-        return Missing(
+        return MissingCondition(
             f"{which} to have {goal(image, keyspace).words()}",
             left=sum(each.left() for each in lacking),
             of=_replicas_that_change(image, keyspace, request),
         )
     moving = len([*moves_of(image, keyspace)])
-    return Missing(f"{moving} moves of tablets to end") if moving else None
+    return MissingCondition(f"{moving} moves of tablets to end") if moving else None
 
 
 def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) -> int:

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import WEIGHT, Limits, by_shard, fits
+from stele.domain.balance.cluster import NodeRole
+from stele.domain.balance.moves import WEIGHT, BalanceLimits, by_shard, fits
 from stele.domain.balance.scopes import standing
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.copies import Place
+from stele.domain.tablets.copies import RackPlace
 from stele.domain.tablets.racks import fewest, room
 
 MOST_LOOKED_AT: Final = 4096
@@ -28,7 +28,7 @@ up to its share.
 
 
 @dataclass
-class Desk:
+class ReplicaChanges:
     """The state of one round of replica changes.
 
     ``count`` is the number of replicas by table and node.
@@ -37,10 +37,10 @@ class Desk:
     image: Image
     what: Tablets
     conditions: Conditions
-    limits: Limits
+    limits: BalanceLimits
     passed: int = 0
     """Tablets that were examined without result."""
-    places: list[Place] = field(init=False)
+    places: list[RackPlace] = field(init=False)
     dc_of: list[str] = field(init=False)
     rack_of: list[str] = field(init=False)
     racks: dict[str, dict[int, str]] = field(init=False)
@@ -57,7 +57,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         state, ids = self.what.state, self.what.node_ids
-        self.places = [Place(node.dc, node.rack) for node in state.nodes]
+        self.places = [RackPlace(node.dc, node.rack) for node in state.nodes]
         self.dc_of = [node.dc for node in state.nodes]
         self.rack_of = [node.rack for node in state.nodes]
         place = {node_id: at for at, node_id in enumerate(ids)}
@@ -65,7 +65,7 @@ class Desk:
             dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in {*self.dc_of}
         }
         self.weight = standing(state, draining=False).estimate
-        self.takes = (state.state == NodeState.NORMAL) & (self.weight > 0)
+        self.takes = (state.state == NodeRole.NORMAL) & (self.weight > 0)
         self.takes[[*state.shut]] = False
         # A copy: choices of this round count for the next ones, but the state keeps the present
         # numbers.
@@ -150,9 +150,9 @@ class Desk:
         return True
 
 
-def room_for(desk: Desk, dc: str, held: list[int]) -> list[int]:
+def room_for(changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
     """Return the nodes with room for a replica, in the racks of the dc that have the fewest."""
-    counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
-    others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
+    counts = Counter(changes.rack_of[node] for node in held if changes.dc_of[node] == dc)
+    others = {at: rack for at, rack in changes.racks[dc].items() if at not in held}
     racks = fewest(counts, others.values())
-    return [at for at, rack in others.items() if rack in racks and desk.is_free(at)]
+    return [at for at, rack in others.items() if rack in racks and changes.is_free(at)]
