@@ -30,11 +30,11 @@ from stele.domain.snapshot import image_to_facts
 from stele.log.archive.snapshots import head_of, start_of, write
 from stele.log.chain import Anchor
 from stele.log.codec import encode_epoch
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.request_ids import new_request_id
 from tests.coordinator.world import World, empty_cluster
+from tests.log.memory import MemoryLog, MemoryPartition
 
 NODES = 12
 TABLES, CLIENTS = 10_000, 8

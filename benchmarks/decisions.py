@@ -18,10 +18,10 @@ from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.log import apart
 from stele.log.fold import Fold, Start
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Service
 from tests.log.driven import Driven
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.log.test_large_rings import JOINING, join_of, large_ring
 from tests.log.test_pipeline import Writer
 

@@ -30,15 +30,15 @@ from stele.domain.ring.placement import (
     ranges_by_column,
 )
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas, range_of
-from stele.domain.ring.strategy import NodeLocation, network_topology, placement_of
+from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.transition import (
     WHOLE_RING,
     PlacementDelta,
     equals_at_rest,
     locks_of,
     prepare,
-    prepare_rings,
 )
+from tests.domain.ring.rings import Prepared, network_topology, prepare_rings
 
 NODES = 1_000
 TOKENS = 256
@@ -194,9 +194,7 @@ def operations() -> Iterator[Figure]:
         live = apply(live, delta.removed, delta.added)
 
 
-def _step(
-    step: Callable[..., PlacementDelta], live: Placement, found: transition.Prepared
-) -> float:
+def _step(step: Callable[..., PlacementDelta], live: Placement, found: Prepared) -> float:
     return best(lambda: step(live, found.plan, 9))
 
 

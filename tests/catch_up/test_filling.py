@@ -16,7 +16,6 @@ from stele.log.archive.archive import Archive
 from stele.log.archive.container import EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.runtime.answers.catch_up import SnapshotAnswer
 from stele.runtime.catch_up import CatchUpUnavailable
 from tests.catch_up.others import (
@@ -34,6 +33,7 @@ from tests.catch_up.others import (
     story_of,
     topic_of,
 )
+from tests.log.memory import MemoryLog, MemoryPartition
 
 
 async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: Path) -> None:

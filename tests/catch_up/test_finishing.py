@@ -17,12 +17,12 @@ from stele.log.archive.container import Archived, EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.fold import Start
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, Record
 from stele.runtime.answers.catch_up import ArchiveAnswer, SpanAnswer
 from stele.runtime.catch_up import CatchUp
 from tests.catch_up.stories import NEW, recovered_story, story_of
 from tests.domain.epochs import LOG_ID
+from tests.log.memory import MemoryLog, MemoryPartition
 
 KEPT, EPOCHS = 12, 15
 ENDS_S = 20.0

@@ -19,12 +19,12 @@ from stele.log.archive.container import Archived, EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError, LaterLogError
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, Record
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.follow import Followed
 from tests.catch_up.stories import NEW, recovered_story, story_of
 from tests.domain.epochs import History as Story
+from tests.log.memory import MemoryLog, MemoryPartition
 
 EPOCHS = 12
 GONE = AnchorLostError(3, "it is gone")

@@ -13,7 +13,6 @@ from stele.log.archive.archive import Archive
 from stele.log.archive.container import EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import TruncatedError
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.runtime.answers.catch_up import Known, SnapshotAnswer
 from stele.runtime.catch_up import CatchUpUnavailable
 from tests.catch_up.others import (
@@ -32,6 +31,7 @@ from tests.catch_up.others import (
     topic_of,
 )
 from tests.domain.epochs import History as Story
+from tests.log.memory import MemoryLog, MemoryPartition
 
 BEGIN = LAST
 """The topic begins behind all that a replica with fewer losers before it has read."""

@@ -13,12 +13,12 @@ from stele.domain.image import Image
 from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.domain.topology.commands import Advance
 from stele.log.codec import encode_epoch
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.http import Health, bind, build_app, serving
 from tests.domain.history import History, join, three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 SETTINGS = MetadataLogSettings(cluster="demo")
 

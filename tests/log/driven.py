@@ -13,8 +13,8 @@ from stele.domain.messages import Order, Report
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.reports import ReportTable
 from stele.domain.requests.ids import named
-from stele.log.memory import MemoryPartition
 from tests.domain.ack_of import ack_of
+from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import NOW_MS, Writer
 
 

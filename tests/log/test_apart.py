@@ -28,10 +28,10 @@ from stele.domain.requests.ids import named
 from stele.domain.ring.model import RingImage
 from stele.domain.schema.model import TableCreation, TableOptions
 from stele.log import apart, pipeline
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Shell
 from tests.coordinator.test_tablets import with_table
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.log.test_pipeline import LARGE, Writer, applied_once, by_name, code_of, create, setting
 from tests.services.world import until
 

@@ -16,10 +16,10 @@ from stele.log.brokers import Brokers
 from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog, TopicMissingError
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Log, Record, TopicProbe
 from stele.runtime.kafka import ensure_topics
 from stele.stack.ports import LOOPBACK, free_port
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.polling import wait_until
 
 DEADLINE_S = 90.0

@@ -11,8 +11,8 @@ from stele.domain.requests.ids import named
 from stele.domain.requests.memory import decisions_of
 from stele.domain.requests.model import CommandRefused
 from stele.log.fold import Fold
-from stele.log.memory import MemoryPartition
 from tests.log.driven_pipeline import tell
+from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import Writer, act, code_of, create, setting, winners
 
 FREEZE = RestrictCommits(mode=CommitMode.FROZEN)

@@ -12,10 +12,10 @@ from stele.log.errors import OffsetGoneError
 from stele.log.fold import Start
 from stele.log.history import LARGE_BYTES, Bounds, EpochNotFoundError, History, Winner
 from stele.log.history import told as tell
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from tests.domain.history import History as Story
 from tests.domain.history import three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 
 class CountingLog(MemoryLog):

@@ -25,9 +25,9 @@ from stele.domain.topology.rings import ring_now
 from stele.log.codec import decode_epoch
 from stele.log.flight import MAX_RECORD_BYTES
 from stele.log.fold import Fold
-from stele.log.memory import MemoryPartition
 from tests.domain.history import LOG_ID
 from tests.log.driven import Driven
+from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import Writer
 
 NODES: Final = 300

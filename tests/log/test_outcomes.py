@@ -28,11 +28,11 @@ from stele.log import pipeline
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
-from stele.log.memory import MemoryPartition
 from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline
 from tests.log.driven_pipeline import Driven, tell
+from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import LARGE, Writer, by_name, code_of, create, setting, winners
 
 MINUTE_MS = 60_000

@@ -35,10 +35,10 @@ from stele.domain.topology.facts import TransitionOpened
 from stele.domain.topology.planning import GroupPlan, plan_group
 from stele.domain.view import delta_view
 from stele.log.fold import Fold
-from stele.log.memory import MemoryPartition
 from stele.log.parts import in_parts
 from tests.domain.history import join
 from tests.log.driven import Driven
+from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import Writer, create, setting, winners
 
 replace = msgspec.structs.replace

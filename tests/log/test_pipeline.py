@@ -32,10 +32,10 @@ from stele.log.apart import Deciding
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
-from stele.log.memory import MemoryPartition
 from stele.log.pipeline import Decisions
 from stele.log.state_ids import next_state_id
 from tests.log.driven_pipeline import Driven, Past, tell
+from tests.log.memory import MemoryPartition
 
 NOW_MS = 1000
 

@@ -21,9 +21,9 @@ from stele.log.errors import (
 )
 from stele.log.fold import BEGINNING
 from stele.log.follower import Floor, LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record, TopicProbe
 from tests.domain.history import three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 TIMEOUT_S = 90.0
 OTHER_LOG = bytes([5] * 16)

@@ -24,12 +24,12 @@ from stele.log.errors import (
 from stele.log.fold import Fold, Start
 from stele.log.follower import LogFollower
 from stele.log.history import History
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.log.recovery import first_recovery, start_after, states_of
 from stele.placements.chain import FRESH, Judge
 from tests.domain.epochs import History as Story
 from tests.domain.history import three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 OLDER, NEW, NEWER = (bytes([number] * 16) for number in (0x00, 0xC0, 0xC1))
 KEPT = 6

@@ -14,10 +14,10 @@ from stele.domain.requests.ids import named
 from stele.log import search as module
 from stele.log.codec import DecodeError, encode_epoch
 from stele.log.history import Bounds, EpochNotFoundError, History
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.search import MARGIN_MS, Audit, Needles, count, decode_audit, search
 from tests.domain.history import History as Story
 from tests.domain.history import join, three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 SMALL = Bounds(mark_every=5, marks=8, images=4, recent_records=20, read_records=7)
 """A few hundred epochs go past all of them."""

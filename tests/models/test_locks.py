@@ -20,14 +20,12 @@ from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.transition import (
     WHOLE_RING,
     Interval,
-    Prepared,
     disjoint,
     equals_at_rest,
     locks_of,
     overlaps,
-    prepare_rings,
 )
-from tests.domain.ring.rings import Ring, join, leave, some_token
+from tests.domain.ring.rings import Prepared, Ring, join, leave, prepare_rings, some_token
 
 TOKENS = 1 << 16
 """Tokens are drawn from so many, around zero: close enough to fall next to each other now and then."""

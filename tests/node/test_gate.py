@@ -19,10 +19,10 @@ from stele.domain.membership.model import unclaimed
 from stele.log.errors import LogError
 from stele.log.fold import BEGINNING_FOR_FOLLOWERS
 from stele.log.follower import Floor, LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.recovery import start_after
 from stele.runtime.service import Stop
 from tests.domain.history import join
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.world import World, until
 
 WAITS_S = 20.0

@@ -18,7 +18,6 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.schema.model import KeyspaceChanged
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.node import store as store_module
 from stele.node.cells import Cell, HybridClock, Row, stamp_of
 from stele.node.load import Rates
@@ -26,6 +25,7 @@ from stele.node.replica import Replica
 from stele.node.store import Into, Permit, Store
 from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.world import KEYSPACE, Sessions, World, until
 
 CELL = Cell(7, False, b"value")

@@ -23,9 +23,9 @@ from stele.domain.ring.transition import TransitionRow
 from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.codec import encode_epoch
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.recovery import start_after
 from tests.domain.history import join, three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 KEYSPACE = "library"
 RECOVERED = bytes([0xC0] * 16)

@@ -15,13 +15,13 @@ from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, HasRoom, OnDoubt, OnRecords, TopicProbe, always, ignore
 from stele.log.reader import TopicReader
 from stele.router import NotReady, Router, over_kafka
 from stele.router.over_kafka import log_router
 from stele.runtime.catch_up import CatchUp
 from tests.domain.history import History, three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.world import KEYSPACE
 from tests.services.world import until
 

@@ -27,15 +27,14 @@ Run = Callable[..., Process]
 
 SERVICE = """
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.logs import configure_logs, get_logger, log_context
+from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import ServiceSettings, load_settings
 
 async def main(stop: Stop) -> None:
     settings = load_settings(ServiceSettings)
     configure_logs(service="trial", instance=settings.instance_id, level=settings.log_level)
-    with log_context(epoch=12, request_id="r1"):
-        get_logger("trial").info("applied")
+    get_logger("trial").info("applied", epoch=12, request_id="r1")
     app = build_app("trial", [], lambda: Health(ok=True, epoch=12))
     await serve(app, settings, "trial", stop)
 

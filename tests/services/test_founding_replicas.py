@@ -10,7 +10,6 @@ import pytest
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome
 from stele.domain.requests.ids import named
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, EpochsLog, Record
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings
@@ -18,6 +17,7 @@ from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import writing
 from stele.runtime.answers.catch_up import ArchiveAnswer
 from stele.runtime.catch_up import CatchUp
+from tests.log.memory import MemoryLog, MemoryPartition
 
 WAIT_S = 30.0
 LATE_S = 0.3

@@ -28,7 +28,6 @@ from stele.domain.view import diff, view
 from stele.log.errors import LostWinnersError, OffsetGoneError, OtherHistoryError
 from stele.log.history import Winner
 from stele.log.kafka import TopicMissingError
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.questions import PageCursor
@@ -37,6 +36,7 @@ from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
 from stele.runtime.request_ids import new_request_id
 from tests.deployment.in_memory import Site, site_with_a_join
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.services.world import until
 
 PLAIN = {"accept-encoding": "identity"}

@@ -10,7 +10,6 @@ import pytest
 
 from stele.log.codec import encode_epoch
 from stele.log.errors import RecoveredError
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Ends, EpochsLog
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings
@@ -20,6 +19,7 @@ from stele.runtime import starting
 from stele.runtime.catch_up import CatchUp
 from tests.catch_up.stories import recovered_story
 from tests.domain.epochs import LOG_ID
+from tests.log.memory import MemoryLog, MemoryPartition
 
 WAIT_S = 30.0
 RECOVERED = encode_epoch(recovered_story(9, 5).epochs[5])

@@ -15,12 +15,12 @@ from stele.domain.requests.not_taken import OTHER_LOG
 from stele.log.chain import STATE_ID
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.giving_way import FIRST_PAUSE_S, FIRST_WINDOW_S
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.services.world import until
 
 TIMEOUT_S = 90.0

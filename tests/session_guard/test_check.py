@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.runtime.http import Health, build_app
 from stele.session_guard.guard import Guard
 from stele.session_guard.http import routes
 from stele.session_guard.proof import Proofs
+from tests.log.memory import MemoryLog, MemoryPartition
 from tests.session_guard.world import GuardedWorld
 
 MAX_AGE_S = 0.2

@@ -2,11 +2,11 @@
 
 from stele.log.codec import encode_ack, encode_epoch
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog, MemoryPartition
 from stele.runtime.metrics import foreign_messages
 from stele.session_guard.guard import Guard
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
+from tests.log.memory import MemoryLog, MemoryPartition
 
 
 async def test_an_ack_of_another_log_is_left_out_and_counted() -> None:

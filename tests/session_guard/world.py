@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from stele.log.follower import LogFollower
-from stele.log.memory import MemoryLog
 from stele.log.port import TopicProbe
 from stele.session_guard.guard import Guard
 from stele.session_guard.proof import Proofs
+from tests.log.memory import MemoryLog
 from tests.node.world import World
 
 TIMEOUT_S = 5.0

@@ -18,7 +18,6 @@ from stele.stack.supervisor import (
     ChildFailed,
     ProcessState,
     Supervisor,
-    supervising,
 )
 from tests.polling import wait_until
 
@@ -65,8 +64,11 @@ def command(directory: Path, source: str, name: str = "child") -> Program:
 
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
-    with supervising() as running:
+    running = Supervisor()
+    try:
         yield running
+    finally:
+        running.stop_all()
 
 
 def test_a_killed_child_is_restarted_with_a_growing_back_off(

@@ -20,7 +20,7 @@ from stele.domain.context import bad_name
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.json_documents import JsonDocumentError, decode_document, json_schema
+from stele.domain.json_documents import JsonDocumentError, decode_document
 from stele.domain.membership.model import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState
 from stele.domain.ring.placement import Placement, text_of
@@ -165,11 +165,6 @@ def _lines(items: Iterable[bytes]) -> bytes:
     """Return a JSON array with a line for each item."""
     joined = b",\n".join(items)
     return b"[\n" + joined + b"\n]" if joined else b"[]"
-
-
-def description_schema() -> bytes:
-    """Return the JSON Schema of the file."""
-    return json_schema(LegacyCluster)
 
 
 # The import of a legacy cluster: the state that it becomes, or all reasons why it cannot be

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import stamina.instrumentation
 import structlog
@@ -74,13 +72,3 @@ def get_logger(name: str) -> BoundLogger:
     """Return a logger: `log.info("snapshot written", size_bytes=n)`."""
     logger: BoundLogger = structlog.stdlib.get_logger(name)
     return logger
-
-
-@contextmanager
-def log_context(*, epoch: int | None = None, request_id: str | None = None) -> Iterator[None]:
-    """Add the epoch and the request id to every log line of this task inside the block."""
-    values = {"epoch": epoch, "request_id": request_id}
-    with structlog.contextvars.bound_contextvars(
-        **{key: value for key, value in values.items() if value is not None}
-    ):
-        yield

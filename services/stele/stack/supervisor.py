@@ -15,8 +15,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -249,16 +248,6 @@ class Supervisor:
             child.state = ProcessState.RUNNING
             return True
         return False
-
-
-@contextmanager
-def supervising() -> Iterator[Supervisor]:
-    """Run a supervisor whose children are all stopped at the end of the block."""
-    supervisor = Supervisor()
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop_all()
 
 
 def _plan_restart(child: _Child, exit_code: int, now: float) -> None:

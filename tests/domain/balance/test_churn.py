@@ -12,6 +12,7 @@ from stele.domain.balance.cluster import BalanceBy, BalanceOptions, ClusterNode,
 from stele.domain.balance.plan import plan_to_fixed_point
 from stele.domain.balance.shares import Reals
 from stele.domain.balance.state import LEAVING, BalanceColumns
+from tests.domain.balance.clusters import set_size
 
 TABLETS, TABLES = 600, 4
 SIZES: dict[str, Callable[[np.random.Generator], Reals]] = {
@@ -53,13 +54,13 @@ def churn(draw: np.random.Generator, state: BalanceColumns) -> None:
         state.add_node(node_of(draw, len(state.nodes), alike=True))
     elif what == "back":
         for down in np.flatnonzero(state.state == NodeRole.DOWN).tolist():
-            state.set_state(down, NodeRole.NORMAL)
+            state.state[down] = NodeRole.NORMAL
     elif what == "grow":
         for unit in draw.choice(TABLETS, TABLETS // 10, replace=False).tolist():
-            state.set_size(unit, float(np.rint(state.size[unit] * draw.uniform(1, 3))))
+            set_size(state, unit, float(np.rint(state.size[unit] * draw.uniform(1, 3))))
     else:
         states = {"drain": NodeRole.DRAINING, "die": NodeRole.EXCLUDED, "down": NodeRole.DOWN}
-        state.set_state(node, states[what])
+        state.state[node] = states[what]
 
 
 def anew(state: BalanceColumns) -> BalanceColumns:

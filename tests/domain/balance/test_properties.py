@@ -31,6 +31,7 @@ from tests.domain.balance.clusters import (
     cluster,
     node,
     replicas_of,
+    set_size,
     shards_of,
     spread,
     table,
@@ -217,9 +218,9 @@ def test_changes_one_by_one_equal_building_anew(before: Cluster, data: st.DataOb
     if len(state.table):
         plan_to_fixed_point(state, what.names)
         unit = data.draw(st.integers(0, len(state.table) - 1))
-        state.set_size(unit, data.draw(st.one_of(st.none(), st.integers(1, GIB))))
+        set_size(state, unit, data.draw(st.one_of(st.none(), st.integers(1, GIB))))
     state.add_node(ClusterNode("new", "dc3", "r", 2))
-    state.set_state(0, NodeRole.DRAINING)
+    state.state[0] = NodeRole.DRAINING
     anew = BalanceColumns(
         [
             msgspec.structs.replace(n, state=s)

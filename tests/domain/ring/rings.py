@@ -5,9 +5,11 @@ from collections.abc import Mapping
 import msgspec
 from hypothesis import strategies as st
 
+from stele.domain.ring.columns import NO_NODES, NodeNumbers
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
-from stele.domain.ring.strategy import NodeLocation
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas
+from stele.domain.ring.strategy import NodeLocation, _natural, placement_of
+from stele.domain.ring.transition import TransitionPlan, prepare
 
 MAX_NODES = 12
 MAX_TOKENS = 8
@@ -26,6 +28,43 @@ class Ring(msgspec.Struct, frozen=True):
 
     tokens: dict[int, str]
     locations: dict[str, NodeLocation]
+
+
+def network_topology(
+    tokens: Mapping[int, str], locations: Mapping[str, NodeLocation], rf: Mapping[str, int]
+) -> tuple[tuple[Range, tuple[str, ...]], ...]:
+    """Return each range of the ring with its replicas, in ring order.
+
+    ``tokens`` maps token to owner, ``rf`` maps dc to replication factor.
+    """
+    nodes = NO_NODES.with_nodes(sorted(set(tokens.values())))
+    starts, replicas = _natural(tokens, locations, rf, nodes)
+    bounds = starts.tolist()
+    ranges = map(Range, bounds, (*bounds[1:], MIN_TOKEN))
+    return tuple(zip(ranges, nodes.decode(replicas), strict=True))
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A plan, and the placements at rest that it leads from and to."""
+
+    before: Placement
+    after: Placement
+    plan: TransitionPlan
+
+
+def prepare_rings(
+    old_tokens: Mapping[int, str],
+    new_tokens: Mapping[int, str],
+    old_locations: Mapping[str, NodeLocation],
+    new_locations: Mapping[str, NodeLocation],
+    rf: Mapping[str, int],
+    nodes: NodeNumbers = NO_NODES,
+) -> Prepared:
+    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``."""
+    before = placement_of(old_tokens, old_locations, rf, nodes)
+    after = placement_of(new_tokens, new_locations, rf, before.nodes)
+    plan = prepare(before, after, old_tokens.keys(), new_tokens.keys())
+    return Prepared(before, after, plan)
 
 
 @st.composite

@@ -10,8 +10,8 @@ from hypothesis import given
 
 from stele.domain.ring import strategy
 from stele.domain.ring.ranges import MIN_TOKEN, RING_SIZE, Range
-from stele.domain.ring.strategy import DcRule, NodeLocation, network_topology, placement_of, walk
-from tests.domain.ring.rings import Ring, one_rack_ring, rings, some_rf
+from stele.domain.ring.strategy import DcRule, NodeLocation, placement_of, walk
+from tests.domain.ring.rings import Ring, network_topology, one_rack_ring, rings, some_rf
 
 
 def replicas_by_model(ring: Ring, rf: Mapping[str, int], end: int) -> tuple[str, ...]:

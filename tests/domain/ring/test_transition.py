@@ -14,11 +14,18 @@ from stele.domain.ring.transition import (
     TransitionPlan,
     TransitionRow,
     equals_at_rest,
-    prepare_rings,
     received,
     stream_sources,
 )
-from tests.domain.ring.rings import ONE_RACK, Ring, join, leave, one_rack_ring, written
+from tests.domain.ring.rings import (
+    ONE_RACK,
+    Ring,
+    join,
+    leave,
+    one_rack_ring,
+    prepare_rings,
+    written,
+)
 
 STEPS = {
     "split": transition.split_delta,

@@ -11,8 +11,8 @@ from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import MIN_TOKEN, range_of
 from stele.domain.ring.strategy import placement_of
-from stele.domain.ring.transition import TransitionPlan, prepare_rings, received, stream_sources
-from tests.domain.ring.rings import Ring, changes, some_rf
+from stele.domain.ring.transition import TransitionPlan, received, stream_sources
+from tests.domain.ring.rings import Ring, changes, prepare_rings, some_rf
 
 Change = tuple[Ring, Ring]
 FORWARD = (

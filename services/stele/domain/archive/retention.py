@@ -215,7 +215,8 @@ def _why_kept(image: Image, point: Point, now_ms: int) -> str:
     # propose only a point that all members accept.
     if days and now_ms - state_time_ms(point.state_id) < days * DAY_MS:
         return f"epochs of the last {days} days are kept: archive_keep_days"
-    waiting = [r for r in _behind(image, point.epoch) if not _is_lost(image, r, point, now_ms)]
+    since_ms = state_time_ms(point.state_id)
+    waiting = [r for r in _behind(image, point.epoch) if not _is_lost(image, r, since_ms, now_ms)]
     return ", ".join(f"reader {each.reader_id} is at epoch {each.epoch}" for each in waiting)
 
 
@@ -283,13 +284,14 @@ def _behind(image: Image, epoch: int) -> list[LogReader]:
     return [readers[name] for name in sorted(readers) if readers[name].epoch < epoch]
 
 
-def _is_lost(image: Image, reader: LogReader, point: Point, now_ms: int) -> bool:
+def _is_lost(image: Image, reader: LogReader, since_ms: int, now_ms: int) -> bool:
     """Return True if the reader has not moved for too long although it had something to read.
 
-    Time counts from the point on.
+    Time counts from ``since_ms``, when there was something to read. An idle log thus loses no
+    reader.
     """
-    since_ms = max(reader.moved_ms, state_time_ms(point.state_id))
-    return now_ms - since_ms > SECOND_MS * READER_LOST_AFTER_S.of(image.features.settings)
+    still_ms = now_ms - max(reader.moved_ms, since_ms)
+    return still_ms > SECOND_MS * READER_LOST_AFTER_S.of(image.features.settings)
 
 
 # The limit of truncation: a snapshot that a majority has, with all epochs before it.
@@ -342,29 +344,15 @@ def readers_waited_for(image: Image, snapshot: AgreedSnapshot, now_ms: int) -> l
     """Return the readers that need records before a snapshot and are not lost."""
     return [
         each
-        for each in _behind_snapshot(image, snapshot)
-        if not _is_lost_since(image, each, snapshot, now_ms)
+        for each in _behind(image, snapshot.epoch)
+        if not _is_lost(image, each, snapshot.since_ms, now_ms)
     ]
 
 
 def lost_readers(image: Image, snapshot: AgreedSnapshot, now_ms: int) -> list[str]:
     """Return the readers that need records before a snapshot and are lost."""
-    behind = _behind_snapshot(image, snapshot)
-    return [each.reader_id for each in behind if _is_lost_since(image, each, snapshot, now_ms)]
-
-
-def _behind_snapshot(image: Image, snapshot: AgreedSnapshot) -> list[LogReader]:
-    readers = image.archive.readers
-    return [readers[name] for name in sorted(readers) if readers[name].epoch < snapshot.epoch]
-
-
-def _is_lost_since(image: Image, reader: LogReader, snapshot: AgreedSnapshot, now_ms: int) -> bool:
-    """Return True if the reader has not moved for too long although it had something to read.
-
-    The time counts from the snapshot on, so an idle log loses no reader.
-    """
-    since_ms = max(reader.moved_ms, snapshot.since_ms)
-    return now_ms - since_ms > SECOND_MS * READER_LOST_AFTER_S.of(image.features.settings)
+    behind = _behind(image, snapshot.epoch)
+    return [each.reader_id for each in behind if _is_lost(image, each, snapshot.since_ms, now_ms)]
 
 
 def _too_few(archive: ArchiveImage, found: int, behind: int) -> str:

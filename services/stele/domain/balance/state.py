@@ -147,22 +147,6 @@ class BalanceColumns:
         if self.rack[old] != self.rack[node]:
             self._find_peak(unit)
 
-    def set_busy(self, unit: int, busy: bool) -> None:
-        """Note that a transition of the unit begins or ends."""
-        self.busy[unit] = busy
-        self.unsettled.update(node for node in self.node[unit].tolist() if node >= 0)
-
-    def set_size(self, unit: int, size_bytes: float | None) -> None:
-        """Set the reported size of a unit; None is unknown."""
-        self._account(unit, -1)
-        self.size[unit] = np.nan if size_bytes is None else size_bytes
-        self.unit_load[unit] = self._unit_load(
-            self.size[unit : unit + 1], self._heat[unit : unit + 1]
-        )[0]
-        table = self.table[unit]
-        self.largest[table] = max(self.largest[table], self.unit_load[unit])
-        self._account(unit, 1)
-
     def add_node(self, node: ClusterNode) -> int:
         """Add a node without replicas, and return its number."""
         self._add([node])
@@ -171,9 +155,6 @@ class BalanceColumns:
             self.peak, self.racked = _wider(self.peak, 1), _wider(self.racked, 1)
             self.rack_room, self.units_in = _wider(self.rack_room, 1), _wider(self.units_in, 1)
         return new
-
-    def set_state(self, node: int, state: NodeRole) -> None:
-        self.state[node] = state
 
     def list_racks(self, table: int, dc: str, racks: Iterable[str]) -> None:
         """List the racks of a table in a dc.
@@ -189,10 +170,6 @@ class BalanceColumns:
     def listed(self, unit: int, node: int) -> frozenset[int] | None:
         """Return the racks, by number, that are listed for a unit in a node's dc, or None."""
         return self._listed.get((int(self.table[unit]), int(self.dc[node])))
-
-    def set_capacity(self, node: int, capacity_bytes: float | None) -> None:
-        """Set the capacity of a node; None is unknown."""
-        self.capacity[node] = np.nan if capacity_bytes is None else capacity_bytes
 
     # -- questions -------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from stele.domain.ring.columns import NO_NODES, NodeNumbers, Numbers
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import MIN_TOKEN, Range
+from stele.domain.ring.ranges import MIN_TOKEN
 
 
 class DcRule(msgspec.Struct, frozen=True):
@@ -104,20 +104,6 @@ class NodeLocation(msgspec.Struct, frozen=True):
 
     dc: str
     rack: str
-
-
-def network_topology(
-    tokens: Mapping[int, str], locations: Mapping[str, NodeLocation], rf: Mapping[str, int]
-) -> tuple[tuple[Range, tuple[str, ...]], ...]:
-    """Return each range of the ring with its replicas, in ring order.
-
-    ``tokens`` maps token to owner, ``rf`` maps dc to replication factor.
-    """
-    nodes = NO_NODES.with_nodes(sorted(set(tokens.values())))
-    starts, replicas = _natural(tokens, locations, rf, nodes)
-    bounds = starts.tolist()
-    ranges = map(Range, bounds, (*bounds[1:], MIN_TOKEN))
-    return tuple(zip(ranges, nodes.decode(replicas), strict=True))
 
 
 def placement_of(

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from stele.domain.column import united
-from stele.domain.ring.columns import NO_NODES, NodeNumbers, lengths, widened
+from stele.domain.ring.columns import lengths, widened
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import (
@@ -40,7 +40,6 @@ from stele.domain.ring.ranges import (
     split_row,
     upper_bound,
 )
-from stele.domain.ring.strategy import NodeLocation, placement_of
 
 Interval = tuple[int, int]
 """(start, end] of the ring, in tokens, as a range."""
@@ -144,29 +143,6 @@ class PlacementDelta(msgspec.Struct, frozen=True):
 
     removed: tuple[Range, ...] = ()
     added: tuple[RangeReplicas, ...] = ()
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """A plan, and the placements at rest that it leads from and to."""
-
-    before: Placement
-    after: Placement
-    plan: TransitionPlan
-
-
-def prepare_rings(
-    old_tokens: Mapping[int, str],
-    new_tokens: Mapping[int, str],
-    old_locations: Mapping[str, NodeLocation],
-    new_locations: Mapping[str, NodeLocation],
-    rf: Mapping[str, int],
-    nodes: NodeNumbers = NO_NODES,
-) -> Prepared:
-    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``."""
-    before = placement_of(old_tokens, old_locations, rf, nodes)
-    after = placement_of(new_tokens, new_locations, rf, before.nodes)
-    plan = prepare(before, after, old_tokens.keys(), new_tokens.keys())
-    return Prepared(before, after, plan)
 
 
 def prepare(
