@@ -134,11 +134,16 @@ def _wait(context: StepContext, kind: WaitKind, what: str, found: Barrier) -> li
     Transitions whose barrier needs dead nodes are undone, where silence may undo them.
     """
     if found.satisfied:
-        rest = _patience_with_the_rest(context, found)
+        then = f"{found.level} is enough, and the others are fenced out"
+        limit_s = context.limits.barrier_patience_s
+        rest = Patience(context.round_since_s(), limit_s, "STELE_BARRIER_PATIENCE_S", then)
         return [Wait(kind, what, found.blockers, patience=rest)]
     # After the patience only the nodes that keep the level from being reached are named.
     blockers = found.blockers if _is_patient(context) else found.held_up_by() or found.blockers
-    detail = f"{_level_text(context, found)} lacks {', '.join(sorted(found.missing))}"
+    level = str(found.level)
+    if lowered_level(context.image):
+        level = f"{level}, relaxed from {configured_level(context.image)},"
+    detail = f"{level} lacks {', '.join(sorted(found.missing))}"
     patience = _patience(context, found)
     actions: list[Action] = [
         TimerStart(f"{_AT_LEVEL}{found.level}"),
@@ -153,14 +158,6 @@ def _wait(context: StepContext, kind: WaitKind, what: str, found: Barrier) -> li
     return [*actions, *_relax(context, found)]
 
 
-def _level_text(context: StepContext, found: Barrier) -> str:
-    """Return the level in force, with the configured level if the barrier was relaxed."""
-    image = context.image
-    if not lowered_level(image):
-        return found.level
-    return f"{found.level}, relaxed from {configured_level(image)},"
-
-
 def _relax(context: StepContext, found: Barrier) -> list[Action]:
     """Lower the barrier by one level after each time limit, where the settings permit it."""
     topology, lower = context.image.topology, next_lower(context.image)
@@ -169,13 +166,6 @@ def _relax(context: StepContext, found: Barrier) -> list[Action]:
         return []
     without = tuple(sorted(found.missing))
     return [CommandAction(RelaxBarrier(context.term, topology.version, lower, without))]
-
-
-def _patience_with_the_rest(context: StepContext, found: Barrier) -> Patience:
-    """Return how long all nodes are awaited after the level in force is reached."""
-    then = f"{found.level} is enough, and the others are fenced out"
-    limit_s = context.limits.barrier_patience_s
-    return Patience(context.round_since_s(), limit_s, "STELE_BARRIER_PATIENCE_S", then)
 
 
 def _patience_with_the_level(context: StepContext, found: Barrier) -> Patience | None:

@@ -277,9 +277,17 @@ class Balancer:
         return self.conditions(await self._loads_now())
 
     def conditions(self, loads: LoadTable) -> Conditions:
-        now_ms = time.time_ns() // 1_000_000
-        paused = self._failures.paused(time.monotonic())
-        return Conditions(self._down(), self._avoided(), loads, now_ms, paused, self._failing())
+        """Return the loads, the members that are down, and the pauses after failures."""
+        now_s, failures = time.monotonic(), self._failures
+        members = self.image.membership.taking_part()
+        return Conditions(
+            frozenset(self._acks.silent_for_longer(members, self._down_after_s, now_s)),
+            failures.avoided(now_s) & members.keys(),
+            loads,
+            time.time_ns() // 1_000_000,
+            failures.paused(now_s),
+            failures.failing(now_s) & members.keys(),
+        )
 
     async def _loads_now(self) -> LoadTable:
         """Return the loads that count, none before the log has been read.
@@ -290,20 +298,6 @@ class Balancer:
             return NO_LOADS
         async with self._folding:
             return await asyncio.to_thread(self._loads.table, self.image)
-
-    def _down(self) -> frozenset[str]:
-        now_s = time.monotonic()
-        members = self.image.membership.taking_part()
-        late = (n for n in members if self._acks.silent_for_s(n, now_s) > self._down_after_s)
-        return frozenset(late)
-
-    def _avoided(self) -> frozenset[str]:
-        """Return the members to which moves have just failed."""
-        return self._failures.avoided(time.monotonic()) & self.image.membership.taking_part().keys()
-
-    def _failing(self) -> frozenset[str]:
-        """Return the members from which moves have just failed."""
-        return self._failures.failing(time.monotonic()) & self.image.membership.taking_part().keys()
 
     async def _ask(self, command: AnyCommand, why: str) -> None:
         await self._submit(
