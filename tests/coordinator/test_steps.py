@@ -1,9 +1,11 @@
 """Every rule of ``next_steps``, in virtual time. ``World`` checks the invariants at each epoch."""
 
+import msgspec
 import pytest
 
 from stele.coordinator import model
-from stele.coordinator.steps import Limits
+from stele.coordinator.model import PlanCache
+from stele.coordinator.steps import Limits, Observed, next_steps
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.image import Image
 from stele.domain.names import (
@@ -390,6 +392,22 @@ def test_nodes_that_ask_one_after_the_other_and_are_not_heard_hold_nobody_up() -
         world.nodes[f"b{number}2"].alive = False
         world.pass_s(world.limits.company_s / 2)
     assert status_of(world, "join-a2") is RequestStatus.DONE
+
+
+def test_the_same_observations_give_the_same_steps_with_and_without_cached_plans() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
+    world.apply(Leave("c1"), "leave-c1")
+    world.tick()
+    brain, image = world.brain, world.image
+    seen = Observed(image, brain.acks, brain.reports, brain.term, world.now_s)
+    found = []
+    for plans in (brain.memory.plans, brain.memory.plans, PlanCache()):
+        memory = msgspec.structs.replace(brain.memory, plans=plans)
+        steps = next_steps(memory, seen, world.limits)
+        memory = msgspec.structs.replace(steps.memory, plans=plans)
+        found.append((steps.commands, steps.orders, steps.waits, memory.timers, memory.orders))
+    assert found[0] == found[1] == found[2]
+    assert found[0][2], "the leave waits for room"
 
 
 def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
