@@ -533,9 +533,12 @@ def test_epochs_shows_the_last_changes_in_words_and_hides_barriers(
     assert "version 4, fence 3; transition join-n3-1 is in finishing" in ran.out
     assert 'SomethingNew {"what":1}' in ran.out
     assert "noop" not in ran.out
-    assert "1 barriers in between are hidden" in ran.out
+    assert "1 hidden barrier: --barriers shows them." in ran.out
+    assert "40 earlier epochs: --limit shows more." in ran.out
     shown = stele("epochs", "--last", "2", "--barriers")
     assert "nothing: a barrier" in shown.out
+    shown = stele("epochs", "--from", "3", "--limit", "20", "--barriers")
+    assert "later epochs: --limit shows more." in shown.out
     rows = msgspec.json.decode(stele("epochs", "--last", "5", "--json").out)
     assert [row["epoch"] for row in rows] == [41]
 

@@ -41,7 +41,7 @@ def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[Renderab
     for concern in plan.concerns:
         part = percent(concern.share, 1)
         yield Text(
-            f"warning: {concern.message} ({part} of placement {_name(concern.placement, plan)})",
+            f"warning: {concern.message} ({part} of {_place(concern.placement, plan)})",
             style="red",
         )
     yield from _delays(found)
@@ -130,6 +130,12 @@ def _placement(placement: PlannedPlacement) -> Text:
         changing = counted(placement.changing, "range changes", "ranges change")
     share = percent(placement.changing_share, 1)
     return Text(f"{whose}: {changing}, {share} of the ring; it has {placement.ranges} now")
+
+
+def _place(placement: str, plan: Preflight) -> str:
+    """Return what a share is of. The message names a table that the plan itself does not change."""
+    name = _name(placement, plan)
+    return "its tablets" if name.startswith(TABLET_MAP) else f"placement {name}"
 
 
 def _name(placement: str, plan: Preflight) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -28,7 +28,7 @@ from stele.cli.output import (
 from stele.cli.reading import StateReading, read_epochs
 from stele.words.facts import EpochRow, fact_lines
 from stele.words.state_diff import diff_lines
-from stele.words.units import visible
+from stele.words.units import counted, visible
 
 app = App(name="epoch", help="One epoch of the log.")
 
@@ -126,7 +126,23 @@ def epochs(
     else:
         form.print_table(_as_table(shown, words))
     if hidden:
-        form.note(f"{hidden} barriers in between are hidden: --barriers shows them.")
+        form.note(f"{counted(hidden, 'hidden barrier', 'hidden barriers')}: --barriers shows them.")
+    note = _cut(rows, first, last, end, searched=bool(asked))
+    if note:
+        form.note(note)
+
+
+def _cut(rows: Sequence[Raw], first: int | None, last: int, end: int, *, searched: bool) -> str:
+    """Return a note about the epochs that the limit left out; empty if it left out none."""
+    if len(rows) < last:
+        return ""
+    if searched:
+        return f"The newest {last} that match: --limit shows more."
+    if first is None:
+        left_out = rows[0]["epoch"] - 1
+        return f"{left_out} earlier epochs: --limit shows more." if left_out else ""
+    left_out = end - rows[-1]["epoch"]
+    return f"{left_out} later epochs: --limit shows more." if left_out else ""
 
 
 DELETED: Final = "epoch_deleted"
