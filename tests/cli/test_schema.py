@@ -267,6 +267,92 @@ def test_a_plan_marks_what_it_deletes_and_says_when_nothing_differs(
     assert "CREATE statements only, and not DROP TABLE" in ran.err
 
 
+def agreement(*behind: str) -> dict[str, Any]:
+    whys = dict.fromkeys(behind, "has applied epoch 7, not 8")
+    return {
+        "epoch": 8,
+        "schema_version": {"epoch": 8, "state_id": "ab"},
+        "agreed": not behind,
+        "behind": behind,
+        "members": [
+            {
+                "node_id": node,
+                "liveness": "up",
+                "epoch": 7 if node in whys else 8,
+                "applied": node not in whys,
+                "why": whys.get(node, ""),
+            }
+            for node in ("n1", "n2")
+        ],
+    }
+
+
+AGREEMENT = "/guard/v1/schema/agreement"
+
+
+def test_agreement_names_who_is_behind_and_is_the_exit_status(server: Server, stele: Stele) -> None:
+    server.answer("GET", AGREEMENT, agreement("n2"))
+    ran = stele("schema", "agreement")
+    assert ran.exit_code == 1
+    rows = [" ".join(line.split()) for line in ran.out.splitlines()]
+    assert rows[2:] == [
+        "n1 up 8 has applied it",
+        "n2 up 7 has applied epoch 7, not 8",
+        "1 live member is behind.",
+    ]
+    assert msgspec.json.decode(stele("schema", "agreement", "-o", "json").out)["behind"] == ["n2"]
+    server.answer("GET", AGREEMENT, agreement())
+    stele("schema", "agreement")
+    ran = stele("schema", "agreement", "--epoch", "8")
+    assert ran.exit_code == 0
+    assert server.asked_for(AGREEMENT)[-1].query["epoch"] == ["8"]
+    assert "All live members have applied it." in ran.out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("schema", "apply", "t.cql"),
+        ("keyspace", "create", "music", "--replication", "dc1=1"),
+        ("table", "create", "library.t"),
+        ("table", "alter", "library.t", "--min-tablet-count", "8"),
+    ],
+    ids=" ".join,
+)
+def test_a_change_of_the_schema_waits_for_the_members_and_names_those_behind(
+    command: tuple[str, ...],
+    server: Server,
+    stele: Stele,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.cql").write_text("CREATE TYPE library.t (a int);")
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    server.answer("GET", "/v1/schema", answer(library()))
+    server.answer("GET", AGREEMENT, agreement("n2"))
+    ran = stele(*command, "--wait-s", "0")
+    assert ran.exit_code == 0, "the change is done"
+    assert "The change is done, but after 0 s n2 had not applied it." in ran.err
+    (asked,) = server.asked_for(AGREEMENT)
+    assert asked.query["epoch"] == [str(ACCEPTED["epoch"])]
+    server.answer("GET", AGREEMENT, agreement())
+    ran = stele(*command)
+    assert (ran.exit_code, ran.err) == (0, "")
+    assert len(server.asked_for(AGREEMENT)) == 3, "it asked until all had applied the change"
+    assert stele(*command, "--no-wait").exit_code == 0
+    assert len(server.asked_for(AGREEMENT)) == 3
+
+
+def test_a_change_says_when_no_guard_can_tell_who_has_applied_it(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("table", "create", "library.t")
+    assert ran.exit_code == 0
+    assert "Whether all members have applied it is unknown: There is nothing at" in ran.err
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

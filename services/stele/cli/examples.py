@@ -119,6 +119,8 @@ stele schema history
 stele schema history library.books --limit 50
 stele schema apply changes.cql
 stele schema apply changes.cql --dry-run
+stele schema agreement
+stele schema agreement -o json
 stele table create library.books
 stele table create library.loans --colocate-with library.books
 stele table alter library.books --min-tablet-count 16

@@ -251,6 +251,18 @@ class Change:
         return msgspec.structs.replace(outcome, request_id=envelope.request_id)
 
 
+@Parameter(name="*", group=CHANGES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange(Change):
+    """A change of the schema, which is in effect at a member once the member has applied it."""
+
+    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
+    """Wait until all live members have applied the change."""
+
+    wait_s: Annotated[int, Parameter(name="--wait-s", validator=FROM_ZERO)] = 10
+    """Longest wait, in seconds. After it the change is done, and the members that are behind are named."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:

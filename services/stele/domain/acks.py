@@ -112,8 +112,8 @@ def barrier(
     sessions = image.topology.sessions()
     passed, blockers = set[str](), list[Blocker]()
     for node_id, node in image.membership.taking_part().items():
-        why = _is_not_its_host(acks, node) or _blocked_by(
-            acks, node_id, epoch, version, sessions, state_id_of
+        why = why_not_applied(acks, node, epoch, state_id_of) or _blocked_by(
+            acks, node_id, version, sessions
         )
         if why:
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
@@ -131,30 +131,17 @@ def missing_of(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
     return frozenset[str]().union(*(missing_replicas(image, t, nodes, level) for t in entered))
 
 
-def _is_not_its_host(acks: AckTable, node: Node) -> str:
-    """Return why the acks are not those of the node's own data directory, or an empty text (I13).
-
-    Another directory does not have the data that the node had.
-    """
-    seen = acks.by_node.get(node.node_id)
-    # A node without an ack is reported by ``_blocked_by``.
-    if seen is None or seen.ack.host_id == node.host_id:
-        return ""
-    return f"runs with another data directory, host {seen.ack.host_id or '(none)'}"
-
-
-def _blocked_by(
-    acks: AckTable,
-    node_id: str,
-    epoch: int,
-    version: int,
-    open_sessions: Set[str],
-    state_id_of: StateIdOf,
+def why_not_applied(
+    acks: AckTable, node: Node, epoch: int, state_id_of: StateIdOf = unknown
 ) -> str:
-    seen = acks.by_node.get(node_id)
+    """Return why the acks do not prove that a node has applied ``epoch``; empty if they do."""
+    seen = acks.by_node.get(node.node_id)
     if seen is None:
         return "never sent a heartbeat"
     ack = seen.ack
+    # Another data directory does not have the data that the node had (I13).
+    if ack.host_id != node.host_id:
+        return f"runs with another data directory, host {ack.host_id or '(none)'}"
     # Equal epochs of two histories are different states, so the state id is compared before the
     # epoch.
     known = state_id_of(ack.epoch)
@@ -162,6 +149,12 @@ def _blocked_by(
         return f"is at epoch {ack.epoch} of another history"
     if ack.epoch < epoch:
         return f"has applied epoch {ack.epoch}, not {epoch}"
+    return ""
+
+
+def _blocked_by(acks: AckTable, node_id: str, version: int, open_sessions: Set[str]) -> str:
+    """Return what the node still uses of older versions, or an empty text. It has sent an ack."""
+    ack = acks.by_node[node_id].ack
     if ack.oldest_version_in_use < version:
         return f"has requests of version {ack.oldest_version_in_use}, older than {version}"
     # Work under an open session belongs to the present step and may continue.

@@ -8,13 +8,20 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, StateIdOf, barrier, unknown
+from stele.domain.acks import AckTable, StateIdOf, barrier, unknown, why_not_applied
 from stele.domain.image import NO_LOG, Image
 from stele.domain.names import NodeState
 from stele.domain.observed_time import NEVER, ObservedTime
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
-from stele.runtime.answers.session_guard import BarrierView, BlockerView, Liveness, NodeLiveness
+from stele.runtime.answers.session_guard import (
+    BarrierView,
+    BlockerView,
+    Liveness,
+    MemberSchema,
+    NodeLiveness,
+    SchemaAgreement,
+)
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 from stele.session_guard import metrics
@@ -116,6 +123,40 @@ def _one(
         lag=max(0, image.epoch - seen.ack.epoch),
         version=seen.ack.version,
         silent_for_s=now_s - seen.at_s,
+    )
+
+
+def schema_agreement(
+    image: Image,
+    acks: AckTable,
+    tracker: LivenessTracker,
+    now_s: float,
+    epoch: int = 0,
+    state_id_of: StateIdOf = unknown,
+) -> SchemaAgreement:
+    """Return which members have applied ``epoch``; 0 is the epoch of the schema's version.
+
+    Members that are down do not count. Those whose liveness is unknown do, because they may serve
+    requests.
+    """
+    version = image.schema.version
+    wanted, members = epoch or version.epoch, list[MemberSchema]()
+    for node_id, node in image.membership.taking_part().items():
+        why = why_not_applied(acks, node, wanted, state_id_of)
+        seen = acks.by_node.get(node_id)
+        acked = 0 if seen is None else seen.ack.epoch
+        liveness = tracker.liveness(node_id, now_s)
+        members.append(MemberSchema(node_id, liveness, acked, not why, why))
+    behind = tuple(
+        each.node_id for each in members if each.why and each.liveness is not Liveness.DOWN
+    )
+    return SchemaAgreement(
+        epoch=wanted,
+        schema_version=version,
+        # An image before ``wanted`` may lack a member that joined in between.
+        agreed=image.epoch >= wanted and not behind,
+        behind=behind,
+        members=tuple(members),
     )
 
 
@@ -256,6 +297,17 @@ class Guard:
 
     def nodes(self) -> list[NodeLiveness]:
         return liveness_of_all(self.image, self._acks, self._tracker, time.monotonic())
+
+    def schema_agreement(self, epoch: int = 0) -> SchemaAgreement:
+        """Return which members have applied an epoch; without one, the schema's version."""
+        return schema_agreement(
+            self.image,
+            self._acks,
+            self._tracker,
+            time.monotonic(),
+            epoch,
+            self._follower.state_id_of,
+        )
 
     def look(self) -> None:
         """Note the present blockers, so that later answers include how long they block.

@@ -1,6 +1,8 @@
 """The session-guard's routes: barriers, liveness, sessions, checks, and its health."""
 
+import asyncio
 import math
+import time
 from typing import Final
 
 import msgspec
@@ -20,6 +22,12 @@ from stele.session_guard.redis_writer import RedisWriter
 NOT_CURRENT_STATUS = 503
 CHECKED: Final = frozenset({"version", "session", "log_id"})
 """Parameters of a check, each at most once."""
+MOST_DIGITS: Final = 18
+"""Digits of a number that fits into 64 bits."""
+LONGEST_AGREEMENT_S: Final = 60
+"""Limit of ``timeout_s``, in seconds: proxies often close a request that is silent for longer."""
+AGREEMENT_POLL_S: Final = 0.05
+"""Interval at which a waiting request looks at the acks: a tenth of a heartbeat's."""
 
 
 def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
@@ -31,6 +39,16 @@ def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
 
     async def nodes(_: Request) -> Response:
         return JsonResponse(guard.nodes())
+
+    async def agreement(request: Request) -> Response:
+        epoch = _number(request, "epoch", 0)
+        limit_s = _number(request, "timeout_s", 0, LONGEST_AGREEMENT_S)
+        end_s, stopping = time.monotonic() + limit_s, request.app.state.stopping
+        found = guard.schema_agreement(epoch)
+        while not found.agreed and time.monotonic() < end_s and not stopping.is_set():
+            await asyncio.sleep(AGREEMENT_POLL_S)
+            found = guard.schema_agreement(epoch)
+        return JsonResponse(found)
 
     async def sessions(_: Request) -> Response:
         now = guard.permissions()
@@ -49,6 +67,7 @@ def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
     return [
         Route("/v1/barrier", barrier, methods=["GET"]),
         Route("/v1/nodes", nodes, methods=["GET"]),
+        Route("/v1/schema/agreement", agreement, methods=["GET"]),
         Route("/v1/sessions", sessions, methods=["GET"]),
         Route("/v1/check", check, methods=["GET"]),
     ]
@@ -140,15 +159,18 @@ def _refuse_what_is_not_checked(request: Request) -> None:
     _number(request, "version", 0)
 
 
-def _number(request: Request, name: str, default: int) -> int:
+def _number(request: Request, name: str, default: int, most: int | None = None) -> int:
+    """Return a parameter of at most ``most``. Raises HttpError."""
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    if not is_number or (most is not None and int(text) > most):
+        upper = "of at least 0" if most is None else f"from 0 to {most}"
         raise HttpError(
             400,
             ErrorCode.INVALID_REQUEST,
-            f"'{name}' is no whole number of at least 0.",
+            f"'{name}' is no whole number {upper}.",
             hint=f"Send ?{name}= followed by digits.",
             details={name: text[:80]},
         )

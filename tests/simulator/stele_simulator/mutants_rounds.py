@@ -104,15 +104,8 @@ def drained_is_not_asked(patch: Patch) -> None:
     """A node that has applied the epoch passes, whatever it still works on."""
     blocked = acks._blocked_by
 
-    def lenient(
-        table: AckTable,
-        node_id: str,
-        epoch: int,
-        version: int,
-        open_: Set[str],
-        state_id_of: acks.StateIdOf,
-    ) -> str:
-        return blocked(table, node_id, epoch, 0, open_, state_id_of)
+    def lenient(table: AckTable, node_id: str, version: int, open_: Set[str]) -> str:
+        return blocked(table, node_id, 0, open_)
 
     patch.attribute(acks, "_blocked_by", lenient)
 

@@ -8,7 +8,17 @@ from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Force, Format, Read, Where, Yes, confirm, described
+from stele.cli.options import (
+    Change,
+    Force,
+    Format,
+    Read,
+    SchemaChange,
+    Where,
+    Yes,
+    confirm,
+    described,
+)
 from stele.cli.output import table
 from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
@@ -27,7 +37,7 @@ def create(
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     tablets: Annotated[bool, Parameter(negative="")] = False,
     initial_tablets: int = 0,
-    change: Change = Change(),  # noqa: B008
+    change: SchemaChange = SchemaChange(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Give --replication dc1=3 for each datacentre. With tablets, racks can be named instead, each with one

@@ -1,4 +1,4 @@
-"""``stele schema show|export|diff|history|plan|apply``: columns, types, functions and their versions."""
+"""``stele schema show|export|diff|history|plan|apply|agreement``: columns, types and versions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from cyclopts import App, Parameter
 
+from stele.cli.agreement import GUARD, PATH, await_agreement
 from stele.cli.client import Client
 from stele.cli.commands.epochs import by, newest_such
-from stele.cli.errors import CliError, UsageError
+from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.history import HistoryWords
-from stele.cli.options import FROM_ONE, Change, Json, Read, Where
-from stele.cli.output import clock, console, counted, print_value_as_json
+from stele.cli.options import FROM_ONE, Change, Format, Json, Read, SchemaChange, Where
+from stele.cli.output import clock, console, counted, print_value_as_json, styled, table
 from stele.domain.commands import AlterSchema, Envelope, Rejection
 from stele.domain.json_documents import JsonDocumentError, decode_document
 from stele.domain.schema.model import AnyChange
 from stele.domain.schema.parameters import map_literal
 from stele.runtime.answers.metadata_log import SchemaAnswer
+from stele.runtime.answers.session_guard import SchemaAgreement
 from stele.words.cql import Statement, statements
 from stele.words.cql_parser import CqlError, parse_cql
 from stele.words.facts import EpochRow
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="schema",
-    help="Columns, types, functions and versions: show, export, diff, history, plan, apply.",
+    help="Columns, types, functions and versions: show, export, diff, history, plan, apply, agreement.",
 )
 
 SERVICE: Final = "metadata-log"
@@ -302,11 +304,12 @@ def apply(
     /,
     *,
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
-    change: Change = Change(),
+    change: SchemaChange = SchemaChange(),
     where: Where = Where(),
 ) -> None:
     """Apply a file of changes in one epoch, all or none.
 
+    The command then waits until all live members have applied the changes.
     Drops of keyspaces, tables and views are requests, which the coordinator carries out.
 
     Args:
@@ -323,13 +326,46 @@ def apply(
         out.print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = change.submit(client, envelope)
         answer = _read(client, outcome.epoch)
-    count = counted(len(command.changes), "change", "changes")
-    version = answer.schema_version.epoch
-    out.print(
-        f"{count} in epoch {outcome.epoch}: schema version {version}",
-        soft_wrap=True,
-        highlight=False,
+        count = counted(len(command.changes), "change", "changes")
+        version = answer.schema_version.epoch
+        out.print(
+            f"{count} in epoch {outcome.epoch}: schema version {version}",
+            soft_wrap=True,
+            highlight=False,
+        )
+        await_agreement(client, change, outcome.epoch)
+
+
+@app.command
+def agreement(
+    *,
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
+    form: Format = Format(),
+    where: Where = Where(),
+) -> int:
+    """Show which members have applied the newest schema. Exit status 0 if all live members have.
+
+    Args:
+        epoch: Compare with this epoch instead of the one that changed the schema last.
+    """
+    with where.client() as client:
+        found = client.get(GUARD, PATH, SchemaAgreement, epoch=epoch)
+    status = Exit.OK if found.agreed else Exit.FAILED
+    if form.is_document:
+        form.print_document(found)
+        return status
+    shown = table(
+        f"schema of epoch {found.epoch}", "node", "liveness", "epoch", "", right=("epoch",)
     )
+    for each in found.members:
+        text = each.why or "has applied it"
+        shown.add_row(each.node_id, styled(each.liveness), str(each.epoch), text)
+    form.print_table(shown)
+    behind = f"{counted(len(found.behind), 'live member is', 'live members are')} behind."
+    if not found.behind:
+        behind = f"The {GUARD} has not read this epoch yet."
+    form.note("All live members have applied it." if found.agreed else behind)
+    return status
 
 
 def _command(file: Path) -> AlterSchema:

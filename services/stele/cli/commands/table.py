@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 
+from stele.cli.agreement import await_agreement
 from stele.cli.client import Client, ask, decode
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import CliError, Exit, UsageError
@@ -18,6 +19,7 @@ from stele.cli.options import (
     Format,
     Planning,
     Read,
+    SchemaChange,
     Where,
     Yes,
     confirm,
@@ -95,7 +97,7 @@ def create(
     *,
     colocate_with: str = "",
     options: TabletOptions = TabletOptions(),
-    change: Change = Change(),  # noqa: B008
+    change: SchemaChange = SchemaChange(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
     require_table_name(name)
@@ -112,7 +114,7 @@ def alter(
     *,
     options: TabletOptions = TabletOptions(),
     reset: Annotated[tuple[OptionName, ...], Parameter(name="--reset", negative="")] = (),
-    change: Change = Change(),  # noqa: B008
+    change: SchemaChange = SchemaChange(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Change options of a table. Options that are not named keep their values.
@@ -130,7 +132,10 @@ def alter(
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         epoch = change.submit(client, envelope).epoch
         changed = _changed_options(client, epoch)
-    console().print(f"table {name} since epoch {epoch}: {changed}", soft_wrap=True, markup=False)
+        console().print(
+            f"table {name} since epoch {epoch}: {changed}", soft_wrap=True, markup=False
+        )
+        await_agreement(client, change, epoch)
 
 
 def _changed_options(client: Client, epoch: int) -> str:

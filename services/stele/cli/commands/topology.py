@@ -13,10 +13,20 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from stele.cli.agreement import await_agreement
 from stele.cli.client import Client
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow, follow_on
-from stele.cli.options import Change, Force, Planning, Where, Yes, confirm, described
+from stele.cli.options import (
+    Change,
+    Force,
+    Planning,
+    SchemaChange,
+    Where,
+    Yes,
+    confirm,
+    described,
+)
 from stele.cli.output import console, counted
 from stele.cli.places import address_of
 from stele.cli.reading import StateReading
@@ -218,13 +228,16 @@ def cancel(
 def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str) -> None:
     """Submit a command that takes effect at once, and print since which epoch ``text`` is true.
 
-    The request id is printed first, so that it is known if the outcome is not.
+    The request id is printed first, so that it is known if the outcome is not. After a change of
+    the schema, wait until the members have applied it.
     """
     envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = change.submit(client, envelope)
-    console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
+        console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
+        if isinstance(change, SchemaChange):
+            await_agreement(client, change, outcome.epoch)
 
 
 def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from stele.domain.names import BarrierLevel
+from stele.domain.schema.objects import SchemaVersion
 
 
 class BlockerView(msgspec.Struct, frozen=True):
@@ -47,6 +48,30 @@ class NodeLiveness(msgspec.Struct, frozen=True):
     lag: int | None = None
     version: int = 0
     silent_for_s: float | None = None
+
+
+class MemberSchema(msgspec.Struct, frozen=True):
+    """A member and the newest epoch that it has acknowledged. ``why`` is empty if it has applied the schema."""
+
+    node_id: str
+    liveness: Liveness
+    epoch: int
+    applied: bool
+    why: str = ""
+
+
+class SchemaAgreement(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/schema/agreement`` of the session-guard: whether the live members have applied ``epoch``.
+
+    Without a given epoch, that is the epoch of ``schema_version``. A member is live until the guard declares it
+    down. ``behind`` are the live members that have not applied the epoch.
+    """
+
+    epoch: int
+    schema_version: SchemaVersion
+    agreed: bool
+    behind: tuple[str, ...]
+    members: tuple[MemberSchema, ...]
 
 
 class CheckCode(StrEnum):
