@@ -268,6 +268,26 @@ def test_columns_are_shown_at_any_epoch_with_the_difference(stack: Stack, watche
     expect(changed).to_contain_text(["title text,"])
 
 
+def test_the_schema_names_the_nodes_that_are_behind(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/schema")
+    expect(page.locator("main")).to_contain_text("Schema at epoch")
+    expect(page.locator("[data-notice=schema-behind]")).to_have_count(0)
+    assert page.evaluate(BEHIND) == "2 live nodes have not applied this schema: n2, n3."
+
+
+BEHIND = """async () => {
+    const store = await import(new URL("page/store.js", location.href));
+    for (let turn = 0; turn < 100; turn += 1) {
+        store.set({ looked: { ...store.state.looked, schema_behind: ["n2", "n3"] } });
+        await new Promise(requestAnimationFrame);
+        const notice = document.querySelector("[data-notice=schema-behind]");
+        if (notice) return notice.textContent;
+    }
+    return "";
+}"""
+"""Sets what a poll would bring, because no node stays behind for long. The next poll replaces it."""
+
+
 def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> None:
     body = {
         "request_id": new_request_id(),

@@ -1,8 +1,17 @@
 """Arbitrary reports of processes: each can only spoil its own part of the page."""
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import msgspec
 import pytest
 
+from stele.console.hub import Hub
+from stele.console.upstream import AwayError
 from stele.console.watch import MOST_TEXT, Watch
+from stele.domain.image import EMPTY_FOR_FOLLOWERS
+from stele.domain.schema.objects import SchemaVersion
+from stele.runtime.answers.session_guard import SchemaAgreement
 from stele.runtime.transport import HttpReply
 
 
@@ -35,3 +44,34 @@ async def test_words_without_end_are_cut_before_every_page_is_sent_them() -> Non
     body = b'{"ok":false,"epoch":0,"reason":"' + b"x" * 100_000 + b'"}'
     shown = await watching(body)._process("node n1", "http://n1")
     assert len(shown.reason) <= MOST_TEXT + 4
+
+
+class Guard:
+    """A session-guard with these answers by path. No other service answers."""
+
+    services: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self, answers: Mapping[str, object]) -> None:
+        self.answers = answers
+
+    async def ask(self, service: str, path: str, *, limit_s: float) -> HttpReply:
+        if service != "session-guard" or path not in self.answers:
+            raise AwayError(service, "it is away")
+        return HttpReply(200, msgspec.json.encode(self.answers[path]))
+
+
+@pytest.mark.parametrize("behind", [("n2",), ()])
+async def test_a_poll_has_the_nodes_that_have_not_applied_the_schema(
+    behind: tuple[str, ...],
+) -> None:
+    agreement = SchemaAgreement(
+        epoch=7,
+        schema_version=SchemaVersion(7, "ab"),
+        agreed=not behind,
+        behind=behind,
+        members=(),
+    )
+    mirror = SimpleNamespace(image=EMPTY_FOR_FOLLOWERS, trouble="", silent_s=lambda: 0.0)
+    for answers in ({"/v1/schema/agreement": agreement}, {}):
+        watch = Watch(Guard(answers), mirror, Hub(), 1.0)  # type: ignore[arg-type]
+        assert (await watch._look()).schema_behind == (behind if answers else ())

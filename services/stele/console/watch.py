@@ -16,7 +16,7 @@ from stele.console.upstream import AwayError, Upstream
 from stele.console.views import WaitReport, wait_report
 from stele.domain.names import NodeState
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness, SchemaAgreement
 from stele.runtime.http import Health
 
 T = TypeVar("T")
@@ -54,6 +54,8 @@ class HealthPoll(msgspec.Struct, frozen=True, kw_only=True):
     heard_ms_ago: int = 0
     processes: tuple[ProcessStatus, ...] = ()
     liveness: tuple[NodeLiveness, ...] = ()
+    schema_behind: tuple[str, ...] = ()
+    """Live members that have not applied the newest schema."""
     progress: Progress | None = None
     why: WaitReport = WaitReport(lines=(), by_request={}, streamed={})
     alerts: tuple[Alert, ...] = ()
@@ -107,9 +109,10 @@ class Watch:
         return answer.body.decode(errors="replace") if answer.ok else ""
 
     async def _look(self) -> HealthPoll:
-        processes, liveness, progress = await asyncio.gather(
+        processes, liveness, agreement, progress = await asyncio.gather(
             self._processes(),
             self._answer("session-guard", "/v1/nodes", list[NodeLiveness]),
+            self._answer("session-guard", "/v1/schema/agreement", SchemaAgreement),
             self._answer("coordinator", "/v1/progress", Progress),
         )
         image, silent_s = self._mirror.image, self._mirror.silent_s()
@@ -131,6 +134,7 @@ class Watch:
             heard_ms_ago=round(1000 * silent_s),
             processes=processes,
             liveness=tuple(liveness or ()),
+            schema_behind=() if agreement is None else agreement.behind,
             progress=progress,
             why=why,
             alerts=found,

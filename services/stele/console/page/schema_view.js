@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
 import { go, shownEpoch, state } from "./store.js";
-import { Badge, Card, Empty, EpochLink, Loading, Sentence, Time, useAnswer, useStore } from "./ui.js";
+import { Badge, Card, Empty, EpochLink, Loading, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
 import { asCounted, counted, size } from "./words.js";
 
 const CHANGED_BY = "Change keyspaces and tables here or with `stele schema apply`; change settings and features with `stele settings` and `stele features`.";
@@ -17,6 +17,7 @@ export function SchemaView() {
     ${problem && html`<p class="bad">${problem}</p>`}
     ${!answer && !problem && html`<${Loading} what="the schema" />`}
     ${answer && html`<${Versions} answer=${answer} />`}
+    ${!epoch && html`<${Behind} nodes=${state.looked?.schema_behind ?? []} />`}
     ${answer && against > 0 && html`<${Difference} from=${against} to=${epoch || answer.epoch} />`}
     ${answer && html`<${Browser} answer=${answer} />`}
     ${answer && html`<${Rest} answer=${answer} />`}
@@ -32,6 +33,12 @@ function Versions({ answer }) {
   };
   return html`<div class="bar"><p>Schema at epoch ${answer.epoch}${answer.version.epoch ? html`, last changed at epoch <${EpochLink} epoch=${answer.version.epoch} />` : ""}.</p>
     <form onSubmit=${compare}><label>compare with epoch <input type="number" name="against" min=${state.begins} max=${state.newest} value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)} /></label> <button disabled=${!text}>compare</button></form></div>`;
+}
+
+/** The live members that have not applied the newest schema. @param {{nodes: string[]}} props */
+function Behind({ nodes }) {
+  if (!nodes.length) return null;
+  return html`<p class="warn" data-notice="schema-behind">${counted(nodes.length, "live node has", "live nodes have")} not applied this schema: ${nodes.map((node, at) => html`${at ? ", " : ""}<${NodeLink} node=${node} />`)}.</p>`;
 }
 
 const SIGNS = /** @type {Record<string, [string, string]>} */ ({ "+": ["added", "plus"], "-": ["dropped", "minus"], "~": ["changed", "tilde"] });
