@@ -14,7 +14,8 @@ from stele.domain.commands import (
     ResizeTable,
 )
 from stele.domain.image import Image
-from stele.domain.ring.model import Counts, RingImage, replicas_on
+from stele.domain.ring.columns import PAD
+from stele.domain.ring.model import Counts, RingImage, TabletCounts, Weighed, replicas_on
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.first_places import first_places
 from stele.domain.tablets.sizing import in_rack
@@ -70,6 +71,15 @@ class Checked:
             (replicas_on(kept.by_map[name], numbers) == replicas_on(count, numbers)).all()
             for name, count in counts.by_map.items()
         )
+
+
+def test_sums_are_kept_for_nodes_with_numbers_only() -> None:
+    """A node without a number soon gets one, and its sum would be updated for ever."""
+    counts, weight = TabletCounts(), np.ones(2)
+    lasting = Weighed.of(np.array([0, 1]), weight)
+    for key in (Weighed.of(np.array([0, PAD]), weight), lasting):
+        assert counts.surplus(key).tolist() == [0, 0]
+    assert [*counts.surpluses] == [lasting]
 
 
 def test_new_tables_see_the_loads_that_the_planner_sees() -> None:

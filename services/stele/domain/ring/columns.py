@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, pairwise
 from struct import Struct
 from typing import Final, Self
@@ -116,6 +116,10 @@ CHUNK_ROWS: Final = 768
 more to copy.
 """
 
+SHARED_ROWS: Final = 1
+"""Largest chunk that equal tables share. Thousands of tables have a map of one tablet."""
+SHARED_CHUNKS: Final = 4096
+
 MIN_CHUNK_ROWS: Final = CHUNK_ROWS // 2
 MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
 
@@ -218,6 +222,8 @@ class Chunk:
 
         The keys of ``new`` equal those at these places.
         """
+        if len(new) == len(self.rows) <= SHARED_ROWS:
+            return _chunk_of(_owned(Rows(self.rows.keys, new.values)))
         changed = object.__new__(Chunk)
         changed.keys, changed.even, changed._hash_sum = self.keys, self.even, None
         columns, values = [*self.rows.values], [*self.values]
@@ -269,7 +275,8 @@ class Columns:
             raise ValueError("The keys of a table must ascend.")
         chunks = tuple(_chunked(rows))
         firsts = _firsts(chunks)
-        return cls(chunks, firsts, len(rows), _owned(rows.cut(0, 0)), _even(firsts))
+        empty = _no_rows(tuple([column.ndim for column in rows.values]))
+        return cls(chunks, firsts, len(rows), empty, _even(firsts))
 
     def __len__(self) -> int:
         return self.size
@@ -480,7 +487,33 @@ def _chunked(rows: Rows) -> Iterator[Chunk]:
     bounds = [len(rows) * index // count for index in range(count + 1)]
     for low, high in pairwise(bounds):
         if low < high:
-            yield Chunk(_owned(rows.cut(low, high)))
+            yield _chunk_of(_owned(rows.cut(low, high)))
+
+
+def _chunk_of(rows: Rows) -> Chunk:
+    """Return a chunk of these rows, which own their arrays."""
+    if len(rows) > SHARED_ROWS:
+        return Chunk(rows)
+    columns = (rows.keys, *rows.values)
+    return _shared_chunk(tuple([(c.dtype.char, c.shape, c.tobytes()) for c in columns]))
+
+
+@lru_cache(maxsize=SHARED_CHUNKS)
+def _shared_chunk(columns: tuple[tuple[str, tuple[int, ...], bytes], ...]) -> Chunk:
+    """Return the chunk for rows that are given as kind, shape and content of their columns.
+
+    A chunk takes 1.5 kB, most of it for the objects around a few numbers. Chunks never change, so
+    equal ones can be one object.
+    """
+    keys, *values = (np.ndarray(shape, kind, content) for kind, shape, content in columns)
+    return Chunk(Rows(keys, tuple(values)))
+
+
+@cache
+def _no_rows(dimensions: tuple[int, ...]) -> Rows:
+    """Return no rows, with columns of one or two dimensions."""
+    values = tuple([np.empty((0,) * each, np.int8) for each in dimensions])
+    return Rows(np.empty(0, np.int64), values)
 
 
 def _owned(rows: Rows) -> Rows:

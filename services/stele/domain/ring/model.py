@@ -372,6 +372,10 @@ class Weighed(NamedTuple):
     def of(cls, numbers: ShareInts, weight: Reals) -> Self:
         return cls(numbers.astype(np.int64).tobytes(), weight.tobytes())
 
+    @property
+    def lacks_a_number(self) -> bool:
+        return bool((np.frombuffer(self.numbers, np.int64) == PAD).any())
+
     def surplus(self, maps: Iterable[OnNodes]) -> ShareInts:
         """Return ``shares.surplus`` of maps on these nodes."""
         numbers, weight = np.frombuffer(self.numbers, np.int64), np.frombuffer(self.weight)
@@ -412,6 +416,10 @@ class TabletCounts(msgspec.Struct, frozen=True):
 
     def surplus(self, key: Weighed) -> ShareInts:
         """Return ``shares.surplus`` of all maps."""
+        # A node without a number gets one with its first replica. Its key is then never used again,
+        # and would still be updated with each change.
+        if key.lacks_a_number:
+            return key.surplus(self.by_map.values())
         found = self.surpluses.pop(key, None)
         if found is None:
             found = key.surplus(self.by_map.values())
