@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ from stele.placements import summaries
 from stele.placements.store import current_placements, placements_at, reached, read_table
 from stele.placements.summaries import SUMMARIES, Row, rows_of
 from stele.placements.topic import PLAIN, Marker, TopicView, read_placements
+from stele.runtime.answers.schema import schema_answer
+from stele.words.cql import statements
 from tests.spark.histories import images
 from tests.spark.reported import sessions
 from tests.spark.test_chain import winners
@@ -73,8 +76,38 @@ def differences(delta: Path, cluster: str, log: Sequence[bytes]) -> list[str]:
         for node in receivers
     ]
     held = read_table(delta, "streams", cluster)
-    keys = ("session", "to_node", "opened_epoch")
-    return found + _differences("streams", ({k: row[k] for k in keys} for row in held), streams)
+    found += _differences("streams", _cells(held, *streams[0]), streams)
+    history = [*_schema_changes(expected)]
+    held = read_table(delta, "schema_history", cluster)
+    return found + _differences("schema_history", _cells(held, *history[0]), history)
+
+
+def _cells(rows: Iterable[Row], *columns: str) -> Iterable[Row]:
+    return ({name: row[name] for name in columns} for row in rows)
+
+
+def _schema_changes(expected: Sequence[Image]) -> Iterable[Row]:
+    """Rows of ``schema_history``: the objects whose CQL differs between two states."""
+    for before, image in pairwise(expected):
+        if before.schema is image.schema:
+            continue
+        old, new = _cql(before), _cql(image)
+        for name in sorted({*old, *new}):
+            kind = "changed" if name in old and name in new else "created"
+            if old.get(name) != new.get(name):
+                yield {
+                    "changed_epoch": image.epoch,
+                    "object_name": name,
+                    "change_kind": kind if name in new else "dropped",
+                    "cql_text": new.get(name),
+                }
+
+
+def _cql(image: Image) -> dict[str, str]:
+    found = dict[str, list[str]]()
+    for name, text in statements(schema_answer(image)):
+        found.setdefault(name, []).append(text)
+    return {name: "\n".join(texts) for name, texts in found.items()}
 
 
 def _requests(log: Sequence[bytes], last: Image) -> list[Row]:

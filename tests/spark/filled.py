@@ -8,6 +8,7 @@ from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, PastRow
 from stele.placements.progress import Progress, row_of
 from stele.placements.reports_table import Movements, Reports
+from stele.placements.schema_history import schema_changes
 from stele.placements.store import Store
 from stele.placements.streams import opened
 from stele.placements.summaries import Ended, Row, ended_requests
@@ -25,16 +26,19 @@ def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
     records = arrow(log, cluster=cluster)
     assert events.commit(rows_of(events.heads, records, certain={cluster: len(log)}), {})
     fold, past, streams, ended = ClusterFold(), list[PastRow](), list[Row](), list[Ended]()
+    history = list[Row]()
     for each in events.epochs_of(cluster):
         before = fold.image
         past += fold.apply(each)[0]
         streams += opened(before, fold.image)
         ended += ended_requests(Delta(before, each))
+        history += schema_changes(before, each, fold.image)
     derived, epochs = Derived(store), {cluster: fold.image.epoch}
     derived.write_past({cluster: past}, epochs)
     derived.write_current({cluster: fold.placements}, epochs)
     derived.write_summaries({cluster: fold.image}, {cluster: ended})
     derived.write_streams({cluster: streams}, epochs)
+    derived.write_schema_history({cluster: history}, epochs)
     newest = [*sessions(log)][-1].encode()
     reports = [v for v in told(log, seed, says_sources=seed % 2 == 0) if newest not in v]
     Movements(store).write(

@@ -8,6 +8,7 @@ from itertools import count, cycle
 import msgspec
 
 from stele.domain.commands import (
+    AlterSchema,
     AnyCommand,
     ClaimCoordinator,
     CreateKeyspace,
@@ -25,16 +26,33 @@ from stele.domain.commands import (
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import BALANCER
 from stele.domain.requests.ids import named
+from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
 from stele.log.maker import Ids
 from stele.log.state_ids import next_state_id
+from stele.words.cql_parser import parse_cql
 from tests.domain.history import LOG_ID, History, World, join, three_nodes
 from tests.log.driven_pipeline import Driven
 
 NOW_MS = 1_700_000_000_000
 KEYSPACES = {"a": {"dc1": 1}, "b": {"dc1": 2}, "c": {"dc1": 3}}
+SCHEMA_BATCHES = (
+    """CREATE KEYSPACE shop WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 1};
+    CREATE TYPE shop.address (street text, city text);
+    CREATE TABLE shop.orders (customer uuid, at timestamp, sent frozen<address>, total decimal,
+        PRIMARY KEY (customer, at)) WITH CLUSTERING ORDER BY (at DESC);
+    CREATE MATERIALIZED VIEW shop.by_total AS SELECT * FROM shop.orders
+        WHERE total IS NOT NULL AND customer IS NOT NULL AND at IS NOT NULL
+        PRIMARY KEY (total, customer, at);
+    CREATE FUNCTION shop.plus (a int, b int) CALLED ON NULL INPUT RETURNS int LANGUAGE lua AS $$return a$$;
+    CREATE AGGREGATE shop.sum (int) SFUNC plus STYPE int INITCOND 0""",
+    "ALTER TABLE shop.orders ADD note text; ALTER TYPE shop.address ADD zip text",
+    "CREATE TABLE shop.gone (id int PRIMARY KEY); DROP AGGREGATE shop.sum",
+    "DROP TABLE shop.gone; DROP FUNCTION shop.plus",
+)
+"""Each is a command of one epoch."""
 OTHER_LOG = next_state_id(bytes(16), NOW_MS, 99)
 
 
@@ -58,6 +76,9 @@ def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
     log = list(_with_repeats(log, chance))
     log.insert(chance.randrange(5, 15), stray())
     log.insert(chance.randrange(25, 35), stray())
+    changed = len(history.epochs)
+    _change_the_schema(history, driver)
+    log.extend(map(encode_epoch, history.epochs[changed:]))
     log.extend(_fight(log, contended, chance))
     return tuple(log)
 
@@ -77,6 +98,14 @@ def _move_a_tablet(history: History, driver: World) -> None:
             Envelope(request_id=named(name), command=MoveTablets((move,)), actor=BALANCER)
         )
         history.apply(ends)
+        driver.run()
+
+
+def _change_the_schema(history: History, driver: World) -> None:
+    """Types, columns, views and functions are created, changed and dropped, several in one epoch."""
+    history.enable(SCHEMA_OBJECTS)
+    for text in SCHEMA_BATCHES:
+        assert history.apply(AlterSchema(parse_cql(text))) is None
         driver.run()
 
 

@@ -20,6 +20,7 @@ from stele.placements.events import SUMMARIES_STOPPED, TOPIC_STOPPED, NewRows, s
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.placing import ForTables, Placing, Reached
+from stele.placements.schema_history import schema_changes
 from stele.placements.store import Store
 from stele.placements.streams import opened
 from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests
@@ -44,9 +45,9 @@ SUMMARY_S: Final = 10.0
 
 TRY_AGAIN_S: Final = 60.0
 """Interval between attempts to write summaries that failed."""
-STREAMS_AT_ONCE: Final = 5_000
-"""Streams, or ended requests, that are written at once when a cluster's epochs are folded again;
-limits memory.
+ROWS_AT_ONCE: Final = 5_000
+"""Streams, ended requests or schema changes that are written at once when a cluster's epochs are
+folded again; limits memory.
 """
 
 log = get_logger(__name__)
@@ -213,8 +214,9 @@ class Deriver:
         touched: set[Key] = set()
         past: list[PastRow] = []
         streams: list[Row] = []
+        history: list[Row] = []
         fold, streams_epoch, is_new = self._folds.get(cluster), 0, False
-        requests_epoch, ended = 0, list[Ended]()
+        requests_epoch, schema_epoch, ended = 0, 0, list[Ended]()
         if fold is None:
             assert loaded is not None
             fold = ClusterFold(loaded.epochs[cluster], loaded.placements(cluster))
@@ -222,6 +224,7 @@ class Deriver:
             snapshot = self._events.image_of(cluster)
             streams_epoch, is_new = loaded.streams_epochs[cluster], True
             requests_epoch = loaded.requests_epochs[cluster]
+            schema_epoch = loaded.schema_epochs[cluster]
             if snapshot is not None:
                 before = fold.image
                 past, touched = fold.begin(snapshot)
@@ -237,36 +240,40 @@ class Deriver:
                 touched |= keys
                 if epoch.epoch > streams_epoch:
                     streams += opened(before, fold.image)
+                if epoch.epoch > schema_epoch:
+                    history += schema_changes(before, epoch, fold.image)
                 ended += (
                     each
                     for each in ended_requests(Delta(before, epoch))
                     if each.request.finished_epoch > requests_epoch
                 )
-                # Bound the memory of a long fold. Streams may be written early: the table skips
-                # those that it has.
-                if is_new and len(streams) >= STREAMS_AT_ONCE:
-                    streams = self._write_streams(cluster, fold, streams)
-                if is_new and len(ended) >= STREAMS_AT_ONCE:
+                # Bound the memory of a long fold. Rows may be written early: the tables skip those
+                # that they have.
+                if is_new and len(streams) + len(history) >= ROWS_AT_ONCE:
+                    self._write_early(cluster, fold, streams, history)
+                    streams, history = [], []
+                if is_new and len(ended) >= ROWS_AT_ONCE:
                     self._derived.write_requests(cluster, fold.image, ended)
                     ended = []
         with self._lock:
             self._ended.setdefault(cluster, []).extend(ended)
         if fold.behind:  # the events are being read again
-            self._write_streams(cluster, fold, streams)
+            self._write_early(cluster, fold, streams, history)
             return
         marker = Marker(fold.image.epoch, fold.image.state_id.hex())
         self._publishing.publish(cluster, marker, fold.placements, touched)
-        self._leave(cluster, fold, past, touched, streams)
+        self._leave(cluster, fold, past, touched, streams, history)
 
-    def _write_streams(self, cluster: str, fold: ClusterFold, streams: list[Row]) -> list[Row]:
-        """Write the streams before any other row of the cluster is queued.
-
-        Return the remaining ones: none.
-        """
+    def _write_early(
+        self, cluster: str, fold: ClusterFold, streams: list[Row], history: list[Row]
+    ) -> None:
+        """Write streams and schema changes before any other row of the cluster is queued."""
+        epochs = {cluster: fold.image.epoch}
         if streams:
-            self._derived.write_streams({cluster: streams}, {cluster: fold.image.epoch})
+            self._derived.write_streams({cluster: streams}, epochs)
             self._on_streams({(cluster, row["session"]) for row in streams})
-        return []
+        if history:
+            self._derived.write_schema_history({cluster: history}, epochs)
 
     def _leave(
         self,
@@ -275,6 +282,7 @@ class Deriver:
         past: list[PastRow],
         touched: Iterable[Key],
         streams: list[Row],
+        history: list[Row],
     ) -> None:
         reached = Reached(fold.image.epoch, fold.image.state_id.hex())
         changes = {
@@ -283,7 +291,7 @@ class Deriver:
         rows = {name: dict(rows) for name, rows in fold.placements.items()} if changes else None
         with self._lock:
             waiting = self._for_tables.setdefault(cluster, ForTables(reached))
-            waiting.add(ForTables(reached, rows, past, changes, streams))
+            waiting.add(ForTables(reached, rows, past, changes, streams, history))
             self._for_summaries[cluster] = fold.image
             self._lock.notify_all()
 

@@ -38,6 +38,7 @@ from stele.placements.tables import (
     CHANGES,
     CURRENT,
     PAST,
+    SCHEMA_HISTORY,
     SCHEMAS,
     STREAMS,
     Conflict,
@@ -143,14 +144,15 @@ UNKNOWN_END: Final = "unknown"
 class Loaded(NamedTuple):
     """The rows of ``placements`` and their epoch by cluster.
 
-    ``streams_epochs`` is the epoch up to which opened streams are in their table, and
-    ``requests_epochs`` the same of requests.
+    ``streams_epochs`` is the epoch up to which opened streams are in their table.
+    ``requests_epochs`` and ``schema_epochs`` are the same of requests and of schema changes.
     """
 
     rows: pa.Table
     epochs: Mapping[str, int]
     streams_epochs: Mapping[str, int]
     requests_epochs: Mapping[str, int]
+    schema_epochs: Mapping[str, int]
 
     def placements(self, cluster: str) -> dict[str, HeldRows]:
         """Return the rows at the cluster's epoch.
@@ -173,7 +175,7 @@ class Derived:
         self._heads = TableHeads()
         self._summarized: dict[str, Image] = {}
         """The images from which this process last made summaries."""
-        for name in (PAST, CHANGES, CURRENT, BALANCE, STREAMS, *SUMMARIES):
+        for name in (PAST, CHANGES, CURRENT, BALANCE, STREAMS, SCHEMA_HISTORY, *SUMMARIES):
             open_table(store, name)
 
     def load(self, clusters: Iterable[str]) -> Loaded:
@@ -181,12 +183,11 @@ class Derived:
         wanted = sorted(clusters)
         table, heads = self._open(CURRENT)
         rows = table.to_pyarrow_dataset().to_table(filter=pc.field("cluster").isin(wanted))
-        past, streams, requests = (self._open(name)[1] for name in (PAST, STREAMS, REQUESTS))
+        past, *others = (self._open(name)[1] for name in (PAST, STREAMS, REQUESTS, SCHEMA_HISTORY))
         return Loaded(
             rows,
             {c: heads.of(c) if past.of(c) >= heads.of(c) else 0 for c in wanted},
-            {c: streams.of(c) for c in wanted},
-            {c: requests.of(c) for c in wanted},
+            *({c: each.of(c) for c in wanted} for each in others),
         )
 
     def write_streams(self, rows: Mapping[str, Iterable[Row]], epochs: Mapping[str, int]) -> None:
@@ -207,6 +208,22 @@ class Derived:
             ]
             added = pa.Table.from_pylist(new, schema=SCHEMAS[STREAMS])
             if not behind or self._commit(STREAMS, table, heads, added, behind, "append"):
+                return
+
+    def write_schema_history(
+        self, rows: Mapping[str, Iterable[Row]], epochs: Mapping[str, int]
+    ) -> None:
+        """Append the changes of schema objects, of epochs above the table's own."""
+        for table, heads in self._attempts(SCHEMA_HISTORY):
+            behind = {c: epochs[c] for c in rows if epochs[c] > heads.of(c)}
+            new = [
+                {"cluster": c, **row}
+                for c in behind
+                for row in rows[c]
+                if row["changed_epoch"] > heads.of(c)
+            ]
+            added = pa.Table.from_pylist(new, schema=SCHEMAS[SCHEMA_HISTORY])
+            if not behind or self._commit(SCHEMA_HISTORY, table, heads, added, behind, "append"):
                 return
 
     def write_past(self, rows: Mapping[str, Iterable[PastRow]], epochs: Mapping[str, int]) -> None:

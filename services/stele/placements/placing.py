@@ -38,11 +38,13 @@ class ForTables(msgspec.Struct):
     """The rows at the changed keys; None for a deleted row."""
     streams: list[Row] = msgspec.field(default_factory=list)
     """The opened streams."""
+    schema_changes: list[Row] = msgspec.field(default_factory=list)
 
     def add(self, later: "ForTables") -> None:
         self.reached = later.reached
         self.past += later.past
         self.streams += later.streams
+        self.schema_changes += later.schema_changes
         self.changes |= later.changes
         self.rows = self.rows if later.rows is None else later.rows
 
@@ -76,12 +78,17 @@ class Placing:
         Return what ``placements`` now holds of the clusters that were written.
         """
         opened = {cluster: todo.streams for cluster, todo in work.items() if todo.streams}
-        # Streams go first: the epoch of a cluster is reported only when its streams are in their
-        # table.
+        # Streams and schema changes go first: the epoch of a cluster is reported only when they are
+        # in their tables.
         if opened:
             self._derived.write_streams(opened, {c: work[c].reached.epoch for c in opened})
             for cluster in opened:
                 work[cluster].streams = []
+        history = {c: todo.schema_changes for c, todo in work.items() if todo.schema_changes}
+        if history:
+            self._derived.write_schema_history(history, {c: work[c].reached.epoch for c in history})
+            for cluster in history:
+                work[cluster].schema_changes = []
         waits = {
             cluster
             for cluster, todo in work.items()

@@ -20,6 +20,7 @@ from stele.domain.names import NodeState
 from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
+from stele.domain.schema.objects import ColumnKind
 from stele.placements.events import time_of
 
 Row = dict[str, Any]
@@ -143,6 +144,7 @@ def _tables(image: Image) -> Iterator[Row]:
     for table in image.schema.tables.values():
         keyspace = keyspaces.get(table.keyspace_id)
         placement = image.ring.placements.get(table.placement)
+        own = image.schema.schemas.get(table.table_id)
         yield {
             "table_id": table.table_id,
             "table_name": table.name,
@@ -152,6 +154,42 @@ def _tables(image: Image) -> Iterator[Row]:
             "tablet_count": 0 if placement is None else _count(placement),
             "dropped_version": table.dropped_version,
             "truncated_version": table.truncated_version,
+            "table_kind": "opaque" if own is None else "table" if own.view is None else "view",
+            "columns_epoch": 0 if own is None else own.version,
+        }
+
+
+def _columns(image: Image) -> Iterator[Row]:
+    schema = image.schema
+    for table_schema in schema.schemas.values():
+        table = schema.tables[table_schema.table_id]
+        keyspace = schema.by_id[table.keyspace_id]
+        for position, column in enumerate(table_schema.columns):
+            yield {
+                "table_id": table.table_id,
+                "keyspace_name": keyspace.name,
+                "table_name": table.name,
+                "column_position": position,
+                "column_id": column.column_id,
+                "column_name": column.name,
+                "column_type": column.type,
+                "column_kind": str(column.kind),
+                "clustering_order": str(column.order)
+                if column.kind is ColumnKind.CLUSTERING
+                else None,
+            }
+
+
+def _types(image: Image) -> Iterator[Row]:
+    schema = image.schema
+    for user_type in schema.types.values():
+        yield {
+            "type_id": user_type.type_id,
+            "keyspace_name": schema.by_id[user_type.keyspace_id].name,
+            "type_name": user_type.name,
+            "field_names": [field.name for field in user_type.fields],
+            "field_types": [field.type for field in user_type.fields],
+            "changed_epoch": user_type.version,
         }
 
 
@@ -304,9 +342,38 @@ SUMMARIES: Final[dict[str, Summary]] = {
             "tablet_count": _NUMBER,
             "dropped_version": _NUMBER,
             "truncated_version": _NUMBER,
+            "table_kind": _TEXT,
+            "columns_epoch": _NUMBER,
         },
         _tables,
         ("schema", "ring"),
+    ),
+    "columns": Summary(
+        {
+            "table_id": _TEXT,
+            "keyspace_name": _TEXT,
+            "table_name": _TEXT,
+            "column_position": _NUMBER,
+            "column_id": _NUMBER,
+            "column_name": _TEXT,
+            "column_type": _TEXT,
+            "column_kind": _TEXT,
+            "clustering_order": _TEXT,
+        },
+        _columns,
+        ("schema",),
+    ),
+    "types": Summary(
+        {
+            "type_id": _TEXT,
+            "keyspace_name": _TEXT,
+            "type_name": _TEXT,
+            "field_names": pa.list_(_TEXT),
+            "field_types": pa.list_(_TEXT),
+            "changed_epoch": _NUMBER,
+        },
+        _types,
+        ("schema",),
     ),
     REQUESTS: Summary(
         {

@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from deltalake.schema import ArrayType, Field, PrimitiveType
+from deltalake.schema import Schema
 
-from stele.placements import events, reports, streams, summaries
+from stele.placements import events, reports, schema_history, streams, summaries
 from stele.placements.store import Store, TableMissing
 from stele.placements.summaries import REQUESTS, SUMMARIES
 
@@ -20,6 +20,7 @@ PAST: Final = "placements_past"
 CHANGES: Final = "placements_changes"
 BALANCE: Final = "balance"
 STREAMS: Final = "streams"
+SCHEMA_HISTORY: Final = "schema_history"
 REPORTS: Final = "reports"
 MOVEMENTS: Final = "movements"
 PROGRESS: Final = "progress"
@@ -75,8 +76,6 @@ _MOVEMENTS: Final = pa.schema(
 """``from_node`` is null when no report names the source and ``possible_sources`` has several
 nodes.
 """
-_LATER: Final = ("shards", "other_shards")
-"""Lists that tables of earlier builds lack. In such tables no row has a value for them."""
 SCHEMAS: Final = {
     EVENTS: events.SCHEMA,
     CURRENT: pa.schema(_RANGE),
@@ -84,12 +83,13 @@ SCHEMAS: Final = {
     CHANGES: pa.schema([*_RANGE, ("changed_epoch", pa.int64()), ("is_gone", pa.bool_())]),
     BALANCE: summaries.SCHEMA,
     STREAMS: streams.SCHEMA,
+    SCHEMA_HISTORY: schema_history.SCHEMA,
     REPORTS: reports.SCHEMA,
     MOVEMENTS: _MOVEMENTS,
     PROGRESS: _PROGRESS,
     **{name: summary.schema for name, summary in SUMMARIES.items()},
 }
-APPENDED: Final = (EVENTS, PAST, CHANGES, BALANCE, STREAMS, REPORTS)
+APPENDED: Final = (EVENTS, PAST, CHANGES, BALANCE, STREAMS, SCHEMA_HISTORY, REPORTS)
 """Tables whose rows are the changes.
 
 For the others except ``progress``, Delta's change data feed has them.
@@ -157,10 +157,11 @@ def _update_configuration(table: DeltaTable, name: str) -> None:
 
 
 def _add_later_columns(table: DeltaTable, name: str) -> None:
+    """Add the columns that a table of an earlier build lacks. Its rows have no value for them."""
     known = {field.name for field in table.schema().fields}
-    lacking = [c for c in _LATER if c in SCHEMAS[name].names and c not in known]
+    lacking = [each for each in SCHEMAS[name] if each.name not in known]
     if lacking:
-        table.alter.add_columns([Field(c, ArrayType(PrimitiveType("integer"))) for c in lacking])
+        table.alter.add_columns(Schema.from_arrow(pa.schema(lacking)).fields)
 
 
 def existing_table(store: Store, name: str) -> DeltaTable:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from stele.domain.schema.model import Keyspace, Table
+from stele.domain.schema.model import Keyspace, SchemaImage, Table
 from stele.domain.schema.objects import (
     Aggregate,
     Column,
@@ -78,6 +78,55 @@ def statements(rows: SchemaAnswer) -> Iterator[Statement]:
             if aggregate.keyspace_id == of:
                 text = _aggregate(prefix, aggregate, functions)
                 yield Statement(f"{keyspace.name}.{aggregate.name}", text)
+
+
+def statement_of(schema: SchemaImage, kind: str, object_id: str) -> Statement | None:
+    """Return the CQL of one object with its full name; None if it does not exist.
+
+    ``kind`` is keyspace, table, type, function or aggregate. The CQL of a table includes its
+    indexes. The cost does not depend on the size of the schema.
+    """
+    of_kind: Mapping[str, Mapping[str, Any]] = {
+        "keyspace": schema.by_id,
+        "table": schema.tables,
+        "type": schema.types,
+        "function": schema.functions,
+        "aggregate": schema.aggregates,
+    }
+    row = of_kind[kind].get(object_id)
+    if row is None:
+        return None
+    found = [*statements(_with_related(schema, kind, row))]
+    if kind != "table":
+        return found[-1]
+    name = schema.full_name(row)
+    return Statement(name, "\n".join(each.text for each in found if each.name == name))
+
+
+def _with_related(schema: SchemaImage, kind: str, row: Any) -> SchemaAnswer:
+    """Return an answer with one object and those that its statement names."""
+    tables: tuple[Table, ...] = ()
+    functions: tuple[Function, ...] = (row,) if kind == "function" else ()
+    if kind == "table":
+        own = schema.schemas.get(row.table_id)
+        base = None if own is None or own.view is None else own.view.base_table_id
+        tables = (row,) if base is None else (schema.tables[base], row)
+    if kind == "aggregate":
+        named = (row.state_function_id, row.final_function_id)
+        functions = tuple(schema.functions[each] for each in dict.fromkeys(named) if each)
+    return SchemaAnswer(
+        epoch=0,
+        state_id="",
+        schema_version=schema.version,
+        keyspaces=(schema.by_id[row.keyspace_id],),
+        tables=tables,
+        table_schemas=tuple(
+            schema.schemas[each.table_id] for each in tables if each.table_id in schema.schemas
+        ),
+        types=(row,) if kind == "type" else (),
+        functions=functions,
+        aggregates=(row,) if kind == "aggregate" else (),
+    )
 
 
 def literal(text: str) -> str:

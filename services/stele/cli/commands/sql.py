@@ -47,6 +47,10 @@ EXAMPLES: Final = {
     " GROUP BY to_node ORDER BY bytes DESC",
     "ownership": "SELECT placement, node_id, replica_role, range_count, ring_share FROM ownership"
     " ORDER BY placement, node_id, replica_role",
+    "schema-changes": "SELECT changed_epoch, decided_at, object_kind, object_name, change_kind, actor, reason"
+    " FROM schema_history ORDER BY changed_epoch DESC LIMIT 20",
+    "columns": "SELECT keyspace_name, table_name, column_name, column_type, column_kind FROM columns"
+    " ORDER BY keyspace_name, table_name, column_position",
     "tables-behind": "SELECT cluster, records_behind, published_behind, tables_behind FROM progress",
 }
 """Queries by name, for ``--example``."""
