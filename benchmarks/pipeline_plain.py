@@ -21,7 +21,7 @@ from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, Key, PastRow
 from stele.placements.store import Store
-from stele.placements.topic import Marker, TopicWriter
+from stele.placements.topic import PLACEMENTS, Marker, TopicWriter
 
 AT_ONCE = 5_000
 """Records in a commit, as in a batch of the job."""
@@ -33,7 +33,7 @@ def run(bootstrap: str, cluster: str, last: int, folder: Path) -> float:
     consumer.assign([TopicPartition(flow_topic(cluster, "epochs"), 0, 0)])
     store = Store(folder)
     table, derived = Events(store), Derived(store)
-    writer, fold = TopicWriter(Brokers(bootstrap), cluster), ClusterFold()
+    writer, fold = TopicWriter(Brokers(bootstrap), cluster, PLACEMENTS), ClusterFold()
     began_s = time.perf_counter()
     while fold.image.epoch < last:
         head = table.heads.get(cluster, FRESH)

@@ -45,7 +45,7 @@ EXPECTED: tuple[Expected, ...] = (
     ),
     Expected(
         "placements",
-        r"_TIMED_OUT.*a topic of placements cannot be written",
+        r"_TIMED_OUT.*a topic cannot be written",
         "no broker takes records in time while one was killed or the machine stands still: it is tried again"
         " every 10 s, and what the topic holds is checked",
     ),

@@ -79,8 +79,10 @@ def acls_of_kind(kind: str, cluster: str) -> list[AclBinding]:
         group = f"stele.{cluster}.{name}"
         found.append(allow(ResourceType.GROUP, group, AclOperation.READ, prefixed=True))
     if "--transactional-id" in more:
-        writer = f"stele.{cluster}.placements-writer"
-        found += [allow(ResourceType.TRANSACTIONAL_ID, writer, each) for each in of_epochs]
+        for flow in ("placements", "schema"):
+            writer = f"stele.{cluster}.{flow}-writer"
+            assert writer.replace(cluster, "CLUSTER") in more
+            found += [allow(ResourceType.TRANSACTIONAL_ID, writer, each) for each in of_epochs]
     else:
         found += [allow(ResourceType.TOPIC, f"stele.{cluster}.epochs", each) for each in of_epochs]
     return found

@@ -247,6 +247,7 @@ def _topics() -> Iterator[str]:
     known = {sample.topic: (sample.key, sample.written_by) for sample in SAMPLES}
     known["epochs"] = ("none", "metadata-log")
     known["placements"] = ("`<cluster>/<placement>/<start token>`", "placements (Spark)")
+    known["schema"] = ("`<cluster>/<kind>/<id>`", "placements (Spark)")
     for topic, spec in topic_specs(REPLICATION_FACTOR).items():
         key, written_by = known[topic]
         largest = int(spec.config.get("max.message.bytes", 1_048_588))

@@ -30,7 +30,7 @@ from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.placements.chain import Head
-from stele.placements.topic import Marker, TopicWriter, read_placements
+from stele.placements.topic import PLACEMENTS, Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime import group
 from stele.runtime.kafka import TopicsUnavailable, ensure_topics, read_topics
@@ -126,7 +126,7 @@ async def use_flows(settings: ServiceSettings) -> None:
 
 
 def use_the_topic_of_placements(brokers: Brokers, cluster: str) -> None:
-    assert TopicWriter(brokers, cluster).publish(Marker(1, "aa"), {}, set())
+    assert TopicWriter(brokers, cluster, PLACEMENTS).publish(Marker(1, "aa"), {}, set())
     assert read_placements(brokers, cluster).marker.epoch == 1
     watch = TopicWatch(brokers, cluster)
     try:

@@ -18,9 +18,11 @@ from stele.domain.ring.ranges import RangeReplicas
 from stele.log.brokers import Brokers
 from stele.log.codec import Framing
 from stele.placements import summaries
+from stele.placements.fold import Key
+from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.store import current_placements, placements_at, reached, read_table
 from stele.placements.summaries import SUMMARIES, Row, rows_of
-from stele.placements.topic import PLAIN, Marker, TopicView, read_placements
+from stele.placements.topic import PLAIN, Marker, TopicView, read_placements, read_rows
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
 from tests.spark.histories import images
@@ -47,6 +49,7 @@ def assert_materialized(kafka: str, delta: Path, cluster: str, log: Sequence[byt
     ]
     assert len(keys) == len(set(keys))
     assert_topic(kafka, cluster, last)
+    assert_schema_topic(kafka, cluster, last)
 
 
 def differences(delta: Path, cluster: str, log: Sequence[bytes]) -> list[str]:
@@ -91,7 +94,7 @@ def _schema_changes(expected: Sequence[Image]) -> Iterable[Row]:
     for before, image in pairwise(expected):
         if before.schema is image.schema:
             continue
-        old, new = _cql(before), _cql(image)
+        old, new = cql_of(before), cql_of(image)
         for name in sorted({*old, *new}):
             kind = "changed" if name in old and name in new else "created"
             if old.get(name) != new.get(name):
@@ -103,7 +106,8 @@ def _schema_changes(expected: Sequence[Image]) -> Iterable[Row]:
                 }
 
 
-def _cql(image: Image) -> dict[str, str]:
+def cql_of(image: Image) -> dict[str, str]:
+    """Return the CQL of each object by its full name; that of a table includes its indexes."""
     found = dict[str, list[str]]()
     for name, text in statements(schema_answer(image)):
         found.setdefault(name, []).append(text)
@@ -161,7 +165,22 @@ def assert_topic(kafka: str, cluster: str, last: Image) -> None:
     assert all(row.epoch <= last.epoch for row in view.rows.values())
 
 
-def settled(kafka: str, cluster: str, epoch: int, framing: Framing = PLAIN) -> TopicView:
+def assert_schema_topic(kafka: str, cluster: str, last: Image) -> None:
+    """The topic has each object of the image, and its marker is of an epoch with this schema."""
+    for _ in range(100):
+        view = read_rows(Brokers(kafka), cluster, SCHEMA_TOPIC)
+        told = {row.object_name: row.cql for row in view.rows.values()}
+        if told == cql_of(last):
+            break
+        time.sleep(0.05)
+    assert told == cql_of(last)
+    assert 0 < view.marker.epoch <= last.epoch
+    assert len(view.rows) == len(told)
+
+
+def settled(
+    kafka: str, cluster: str, epoch: int, framing: Framing = PLAIN
+) -> TopicView[Key, PlacementRow]:
     """Return the topic once its marker is at the epoch, or after a time limit. Brokers show a transaction to
     readers a moment after its commit.
     """

@@ -23,7 +23,7 @@ from tests.spark.checks import differences
 from tests.spark.filled import fill
 from tests.spark.histories import random_log
 from tests.spark.test_chain import arrow, rows_of
-from tests.spark.test_publishing import FakeWriters
+from tests.spark.test_publishing import FakeWriters, NoWriters
 
 LOG = random_log(1)
 CUTS = (25, 60, len(LOG))
@@ -43,6 +43,7 @@ class Job:
         self.events = Events(store)
         self.deriver = Deriver(Brokers(""), store, self.events, _unexpected, lambda *_: None)
         self.deriver._publishing = Publishing(writers, _unexpected)
+        self.deriver._publishing_schema = Publishing(NoWriters(), _unexpected)
         self.placing = Placing(self.deriver._derived)
         self._derive({cluster: NewRows() for cluster in self.events.heads})
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import pytest
 
+from stele.domain.messages import PlacementRow, SchemaObject
 from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
+from stele.domain.schema.model import SchemaImage
 from stele.placements import topic as module
 from stele.placements.fold import Held, HeldRows, Key
-from stele.placements.topic import Marker, Publishing, Writers
+from stele.placements.schema_history import ObjectKey
+from stele.placements.schema_topic import SCHEMA_TOPIC
+from stele.placements.topic import PLACEMENTS, Marker, Publishing, Writers
 from tests.polling import wait_until
 
 
-class FakeWriters(Writers):
+class FakeWriters(Writers[Key, PlacementRow, Mapping[str, HeldRows]]):
     """Topics in memory. As with the brokers' a new writer sends what differs, a later one what was touched."""
 
     def __init__(self) -> None:
+        self.form = PLACEMENTS
         self.topics: dict[str, dict[Key, Held]] = {}
         self.markers: dict[str, Marker] = {}
         self.broken: set[str] = set()
@@ -25,15 +30,13 @@ class FakeWriters(Writers):
         self._fresh: set[str] = set()
 
     def publish(
-        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
+        self, cluster: str, marker: Marker, content: Mapping[str, HeldRows], touched: Set[Key]
     ) -> None:
         self.tries.append(cluster)
         if cluster in self.broken:
             raise TimeoutError(f"{cluster} is silent")
         rows = {
-            (name, start): held
-            for name, found in placements.items()
-            for start, held in found.items()
+            (name, start): held for name, found in content.items() for start, held in found.items()
         }
         topic = self.topics.setdefault(cluster, {})
         is_new = cluster not in self._fresh
@@ -47,6 +50,18 @@ class FakeWriters(Writers):
 
     def forget(self, cluster: str) -> None:
         self._fresh.discard(cluster)
+
+
+class NoWriters(Writers[ObjectKey, SchemaObject, SchemaImage]):
+    """Topics of the schema that take everything."""
+
+    def __init__(self) -> None:
+        self.form = SCHEMA_TOPIC
+
+    def publish(
+        self, cluster: str, marker: Marker, content: SchemaImage, touched: Set[ObjectKey]
+    ) -> None:
+        """Send nothing."""
 
 
 def rows(epoch: int) -> dict[str, HeldRows]:
@@ -108,8 +123,8 @@ def test_what_comes_while_a_topic_is_tried_again_is_not_taken_for_published(
     writers.broken = set()
     publish = writers.publish
 
-    def late(cluster: str, at: Marker, placements: Mapping[str, HeldRows], keys: set[Key]) -> None:
-        publish(cluster, at, placements, keys)
+    def late(cluster: str, at: Marker, content: Mapping[str, HeldRows], keys: Set[Key]) -> None:
+        publish(cluster, at, content, keys)
         if at.epoch == 1:
             publishing.publish("c", marker(2), rows(2), touched)
 

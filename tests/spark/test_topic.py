@@ -22,7 +22,14 @@ from stele.log.brokers import Brokers
 from stele.log.ends import read_topic
 from stele.log.schemas import load_schemas, schema_folder
 from stele.placements.fold import Held, HeldRows
-from stele.placements.topic import POLL_EVERY, Marker, TopicWriter, WriterFenced, framing_of
+from stele.placements.topic import (
+    PLACEMENTS,
+    POLL_EVERY,
+    Marker,
+    TopicWriter,
+    WriterFenced,
+    framing_of,
+)
 from tests.spark.checks import settled
 
 pytestmark = pytest.mark.broker
@@ -49,7 +56,7 @@ def ranges(kafka: str, cluster: str, epoch: int) -> tuple[int, dict[str, list[Ra
 def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
     kafka: str, topics: str
 ) -> None:
-    writer = TopicWriter(Brokers(kafka), topics)
+    writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.publish(marker(1), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 1) == (1, {"p": [LOW, HIGH]})
     assert writer.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, BOTH)
@@ -62,19 +69,19 @@ def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
 def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
     kafka: str, topics: str
 ) -> None:
-    slow = TopicWriter(Brokers(kafka), topics)
+    slow = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     slow.publish(marker(1), {"p": TWO}, BOTH)
     with pytest.raises(WriterFenced), slow._transaction():
         slow._produce(f"{topics}/p/7", b"the row of a writer that stops in the middle")
         slow._producer.flush(10)
-        fast = TopicWriter(Brokers(kafka), topics)
+        fast = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
         assert fast.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
     with pytest.raises(WriterFenced):
-        TopicWriter(Brokers(kafka), topics)
+        TopicWriter(Brokers(kafka), topics, PLACEMENTS)
         fast.publish(marker(6), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 5) == (5, {"p": [WHOLE]})
 
-    again = TopicWriter(Brokers(kafka), topics)
+    again = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert not again.publish(marker(4), {"p": TWO}, BOTH)
     assert not again.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
     assert ranges(kafka, topics, 5) == (5, {"p": [WHOLE]})
@@ -83,8 +90,8 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
 def test_a_writer_is_told_of_the_fence_in_the_midst_of_its_rows_too(
     kafka: str, topics: str
 ) -> None:
-    slow = TopicWriter(Brokers(kafka), topics)
-    TopicWriter(Brokers(kafka), topics)
+    slow = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
+    TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     starts = range(3 * POLL_EVERY)
     rows = {start: Held(RangeReplicas(start, start + 1, ("n1",), ("n1",)), 1) for start in starts}
     with pytest.raises(WriterFenced):  # of the first thousand, which are flushed before the others
@@ -95,7 +102,7 @@ def test_two_writers_that_take_turns_leave_the_newest_rows(kafka: str, topics: s
     rows: HeldRows = {}
     for epoch in range(1, 9):
         writer = TopicWriter(
-            Brokers(kafka), topics
+            Brokers(kafka), topics, PLACEMENTS
         )  # opening is what a writer does that was fenced
         low = Held(RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",)), epoch)
         rows = {MIN_TOKEN: low, 7: Held(HIGH, 1)}
@@ -107,9 +114,9 @@ def test_two_writers_that_take_turns_leave_the_newest_rows(kafka: str, topics: s
 def test_a_topic_that_lost_rows_is_repaired_by_the_first_publication(
     kafka: str, topics: str
 ) -> None:
-    writer = TopicWriter(Brokers(kafka), topics)
+    writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     writer.publish(marker(3), {"q": TWO}, set())
-    again = TopicWriter(Brokers(kafka), topics)
+    again = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert again.publish(marker(3), {"p": TWO}, set())
     assert ranges(kafka, topics, 3) == (3, {"p": [LOW, HIGH]})
 
@@ -122,7 +129,7 @@ def test_what_an_earlier_build_wrote_as_json_is_replaced_by_the_first_publicatio
         old.produce(f"stele.{topics}.placements", b'{"epoch": 1}', f"{topics}/{key}", partition=0)
     old.produce(f"stele.{topics}.placements", b'{"epoch": 9}', f"{topics}/epoch", partition=0)
     assert old.flush(20) == 0
-    writer = TopicWriter(Brokers(kafka), topics)
+    writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.publish(marker(3), {"p": TWO}, set())
     view = settled(kafka, topics, 3)
     assert (set(view.rows), view.unread) == (BOTH, frozenset())
@@ -146,14 +153,14 @@ def test_what_an_earlier_build_wrote_as_json_is_replaced_by_the_first_publicatio
 def test_a_record_under_a_key_that_no_writer_sends_is_nobodys_row_and_stops_nobody(
     kafka: str, topics: str, key: bytes
 ) -> None:
-    writer = TopicWriter(Brokers(kafka), topics)
+    writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.publish(marker(1), {"p": TWO}, BOTH)
     other = Producer({"bootstrap.servers": kafka})
     for value in (b"anything", None):
         named = key.replace(b"{c}", topics.encode())
         other.produce(f"stele.{topics}.placements", value, named, partition=0)
     assert other.flush(20) == 0
-    again = TopicWriter(Brokers(kafka), topics)
+    again = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert again.view is not None
     assert (set(again.view.rows), again.view.unread) == (BOTH, frozenset())
     assert again.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, BOTH)
@@ -161,10 +168,10 @@ def test_a_record_under_a_key_that_no_writer_sends_is_nobodys_row_and_stops_nobo
 
 
 def test_a_topic_that_was_cleared_takes_a_lower_epoch(kafka: str, topics: str) -> None:
-    TopicWriter(Brokers(kafka), topics).publish(marker(9), {"p": TWO, "q": TWO}, set())
-    assert TopicWriter(Brokers(kafka), topics).clear() == 4
+    TopicWriter(Brokers(kafka), topics, PLACEMENTS).publish(marker(9), {"p": TWO, "q": TWO}, set())
+    assert TopicWriter(Brokers(kafka), topics, PLACEMENTS).clear() == 4
     assert ranges(kafka, topics, 0) == (0, {})
-    writer = TopicWriter(Brokers(kafka), topics)
+    writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.clear() == 0
     assert writer.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, set())
     assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
@@ -231,8 +238,10 @@ def test_a_reader_with_a_registry_reads_rows_and_marker_and_the_form_can_be_swit
 ) -> None:
     registry = Registry()
     framing = framing_of(registry.ids)
-    TopicWriter(Brokers(kafka), topics).publish(marker(1), {"p": TWO}, BOTH)
-    assert TopicWriter(Brokers(kafka), topics, framing).publish(marker(1), {"p": TWO}, BOTH)
+    TopicWriter(Brokers(kafka), topics, PLACEMENTS).publish(marker(1), {"p": TWO}, BOTH)
+    assert TopicWriter(Brokers(kafka), topics, PLACEMENTS, framing).publish(
+        marker(1), {"p": TWO}, BOTH
+    )
     view = settled(kafka, topics, 1, framing)
     assert (view.marker, {row.row for row in view.rows.values()}) == (marker(1), {LOW, HIGH})
     with registry.serving() as url:
@@ -244,7 +253,9 @@ def test_a_reader_with_a_registry_reads_rows_and_marker_and_the_form_can_be_swit
         f"{topics}/p/{MIN_TOKEN}": (MIN_TOKEN, ["n2"]),
     }
 
-    again = TopicWriter(Brokers(kafka), topics)  # back to single-object encoding: all is sent again
+    again = TopicWriter(
+        Brokers(kafka), topics, PLACEMENTS
+    )  # back to single-object encoding: all is sent again
     assert again.publish(marker(1), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 1) == (1, {"p": [LOW, HIGH]})
 

@@ -228,10 +228,39 @@ class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class PlacementsMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an epoch in the topic ``placements``; ``state_id`` is hex.
+class SchemaColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of a table, or a field of a type, whose id is 0 and whose kind is ``field``."""
 
-    A reader that has reached it holds exactly the placements of this epoch.
+    column_id: int
+    name: str
+    type: str
+    kind: str
+    order: str = ""
+
+
+class SchemaObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the schema in the topic ``schema``.
+
+    ``object_kind`` is keyspace, table, type, function or aggregate. ``epoch`` and ``state_id``
+    (hex) are those of the next marker.
+    """
+
+    cluster: str
+    object_kind: str
+    object_id: str
+    keyspace_name: str
+    object_name: str
+    columns: tuple[SchemaColumn, ...]
+    base_table_id: str
+    cql: str
+    epoch: int
+    state_id: str
+
+
+class PlacementsMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an epoch in the topics ``placements`` and ``schema``; ``state_id`` is hex.
+
+    A reader that has reached it holds exactly the rows of this epoch.
     """
 
     cluster: str

@@ -18,7 +18,15 @@ from fastavro import parse_schema, schemaless_writer
 from stele.domain.column import as_bytes, column_of
 from stele.domain.commands import AlterSchema, Envelope, Outcome, command_name
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.messages import Ack, Load, Order, PlacementRow, PlacementsMarker, Report
+from stele.domain.messages import (
+    Ack,
+    Load,
+    Order,
+    PlacementRow,
+    PlacementsMarker,
+    Report,
+    SchemaObject,
+)
 from stele.domain.staging import Part
 from stele.log.avro import Reader, read_null, reader_of
 from stele.log.avro_writer import Writer, writer_of
@@ -243,6 +251,15 @@ def encode_placement_row(row: PlacementRow) -> bytes:
 def decode_placement_row(value: bytes) -> PlacementRow:
     """Decode a row of a placement. Raises DecodeError."""
     return _convert(_read("PlacementRow", value), PlacementRow)
+
+
+def encode_schema_object(row: SchemaObject) -> bytes:
+    return _write("SchemaObject", _builtins(row))
+
+
+def decode_schema_object(value: bytes) -> SchemaObject:
+    """Decode an object of the schema. Raises DecodeError."""
+    return _convert(_read("SchemaObject", value), SchemaObject)
 
 
 def encode_placements_marker(marker: PlacementsMarker) -> bytes:

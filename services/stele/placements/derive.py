@@ -4,27 +4,39 @@ The topic never waits for a table. The topic continues from its marker and a tab
 Where this process stopped before, and other jobs that run, therefore do not matter.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import msgspec
+
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
-from stele.log.codec import Framing
 from stele.placements.derived_tables import Derived, Loaded
 from stele.placements.events import SUMMARIES_STOPPED, TOPIC_STOPPED, NewRows, stopped_row
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.placing import ForTables, Placing, Reached
-from stele.placements.schema_history import schema_changes
+from stele.placements.schema_history import ObjectKey, objects_in, schema_changes
+from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.store import Store
 from stele.placements.streams import opened
 from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests
-from stele.placements.topic import PLAIN, Marker, Publishing, Writers
+from stele.placements.topic import (
+    PLACEMENTS,
+    PLAIN,
+    Marker,
+    Publishing,
+    Writers,
+    framing_of,
+    has_schema_id,
+)
 from stele.runtime.logs import get_logger
 
 MOST_WAITING: Final = 32
@@ -56,6 +68,42 @@ Stop = Callable[[str, str], None]
 Took = Callable[[str, float], None]
 
 
+class _Found(msgspec.Struct):
+    """What the epochs of one call add to the tables and topics of a cluster.
+
+    Streams, ended requests and schema changes up to the epochs of their tables are left out.
+    """
+
+    streams_epoch: int = 0
+    requests_epoch: int = 0
+    schema_epoch: int = 0
+    past: list[PastRow] = []
+    touched: set[Key] = set()
+    objects: set[ObjectKey] = set()
+    streams: list[Row] = []
+    ended: list[Ended] = []
+    history: list[Row] = []
+
+    def take(self, fold: ClusterFold, epoch: Epoch) -> None:
+        """Apply an epoch to the fold. Raises FoldError."""
+        before = fold.image
+        went, keys = fold.apply(epoch)
+        self.past += went
+        self.touched |= keys
+        delta = Delta(before, epoch)
+        if before.schema is not fold.image.schema:
+            self.objects |= {*objects_in(delta)}
+        if epoch.epoch > self.streams_epoch:
+            self.streams += opened(before, fold.image)
+        if epoch.epoch > self.schema_epoch:
+            self.history += schema_changes(before, epoch, fold.image)
+        self.ended += (
+            each
+            for each in ended_requests(delta)
+            if each.request.finished_epoch > self.requests_epoch
+        )
+
+
 class Deriver:
     """Derives topic and tables from what ``offer`` receives after each commit.
 
@@ -72,7 +120,7 @@ class Deriver:
         on_stop: Stop,
         on_took: Took,
         on_streams: Callable[[set[tuple[str, str]]], None] = lambda _: None,
-        framing: Framing = PLAIN,
+        schema_ids: str = "",
     ) -> None:
         self.reached: dict[str, Reached] = {}
         self.summaries_stopped: dict[str, str] = {}
@@ -85,7 +133,12 @@ class Deriver:
         self._on_took = on_took
         self._on_streams = on_streams
         self._folds: dict[str, ClusterFold] = {}
-        self._publishing = Publishing(Writers(brokers, framing), self._note_topic)
+        framing = framing_of(schema_ids)
+        self._publishing = Publishing(Writers(brokers, PLACEMENTS, framing), self._note_topic)
+        framing = framing if has_schema_id(schema_ids) else PLAIN
+        self._publishing_schema = Publishing(
+            Writers(brokers, SCHEMA_TOPIC, framing), self._note_topic
+        )
         self._dead: set[str] = set()
         self._lock = threading.Condition()
         self._new: list[Mapping[str, NewRows]] = []
@@ -102,6 +155,7 @@ class Deriver:
                 ("tables", self._run_tables),
                 ("summaries", self._run_summaries),
                 ("topics that wait", lambda: self._publishing.run(self._over)),
+                ("schema topics that wait", lambda: self._publishing_schema.run(self._over)),
             )
         ]
 
@@ -112,8 +166,8 @@ class Deriver:
 
     @property
     def topics_stopped(self) -> dict[str, str]:
-        """By cluster, why its topic of placements is not updated, and what to do."""
-        return self._publishing.stopped
+        """By cluster, why its topic of placements or schema is not updated, and what to do."""
+        return self._publishing_schema.stopped | self._publishing.stopped
 
     def images(self) -> dict[str, Image]:
         """Return the newest image of each cluster in ``reached``. Any thread may call it."""
@@ -211,87 +265,65 @@ class Deriver:
         ``loaded`` is used for clusters that were not folded yet.
         """
         epochs: Iterable[Epoch] = new
-        touched: set[Key] = set()
-        past: list[PastRow] = []
-        streams: list[Row] = []
-        history: list[Row] = []
-        fold, streams_epoch, is_new = self._folds.get(cluster), 0, False
-        requests_epoch, schema_epoch, ended = 0, 0, list[Ended]()
+        found, fold = _Found(), self._folds.get(cluster)
+        is_new, schema_before = fold is None, None if fold is None else fold.image.schema
         if fold is None:
             assert loaded is not None
             fold = ClusterFold(loaded.epochs[cluster], loaded.placements(cluster))
             self._folds[cluster] = fold
             snapshot = self._events.image_of(cluster)
-            streams_epoch, is_new = loaded.streams_epochs[cluster], True
-            requests_epoch = loaded.requests_epochs[cluster]
-            schema_epoch = loaded.schema_epochs[cluster]
+            found.streams_epoch = loaded.streams_epochs[cluster]
+            found.requests_epoch = loaded.requests_epochs[cluster]
+            found.schema_epoch = loaded.schema_epochs[cluster]
             if snapshot is not None:
                 before = fold.image
-                past, touched = fold.begin(snapshot)
-                if snapshot.epoch > streams_epoch:
-                    streams += opened(before, snapshot)
+                found.past, found.touched = fold.begin(snapshot)
+                if snapshot.epoch > found.streams_epoch:
+                    found.streams += opened(before, snapshot)
             if not new or new[0].epoch > fold.image.epoch + 1:
                 epochs = self._events.epochs_of(cluster)
         for epoch in epochs:
             if epoch.epoch > fold.image.epoch:
-                before = fold.image
-                went, keys = fold.apply(epoch)
-                past += went
-                touched |= keys
-                if epoch.epoch > streams_epoch:
-                    streams += opened(before, fold.image)
-                if epoch.epoch > schema_epoch:
-                    history += schema_changes(before, epoch, fold.image)
-                ended += (
-                    each
-                    for each in ended_requests(Delta(before, epoch))
-                    if each.request.finished_epoch > requests_epoch
-                )
+                found.take(fold, epoch)
                 # Bound the memory of a long fold. Rows may be written early: the tables skip those
                 # that they have.
-                if is_new and len(streams) + len(history) >= ROWS_AT_ONCE:
-                    self._write_early(cluster, fold, streams, history)
-                    streams, history = [], []
-                if is_new and len(ended) >= ROWS_AT_ONCE:
-                    self._derived.write_requests(cluster, fold.image, ended)
-                    ended = []
+                if is_new and len(found.streams) + len(found.history) >= ROWS_AT_ONCE:
+                    self._write_early(cluster, fold, found)
+                if is_new and len(found.ended) >= ROWS_AT_ONCE:
+                    self._derived.write_requests(cluster, fold.image, found.ended)
+                    found.ended = []
         with self._lock:
-            self._ended.setdefault(cluster, []).extend(ended)
+            self._ended.setdefault(cluster, []).extend(found.ended)
         if fold.behind:  # the events are being read again
-            self._write_early(cluster, fold, streams, history)
+            self._write_early(cluster, fold, found)
             return
         marker = Marker(fold.image.epoch, fold.image.state_id.hex())
-        self._publishing.publish(cluster, marker, fold.placements, touched)
-        self._leave(cluster, fold, past, touched, streams, history)
+        self._publishing.publish(cluster, marker, fold.placements, found.touched)
+        # Most epochs do not change the schema, so its topic needs no transaction for each of them.
+        is_published = cluster in self._publishing_schema.published
+        if fold.image.schema is not schema_before or not is_published:
+            self._publishing_schema.publish(cluster, marker, fold.image.schema, found.objects)
+        self._leave(cluster, fold, found)
 
-    def _write_early(
-        self, cluster: str, fold: ClusterFold, streams: list[Row], history: list[Row]
-    ) -> None:
+    def _write_early(self, cluster: str, fold: ClusterFold, found: _Found) -> None:
         """Write streams and schema changes before any other row of the cluster is queued."""
         epochs = {cluster: fold.image.epoch}
-        if streams:
-            self._derived.write_streams({cluster: streams}, epochs)
-            self._on_streams({(cluster, row["session"]) for row in streams})
-        if history:
-            self._derived.write_schema_history({cluster: history}, epochs)
+        if found.streams:
+            self._derived.write_streams({cluster: found.streams}, epochs)
+            self._on_streams({(cluster, row["session"]) for row in found.streams})
+        if found.history:
+            self._derived.write_schema_history({cluster: found.history}, epochs)
+        found.streams, found.history = [], []
 
-    def _leave(
-        self,
-        cluster: str,
-        fold: ClusterFold,
-        past: list[PastRow],
-        touched: Iterable[Key],
-        streams: list[Row],
-        history: list[Row],
-    ) -> None:
+    def _leave(self, cluster: str, fold: ClusterFold, found: _Found) -> None:
         reached = Reached(fold.image.epoch, fold.image.state_id.hex())
         changes = {
-            (name, start): fold.placements.get(name, {}).get(start) for name, start in touched
+            (name, start): fold.placements.get(name, {}).get(start) for name, start in found.touched
         }
         rows = {name: dict(rows) for name, rows in fold.placements.items()} if changes else None
         with self._lock:
             waiting = self._for_tables.setdefault(cluster, ForTables(reached))
-            waiting.add(ForTables(reached, rows, past, changes, streams, history))
+            waiting.add(ForTables(reached, rows, found.past, changes, found.streams, found.history))
             self._for_summaries[cluster] = fold.image
             self._lock.notify_all()
 

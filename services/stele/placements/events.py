@@ -86,7 +86,7 @@ SCHEMA: Final = pa.schema(
 - ``stopped``: ``reason`` is why the cluster does not continue past ``epoch``, and what to do.
   ``fact_kind`` is the class of the error.
 - ``summaries_stopped``, ``topic_stopped``: the same for a cluster that continues, except for its
-  summary tables, or for its topic of placements.
+  summary tables, or for its topic of placements or schema.
 - ``snapshot``: the cluster continues from here, since its log no longer has the epochs before.
   ``fact_number`` is the number of its facts. Each fact is a row ``snapshot_fact``.
 """

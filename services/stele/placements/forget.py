@@ -14,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from stele.placements import events_table, reports_table
+from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.settings import PlacementsSettings
 from stele.placements.store import Store, head_of_cluster
 from stele.placements.tables import (
@@ -26,7 +27,7 @@ from stele.placements.tables import (
     Conflict,
     existing_table,
 )
-from stele.placements.topic import TopicWriter, framing_of
+from stele.placements.topic import PLACEMENTS, TopicWriter, framing_of
 from stele.placements.watch import CLUSTER_NAME
 from stele.runtime.settings import ConfigurationError, load_settings
 
@@ -93,9 +94,11 @@ def main(arguments: list[str]) -> int:
     store = Store(settings.job_options().delta_dir)
     forget(store, cluster)
     framing = framing_of(settings.placement_schema_ids)
-    rows = TopicWriter(settings.brokers, cluster, framing).clear()
+    rows = TopicWriter(settings.brokers, cluster, PLACEMENTS, framing).clear()
+    TopicWriter(settings.brokers, cluster, SCHEMA_TOPIC).clear()
     print(
-        f"The tables at {store} and the topic of placements hold nothing of {cluster} ({rows} rows were in it)."
+        f"The tables at {store} and the topics of placements and schema hold nothing of {cluster}"
+        f" ({rows} placements were there)."
     )
     print("Start the job again: it starts this cluster from the beginning.")
     return 0

@@ -27,7 +27,7 @@ class FleetHealth(Health, frozen=True):
     """``stopped`` names the clusters that do not continue, the reason, and what to do.
 
     ``summaries_stopped`` names those that continue except for their summaries, ``topics_stopped``
-    except for their topic of placements. A process for one cluster is then unhealthy. A process for
+    except for their topic of placements or schema. A process for one cluster is then unhealthy. A process for
     a fleet is healthy while some clusters continue: a restart would delay these and help none.
     """
 

@@ -28,9 +28,10 @@ from stele.placements.events_table import Events, merge
 from stele.placements.placing import Reached
 from stele.placements.progress import Progress, Row, row_of
 from stele.placements.reporting import Reporting
+from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.standing import ReadAgain, Standing
 from stele.placements.store import Store
-from stele.placements.topic import framing_of
+from stele.placements.topic import PLACEMENTS
 from stele.placements.upkeep import Upkeep
 from stele.placements.watch import TopicWatch, flow_pattern
 
@@ -48,6 +49,8 @@ LOOK_S: Final = 5.0
 """Interval for checking that the topics still continue what was read."""
 MAKERS: Final = 8
 """Clusters whose topics are created at the same time."""
+PUBLISHED: Final = (PLACEMENTS.flow, SCHEMA_TOPIC.flow)
+"""Topics that the job writes for each cluster."""
 UPKEEP_S: Final = 600.0
 """Interval of the upkeep: each batch adds a small file, and the upkeep joins them quickly."""
 SNAPSHOT_S: Final = 30.0
@@ -89,7 +92,7 @@ class Job:
 
     ``reached`` is what all tables and the topic hold; ``stopped`` is why clusters do not continue.
 
-    ``on_cluster`` is called with a cluster that has no topic of placements, and ``on_stop`` with
+    ``on_cluster`` is called with a cluster that lacks a topic of ``PUBLISHED``, and ``on_stop`` with
     one that has stopped. ``on_took`` is called with the seconds that a part took.
     """
 
@@ -122,7 +125,7 @@ class Job:
             self._standing.stop,
             on_took,
             self._reporting.offer if self._reporting else lambda _: None,
-            framing_of(options.schema_ids),
+            options.schema_ids,
         )
         self._progress = Progress(self._store)
         self._upkeep = Upkeep(options.delta_dir)
@@ -143,7 +146,7 @@ class Job:
 
     @property
     def topics_stopped(self) -> dict[str, str]:
-        """Clusters whose topic of placements cannot be written, and why."""
+        """Clusters whose topic of placements or of the schema cannot be written, and why."""
         return self._deriver.topics_stopped
 
     @property
@@ -354,14 +357,18 @@ class Job:
         return new
 
     def _meet_again(self, clusters: Iterable[str]) -> None:
-        """Create the missing placement topics of these clusters again."""
+        """Create the missing topics of these clusters again."""
         self._known -= set(clusters)
         self._meet(clusters)
 
     def _meet(self, clusters: Iterable[str]) -> None:
-        """Create placement topics for clusters that lack one."""
+        """Create the topics of placements and of the schema for clusters that lack one."""
         unknown = sorted(set(clusters) - self._known)
-        lacking = [c for c in unknown if flow_topic(c, "placements") not in self._watch.names]
+        lacking = [
+            cluster
+            for cluster in unknown
+            if not {flow_topic(cluster, flow) for flow in PUBLISHED} <= self._watch.names
+        ]
         if lacking:
             with ThreadPoolExecutor(MAKERS, "topics") as pool:
                 list(pool.map(self._on_cluster, lacking))

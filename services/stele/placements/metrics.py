@@ -60,7 +60,7 @@ class Clusters(Collector):
         "lag_records": "Records at the end of a topic of epochs that were not judged yet, by the last look.",
         "lag_epochs": "Epochs in the table events that are not in the table placements yet.",
         "summaries_stopped": "1 for a cluster whose summaries are not made: /healthz says why, and what to do.",
-        "topics_stopped": "1 for a cluster whose topic of placements cannot be written: /healthz says why.",
+        "topics_stopped": "1 for a cluster whose topic placements or schema is not written: /healthz says why.",
         "unreadable_reports": "Records of a cluster's topic of reports that could not be read.",
     }
 

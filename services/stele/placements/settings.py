@@ -200,7 +200,8 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
         Meta(
             pattern=r"^([0-9]{1,10}=[0-9a-f]{16}(,[0-9]{1,10}=[0-9a-f]{16})*)?$",
             description="The topic placements in Confluent's framing: by a registry's id the fingerprint of the"
-            " schema, of PlacementRow and of PlacementsMarker; empty: in single-object encoding.",
+            " schema, of PlacementRow and of PlacementsMarker; with one of SchemaObject the topic schema too;"
+            " empty: in single-object encoding.",
         ),
     ] = ""
     movements: Annotated[

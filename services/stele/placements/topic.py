@@ -1,9 +1,10 @@
-"""The compacted topic ``placements``: each key's newest row, then a marker of the epoch reached.
+"""Compacted topics ``placements`` and ``schema``: each key's newest row, then a marker of the epoch.
 
-Keys are ``<cluster>/<placement>/<start token>``; the marker's is ``<cluster>/epoch``. Values are
-Avro, ``PlacementRow`` and ``PlacementsMarker``; a deleted row leaves a tombstone. Rows and their
-marker are one transaction. A reader with ``isolation.level`` ``read_committed`` that has read a
-marker therefore holds the placements of exactly that epoch.
+Keys of ``placements`` are ``<cluster>/<placement>/<start token>``; a marker's is
+``<cluster>/epoch``. Values are Avro, ``PlacementRow`` and ``PlacementsMarker``; a deleted row
+leaves a tombstone. Rows and their marker are one transaction. A reader with ``isolation.level``
+``read_committed`` that has read a marker therefore holds the rows of exactly that epoch. A ``Form``
+has what differs between the two topics.
 
 The transactional id belongs to the topic. A process that opens a writer fences the previous one and
 ends its open transaction. Only then it reads the topic's state. An older row can therefore never
@@ -17,16 +18,17 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import stamina
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stele.domain.messages import PlacementRow, PlacementsMarker
+from stele.domain.messages import PlacementRow, PlacementsMarker, SchemaObject
 from stele.log.brokers import Brokers
+from stele.log.chain import MAGIC
 from stele.log.codec import (
     DecodeError,
     Framing,
@@ -37,6 +39,7 @@ from stele.log.codec import (
 )
 from stele.log.ends import read_topic
 from stele.log.flows import flow_topic
+from stele.log.schemas import load_schemas
 from stele.placements.fold import Held, HeldRows, Key
 from stele.runtime.logs import get_logger
 
@@ -45,6 +48,8 @@ SEND_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """Longest time for which a dead writer's transaction may block readers."""
 POLL_EVERY: Final = 1000
+MAX_ROW_BYTES: Final = 8 * 1024 * 1024
+"""Largest record, as in the topic of the schema. Rows of placements are small."""
 _ROW_KEY: Final = re.compile(r".+/.+/-?[0-9]{1,20}", re.DOTALL)
 PLAIN: Final = Framing()
 """Single-object encoding."""
@@ -64,13 +69,37 @@ class Marker(msgspec.Struct, frozen=True):
     state_id: str = ""
 
 
-class TopicView(msgspec.Struct, frozen=True):
-    """Content of the topic: rows by placement and start, at the marker's epoch."""
+K = TypeVar("K", bound=tuple[str, Any])
+R = TypeVar("R", bound=msgspec.Struct)
+C = TypeVar("C")
+
+
+class TopicView(msgspec.Struct, Generic[K, R], frozen=True):
+    """Content of the topic: rows by key, at the marker's epoch."""
 
     marker: Marker
-    rows: dict[Key, PlacementRow]
-    unread: frozenset[Key] = frozenset()
+    rows: dict[K, R]
+    unread: frozenset[K] = frozenset()
     """Keys whose newest value has a form that this build cannot read."""
+
+
+class Form(msgspec.Struct, Generic[K, R, C], frozen=True, kw_only=True):
+    """What a topic has of its own: keys ``K``, rows ``R``, and the content ``C`` that they show.
+
+    ``rows`` returns the rows at the given keys, None for a deleted one; without keys, all rows.
+    Rows have the fields ``epoch`` and ``state_id`` of the marker that follows. ``kept`` returns
+    content that later changes do not touch.
+    """
+
+    flow: str
+    text_of: Callable[[str, K], str]
+    """Returns the key of a record, from the name of the cluster and a row's key."""
+    key_of: Callable[[str, str], K | None]
+    """The inverse; None for a key that no writer of ours sends."""
+    encode: Callable[[R], bytes]
+    decode: Callable[[bytes], R]
+    rows: Callable[[str, Marker, C, Set[K] | None], dict[K, R | None]]
+    kept: Callable[[C], C]
 
 
 class WriterFenced(Exception):
@@ -78,12 +107,31 @@ class WriterFenced(Exception):
 
 
 def framing_of(text: str) -> Framing:
-    """Return the framing for the ids of ``STELE_PLACEMENT_SCHEMA_IDS``. Raises ValueError."""
-    return Framing(text, PlacementRow.__name__, PlacementsMarker.__name__)
+    """Return the framing for the ids of ``STELE_PLACEMENT_SCHEMA_IDS``. Raises ValueError.
+
+    An id of ``SchemaObject`` is optional, because earlier builds had no topic of the schema.
+    """
+    names = [PlacementRow.__name__, PlacementsMarker.__name__]
+    return Framing(text, *names, *([SchemaObject.__name__] if has_schema_id(text) else []))
 
 
-def read_placements(brokers: Brokers, cluster: str, framing: Framing = PLAIN) -> TopicView:
-    """Read the topic from its beginning to its end.
+def has_schema_id(text: str) -> bool:
+    """Return whether the ids include one of ``SchemaObject``."""
+    headers = load_schemas().releases[SchemaObject.__name__]
+    return any(header[len(MAGIC) :].hex() in text for header in headers)
+
+
+def read_placements(
+    brokers: Brokers, cluster: str, framing: Framing = PLAIN
+) -> TopicView[Key, PlacementRow]:
+    """Read the topic of placements. Raises as ``read_rows`` does."""
+    return read_rows(brokers, cluster, PLACEMENTS, framing)
+
+
+def read_rows(
+    brokers: Brokers, cluster: str, form: Form[K, R, C], framing: Framing = PLAIN
+) -> TopicView[K, R]:
+    """Read a topic from its beginning to its end.
 
     Unreadable values count as missing, such as the JSON of earlier builds, or values in the other
     framing. The next publication replaces them. Keys of another form are from other programs and
@@ -91,20 +139,20 @@ def read_placements(brokers: Brokers, cluster: str, framing: Framing = PLAIN) ->
 
     Raises TimeoutError, KafkaException.
     """
-    marker, rows = Marker(), dict[Key, PlacementRow]()
-    unread = set[Key]()
-    for key, value in read_topic(brokers, flow_topic(cluster, "placements")):
+    marker, rows = Marker(), dict[K, R]()
+    unread = set[K]()
+    for key, value in read_topic(brokers, flow_topic(cluster, form.flow)):
         if key == _marker_key(cluster):
             marker = _marker_of(value, framing)
             continue
-        at = _place_of(cluster, key)
+        at = form.key_of(cluster, key)
         if at is None:
             continue
         rows.pop(at, None)
         unread.discard(at)
         try:
             if value is not None:
-                rows[at] = decode_placement_row(framing.plain(value))
+                rows[at] = form.decode(framing.plain(value))
         except DecodeError:
             unread.add(at)
     return TopicView(marker, rows, frozenset(unread))
@@ -114,7 +162,8 @@ def _marker_key(cluster: str) -> str:
     return f"{cluster}/epoch"
 
 
-def _row_key(cluster: str, placement: str, start: int) -> str:
+def _row_key(cluster: str, key: Key) -> str:
+    placement, start = key
     return f"{cluster}/{placement}/{start}"
 
 
@@ -123,7 +172,8 @@ def _place_of(cluster: str, key: str) -> Key | None:
     if not _ROW_KEY.fullmatch(key):
         return None
     placement, _, start = key.removeprefix(f"{cluster}/").rpartition("/")
-    return (placement, int(start)) if key == _row_key(cluster, placement, int(start)) else None
+    at = placement, int(start)
+    return at if key == _row_key(cluster, at) else None
 
 
 def _marker_of(value: bytes | None, framing: Framing) -> Marker:
@@ -134,34 +184,36 @@ def _marker_of(value: bytes | None, framing: Framing) -> Marker:
     return Marker(found.epoch, found.state_id)
 
 
-class TopicWriter:
+class TopicWriter(Generic[K, R, C]):
     """The one writer of a cluster's topic.
 
     Opening fences all others and then reads the topic's state.
     """
 
-    def __init__(self, brokers: Brokers, cluster: str, framing: Framing = PLAIN) -> None:
+    def __init__(
+        self, brokers: Brokers, cluster: str, form: Form[K, R, C], framing: Framing = PLAIN
+    ) -> None:
         self._cluster = cluster
+        self._form = form
         self._framing = framing
-        self._topic = flow_topic(cluster, "placements")
+        self._topic = flow_topic(cluster, form.flow)
         self._producer = Producer(
             {
                 **brokers.client(),
                 "transactional.id": f"{self._topic}-writer",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 0,
+                "message.max.bytes": MAX_ROW_BYTES,
                 "log_level": 0,
             }
         )
         # Fence first, then read. After the fence no older writer can change what is read.
         self._producer.init_transactions(FENCE_TIMEOUT_S)
-        self.view: TopicView | None = read_placements(brokers, cluster, framing)
+        self.view: TopicView[K, R] | None = read_rows(brokers, cluster, form, framing)
         """Content of the topic until the first publication, which brings all of it up to date."""
         self.epoch = self.view.marker.epoch
 
-    def publish(
-        self, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
-    ) -> bool:
+    def publish(self, marker: Marker, content: C, touched: Set[K]) -> bool:
         """Send the rows at the keys, and the marker.
 
         Return False when the topic has that epoch already.
@@ -170,7 +222,8 @@ class TopicWriter:
         """
         if marker.epoch < self.epoch or (marker.epoch == self.epoch and self.view is None):
             return False
-        rows = _rows_at(self._cluster, marker, placements, touched if self.view is None else None)
+        keys = touched if self.view is None else None
+        rows = self._form.rows(self._cluster, marker, content, keys)
         if self.view is not None:
             rows = _differences(self.view, rows)
             if not rows and marker == self.view.marker:
@@ -189,8 +242,8 @@ class TopicWriter:
         keys = set(self.view.rows) | self.view.unread
         if keys or self.epoch:
             with self._transaction():
-                for placement, start in sorted(keys):
-                    self._produce(_row_key(self._cluster, placement, start), None)
+                for key in sorted(keys):
+                    self._produce(self._form.text_of(self._cluster, key), None)
                 self._produce(_marker_key(self._cluster), None)
             self.view, self.epoch = TopicView(Marker(), {}), 0
         return len(keys)
@@ -211,11 +264,11 @@ class TopicWriter:
                 raise WriterFenced(f"Another process writes {self._topic} now.") from error
             raise
 
-    def _send(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
-        for number, (placement, start) in enumerate(sorted(rows)):
-            row = rows[placement, start]
-            key = _row_key(self._cluster, placement, start)
-            self._produce(key, None if row is None else encode_placement_row(row))
+    def _send(self, marker: Marker, rows: Mapping[K, R | None]) -> None:
+        for number, key in enumerate(sorted(rows)):
+            row = rows[key]
+            value = None if row is None else self._form.encode(row)
+            self._produce(self._form.text_of(self._cluster, key), value)
             if number % POLL_EVERY == POLL_EVERY - 1:
                 self._producer.flush(SEND_TIMEOUT_S)
         told = PlacementsMarker(cluster=self._cluster, epoch=marker.epoch, state_id=marker.state_id)
@@ -230,7 +283,7 @@ def _rows_at(
     cluster: str,
     marker: Marker,
     placements: Mapping[str, HeldRows],
-    keys: set[Key] | None,
+    keys: Set[Key] | None,
 ) -> dict[Key, PlacementRow | None]:
     """Return the rows at the keys, None for a deleted one; all rows without keys."""
     if keys is None:
@@ -262,19 +315,32 @@ def _row_of(cluster: str, marker: Marker, placement: str, held: Held) -> Placeme
     )
 
 
-def _differences(
-    view: TopicView, rows: dict[Key, PlacementRow | None]
-) -> dict[Key, PlacementRow | None]:
+def _copied(placements: Mapping[str, HeldRows]) -> dict[str, HeldRows]:
+    return {name: dict(rows) for name, rows in placements.items()}
+
+
+PLACEMENTS: Final[Form[Key, PlacementRow, Mapping[str, HeldRows]]] = Form(
+    flow="placements",
+    text_of=_row_key,
+    key_of=_place_of,
+    encode=encode_placement_row,
+    decode=decode_placement_row,
+    rows=_rows_at,
+    kept=_copied,
+)
+
+
+def _differences(view: TopicView[K, R], rows: dict[K, R | None]) -> dict[K, R | None]:
     """Return what must be sent so that the topic, whose content is the view, holds these rows."""
     known = set(view.rows) | view.unread
-    gone: dict[Key, PlacementRow | None] = dict.fromkeys(known - set(rows))
+    gone: dict[K, R | None] = dict.fromkeys(known - set(rows))
     return gone | {key: row for key, row in rows.items() if not _same(view.rows.get(key), row)}
 
 
-def _same(one: PlacementRow | None, other: PlacementRow | None) -> bool:
+def _same(one: R | None, other: R | None) -> bool:
     if one is None or other is None:
         return one is other
-    change = {"epoch": other.epoch, "state_id": other.state_id}
+    change = {name: getattr(other, name) for name in ("epoch", "state_id")}
     return msgspec.structs.replace(one, **change) == other
 
 
@@ -297,18 +363,20 @@ A writer that is fenced more often has a permanent rival.
 LONGEST_WAIT_S: Final = 3.0
 
 
-class Writers:
-    """One writer for each cluster, opened on demand. One thread at a time may use a cluster."""
+class Writers(Generic[K, R, C]):
+    """One writer of a form for each cluster, opened on demand.
 
-    def __init__(self, brokers: Brokers, framing: Framing = PLAIN) -> None:
+    One thread at a time may use a cluster.
+    """
+
+    def __init__(self, brokers: Brokers, form: Form[K, R, C], framing: Framing = PLAIN) -> None:
+        self.form = form
         self._brokers = brokers
         self._framing = framing
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, TopicWriter] = OrderedDict()
+        self._open: OrderedDict[str, TopicWriter[K, R, C]] = OrderedDict()
 
-    def publish(
-        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
-    ) -> None:
+    def publish(self, cluster: str, marker: Marker, content: C, touched: Set[K]) -> None:
         """Publish as ``TopicWriter.publish`` does.
 
         A fenced writer is opened again, and reads the other's rows.
@@ -320,17 +388,15 @@ class Writers:
                 on=WriterFenced, attempts=ATTEMPTS, timeout=None, wait_max=LONGEST_WAIT_S
             ):
                 with attempt:
-                    self._publish(cluster, marker, placements, touched)
+                    self._publish(cluster, marker, content, touched)
         except WriterFenced as error:
             raise WriterFenced(
-                f"Several processes write the placements of {cluster}: stop all but one."
+                f"Several processes write the topic {self.form.flow} of {cluster}: stop all but one."
             ) from error
 
-    def _publish(
-        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
-    ) -> None:
+    def _publish(self, cluster: str, marker: Marker, content: C, touched: Set[K]) -> None:
         try:
-            self._writer(cluster).publish(marker, placements, touched)
+            self._writer(cluster).publish(marker, content, touched)
         except WriterFenced:
             self.forget(cluster)
             raise
@@ -340,11 +406,11 @@ class Writers:
         with self._lock:
             self._open.pop(cluster, None)
 
-    def _writer(self, cluster: str) -> TopicWriter:
+    def _writer(self, cluster: str) -> TopicWriter[K, R, C]:
         with self._lock:
             found = self._open.get(cluster)
         if found is None:
-            found = TopicWriter(self._brokers, cluster, self._framing)
+            found = TopicWriter(self._brokers, cluster, self.form, self._framing)
         with self._lock:
             self._open[cluster] = found
             self._open.move_to_end(cluster)
@@ -355,7 +421,7 @@ class Writers:
 
 # Publishes the content of folds.
 #
-# If a cluster's placement topic cannot be written, only this cluster waits.
+# If a cluster's topic cannot be written, only this topic waits.
 #
 # Its newest rows are kept, and a separate thread retries. Tables and all other clusters continue.
 
@@ -370,17 +436,17 @@ LOOK_S: Final = 0.2
 log = get_logger(__name__)
 
 
-class _Waiting(msgspec.Struct):
-    """Rows that the topic of a cluster lacks.
+class _Waiting(msgspec.Struct, Generic[C]):
+    """Content that the topic of a cluster lacks.
 
     A newer object replaces it, which shows that it is outdated.
     """
 
     marker: Marker
-    placements: dict[str, HeldRows]
+    content: C
 
 
-class Publishing:
+class Publishing(Generic[K, R, C]):
     """``published`` is the epoch of each cluster's topic.
 
     ``stopped`` is why a topic cannot be written.
@@ -389,24 +455,24 @@ class Publishing:
     another thread.
     """
 
-    def __init__(self, writers: Writers, on_stop: Callable[[str, Exception, str], None]) -> None:
+    def __init__(
+        self, writers: Writers[K, R, C], on_stop: Callable[[str, Exception, str], None]
+    ) -> None:
         self.published: dict[str, int] = {}
         self.stopped: dict[str, str] = {}
         self._writers = writers
         self._on_stop = on_stop
         self._lock = threading.Condition()
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _Waiting[C]] = {}
 
-    def publish(
-        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
-    ) -> None:
+    def publish(self, cluster: str, marker: Marker, content: C, touched: Set[K]) -> None:
         """Publish as ``TopicWriter.publish`` does. After a failure ``run`` retries."""
-        if self._leave(cluster, marker, placements):
+        if self._leave(cluster, marker, content):
             return
         try:
-            self._writers.publish(cluster, marker, placements, touched)
+            self._writers.publish(cluster, marker, content, touched)
         except Exception as error:  # of this cluster alone; the job notices missing brokers
-            self._stop(cluster, marker, placements, error)
+            self._stop(cluster, marker, content, error)
         else:
             self.published[cluster] = marker.epoch
 
@@ -423,30 +489,28 @@ class Publishing:
                 with self._lock:
                     self._lock.wait(LOOK_S)
 
-    def _leave(self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows]) -> bool:
+    def _leave(self, cluster: str, marker: Marker, content: C) -> bool:
         """Return whether the cluster waits. If so, its newest rows replace the waiting ones."""
         with self._lock:
             waits = cluster in self._waiting
             if waits:
-                self._waiting[cluster] = _Waiting(marker, _copied(placements))
+                self._waiting[cluster] = self._kept(marker, content)
             return waits
 
-    def _stop(
-        self,
-        cluster: str,
-        marker: Marker,
-        placements: Mapping[str, HeldRows],
-        error: Exception,
-    ) -> None:
+    def _kept(self, marker: Marker, content: C) -> _Waiting[C]:
+        return _Waiting(marker, self._writers.form.kept(content))
+
+    def _stop(self, cluster: str, marker: Marker, content: C, error: Exception) -> None:
+        flow = self._writers.form.flow
         why = (
-            f"Cluster {cluster}: its topic of placements stays as it is, since it cannot be written: {error}."
+            f"Cluster {cluster}: its topic {flow} stays as it is, since it cannot be written: {error}."
             f" Its tables continue. It is retried every {TRY_AGAIN_S:g} s: check the topic's settings and"
             " ACLs, and that no other program writes there."
         )
         with self._lock:
-            self._waiting[cluster] = _Waiting(marker, _copied(placements))
+            self._waiting[cluster] = self._kept(marker, content)
             self.stopped = {**self.stopped, cluster: why}
-        log.error("a topic of placements cannot be written", cluster=cluster, why=why)
+        log.error("a topic cannot be written", topic=flow, cluster=cluster, why=why)
         self._on_stop(cluster, error, why)
 
     def _try_again(self, cluster: str) -> None:
@@ -454,9 +518,10 @@ class Publishing:
         waiting = self._waiting[cluster]
         self._writers.forget(cluster)
         try:
-            self._writers.publish(cluster, waiting.marker, waiting.placements, set())
+            self._writers.publish(cluster, waiting.marker, waiting.content, set())
         except Exception as error:  # the next attempt may succeed
-            log.info("a topic of placements cannot be written yet", cluster=cluster, why=str(error))
+            flow, why = self._writers.form.flow, str(error)
+            log.info("a topic cannot be written yet", topic=flow, cluster=cluster, why=why)
             return
         with self._lock:
             self.published[cluster] = waiting.marker.epoch
@@ -464,8 +529,4 @@ class Publishing:
                 return  # something newer came meanwhile
             del self._waiting[cluster]
             self.stopped = {c: why for c, why in self.stopped.items() if c != cluster}
-        log.info("a topic of placements is written again", cluster=cluster)
-
-
-def _copied(placements: Mapping[str, HeldRows]) -> dict[str, HeldRows]:
-    return {name: dict(rows) for name, rows in placements.items()}
+        log.info("a topic is written again", topic=self._writers.form.flow, cluster=cluster)

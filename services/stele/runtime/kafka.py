@@ -262,6 +262,7 @@ SEGMENT_MS = 3600 * 1000  # a flow's retention works by whole segments
 ACKS_SEGMENT_MS = 600 * 1000  # a node that was away reads at most two of these segments
 ONE_WEEK_MS = 7 * ONE_DAY_MS  # a node without load reports for this long is forgotten
 LOAD_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a million tablets of one node
+SCHEMA_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a table of tens of thousands of columns
 
 log = get_logger(__name__)
 
@@ -277,6 +278,7 @@ class Topic(StrEnum):
     REPORTS = "reports"
     LOAD = "load"
     PLACEMENTS = "placements"
+    SCHEMA = "schema"
 
 
 class TopicsUnavailable(Exception):
@@ -345,6 +347,14 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
         Topic.REPORTS: TopicSpec(1, flow),
         Topic.LOAD: TopicSpec(NODE_FLOW_PARTITIONS, load),
         Topic.PLACEMENTS: TopicSpec(1, {**safe, "cleanup.policy": "compact"}),
+        Topic.SCHEMA: TopicSpec(
+            1,
+            {
+                **safe,
+                "cleanup.policy": "compact",
+                "max.message.bytes": str(SCHEMA_MAX_MESSAGE_BYTES),
+            },
+        ),
     }
 
 
