@@ -83,14 +83,14 @@ def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> b
 def _holds_inside(schema: Schema, value: Any, known: Fields, newest: Fields) -> bool:
     if isinstance(schema, str):
         return schema not in newest or _holds(schema, value, known, newest)
-    if isinstance(schema, list) and isinstance(value, tuple):
+    if isinstance(schema, list) and isinstance(value, tuple) and value[:1] and value[0] in newest:
         named, body = value
         return _holds(named, body, known, newest)
     if isinstance(schema, list):
         return value is None or all(
             _holds_inside(branch, value, known, newest)
             for branch in schema
-            if branch != "null" and isinstance(value, dict)
+            if branch != "null" and isinstance(value, dict | tuple)
         )
     match schema["type"]:
         case "record":
