@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tests.cli.conftest import Server, Stele, at
+import pytest
+
+from stele.cli.commands import cdc
+from stele.runtime.answers.node import ChangesView, ChangeView
+from tests.cli.conftest import NODES, Server, Stele, at, cluster
 
 WRITTEN = {
     "generation_id": "g-2",
@@ -91,3 +95,46 @@ def test_epochs_say_what_became_of_generations(server: Server, stele: Stele) -> 
     assert "CDC generation g-1 holds from" in shown
     assert "CDC generation g-1 is published" in shown
     assert "CDC generation g-1 is forgotten" in shown
+
+
+def pages(server: Server) -> None:
+    """Two pages of changes at the one member."""
+    cluster(server, nodes=[{**NODES[0], "address": server.url}])
+    first = ChangeView(1_700_000_000_123_456, b"ada", "put", b"one\x1b", None)
+    then = ChangeView(1_700_000_001_000_000, b"ada", "delete", None, b"one")
+    path = "/v1/cdc/changes"
+    server.answer("GET", path, ChangesView([first], "a1", 1, more=True, ended=False))
+    server.answer("GET", path, ChangesView([then], "b2", 2, more=False, ended=False))
+    server.answer("GET", path, ChangesView([], "c3", 3, more=False, ended=True))
+
+
+def test_tail_prints_changes_page_by_page_and_the_cursor_to_go_on_from(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cdc, "POLL_S", 0.0)
+    pages(server)
+    ran = stele("cdc", "tail", "library.books", "--after", "a0", "--stream", "5a")
+    assert ran.out.splitlines() == [
+        "2023-11-14 22:13:20.123456  put     ada  one\\u001b",
+        "2023-11-14 22:13:21.000000  delete  ada  (was one)",
+    ]
+    assert ran.err == "cursor c3\n"
+    asked = [question.query for question in server.asked_for("/v1/cdc/changes")]
+    assert [each["after"] for each in asked] == [["a0"], ["a1"], ["b2"]]
+    assert asked[0]["table"] == ["library.books"] and asked[0]["stream"] == ["5a"]
+
+
+def test_tail_ends_after_so_many_changes(server: Server, stele: Stele) -> None:
+    pages(server)
+    ran = stele("cdc", "tail", "library.books", "--count", "1")
+    assert len(ran.out.splitlines()) == 1 and ran.err == "cursor a1\n"
+    assert server.asked_for("/v1/cdc/changes")[0].query["limit"] == ["1"]
+
+
+def test_tail_ends_at_the_newest_change_if_it_is_not_to_follow(
+    server: Server, stele: Stele
+) -> None:
+    pages(server)
+    ran = stele("cdc", "tail", "library.books", "--no-follow", "--json")
+    assert [json.loads(line)["operation"] for line in ran.out.splitlines()] == ["put", "delete"]
+    assert ran.err == "cursor b2\n"

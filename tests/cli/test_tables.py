@@ -106,6 +106,7 @@ def test_a_table_is_made_and_altered_with_its_options(server: Server, stele: Ste
                 "expected_data_size_in_gb": 0,
                 "auto_repair_enabled": "",
                 "auto_repair_threshold": 0,
+                "cdc": "",
             },
             **other,
         }

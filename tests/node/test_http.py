@@ -69,7 +69,9 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
     replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing, judge=nothing)
     agent: Any = SimpleNamespace(image=image, node_id="n1", host_id="host-1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
-    handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing, nothing)
+    handlers = NodeHttp(
+        "demo", advertised, gate, agent, nothing, replica, nothing, nothing, nothing
+    )
     app = build_app("node", handlers.routes(), lambda: Health(ok=True))
     transport, meant = httpx.ASGITransport(app=app), {REPLICA_HEADER: "n1"}
     return httpx.AsyncClient(transport=transport, base_url="http://n1", headers=meant)
@@ -82,6 +84,8 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
         ("GET", DATA),
         ("PUT", DATA),
         ("DELETE", DATA),
+        ("GET", "/v1/cdc/changes?table=library.books"),
+        ("GET", "/v1/cdc/streams?table=library.books"),
         ("POST", BATCH_PATH),
         ("POST", PAGE_PATH),
         ("POST", MEASURE_PATH),

@@ -22,7 +22,7 @@ from stele.node import store as store_module
 from stele.node.cells import Cell, HybridClock, Row, stamp_of
 from stele.node.load import Rates
 from stele.node.replica import Replica
-from stele.node.store import Into, Permit, Store
+from stele.node.store import Captures, Into, Permit, Store
 from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -167,9 +167,9 @@ async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
 
     class Slow(Store):
         async def write(  # type: ignore[override]
-            self, rows: list[Row], permit: Permit, into: Into
+            self, rows: list[Row], permit: Permit, into: Into, captures: Captures
         ) -> list[int | None]:
-            written = await store.write(rows, permit, into)
+            written = await store.write(rows, permit, into, captures)
             world.fence()
             return written
 

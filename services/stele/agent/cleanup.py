@@ -24,7 +24,7 @@ from stele.agent.stores import Span, parted
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import MIN_TOKEN, Range
-from stele.domain.schema.model import owner_of
+from stele.domain.schema.model import change_log_of, owner_of
 from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
 from stele.log.follower import LogFollower
 
@@ -131,7 +131,7 @@ class Cleaner:
                 for name, plan in transition.plans.items()
                 for data in image.schema.using(name)
                 for partition in stored
-                if parted(partition)[0] == data.data_id
+                if parted(partition)[0] in (data.data_id, change_log_of(data.data_id))
                 for row in plan.rows
             ]
         await delete_all(self._store, spans, partial(self._may_delete, order), progress)

@@ -42,6 +42,7 @@ class Code(StrEnum):
     SESSION_CLOSED = "session_closed"
     NODE_LEFT = "node_left"
     DISK_FULL = "disk_full"
+    UNTIMELY = "untimely"  # change data capture takes no write of that time
     FAILED = "failed"
     # set by the caller without an answer; the operation may have been done
     UNREACHABLE = "unreachable"

@@ -23,9 +23,11 @@ import msgspec
 from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, spans_of
+from stele.domain.cdc.capture import cdc_of
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
+from stele.domain.schema.model import change_log_of
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STREAM_CONCURRENCY
@@ -316,12 +318,13 @@ class Puller:
 
 
 def _data_ids(image: Image, placement: str) -> tuple[str, ...]:
-    """Return the ids of the data in a placement, except data that is being dropped.
+    """Return the ids of the data in a placement and of its change logs.
 
-    No request reads dropped data.
+    Data that is being dropped is left out, since no request reads it.
     """
-    keyspaces = image.schema.using(placement)
-    return tuple(sorted(k.data_id for k in keyspaces if not k.dropped_version))
+    found = [data.data_id for data in image.schema.using(placement) if not data.dropped_version]
+    logs = (change_log_of(data_id) for data_id in found if cdc_of(image.schema, data_id))
+    return tuple(sorted((*found, *logs)))
 
 
 # A limit in bytes per second that may change at any time.

@@ -21,7 +21,8 @@ from stele.runtime.logs import get_logger
 class Span(NamedTuple):
     """A range of the data of one keyspace or table.
 
-    ``keyspace`` is the data's id, which a truncation replaces.
+    ``keyspace`` is the data's id, which a truncation replaces. An id that ends with ``+cdc`` is that
+    of the data's change log. A store that keeps none has no rows there.
     """
 
     keyspace: str

@@ -99,6 +99,9 @@ stele cdc streams
 stele cdc streams --token 0
 stele cdc new-generation
 stele cdc new-generation --force
+stele cdc tail library.books
+stele cdc tail library.books --count 10
+stele cdc tail library.books --no-follow --json
 stele keyspace create library --replication dc1=3
 stele keyspace create library --replication dc1=3 --replication dc2=3 --tablets
 stele keyspace alter library --replication dc2=3

@@ -68,7 +68,7 @@ _LAZY: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("keyspace", "keyspace:app", "List, create, alter and drop keyspaces."),
         ("table", "table:app", "List, create, alter, drop, repair and snapshot tables."),
         ("schema", "schema:app", "Show, compare and apply columns and types."),
-        ("cdc", "cdc:app", "List CDC generations and streams."),
+        ("cdc", "cdc:app", "List CDC generations and streams, and follow the changes of a table."),
         _operation("truncate", "topology:truncate"),
         ("put", "data:put", "Write a value."),
         ("get", "data:get", "Read a value."),

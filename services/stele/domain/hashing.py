@@ -16,6 +16,7 @@ LATER_FIELDS: Final[tuple[bytes, ...]] = (
     b',"reset":[]',
     b',"enable_features":[]',
     b',"retired":[]',
+    b',"cdc":""',
 )
 """Fields added after the form of records was fixed (``schemas/FORM``), as JSON with their empty
 value.

@@ -17,6 +17,7 @@ from stele.agent.judging import Routing
 from stele.agent.load import disk_of, reporting_load
 from stele.agent.member import health_of, membership
 from stele.agent.orders import OrderHandler
+from stele.domain.cdc.capture import confidence_ms
 from stele.domain.image import Image
 from stele.domain.names import OrderKind
 from stele.domain.routed import headers_for
@@ -24,6 +25,7 @@ from stele.node import metrics
 from stele.node.backups import Backups
 from stele.node.binding import bind_store
 from stele.node.cells import HybridClock
+from stele.node.changes import Changes, expiring
 from stele.node.coordinate import Coordination
 from stele.node.http import NodeHttp
 from stele.node.load import Rates, measuring, telling
@@ -135,7 +137,16 @@ async def node_app(
                 metrics.load_failures.inc,
             )
         )
-        replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock, rates)
+        replica = Replica(
+            agent.node_id,
+            follower,
+            Routing(follower),
+            agent,
+            store,
+            clock,
+            rates,
+            window_ms=confidence_ms(settings.data_timeout_s),
+        )
         coordination = Coordination(
             agent.node_id,
             follower,
@@ -149,8 +160,17 @@ async def node_app(
         metrics.unknown_data.set_function(lambda: len(agent.unknown_data()))
         restorer = Restorer(follower, agent, store, clock, backups, peers)
         http = NodeHttp(
-            settings.cluster, advertised, gate, agent, coordination, replica, restorer, store
+            settings.cluster,
+            advertised,
+            gate,
+            agent,
+            coordination,
+            replica,
+            restorer,
+            store,
+            Changes(coordination, clock.now_us),
         )
+        await stack.enter_async_context(expiring(store, follower, clock.now_us))
         position = position_route(NAME, settings.instance_id, follower)
         recent = recent_route(followed.recent.records, directory.promised)
         yield build_app(

@@ -67,12 +67,12 @@ class HybridClock:
     """
 
     def __init__(self, now_us: Callable[[], int], last_us: int = 0) -> None:
-        self._now_us = now_us
+        self.now_us = now_us
         self._last_us = last_us
 
     def next(self) -> int:
         """Return a timestamp above all that were issued or seen before."""
-        self._last_us = max(self._now_us(), self._last_us + 1)
+        self._last_us = max(self.now_us(), self._last_us + 1)
         return self._last_us
 
     def see(self, timestamp_us: int) -> None:

@@ -13,7 +13,7 @@ therefore sees what was answered, in this topology version and in the next (docs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
@@ -22,18 +22,21 @@ import msgspec
 
 from stele.agent.judging import Code
 from stele.domain.base import Rejection
+from stele.domain.cdc.capture import check_time, confidence_ms, is_captured
 from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.ranges import MAX_TOKEN, Range, RangeReplicas, upper_bound
+from stele.domain.schema.model import Data
 from stele.domain.topology.operations.keyspaces import has_no_data
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, newest, stamp_of
-from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
+from stele.node.change_log import ChangePage
+from stele.node.wire import Answer, AnyOp, Read, ReadChanges, ReadMode, Write
 
 # Collects the answers of replicas until they suffice, can no longer suffice, or time is up.
 
@@ -77,7 +80,7 @@ def enough_reads(consistency: Consistency, row: RangeReplicas) -> Enough:
     return lambda done: not done.isdisjoint(row.reads)
 
 
-SURELY_NOT_DONE: Final = frozenset({Code.BEHIND, Code.NOT_A_REPLICA, Code.DISK_FULL})
+SURELY_NOT_DONE: Final = frozenset({Code.BEHIND, Code.NOT_A_REPLICA, Code.DISK_FULL, Code.UNTIMELY})
 """Codes that a replica returns only if nothing was written.
 
 Other codes may follow the effect. A version may be fenced while a write waits for the disk, and a
@@ -297,6 +300,8 @@ class Coordination:
         self._send = send
         self._clock = clock
         self._timeout_s = timeout_s
+        self.window_ms = confidence_ms(timeout_s)
+        """Age after which no more changes of a time are acknowledged, in milliseconds."""
 
     async def write(
         self, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency
@@ -327,6 +332,7 @@ class Coordination:
                 if cell is None:
                     timestamp = await self._timestamp(attempt, consistency)
                     cell = Cell(timestamp, value is None, value or b"")
+                self._check_time(attempt, cell)
                 enough = enough_writes(consistency, attempt.row)
                 acks = await self._write(attempt, cell, enough, sent=sent)
                 return Written(cell.timestamp, attempt.version, attempt.image.epoch, sorted(acks))
@@ -354,6 +360,66 @@ class Coordination:
                 self._versions.release(hold)
             await self._catch_up(refusal, attempt)
 
+    async def changes(
+        self, table: str, ranges: Sequence[Range], after_us: int, upto_us: int, limit: int
+    ) -> list[ChangePage]:
+        """Return the pages of a quorum of each range's replicas. Raises Refused.
+
+        The times are in (``after_us``, ``upto_us``], in microseconds since 1970.
+        """
+        until = self._until()
+        while True:
+            image, data = await self.serving(table)
+            placement = image.ring.placements[data.placement]
+            pieces = [
+                (range_, _Attempt(image, row, data.data_id, _last_token(range_, row), b"", until))
+                for range_ in ranges
+                for row in placement.overlapping(range_)
+            ]
+            asked = (
+                self._pages(attempt, max(range_.start, attempt.row.start), after_us, upto_us, limit)
+                for range_, attempt in pieces
+            )
+            try:
+                return [page for pages in await asyncio.gather(*asked) for page in pages]
+            except _Again as again:
+                refusal = again
+            await self._catch_up(refusal, pieces[0][1])
+
+    async def _pages(
+        self, attempt: _Attempt, start: int, after_us: int, upto_us: int, limit: int
+    ) -> list[ChangePage]:
+        """Return the changes with tokens in (``start``, ``attempt.token``], all in one row."""
+        op = ReadChanges(
+            version=attempt.version,
+            epoch=attempt.image.epoch,
+            coordinating=self._node_id,
+            data_id=attempt.data_id,
+            token=attempt.token,
+            key=b"",
+            start=start,
+            after_us=after_us,
+            upto_us=upto_us,
+            limit=limit,
+        )
+        enough = enough_reads(Consistency.QUORUM, attempt.row)
+        answers = await self._ask(attempt, attempt.row.reads, lambda _: op, enough)
+        return [answer.changes for answer in answers.values() if answer.changes is not None]
+
+    def _check_time(self, attempt: _Attempt, cell: Cell) -> None:
+        """Refuse a change whose time no replica would take. Raises Refused."""
+        image, write_ms, now_ms = (
+            attempt.image,
+            cell.timestamp // 1000,
+            self._clock.now_us() // 1000,
+        )
+        if is_captured(image.schema, attempt.data_id):
+            rejection = check_time(
+                image, attempt.data_id, attempt.token, write_ms, now_ms, self.window_ms
+            )
+            if rejection is not None:
+                raise Refused(503, rejection.code, rejection.message, rejection.hint)
+
     def _hold(self, attempt: _Attempt) -> Hold:
         return self._versions.hold(attempt.version, attempt.data_id, attempt.token)
 
@@ -362,6 +428,12 @@ class Coordination:
 
     async def _route(self, keyspace: str, token: int, key: bytes, until: float) -> _Attempt:
         """Choose the replicas by the newest image. Raises Refused."""
+        image, data = await self.serving(keyspace)
+        row = image.ring.placements[data.placement].row_for(token)
+        return _Attempt(image, row, data.data_id, token, key, until)
+
+    async def serving(self, keyspace: str) -> tuple[Image, Data]:
+        """Return the newest image, and the data of this name in it. Raises Refused."""
         image = self._follower.image
         _check_member(image, self._node_id)
         if image.schema.serving(keyspace) is None:
@@ -369,8 +441,7 @@ class Coordination:
         serving = image.schema.serving(keyspace)
         if serving is None:
             raise _unknown(image, keyspace)
-        row = image.ring.placements[serving.placement].row_for(token)
-        return _Attempt(image, row, serving.data_id, token, key, until)
+        return image, serving
 
     async def _newest_image(self) -> Image:
         try:
@@ -401,6 +472,7 @@ class Coordination:
         enough: Enough,
         already: Iterable[str] = (),
         sent: _Sent | None = None,
+        settles: bool = False,
     ) -> set[str]:
         """Return the replicas that have the cell or a newer one, once they suffice."""
         op = Write(
@@ -411,6 +483,8 @@ class Coordination:
             token=attempt.token,
             key=attempt.key,
             cell=cell,
+            captured=is_captured(attempt.image.schema, attempt.data_id),
+            settles=settles,
         )
         to = [node_id for node_id in attempt.row.writes if node_id not in already]
         answers = await self._ask(attempt, to, lambda _: op, enough, already, sent)
@@ -455,7 +529,7 @@ class Coordination:
         enough = enough_writes(Consistency.QUORUM, attempt.row)
         if not enough(have):
             self.repairs += 1
-            await self._write(attempt, cell, enough, have)
+            await self._write(attempt, cell, enough, have, settles=True)
 
     async def _ask(
         self,
@@ -524,6 +598,11 @@ class Coordination:
             key=attempt.key,
             mode=mode,
         )
+
+
+def _last_token(range_: Range, row: RangeReplicas) -> int:
+    """Return the last token that a range and a row share."""
+    return min(upper_bound(range_.end), upper_bound(row.end), MAX_TOKEN)
 
 
 def _check_member(image: Image, node_id: str) -> None:

@@ -17,6 +17,7 @@ from stele.agent.member import shut_out
 from stele.agent.probing import ROUTE_ANEW, check_host, check_log, check_meant, judge_route
 from stele.domain.routed import HOST, Routed
 from stele.node import metrics
+from stele.node.changes import Changes
 from stele.node.coordinate import Consistency, Coordination, Refused
 from stele.node.replica import Replica
 from stele.node.restoring import Restorer
@@ -41,6 +42,8 @@ from stele.runtime.http import ErrorCode, HttpError, JsonResponse
 
 T = TypeVar("T")
 
+CHANGES_LIMIT: Final = 100
+MAX_CHANGES_LIMIT: Final = 10_000
 SIZE_AGE_S: Final = 1.0
 """Greatest age of the shown key counts, in seconds. Counting reads every row."""
 
@@ -58,6 +61,7 @@ class NodeHttp:
         replica: Replica,
         restorer: Restorer,
         store: Store,
+        changes: Changes,
     ) -> None:
         self._cluster = cluster
         self._advertised = advertised
@@ -67,6 +71,7 @@ class NodeHttp:
         self._replica = replica
         self._restorer = restorer
         self._store = store
+        self._changes = changes
         self._sizes: dict[str, Size] = {}
         self._sizes_at_s = float("-inf")
         self._counting = asyncio.Lock()
@@ -78,6 +83,8 @@ class NodeHttp:
             Route(data, self.get, methods=["GET"]),
             Route(data, self.delete, methods=["DELETE"]),
             Route("/v1/node", self.node, methods=["GET"]),
+            Route("/v1/cdc/changes", self.changes, methods=["GET"]),
+            Route("/v1/cdc/streams", self.streams, methods=["GET"]),
             Route(BATCH_PATH, self.batch, methods=["POST"]),
             Route(PAGE_PATH, self.scan, methods=["POST"]),
             Route(MEASURE_PATH, self.scan, methods=["POST"]),
@@ -149,6 +156,22 @@ class NodeHttp:
                 counted_ago_s=time.monotonic() - self._sizes_at_s,
             )
         )
+
+    async def changes(self, request: Request) -> Response:
+        """Return changes of a table; see ``changes``."""
+        self._check_ready()
+        asked = request.query_params
+        stream_id = _hex("stream", asked.get("stream", ""))
+        limit = _whole("limit", asked.get("limit", str(CHANGES_LIMIT)), MAX_CHANGES_LIMIT)
+        table, after = _table_of(request), asked.get("after", "")
+        read = lambda: self._changes.read(table, stream_id, after, limit)  # noqa: E731
+        return JsonResponse(await _measured("changes", read))
+
+    async def streams(self, request: Request) -> Response:
+        """Return the CDC streams of a table."""
+        self._check_ready()
+        table = _table_of(request)
+        return JsonResponse(await _measured("streams", lambda: self._changes.streams(table)))
 
     async def batch(self, request: Request) -> Response:
         """Execute operations of another node; msgpack, see ``wire``."""
@@ -259,6 +282,32 @@ class NodeHttp:
                 self._sizes_at_s = now_s
                 metrics.keys.set(sum(size.keys for size in self._sizes.values()))
             return self._sizes
+
+
+def _table_of(request: Request) -> str:
+    found = request.query_params.get("table", "")
+    if not found:
+        raise _bad_query("table", "", "KEYSPACE.TABLE")
+    return found
+
+
+def _hex(name: str, text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise _bad_query(name, text, "the id of a stream, 32 hex digits") from None
+
+
+def _whole(name: str, text: str, most: int) -> int:
+    if not (text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise _bad_query(name, text, f"a whole number from 1 to {most}")
+    return int(text)
+
+
+def _bad_query(name: str, text: str, wanted: str) -> HttpError:
+    return HttpError(
+        400, ErrorCode.INVALID_REQUEST, f"{name} is '{text[:40]}'.", hint=f"Use {wanted}."
+    )
 
 
 async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:

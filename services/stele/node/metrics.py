@@ -31,6 +31,11 @@ streamed_bytes: Final = Counter(
     "Keys and values received by STREAM orders.",
     registry=REGISTRY,
 )
+expired_changes: Final = Counter(
+    "stele_node_expired_changes",
+    "Changes that this node removed from change logs because they were too old.",
+    registry=REGISTRY,
+)
 epoch: Final = Gauge("stele_node_epoch", "Epoch that this node has applied.", registry=REGISTRY)
 version: Final = Gauge(
     "stele_node_topology_version", "Topology version that this node routes by.", registry=REGISTRY

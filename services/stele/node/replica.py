@@ -31,13 +31,19 @@ from stele.agent.judging import (
     Routing,
     Sourcing,
 )
-from stele.agent.stores import Span, parted, placed, write_partitions
+from stele.agent.stores import Span, parted, placed, read_partition, write_partitions
+from stele.domain.base import Rejection
+from stele.domain.cdc.capture import CdcOptions, cdc_of, check_time, confidence_ms, is_captured
 from stele.domain.fencing import Hold
+from stele.domain.ring.ranges import Range
+from stele.domain.schema.model import change_log_of
 from stele.domain.sessions import SessionGuard
 from stele.log.follower import LogFollower
 from stele.node.cells import HybridClock, Row, stamp_of
+from stele.node.change_log import Capture
 from stele.node.commits import DiskFull, StoreError
 from stele.node.load import Rates
+from stele.node.settings import DATA_TIMEOUT_S
 from stele.node.store import Store
 from stele.node.wire import (
     Answer,
@@ -46,6 +52,7 @@ from stele.node.wire import (
     Compared,
     Op,
     Read,
+    ReadChanges,
     ReadMode,
     Scan,
     Scanned,
@@ -55,6 +62,7 @@ from stele.node.wire import (
 A = TypeVar("A", Scanned, Compared)
 
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
+DEFAULT_WINDOW_MS: Final = confidence_ms(DATA_TIMEOUT_S)
 _DONE: Final = Answer(Code.OK)
 
 
@@ -83,6 +91,7 @@ class Replica:
         clock: HybridClock,
         rates: Rates,
         catch_up_limit_s: float = CATCH_UP_LIMIT_S,
+        window_ms: int = DEFAULT_WINDOW_MS,
     ) -> None:
         self._node_id = node_id
         self._follower = follower
@@ -90,12 +99,14 @@ class Replica:
         self._store = store
         self._clock = clock
         self._rates = rates
+        self._window_ms = window_ms
         self.judge = Judge(node_id, follower, routing, in_use, catch_up_limit_s)
         self._sourcing = Sourcing(follower, in_use, self.judge)
 
     async def serve(self, ops: Sequence[AnyOp]) -> list[Answer]:
         """Answer each operation. The writes among them share one transaction."""
         await self.judge.catch_up(ops)
+        await self._learn_captured(ops)
         answers = [self._refusal(op) for op in ops]
         allowed = [index for index, refused in enumerate(answers) if refused is None]
         writes = [(index, op) for index in allowed if isinstance(op := ops[index], Write)]
@@ -103,16 +114,19 @@ class Replica:
             for (index, _), answer in zip(writes, await self._write(writes), strict=True):
                 answers[index] = answer
         for index in allowed:
-            if isinstance(op := ops[index], Read):
+            op = ops[index]
+            if isinstance(op, Read):
                 answers[index] = await self._read(op)
+            elif isinstance(op, ReadChanges):
+                answers[index] = await self._read_changes(op)
         return [self._served(op, answer or _DONE) for op, answer in zip(ops, answers, strict=True)]
 
     def _served(self, op: Op, answer: Answer) -> Answer:
         """Return the final answer of an operation, and count it unless it is refused."""
         # The fence may have moved while the operation ran: check once more before the answer (I6).
         refused = self._fenced(op) if answer.done else answer
-        if refused is not None:
-            return refused
+        if refused is not None or isinstance(op, ReadChanges):
+            return refused or answer
         self._rates.count(op.data_id, op.token, written=isinstance(op, Write))
         return answer
 
@@ -163,11 +177,20 @@ class Replica:
             self._clock.see(op.cell.timestamp)
         # Hold before the write waits for the disk: a barrier must see the versions in use.
         holds = [self._in_use.hold(op.version, op.data_id, op.token) for op in ops]
+        refused = dict[int, Answer]()
+
+        def permit(place: int) -> bool:
+            answer = self._fenced(ops[place]) or self._untimely(ops[place])
+            if answer is not None:
+                refused[place] = answer
+            return answer is None
+
         try:
             written = await self._store.write(
                 rows,
-                lambda place: self._fenced(ops[place]) is None,
+                permit,
                 lambda place: self._partitions(ops[place]),
+                lambda place: self._capture(ops[place]),
             )
         except StoreError as error:
             code = Code.DISK_FULL if isinstance(error, DiskFull) else Code.FAILED
@@ -175,12 +198,68 @@ class Replica:
         finally:
             for hold in holds:
                 self._in_use.release(hold)
-        return [self._written(op, lost_to) for op, lost_to in zip(ops, written, strict=True)]
+        return [_written(lost_to, refused.get(place)) for place, lost_to in enumerate(written)]
 
-    def _written(self, op: Write, lost_to: int | None) -> Answer:
-        if lost_to is None:  # a fenced version stays fenced
-            return self._fenced(op) or Answer(Code.FAILED, text="it was fenced out meanwhile")
-        return Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE
+    async def _learn_captured(self, ops: Sequence[AnyOp]) -> None:
+        """Read the log up to a sender that captures a table which this node does not capture yet.
+
+        Without that, changes would be logged without their images before.
+        """
+        image = self._follower.image
+        newer = [
+            op.epoch
+            for op in ops
+            if isinstance(op, Write)
+            and op.captured
+            and op.epoch > image.epoch
+            and not is_captured(image.schema, op.data_id)
+        ]
+        if newer:
+            await self.judge.read_up_to(max(newer))
+
+    def _options(self, op: Write) -> CdcOptions | None:
+        """Return the options by which a write is logged, or None.
+
+        It is logged if the sender's image or this node's says so, since either may be older.
+        """
+        schema = self._follower.image.schema
+        if op.captured or is_captured(schema, op.data_id):
+            return cdc_of(schema, op.data_id) or CdcOptions()
+        return None
+
+    def _capture(self, op: Write) -> Capture | None:
+        options = self._options(op)
+        # A cell that a read repairs may be older than the log.
+        if options is None or (op.settles and self._rejection(op) is not None):
+            return None
+        return Capture(options.preimage)
+
+    def _untimely(self, op: Write) -> Answer | None:
+        """Refuse a change whose time readers may have passed, in the turn of the write."""
+        if op.settles or self._options(op) is None:
+            return None
+        rejection = self._rejection(op)
+        return None if rejection is None else Answer(Code.UNTIMELY, text=rejection.message)
+
+    def _rejection(self, op: Write) -> Rejection | None:
+        image, now_ms = self._follower.image, self._clock.now_us() // 1000
+        write_ms = op.cell.timestamp // 1000
+        return check_time(image, op.data_id, op.token, write_ms, now_ms, self._window_ms)
+
+    async def _read_changes(self, op: ReadChanges) -> Answer:
+        image = self._follower.image
+        partition = read_partition(image, self._node_id, change_log_of(op.data_id), op.token)
+        page = await self._store.changes(
+            partition, Range(op.start, op.token), op.after_us, op.upto_us, op.limit
+        )
+        # ``_fenced`` judges one token. The row of this token must have all of the range.
+        image = self._follower.image
+        data = image.schema.of_data(op.data_id)
+        row = None if data is None else image.ring.placements[data.placement].row_for(op.token)
+        if row is None or row.start > op.start:
+            text = f"({op.start}, {op.token}] is not in one range any more"
+            return Answer(Code.STALE_VERSION, epoch=image.epoch, text=text)
+        return Answer(Code.OK, changes=page)
 
     async def _read(self, op: Read) -> Answer:
         partition = self._partitions(op)[0]
@@ -208,3 +287,9 @@ class Replica:
 
 def _refused(refusal: Refusal | None) -> Answer | None:
     return None if refusal is None else Answer(refusal.code, epoch=refusal.epoch, text=refusal.text)
+
+
+def _written(lost_to: int | None, refused: Answer | None) -> Answer:
+    if lost_to is None:
+        return refused or Answer(Code.FAILED, text="it was refused meanwhile")
+    return Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from stele.agent.settings import AgentSettings
 
+DATA_TIMEOUT_S: Final = 5.0
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
 """A value is held in memory once for each replica that it goes to."""
 MAX_KEY_BYTES: Final = 1024
@@ -19,7 +20,7 @@ class NodeSettings(AgentSettings, frozen=True, kw_only=True):
 
     data_timeout_s: Annotated[
         float, Meta(gt=0, le=300, description="A read or write is given up after this; seconds.")
-    ] = 5.0
+    ] = DATA_TIMEOUT_S
     rate_half_life_s: Annotated[
         float,
         Meta(

@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from stele.agent.stores import Span, parted
-from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains
+from stele.domain.schema.model import CHANGE_LOG
 from stele.log.loops import call_in
 from stele.node.cells import Cell, Row
+from stele.node.change_log import Capture, ChangePage, first_key, log_row, time_of
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
 from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
 from stele.runtime.logs import get_logger
@@ -49,6 +51,9 @@ WAL_LIMIT_BYTES: Final = 4 * WAL_CHECKPOINT_BYTES
 WAL_BYTES_PER_JOB: Final = 3 * 4096
 """A small row changes about three pages, and the WAL stores whole pages."""
 CHECKPOINT_PAUSE_S: Final = 0.05
+CHANGES_BYTES: Final = 1024 * 1024
+CHANGES_SEEN: Final = 10_000
+"""Limits of a page of changes: its values, and the rows of other ranges that were skipped."""
 VACUUM_PAGES: Final = 256
 """Free pages that one transaction returns to the file system: 1 MiB, a few milliseconds."""
 VACUUM_PAUSE_S: Final = 1.0
@@ -68,9 +73,16 @@ Permit = Callable[[int], bool]
 Into = Callable[[int], Sequence[str]]
 """Returns the partitions for the row at this index of the list; see ``partitions``."""
 
+Captures = Callable[[int], Capture | None]
+"""Returns how the change of the row at this index of the list is logged, or None if it is not."""
+
 
 def _always(_: int) -> bool:
     return True
+
+
+def _not_captured(_: int) -> None:
+    return None
 
 
 _SCHEMA: Final = """
@@ -80,6 +92,21 @@ create table if not exists cells (
     value blob not null,
     primary key (keyspace, token, key)
 )"""
+_IS_LOG: Final = f"instr(keyspace, '{CHANGE_LOG}') > 0"
+_LOG_INDEX: Final = f"""
+create index if not exists change_log on cells (keyspace, key, token) where {_IS_LOG}"""
+_CHANGES: Final = f"""
+select rowid, key, token from cells where {_IS_LOG} and keyspace = ? and key >= ? and key < ?
+order by key"""
+_EXPIRED: Final = f"""
+select rowid, size from cells where {_IS_LOG} and keyspace = ? and key < ? limit ?"""
+_LOGS: Final = f"""
+with recursive found(name) as (
+    select min(keyspace) from cells where {_IS_LOG}
+    union all
+    select (select min(keyspace) from cells where {_IS_LOG} and keyspace > name)
+    from found where name is not null)
+select name from found where name is not null"""
 _WRITE: Final = """
 insert into cells values (?1, ?2, ?3, ?4, ?5, length(?3) + length(?6), ?6)
 on conflict (keyspace, token, key) do update set
@@ -177,14 +204,20 @@ class Store:
         return self._commits.failure
 
     async def write(
-        self, rows: Sequence[Row], permit: Permit = _always, into: Into | None = None
+        self,
+        rows: Sequence[Row],
+        permit: Permit = _always,
+        into: Into | None = None,
+        captures: Captures = _not_captured,
     ) -> list[int | None]:
         """Write all rows in one transaction, each only where it is newer than the stored one.
 
         Returns after the sync.
 
         Each row goes to the partitions that ``into`` returns in the turn of the write, or to its
-        own partition.
+        own partition. ``captures`` is called in the same turn. A row that it captures is added to
+        the change log too, even if the store has a newer one. Each replica that acknowledges a
+        write thus has its change.
 
         The result has one number for each row, for the first of its partitions. It is 0 if the
         store now has the row as written, and otherwise the timestamp of the newer row. It is None
@@ -200,8 +233,9 @@ class Store:
                 (into(place) if into else (row.keyspace,)) if permit(place) else ()
                 for place, row in enumerate(rows)
             ]
+            captured = [captures(place) for place in range(len(rows))]
             return lambda writer: [
-                _write_row(writer, row, names) for row, names in zip(rows, targets, strict=True)
+                _write_row(writer, *each) for each in zip(rows, targets, captured, strict=True)
             ]
 
         size_bytes = sum(len(row.value) + WAL_BYTES_PER_JOB for row in rows)
@@ -224,6 +258,13 @@ class Store:
     async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
         """Return rows of the spans after ``cursor``, until their size reaches the limit."""
         return await self._in_scanner(lambda: page_in(self._scanner, spans, cursor, limit_bytes))
+
+    async def changes(
+        self, partition: str, range_: Range, after_us: int, upto_us: int, limit: int
+    ) -> ChangePage:
+        """Return changes of a change log by time, with times in (``after_us``, ``upto_us``]."""
+        work = partial(_changes_in, self._scanner, partition, range_, after_us, upto_us, limit)
+        return await self._in_scanner(work)
 
     async def measure(self, spans: Sequence[Span]) -> Size:
         def work() -> Size:
@@ -268,11 +309,29 @@ class Store:
         ``permit`` is called in the turn of the deletion. If it returns False, no row is deleted.
         """
 
+        return await self._delete(_DOOMED, (*span.bounds(), limit_rows), limit_rows, permit)
+
+    async def change_logs(self) -> list[str]:
+        """Return the partitions of change logs that have rows here."""
+        return await self._in_scanner(lambda: [k for (k,) in self._scanner.execute(_LOGS)])
+
+    async def delete_changes(self, partition: str, before_us: int, limit_rows: int) -> Size:
+        """Delete at most ``limit_rows`` changes of a change log that are older than ``before_us``."""
+        found = (partition, first_key(before_us), limit_rows)
+        return await self._delete(_EXPIRED, found, limit_rows)
+
+    async def _delete(
+        self,
+        doomed_query: str,
+        parameters: tuple[object, ...],
+        limit_rows: int,
+        permit: Callable[[], bool] = lambda: True,
+    ) -> Size:
         def begin() -> Work[Size]:
             return work if permit() else lambda _: Size(0, 0)
 
         def work(writer: sqlite3.Connection) -> Size:
-            doomed = writer.execute(_DOOMED, (*span.bounds(), limit_rows)).fetchall()
+            doomed = writer.execute(doomed_query, parameters).fetchall()
             writer.executemany("delete from cells where rowid = ?", ((d[0],) for d in doomed))
             return Size(len(doomed), sum(d[1] for d in doomed))
 
@@ -408,6 +467,7 @@ def connect(path: Path) -> sqlite3.Connection:
     for pragma in PRAGMAS:
         connection.execute(f"pragma {pragma}").fetchall()
     connection.execute(_SCHEMA)
+    connection.execute(_LOG_INDEX)
     connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     return connection
 
@@ -424,9 +484,50 @@ def _vacuum(writer: sqlite3.Connection) -> bool:
     return 0 < int(writer.execute(_FREE_PAGES).fetchone()[0]) < before
 
 
-def _write_row(writer: sqlite3.Connection, row: Row, partitions: Sequence[str]) -> int | None:
-    found = [_write_cell(writer, row._replace(keyspace=name)) for name in partitions]
+def _write_row(
+    writer: sqlite3.Connection, row: Row, partitions: Sequence[str], capture: Capture | None
+) -> int | None:
+    found = list[int]()
+    for name in partitions:
+        placed = row._replace(keyspace=name)
+        if capture is not None:
+            # Before the cell: the image before the change is still there.
+            before = _cell_before(writer, placed) if capture.preimage else None
+            _write_cell(writer, log_row(placed, before))
+        found.append(_write_cell(writer, placed))
     return found[0] if found else None
+
+
+def _cell_before(writer: sqlite3.Connection, row: Row) -> Cell | None:
+    all_sizes = MAX_TOKEN
+    found = writer.execute(_READ, (row.keyspace, row.token, row.key, all_sizes)).fetchone()
+    return None if found is None else Cell(found[0], bool(found[1]), found[2])
+
+
+def _changes_in(
+    scanner: sqlite3.Connection,
+    partition: str,
+    range_: Range,
+    after_us: int,
+    upto_us: int,
+    limit: int,
+) -> ChangePage:
+    """Return a page of changes. It ends between two times, so that a time is never split."""
+    rows, size_bytes, last_us = list[tuple[bytes, bytes]](), 0, after_us
+    bounds = (partition, first_key(after_us + 1), first_key(upto_us + 1))
+    for seen, (rowid, key, token) in enumerate(scanner.execute(_CHANGES, bounds)):
+        time_us = time_of(key)
+        full = len(rows) >= limit or size_bytes >= CHANGES_BYTES or seen >= CHANGES_SEEN
+        if full and time_us > last_us:
+            return ChangePage(last_us, rows)
+        last_us = time_us
+        if contains(range_, token):
+            (value,) = scanner.execute(
+                "select value from cells where rowid = ?", (rowid,)
+            ).fetchone()
+            rows.append((key, value))
+            size_bytes += len(value)
+    return ChangePage(upto_us, rows)
 
 
 def _write_cell(writer: sqlite3.Connection, row: Row) -> int:

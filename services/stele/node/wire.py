@@ -15,6 +15,7 @@ from stele.agent.stores import Span
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import LOG, REPLICA
 from stele.node.cells import Cell, Row, Stamp
+from stele.node.change_log import ChangePage
 from stele.node.digests import Digest
 from stele.node.store import Cursor
 
@@ -52,6 +53,10 @@ class Write(Op, frozen=True, array_like=True, kw_only=True):
     """A write of one cell."""
 
     cell: Cell
+    captured: bool = False
+    """True if the sender's image has change data capture of the table switched on."""
+    settles: bool = False
+    """True for a write of a read that found replicas without the newest cell."""
 
 
 class ReadMode(StrEnum):
@@ -69,7 +74,20 @@ class Read(Op, frozen=True, array_like=True, kw_only=True):
     mode: ReadMode
 
 
-AnyOp = Write | Read
+class ReadChanges(Op, frozen=True, array_like=True, kw_only=True):
+    """A read of a table's changes with tokens in (``start``, ``token``], by time.
+
+    The times are in (``after_us``, ``upto_us``], in microseconds since 1970.
+    """
+
+    reads: ClassVar[bool] = True
+    start: int
+    after_us: int
+    upto_us: int
+    limit: int
+
+
+AnyOp = Write | Read | ReadChanges
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -84,6 +102,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     cell: Cell | None = None
     stamp: Stamp | None = None
     text: str = ""
+    changes: ChangePage | None = None
 
     @property
     def done(self) -> bool:

@@ -1,22 +1,33 @@
-"""``stele cdc generations|streams|new-generation``."""
+"""``stele cdc generations|streams|new-generation|tail``."""
 
 from __future__ import annotations
 
+import sys
+import time
+from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
+import msgspec
 from cyclopts import App, Parameter
 
+from stele.cli.client import decode
+from stele.cli.commands.data import ask_any_node
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import Change, Force, Format, Read, Where
-from stele.cli.output import clock, id_table, table
+from stele.cli.options import FROM_ONE, Change, Force, Format, Json, Read, Where
+from stele.cli.output import clock, error_console, id_table, table
 from stele.domain.cdc.model import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
+from stele.runtime.answers.node import ChangesView, ChangeView
+from stele.words.units import visible
 
 PAGE = 1000
+POLL_S: Final = 1.0
+"""Pause when no more changes can be read yet, in seconds."""
+MICROS_PER_S: Final = 1_000_000
 
-app = App(name="cdc", help="List CDC generations and streams.")
+app = App(name="cdc", help="List CDC generations and streams, and follow the changes of a table.")
 
 
 @app.command
@@ -107,6 +118,69 @@ def new_generation(
     """
     with where.client() as client:
         return submit_and_follow(client, change, NewCdcGeneration(force=force))
+
+
+@app.command
+def tail(
+    name: str,
+    /,
+    *,
+    stream: Annotated[str, Parameter(name="--stream")] = "",
+    after: Annotated[str, Parameter(name="--after")] = "",
+    count: Annotated[int | None, Parameter(name="--count", validator=FROM_ONE)] = None,
+    follow: Annotated[bool, Parameter(name="--follow", negative="--no-follow")] = True,
+    json: Json = Json(),
+    where: Where = Where(),
+) -> None:
+    """Print the changes of a table in the order of their times, from the oldest on.
+
+    A change is shown when no older one can follow: some seconds after it was written.
+
+    Args:
+        name: KEYSPACE.TABLE.
+        stream: Only the changes of this stream.
+        after: Begin after this cursor, which an earlier call printed at its end.
+        count: Exit after this number of changes, or some more of the same time.
+        follow: Wait for new changes. With --no-follow, end at the newest one.
+    """
+    cursor, ended, shown = after, False, 0
+    with where.client() as client:
+        try:
+            while not ended:
+                limit = PAGE if count is None else min(PAGE, count - shown)
+                answer = ask_any_node(
+                    client,
+                    "GET",
+                    "/v1/cdc/changes",
+                    table=name,
+                    stream=stream,
+                    after=cursor,
+                    limit=limit,
+                )
+                page = decode(answer.content, ChangesView)
+                for change in page.changes:
+                    line = msgspec.json.encode(change).decode() if json.as_json else _line(change)
+                    sys.stdout.write(visible(line) + "\n")
+                sys.stdout.flush()
+                cursor, shown = page.cursor, shown + len(page.changes)
+                ended = page.ended or not (page.more or follow) or shown >= (count or shown + 1)
+                if not (page.more or ended):
+                    time.sleep(POLL_S)
+        finally:
+            if cursor:
+                error_console().print(f"cursor {cursor}")
+
+
+def _line(change: ChangeView) -> str:
+    at = datetime.fromtimestamp(change.time_us / MICROS_PER_S, UTC)
+    shown = f"{at:%Y-%m-%d %H:%M:%S.%f}  {change.operation:<6}  {_text(change.key)}"
+    if change.value is not None:
+        shown += f"  {_text(change.value)}"
+    return shown if change.before is None else f"{shown}  (was {_text(change.before)})"
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="backslashreplace")
 
 
 def _state(generation: GenerationSummary) -> str:

@@ -117,6 +117,13 @@ def through_any_node(
     consistency: Consistency,
     value: bytes | None,
 ) -> httpx.Response:
+    """Return the first answer of a member to a request about a key; see ``ask_any_node``."""
+    return ask_any_node(client, method, data_path(keyspace, key), value, consistency=consistency)
+
+
+def ask_any_node(
+    client: Client, method: str, path: str, content: bytes | None = None, **params: object
+) -> httpx.Response:
     """Return the first answer of a member. Members that do not answer are skipped.
 
     Raises CliError. A refusal by a member takes precedence over another member's connection error.
@@ -124,13 +131,12 @@ def through_any_node(
     """
     nodes = StateReading(client, level="local").nodes()
     addresses = [node.address for node in nodes if node.address and node.state in OWNS_TOKENS]
-    path = data_path(keyspace, key)
     refused: CliError | None = None
     away = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
     for address in addresses:
         try:
             url = address.rstrip("/") + path
-            answer = client.send(method, url, value, consistency=consistency)
+            answer = client.send(method, url, content, **params)
         except NO_ANSWER as error:
             away = UnreachableError(
                 f"{address} does not answer ({error}).", "`stele status` shows who is up."
@@ -140,7 +146,8 @@ def through_any_node(
             return answer
         if answer.status_code == httpx.codes.NOT_FOUND and not _is_about_a_key(answer):
             raise RefusedError(
-                f"The store at {address} takes no `stele put`, `get` or `delete`: 404 for {path}.",
+                f"The store at {address} takes no `stele put`, `get`, `delete` or `cdc tail`:"
+                f" 404 for {path}.",
                 "They speak to the store for trials: ask a store of your own by its own clients.",
             )
         if not isinstance(refused, UnreachableError):

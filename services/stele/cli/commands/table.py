@@ -59,6 +59,7 @@ OptionName = Literal[
     "expected_data_size_in_gb",
     "auto_repair_enabled",
     "auto_repair_threshold",
+    "cdc",
 ]
 """The fields of ``TableOptions``."""
 
@@ -80,6 +81,9 @@ class TabletOptions:
     """Whether its tablets are repaired by schedule; default: the setting auto_repair_enabled_default."""
     auto_repair_threshold: int | None = None
     """Seconds until a tablet is repaired again; default: the setting auto_repair_threshold_in_seconds."""
+    cdc: str | None = None
+    """Change data capture of a table without columns: true, false, or a map such as {'enabled': true,
+    'preimage': true, 'ttl': 86400}."""
 
     def options(self) -> TableOptions:
         return TableOptions(**{n: value for n, value in vars(self).items() if value is not None})

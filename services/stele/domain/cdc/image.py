@@ -152,6 +152,18 @@ def summary_of(generation: Generation) -> GenerationSummary:
 # The CDC stream of a write, by its time and its token.
 
 
+def check_not_ahead(write_ms: int, now_ms: int) -> Rejection | None:
+    """Reject a write whose time is further ahead of the clock than the leeway."""
+    if write_ms <= now_ms + GENERATION_LEEWAY_MS:
+        return None
+    return Rejection(
+        "cdc_write_from_the_future",
+        f"The write is {write_ms - now_ms} ms ahead of the clock; no more than {GENERATION_LEEWAY_MS} ms"
+        " are taken, since it is not known which CDC generation will hold then.",
+        "Synchronize the clocks, or let the store give the write its time.",
+    )
+
+
 def stream_of(
     generations: Sequence[Generation], token: int, write_ms: int, now_ms: int
 ) -> bytes | Rejection:
@@ -166,13 +178,9 @@ def stream_of(
     - The time is further behind than the leeway, in a generation that no longer holds. Readers may
       be past its end.
     """
-    if write_ms > now_ms + GENERATION_LEEWAY_MS:
-        return Rejection(
-            "cdc_write_from_the_future",
-            f"The write is {write_ms - now_ms} ms ahead of the clock; no more than {GENERATION_LEEWAY_MS} ms"
-            " are taken, since it is not known which CDC generation will hold then.",
-            "Synchronize the clocks, or let the store give the write its time.",
-        )
+    ahead = check_not_ahead(write_ms, now_ms)
+    if ahead is not None:
+        return ahead
     held = [generation for generation in generations if generation.since_ms <= write_ms]
     if not held:
         return Rejection(

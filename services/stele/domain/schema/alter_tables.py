@@ -84,6 +84,8 @@ def create_table(context: Context, change: TableCreation) -> Iterable[AnyFact]:
                 "Give it columns, or leave the parameters out.",
             )
         return facts
+    if change.options.cdc:
+        required(tables.cdc_is_a_parameter(change.name))
     schema = _first_schema(context, change)
     return *facts, TableSchemaChanged(schema)
 

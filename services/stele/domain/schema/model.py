@@ -133,7 +133,7 @@ class TableOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     An option of 0 or '' is not set. ``min_per_shard_tablet_count`` counts replicas, on average over
     the shards of a dc. ``auto_repair_enabled`` is on or off. ``auto_repair_threshold`` is in
-    seconds.
+    seconds. ``cdc`` is the parameter of this name for a table without columns, as a CQL map.
     """
 
     min_tablet_count: int = 0
@@ -142,6 +142,7 @@ class TableOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     expected_data_size_in_gb: int = 0
     auto_repair_enabled: str = ""
     auto_repair_threshold: int = 0
+    cdc: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,8 +210,21 @@ def _data_id(owner_id: str, truncated_version: int) -> str:
 
 
 def owner_of(data_id: str) -> str:
-    """Return the id of the table or keyspace that has, or had, this data."""
-    return data_id.partition("@")[0]
+    """Return the id of the table or keyspace that has, or had, this data or its change log."""
+    return data_id.removesuffix(CHANGE_LOG).partition("@")[0]
+
+
+CHANGE_LOG: Final = "+cdc"
+"""Ends the id of a table's change log. No other data id contains it."""
+
+
+def change_log_of(data_id: str) -> str:
+    """Return the id under which the change log of this data is stored and streamed.
+
+    Its rows have the tokens of the changed keys. They are on the same replicas as the data, in each
+    state of a move, a split or a merge.
+    """
+    return f"{data_id}{CHANGE_LOG}"
 
 
 def tablet_map(table_id: str) -> str:
@@ -430,10 +444,11 @@ class SchemaImage(msgspec.Struct, frozen=True, dict=True):
         return None if data is None or data.dropped_version else data
 
     def of_data(self, data_id: str) -> Data | None:
-        """Return the owner of this data.
+        """Return the owner of this data, or of the data whose change log this is.
 
         None if it was dropped or truncated, or is not known yet.
         """
+        data_id = data_id.removesuffix(CHANGE_LOG)
         owner_id = owner_of(data_id)
         keyspace = self.by_id.get(owner_id)
         if keyspace is not None:

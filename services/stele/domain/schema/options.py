@@ -6,6 +6,7 @@ import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.schema.model import AlterTable, Keyspace, TableOptions
+from stele.domain.schema.parameters import cdc_option
 from stele.domain.tablets.limits import (
     AUTO_REPAIR,
     AUTO_REPAIR_THRESHOLD_S,
@@ -50,14 +51,21 @@ def changed_options(before: TableOptions, command: AlterTable) -> TableOptions |
 
 
 def check_take_effect(keyspace: Keyspace, name: str, options: TableOptions) -> Rejection | None:
-    """Refuse options for a table without tablets, because all options concern tablets."""
-    if keyspace.tablets or options == TableOptions():
+    """Refuse options for a table without tablets. All except ``cdc`` concern tablets."""
+    if keyspace.tablets or msgspec.structs.replace(options, cdc="") == TableOptions():
         return None
     return Rejection(
         "no_tablets",
         f"Options of table {name} would have no effect: keyspace {keyspace.name} has no tablets.",
         "Leave the options out, or create the table in a keyspace with tablets.",
     )
+
+
+def with_canonical_cdc(options: TableOptions) -> TableOptions:
+    """Return the options, which ``bad_options`` accepts, with ``cdc`` as the log keeps it."""
+    cdc = cdc_option(options.cdc)
+    assert isinstance(cdc, str)
+    return msgspec.structs.replace(options, cdc=cdc)
 
 
 def bad_options(options: TableOptions) -> Rejection | None:
@@ -86,6 +94,9 @@ def bad_options(options: TableOptions) -> Rejection | None:
             f"auto_repair_threshold is from 0 to {MOST_THRESHOLD_S} seconds.",
             f"0 says nothing: then it is as {AUTO_REPAIR_THRESHOLD_S.name} says.",
         )
+    cdc = cdc_option(options.cdc)
+    if isinstance(cdc, Rejection):
+        return cdc
     if most and least > most:
         return Rejection(
             "bad_table_options",

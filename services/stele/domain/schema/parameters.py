@@ -70,6 +70,14 @@ def changed_parameters(before: Mapping[str, str], given: Mapping[str, str]) -> d
     return dict(sorted(after.items()))
 
 
+def cdc_option(value: str) -> str | Rejection:
+    """Return the canonical form of ``cdc`` for a table without columns; '' stays ''."""
+    try:
+        return _cdc(CDC, value) if value else ""
+    except RejectedChange as error:
+        return error.rejection
+
+
 def map_literal(entries: Mapping[str, str]) -> str:
     """Return a map of texts as a CQL literal, sorted by key."""
     inner = ", ".join(f"{_text(key)}: {_text(entries[key])}" for key in sorted(entries))
@@ -163,6 +171,10 @@ def _cdc(name: str, value: str) -> str:
         )
     if entries.get("enabled", "true") not in ("true", "false"):
         raise _bad(name, value, "true or false for 'enabled'")
+    if entries.get("preimage", "false") not in ("true", "false", "full"):
+        raise _bad(name, value, "true, false or full for 'preimage'")
+    if "ttl" in entries:
+        entries["ttl"] = _whole(0, MAX_TTL_S)("ttl of cdc", entries["ttl"])
     return map_literal(entries)
 
 

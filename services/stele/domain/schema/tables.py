@@ -29,7 +29,12 @@ from stele.domain.schema.model import (
     TableOptions,
     tablet_map,
 )
-from stele.domain.schema.options import bad_options, changed_options, check_take_effect
+from stele.domain.schema.options import (
+    bad_options,
+    changed_options,
+    check_take_effect,
+    with_canonical_cdc,
+)
 from stele.domain.schema.replication import check_replication
 from stele.domain.tablets.first_places import first_places
 from stele.domain.tablets.groups import combined
@@ -135,7 +140,7 @@ def create_table(context: Context, command: CreateTable) -> Decision:
         table_id=new_table_id(context, command.name),
         keyspace_id=keyspace.keyspace_id,
         name=name,
-        options=command.options,
+        options=with_canonical_cdc(command.options),
     )
     if command.colocated_with:
         return _colocated(image, keyspace, table, command.colocated_with)
@@ -185,6 +190,8 @@ def alter_table(context: Context, command: AlterTable) -> Decision:
         return table
     keyspace = schema.by_id[table.keyspace_id]
     refused = check_take_effect(keyspace, command.name, command.options)
+    if refused is None and command.options.cdc and table.table_id in schema.schemas:
+        refused = cdc_is_a_parameter(command.name)
     if refused is not None:
         return refused
     options = changed_options(table.options, command)
@@ -197,7 +204,15 @@ def alter_table(context: Context, command: AlterTable) -> Decision:
     )
     if refused is not None:
         return refused
-    return (TableChanged(msgspec.structs.replace(table, options=options)),)
+    return (TableChanged(msgspec.structs.replace(table, options=with_canonical_cdc(options))),)
+
+
+def cdc_is_a_parameter(name: str) -> Rejection:
+    return Rejection(
+        "bad_table_options",
+        f"Table {name} has columns, so cdc is one of its parameters and no option.",
+        f"Use `ALTER TABLE {name} WITH cdc = {{'enabled': 'true'}}` with `stele schema apply`.",
+    )
 
 
 def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Placement | Rejection:

@@ -38,3 +38,57 @@ class NodeView(msgspec.Struct, frozen=True):
     """By keyspace id; those of which the node stores nothing are left out."""
     counted_ago_s: float = 0.0
     """How long ago the rows and bytes were counted; a count is kept for a second."""
+
+
+class ChangeView(msgspec.Struct, frozen=True):
+    """A change of a key; bytes are base64. ``operation`` is put or delete.
+
+    ``time_us`` is the write's time in microseconds since 1970. ``before`` is the value that the
+    write replaced; None if there was none, or if the table keeps no images.
+    """
+
+    time_us: int
+    key: bytes
+    operation: str
+    value: bytes | None = None
+    before: bytes | None = None
+
+
+class ChangesView(msgspec.Struct, frozen=True):
+    """``GET /v1/cdc/changes``. The next request gives ``cursor`` as ``after``.
+
+    All changes up to ``complete_to_us`` were returned. ``more`` says that later ones can be read at
+    once, ``ended`` that the stream has no later ones.
+    """
+
+    changes: list[ChangeView]
+    cursor: str
+    complete_to_us: int
+    more: bool
+    ended: bool
+
+
+class StreamView(msgspec.Struct, frozen=True):
+    """A stream, and its ranges (start, end] of tokens."""
+
+    stream: str
+    ranges: list[tuple[int, int]]
+
+
+class StreamSetView(msgspec.Struct, frozen=True):
+    """The streams that hold for a time: those of a CDC generation, or of the present tablets.
+
+    ``until_ms`` is 0 for the newest set. Tablets have an empty ``generation``.
+    """
+
+    generation: str
+    since_ms: int
+    until_ms: int
+    streams: list[StreamView]
+
+
+class StreamsView(msgspec.Struct, frozen=True):
+    """``GET /v1/cdc/streams?table=`` of a node: the streams of a table by time."""
+
+    table: str
+    sets: list[StreamSetView]

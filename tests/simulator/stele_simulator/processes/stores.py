@@ -441,6 +441,7 @@ def _watch_writes(patch: Patch, stores: StoreWitness, who: Callable[[], object])
         rows: Sequence[Row],
         permit: Callable[[int], bool] = lambda _: True,
         into: Callable[[int], Sequence[str]] | None = None,
+        captures: Callable[[int], Any] = lambda _: None,
     ) -> list[int | None]:
         def asked(place: int) -> bool:
             may, node = permit(place), who()
@@ -449,7 +450,7 @@ def _watch_writes(patch: Patch, stores: StoreWitness, who: Callable[[], object])
                 stores.takes(node, row.token, (row.keyspace,) if into is None else into(place))
             return may
 
-        return await plain(self, rows, asked, into)
+        return await plain(self, rows, asked, into, captures)
 
     patch.attribute(Store, "write", write)
 

@@ -1,0 +1,120 @@
+"""Rows of change logs: the changes of a table, in the same store and in the same transaction.
+
+The log of a table is data with an id of its own (``change_log_of``) and the tokens of the changed
+keys. Streams, repairs, cleanups and truncations therefore treat it like the table's rows. A row's
+key is the time of the change, a hash of what was written, and the changed key. All replicas thus
+give a change the same key, and two writes of one time have different ones. Its value differs only
+in the image before the change, which each replica takes from its own store. Replicas that compare
+their rows keep the newest image.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
+
+from stele.agent.stores import parted, partition_of
+from stele.domain.schema.model import change_log_of
+from stele.node.cells import Cell, Row
+
+TIME_BYTES: Final = 8
+HASH_BYTES: Final = 8
+
+
+class Capture(NamedTuple):
+    """How a change is logged: with the image before it, or without."""
+
+    preimage: bool
+
+
+class ChangePage(msgspec.Struct, frozen=True, array_like=True):
+    """Keys and values of log rows by key: all up to ``upto_us`` that were asked for."""
+
+    upto_us: int
+    rows: list[tuple[bytes, bytes]]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a key: a value, or a deletion with ``tombstone``.
+
+    ``before`` is the cell that the change replaced. None means that it is not known or not kept.
+    """
+
+    time_us: int
+    key: bytes
+    tombstone: bool
+    value: bytes
+    before: Cell | None
+
+    def order(self) -> tuple[int, bytes, bool, bytes]:
+        """Return the sort key by which changes are read. Of one key the last change wins."""
+        return self.time_us, self.key, self.tombstone, self.value
+
+
+class _Value(msgspec.Struct, frozen=True, array_like=True):
+    tombstone: bool
+    value: bytes
+    before: Cell | None
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Value).decode
+
+
+def log_row(row: Row, before: Cell | None) -> Row:
+    """Return the row of the change log for a row that is written to a partition.
+
+    A cell that is newer than the row is no image before the change.
+    """
+    if before is not None and before.timestamp >= row.timestamp:
+        before = None
+    data_id, shard = parted(row.keyspace)
+    written = bytes([row.tombstone]) + row.value
+    key = first_key(row.timestamp) + blake2b(written, digest_size=HASH_BYTES).digest() + row.key
+    image_us = 0 if before is None else before.timestamp
+    # The time first, big-endian: the greater value has the newer image.
+    value = first_key(image_us) + _encode(_Value(row.tombstone, row.value, before))
+    log = partition_of(change_log_of(data_id), shard)
+    return Row(log, row.token, key, row.timestamp, False, value)
+
+
+def first_key(time_us: int) -> bytes:
+    """Return the bytes with which the keys of this time begin. Keys are ordered by time."""
+    return time_us.to_bytes(TIME_BYTES, "big")
+
+
+def time_of(key: bytes) -> int:
+    return int.from_bytes(key[:TIME_BYTES], "big")
+
+
+def change_of(key: bytes, value: bytes) -> Change:
+    """Decode a row of a change log."""
+    found = _decode(value[TIME_BYTES:])
+    return Change(
+        time_us=time_of(key),
+        key=key[TIME_BYTES + HASH_BYTES :],
+        tombstone=found.tombstone,
+        value=found.value,
+        before=found.before,
+    )
+
+
+def merged(pages: list[ChangePage], limit: int) -> tuple[list[Change], int]:
+    """Merge the pages of replicas and ranges.
+
+    Return at least the first ``limit`` changes by time, if there are so many, and the time up to
+    which the result is complete. Changes of that time are all included.
+    """
+    upto_us = min(page.upto_us for page in pages)
+    rows = dict[bytes, bytes]()
+    for page in pages:
+        for key, value in page.rows:
+            if time_of(key) <= upto_us:
+                rows[key] = max(value, rows.get(key, b""))
+    times = sorted(map(time_of, rows))
+    if len(times) > limit:
+        upto_us = times[limit - 1]
+    found = (change_of(*row) for row in rows.items() if time_of(row[0]) <= upto_us)
+    return sorted(found, key=Change.order), upto_us
