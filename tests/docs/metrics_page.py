@@ -25,6 +25,7 @@ PROCESSES = {
     "tablet_balancer": "tablet-balancer",
     "catch_up": "catch-up",
     "console": "console",
+    "cdc_connector": "cdc-connector",
     "node": "the trial store",
     "agent": "every node",
     "placements": "placements",

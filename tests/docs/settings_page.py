@@ -10,6 +10,7 @@ from msgspec.structs import FieldInfo, fields
 
 from stele.agent.settings import AgentSettings
 from stele.catch_up.settings import CatchUpSettings
+from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.console.settings import ConsoleSettings
 from stele.coordinator.settings import CoordinatorSettings
 from stele.domain.features.known import KNOWN
@@ -68,6 +69,7 @@ KINDS = (
     Kind("console", ConsoleSettings, ServiceSettings),
     Kind("nodes", AgentSettings, ServiceSettings, "Of every member, whatever its store is."),
     Kind("the store for trials", NodeSettings, AgentSettings, "Beside those of nodes."),
+    Kind("cdc-connector", CdcConnectorSettings, ServiceSettings),
     Kind("placements", PlacementsSettings, ServiceSettings),
     Kind(
         "placements' SQL server",

@@ -26,6 +26,7 @@ FOLDERS = {
     "sp": ("placements",),
     "nodes": ("agent", "node"),
     "page": ("console",),
+    "cc": ("cdc_connector",),
 }
 """Folders by their names in the graph."""
 RECORDS = {

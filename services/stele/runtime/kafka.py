@@ -395,12 +395,28 @@ def make_topic(
 
     Return whether it was missing. Raises TopicsUnavailable.
     """
-    asking = _Asking(brokers, deadline_s, Refusals())
     spec = topic_specs(replication_factor)[topic]
-    made = _make_missing(asking, {topic_name(cluster, topic): spec}, replication_factor)
+    name = topic_name(cluster, topic)
+    made = make_named_topic(brokers, name, spec, replication_factor, deadline_s=deadline_s)
     if made:
         ensure_topics(brokers, cluster, replication_factor, deadline_s=deadline_s)
-    return bool(made)
+    return made
+
+
+def make_named_topic(
+    brokers: Brokers,
+    name: str,
+    spec: TopicSpec,
+    replication_factor: int = 1,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> bool:
+    """Create a topic of this name that the brokers lack.
+
+    Return whether it was missing. Raises TopicsUnavailable.
+    """
+    asking = _Asking(brokers, deadline_s, Refusals())
+    return bool(_make_missing(asking, {name: spec}, replication_factor))
 
 
 def is_missing(

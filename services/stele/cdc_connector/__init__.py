@@ -1,0 +1,1 @@
+"""The connector of change data capture: a Kafka topic for each captured table."""

@@ -1,0 +1,49 @@
+"""``python -m stele.cdc_connector``: configured by STELE_* environment variables."""
+
+import asyncio
+
+from stele.cdc_connector.publishing import Publisher
+from stele.cdc_connector.settings import CdcConnectorSettings
+from stele.runtime.follow import Followed, following, run_beside
+from stele.runtime.http import Health, build_app, serve
+from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
+from stele.runtime.service import Stop, run_service, started
+from stele.runtime.transport import HttpTransport
+
+NAME = "cdc-connector"
+
+
+async def main(stop: Stop) -> None:
+    settings = started(NAME, CdcConnectorSettings)
+    async with following(settings) as followed:
+        transport = HttpTransport()
+        publisher = Publisher(settings, followed.follower, transport)
+        app = build_app(
+            NAME,
+            [
+                position_route(NAME, settings.instance_id, followed.follower),
+                recent_route(followed.recent.records),
+            ],
+            lambda: _health(followed, publisher),
+        )
+        try:
+            async with run_beside(asyncio.ensure_future(publisher.run()), stop):
+                await serve(app, settings, NAME, stop)
+        finally:
+            await transport.close()
+
+
+def _health(followed: Followed, publisher: Publisher) -> Health:
+    """Return the health. A table that cannot be published makes it degraded."""
+    health = followed.health()
+    troubles = "; ".join(f"{table}: {why}" for table, why in sorted(publisher.troubles.items()))
+    if health.reason or not troubles:
+        return health
+    return Health(
+        ok=True, epoch=health.epoch, state_id=health.state_id, reason=f"degraded: {troubles}"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_service(main))

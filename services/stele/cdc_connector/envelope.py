@@ -1,0 +1,78 @@
+"""Records of changes in Debezium's envelope, as JSON without a schema.
+
+Source: Debezium, "Data change events" of the connector for Cassandra. Bytes are base64, as its
+``binary.handling.mode=base64``.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+import msgspec
+
+from stele.runtime.answers.node import ChangeView
+
+CONNECTOR: Final = "stele"
+MICROS_PER_MS: Final = 1000
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Key(msgspec.Struct, frozen=True):
+    key: bytes
+
+
+class Row(msgspec.Struct, frozen=True):
+    key: bytes
+    value: bytes
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a change came from. ``ts_ms`` and ``ts_us`` are the time of the write."""
+
+    version: str
+    connector: str
+    name: str
+    ts_ms: int
+    ts_us: int
+    keyspace_name: str
+    table_name: str
+    snapshot: str = "false"
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """``op`` is c for a new key, u for a value that may replace another one, d for a deletion."""
+
+    before: Row | None
+    after: Row | None
+    source: Source
+    op: str
+    ts_ms: int
+
+
+def record_of(
+    change: ChangeView, cluster: str, table: str, now_ms: int, *, preimage: bool
+) -> tuple[bytes, bytes]:
+    """Return key and value of a record.
+
+    ``preimage`` tells whether the table keeps the images before its changes.
+    """
+    keyspace, _, name = table.partition(".")
+    put = "c" if preimage and change.before is None else "u"
+    envelope = Envelope(
+        before=None if change.before is None else Row(change.key, change.before),
+        after=None if change.value is None else Row(change.key, change.value),
+        source=Source(
+            version=version("stele"),
+            connector=CONNECTOR,
+            name=cluster,
+            ts_ms=change.time_us // MICROS_PER_MS,
+            ts_us=change.time_us,
+            keyspace_name=keyspace,
+            table_name=name,
+        ),
+        op="d" if change.value is None else put,
+        ts_ms=now_ms,
+    )
+    return _encode(Key(change.key)), _encode(envelope)

@@ -1,0 +1,99 @@
+"""What the connector asks the nodes, and what it does when they or their logs are away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from stele.cdc_connector.publishing import ChangesUnavailable, Publisher, captured_tables
+from stele.cdc_connector.settings import CdcConnectorSettings
+from stele.domain.commands import AlterTable, CreateTable
+from stele.domain.schema.model import TableOptions
+from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.node import ChangesView
+from stele.runtime.transport import OnPiece
+from tests.node.world import World
+
+NONE: Mapping[str, str] = MappingProxyType({})
+TABLE = "library.books"
+PAGE = ChangesView([], "b2", 5, more=False, ended=False)
+EXPIRED = ErrorBody("cdc_cursor_expired", "Changes after this cursor may be gone.")
+
+
+class Nodes:
+    """The nodes' answers by address, in place of HTTP. Others do not answer."""
+
+    def __init__(self, answers: Mapping[str, tuple[int, Any]]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, Mapping[str, str]]] = []
+
+    async def ask(
+        self,
+        url: str,
+        on_piece: OnPiece,
+        total_s: float | None,
+        params: Mapping[str, str] = NONE,
+        headers: Mapping[str, str] = NONE,
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> int:
+        address = url.removesuffix("/v1/cdc/changes")
+        self.asked.append((address, params))
+        if address not in self.answers:
+            raise aiohttp.ClientConnectionError("refused")
+        status, answer = self.answers[address]
+        on_piece(status, msgspec.json.encode(answer))
+        return status
+
+    async def close(self) -> None:
+        raise AssertionError("the process closes it")
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.apply(CreateTable(TABLE, TableOptions(cdc="true")))
+    return world
+
+
+async def publisher(world: World, nodes: Nodes) -> Publisher:
+    return Publisher(CdcConnectorSettings(), await world.follower(), nodes)
+
+
+async def test_the_first_node_that_answers_is_read(world: World) -> None:
+    nodes = Nodes({"http://n2": (503, ErrorBody("unavailable", "No.")), "http://n3": (200, PAGE)})
+    assert await (await publisher(world, nodes))._read(TABLE, "a1") == PAGE
+    assert [address for address, _ in nodes.asked] == ["http://n1", "http://n2", "http://n3"]
+    assert nodes.asked[0][1]["after"] == "a1" and nodes.asked[0][1]["table"] == TABLE
+
+
+async def test_a_cursor_that_is_too_old_is_the_answer_of_all_nodes(world: World) -> None:
+    """It begins again with the oldest change, and the log says that some may be missing."""
+    nodes = Nodes({"http://n1": (410, EXPIRED), "http://n2": (200, PAGE)})
+    connector = await publisher(world, nodes)
+    with pytest.raises(ChangesUnavailable) as away:
+        await connector._read(TABLE, "a1")
+    assert connector._after_failure(TABLE, away.value, "a1") == ""
+    assert connector.troubles == {}
+
+
+async def test_a_table_that_cannot_be_read_is_tried_again_from_its_cursor(world: World) -> None:
+    connector = await publisher(world, Nodes({}))
+    with pytest.raises(ChangesUnavailable) as away:
+        await connector._read(TABLE, "a1")
+    assert connector._after_failure(TABLE, away.value, "a1") == "a1"
+    assert "http://n3" in connector.troubles[TABLE]
+
+
+def test_tables_with_a_log_are_published(world: World) -> None:
+    world.apply(CreateTable("library.plain"))
+    assert [*captured_tables(world.image)] == [TABLE]
+    world.apply(AlterTable(TABLE, TableOptions(cdc="false")))
+    assert [*captured_tables(world.image)] == [TABLE], "its last changes are published too"
+    world.apply(AlterTable(TABLE, reset=("cdc",)))
+    assert [*captured_tables(world.image)] == []
