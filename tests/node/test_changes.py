@@ -71,8 +71,10 @@ class Cluster:
             return Answer(Code.UNREACHABLE)
         return (await self.replicas[node_id].serve([op]))[0]
 
-    async def put(self, key: str, value: bytes | None) -> int:
-        written = await self.coordination.write(TABLE, key.encode(), value, Consistency.QUORUM)
+    async def put(
+        self, key: str, value: bytes | None, consistency: Consistency = Consistency.ALL
+    ) -> int:
+        written = await self.coordination.write(TABLE, key.encode(), value, consistency)
         return written.timestamp
 
     async def read(self, stream: bytes = b"", after: str = "", limit: int = 100) -> list[Change]:
@@ -93,6 +95,9 @@ class Cluster:
                 )
             after, more = page.cursor, page.more
         return found
+
+    async def catch_up(self) -> None:
+        await self.follower.wait_for_epoch(self.world.image.epoch)
 
     def data_id(self) -> str:
         data = self.world.image.schema.serving(TABLE)
@@ -191,7 +196,8 @@ async def test_what_a_quorum_acknowledged_is_read_in_order_whoever_answers(
     for number in range(30):
         cluster.away = f"n{1 + number % 3}"
         key, value = f"key {number % 4}", b"value %d" % number
-        expected.append((await cluster.put(key, value), key.encode(), value))
+        timestamp = await cluster.put(key, value, Consistency.QUORUM)
+        expected.append((timestamp, key.encode(), value))
         cluster.now_us += 1000
     cluster.wait_out_window()
     for away in ("", "n1", "n2", "n3"):
@@ -235,7 +241,7 @@ async def test_a_stream_of_an_earlier_generation_ends_where_the_next_begins(
 ) -> None:
     cluster.world.start_join()
     cluster.world.advance()
-    await cluster.follower.wait_for_epoch(cluster.world.image.epoch)
+    await cluster.catch_up()
     *_, before, newest = (await cluster.changes.streams(TABLE)).sets
     assert before.until_ms == newest.since_ms
     cluster.now_us = 1000 * newest.since_ms
@@ -299,15 +305,41 @@ async def test_a_write_of_a_time_that_readers_may_have_passed_is_refused(cluster
     ]
 
 
-async def test_a_coordinator_whose_clock_is_ahead_is_told_so_before_it_writes(
+def coordinating(cluster: Cluster, clock: HybridClock) -> Coordination:
+    return Coordination("n1", cluster.follower, cluster.sessions, cluster.send, clock, 5.0)
+
+
+async def test_timestamps_of_other_tables_do_not_date_changes_into_the_future(
     cluster: Cluster,
 ) -> None:
-    ahead = HybridClock(lambda: cluster.now_us, cluster.now_us + 60 * SECOND_US)
-    coordination = Coordination("n1", cluster.follower, cluster.sessions, cluster.send, ahead, 5.0)
+    """A node whose clock is ahead wrote to a table without a log."""
+    raised = HybridClock(lambda: cluster.now_us, cluster.now_us + 60 * SECOND_US)
+    written = await coordinating(cluster, raised).write(TABLE, b"k", b"v", Consistency.QUORUM)
+    assert written.timestamp == cluster.now_us
+
+
+async def test_replicas_refuse_a_clock_that_is_ahead_and_keep_their_own(cluster: Cluster) -> None:
+    ahead = HybridClock(lambda: cluster.now_us + 60 * SECOND_US)
     with pytest.raises(Refused) as refused:
-        await coordination.write(TABLE, b"k", b"v", Consistency.QUORUM)
-    assert refused.value.code == "cdc_write_from_the_future"
+        await coordinating(cluster, ahead).write(TABLE, b"k", b"v", Consistency.QUORUM)
+    assert refused.value.code == "cdc_write_untimely"
     assert await logged(cluster.stores["n1"], log_of(cluster)) == []
+    assert await cluster.put("k", b"w") == cluster.now_us
+
+
+async def test_a_key_whose_cell_is_of_the_future_takes_no_change_until_then(
+    cluster: Cluster,
+) -> None:
+    ahead = Row(
+        cluster.data_id(), token_of(b"k"), b"k", cluster.now_us + 60 * SECOND_US, False, b""
+    )
+    for store in cluster.stores.values():
+        await store.write([ahead])
+    with pytest.raises(Refused) as refused:
+        await cluster.put("k", b"v")
+    assert refused.value.code == "cdc_write_from_the_future"
+    cluster.now_us += 60 * SECOND_US
+    await cluster.put("k", b"v")
 
 
 async def test_a_read_repairs_an_old_cell_without_a_change_and_a_new_one_with_it(
@@ -323,7 +355,7 @@ async def test_a_read_repairs_an_old_cell_without_a_change_and_a_new_one_with_it
 async def test_a_replica_logs_as_the_newer_of_two_images_says(cluster: Cluster) -> None:
     """Either the sender or the replica may not have read yet that the table is captured."""
     cluster.world.apply(AlterTable(TABLE, reset=("cdc",)))
-    await cluster.follower.wait_for_epoch(cluster.world.image.epoch)
+    await cluster.catch_up()
     ops = [write(cluster, cluster.now_us, captured=True)]
     assert [a.code for a in await cluster.replicas["n1"].serve(ops)] == [Code.OK]
     assert len(await logged(cluster.stores["n1"], log_of(cluster))) == 1
@@ -373,6 +405,7 @@ async def test_a_truncation_deletes_the_log_of_the_old_data(cluster: Cluster) ->
     await cluster.put("k", b"old")
     world.apply(Truncate(TABLE), "truncate")
     world.open("truncate")
+    await cluster.catch_up()
     await cluster.put("k", b"new")
     order = Order(
         node_id="n1",

@@ -462,7 +462,11 @@ class Coordination:
             lambda node_id: self._read_op(attempt, ReadMode.TIMESTAMP),
             enough_reads(Consistency.QUORUM, attempt.row),
         )
-        self._clock.see(max(answer.timestamp for answer in answers.values()))
+        newest_us = max(answer.timestamp for answer in answers.values())
+        self._clock.see(newest_us)
+        if is_captured(attempt.image.schema, attempt.data_id):
+            # Timestamps of other tables, by a clock that is ahead, must not make changes untimely.
+            return max(self._clock.now_us(), newest_us + 1)
         return self._clock.next()
 
     async def _write(
@@ -649,6 +653,15 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
             "disk_full",
             f"The disks of {', '.join(full)} are full; the write is at {len(vote.done)} replicas.",
             "Free some space there; reads still work.",
+            facts,
+        )
+    untimely = [n for n, answer in sorted(vote.answers.items()) if answer.code is Code.UNTIMELY]
+    if untimely:
+        return Refused(
+            503,
+            "cdc_write_untimely",
+            f"{', '.join(untimely)} refused the time of the write: clocks differ, or it took too long.",
+            "Synchronize the clocks, then write again.",
             facts,
         )
     replicas, lacking = ", ".join(sorted(attempt.row.writes)), ", ".join(vote.lacking())

@@ -173,8 +173,6 @@ class Replica:
         """Write cells in one transaction, except those fenced in the turn of the write."""
         ops = [op for _, op in writes]
         rows = [Row(op.data_id, op.token, op.key, *op.cell) for op in ops]
-        for op in ops:
-            self._clock.see(op.cell.timestamp)
         # Hold before the write waits for the disk: a barrier must see the versions in use.
         holds = [self._in_use.hold(op.version, op.data_id, op.token) for op in ops]
         refused = dict[int, Answer]()
@@ -183,7 +181,10 @@ class Replica:
             answer = self._fenced(ops[place]) or self._untimely(ops[place])
             if answer is not None:
                 refused[place] = answer
-            return answer is None
+                return False
+            # A refused time must not raise the clock, or later writes would be ahead too.
+            self._clock.see(ops[place].cell.timestamp)
+            return True
 
         try:
             written = await self._store.write(
