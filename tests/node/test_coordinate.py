@@ -14,7 +14,7 @@ from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
-from stele.node.cells import Cell, HybridClock, stamp_of
+from stele.node.cells import TOMBSTONE, Cell, HybridClock, stamp_of
 from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, Refused
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.domain.history import join
@@ -119,7 +119,7 @@ async def test_a_write_is_read_back_and_a_deletion_too(bench: Bench) -> None:
     assert await bench.read() == Cell(timestamp, False, b"v")
     await bench.write(None)
     found = await bench.read()
-    assert found is not None and found.tombstone
+    assert found is not None and found.kind == TOMBSTONE
     assert await bench.read(key=b"never") is None
 
 

@@ -24,7 +24,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.topology.operations.commands import TabletRepair
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import TOMBSTONE, Cell, HybridClock, Row
 from stele.node.digests import LEAF_ROWS
 from stele.node.load import Rates
 from stele.node.replica import Replica
@@ -135,7 +135,7 @@ async def test_each_replica_has_all_that_any_of_them_had(cluster: Cluster) -> No
     assert {row.key: row.timestamp for row in expected} == {
         key: 10 + number for number, key in enumerate(keys)
     }
-    assert any(row.tombstone for row in expected)
+    assert any(row.kind == TOMBSTONE for row in expected)
     for name in NODES[1:]:
         assert await cluster.rows(name) == expected
         assert await cluster.rows(name, inside=False) == []

@@ -120,7 +120,7 @@ async def test_a_page_arrives_as_it_was_read_tombstones_too(store: Store) -> Non
     sent = wire.Scanned(code=Code.OK, rows=page.rows)
     received = wire.decode_scanned(wire.encode(sent)).rows
     assert received == page.rows
-    assert {r.key: r.tombstone for r in received} == {b"kept": False, b"gone": True}
+    assert {r.key: r.kind for r in received} == {b"kept": False, b"gone": True}
 
 
 async def test_a_range_begins_after_its_start_and_holds_its_end(store: Store) -> None:

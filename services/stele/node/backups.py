@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from fastavro import parse_schema, reader, writer
@@ -35,7 +35,7 @@ from stele.domain.table_snapshots.model import TableSnapshot
 from stele.domain.tablets.ranges import TOKEN_BITS, tablet_of
 from stele.log.archive.container import SYNC_BYTES
 from stele.log.archive.files import sync_file, sync_folder
-from stele.node.cells import Row
+from stele.node.cells import ROW, TOMBSTONE, CellKind, Row
 from stele.node.commits import uncancelled
 from stele.runtime.logs import get_logger
 
@@ -159,6 +159,7 @@ _SCHEMA: Final = parse_schema(
             {"name": "timestamp", "type": "long"},
             {"name": "tombstone", "type": "boolean"},
             {"name": "value", "type": "bytes"},
+            {"name": "has_columns", "type": "boolean", "default": False},
         ],
     }
 )
@@ -333,14 +334,23 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
 def decode_rows(content: bytes, data_id: str) -> list[Row]:
     """Return the rows of a container as data of ``data_id``, which may be another table's."""
     return [
-        Row(data_id, r["token"], r["key"], r["timestamp"], r["tombstone"], r["value"])
+        Row(data_id, r["token"], r["key"], r["timestamp"], _kind(r), r["value"])
         for r in reader(io.BytesIO(content))
         if isinstance(r, dict)
     ]
 
 
 def _record(row: Row) -> dict[str, object]:
-    return {name: value for name, value in row._asdict().items() if name != "keyspace"}
+    return {
+        **row._asdict(),
+        "tombstone": row.kind == TOMBSTONE,
+        "has_columns": row.kind == ROW,
+    }
+
+
+def _kind(record: Mapping[str, Any]) -> CellKind:
+    # Files of earlier releases have no rows with columns.
+    return ROW if record.get("has_columns") else record["tombstone"]
 
 
 def _known(image: Image) -> frozenset[str]:

@@ -1,33 +1,50 @@
-"""The stored versions of a key, and the rule that selects the winner."""
+"""The stored versions of a key, and the rule that merges them.
+
+Opaque data has one value for each key, and the newer value wins. A table with columns has rows:
+each column has its own value and timestamp, and two versions of a row are merged column by column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+import msgspec
+
 HASH_BYTES: Final = 16
+
+CellKind = bool | int
+"""VALUE, TOMBSTONE or ROW. The first two are booleans between nodes, as in earlier releases."""
+VALUE: Final = False
+TOMBSTONE: Final = True
+ROW: Final = 2
 
 
 class Cell(NamedTuple):
-    """A value with its timestamp in microseconds. A deletion is a tombstone with an empty value."""
+    """A version of a key, with its timestamp in microseconds.
+
+    A deletion of opaque data is a tombstone with an empty value. The value of a row is an encoded
+    ``RowContent``, and its timestamp is the latest in it.
+    """
 
     timestamp: int
-    tombstone: bool
+    kind: CellKind
     value: bytes
 
 
 class Row(NamedTuple):
     """A cell with its place: the id of the keyspace's data, and key and token.
 
-    ``token`` is the token of ``key``.
+    ``token`` is the token of the partition key, which is the key or its beginning.
     """
 
     keyspace: str
     token: int
     key: bytes
     timestamp: int
-    tombstone: bool
+    kind: CellKind
     value: bytes
 
 
@@ -35,22 +52,83 @@ class Stamp(NamedTuple):
     """A fingerprint that distinguishes cells without their values. ``hash`` has 16 bytes."""
 
     timestamp: int
-    tombstone: bool
+    kind: CellKind
     hash: bytes
 
 
+class ColumnValue(NamedTuple):
+    """A value of a column in CQL's binary encoding; None if the column was deleted."""
+
+    column_id: int
+    timestamp: int
+    value: bytes | None
+
+
+class RowContent(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of a row by id, each newer than the deletion of the row at ``deleted_us``.
+
+    The encoding is canonical: equal contents have equal bytes. Replicas therefore agree on the
+    stamps and digests of a row whatever the order of its writes was. Names of columns are not
+    stored, so a rename changes nothing here. The value of a dropped column stays until the row is
+    deleted, and no reader shows it. Removing it at one replica would make replicas differ.
+    """
+
+    deleted_us: int = 0
+    columns: tuple[ColumnValue, ...] = ()
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+content_of: Final = msgspec.msgpack.Decoder(RowContent).decode
+"""Return the content of an encoded row."""
+
+
+def kind_of(number: int) -> CellKind:
+    """Return the kind for a number in a database, which has no booleans."""
+    return ROW if number == ROW else bool(number)
+
+
+def row_cell(deleted_us: int, columns: Iterable[ColumnValue]) -> Cell:
+    """Return the cell of a row with these values; of two values of a column the newer wins.
+
+    Of two values with one timestamp, a deletion wins, and then the greater bytes.
+    """
+    newest_of = dict[int, ColumnValue]()
+    for column in columns:
+        known = newest_of.get(column.column_id)
+        if column.timestamp > deleted_us and (known is None or _order(column) > _order(known)):
+            newest_of[column.column_id] = column
+    kept = tuple(newest_of[column_id] for column_id in sorted(newest_of))
+    timestamp = max((column.timestamp for column in kept), default=deleted_us)
+    return Cell(timestamp, ROW, _encode(RowContent(deleted_us, kept)))
+
+
+def _order(column: ColumnValue) -> tuple[int, bool, bytes]:
+    return column.timestamp, column.value is None, column.value or b""
+
+
 def stamp_of(cell: Cell) -> Stamp:
-    return Stamp(
-        cell.timestamp, cell.tombstone, blake2b(cell.value, digest_size=HASH_BYTES).digest()
-    )
+    return Stamp(cell.timestamp, cell.kind, blake2b(cell.value, digest_size=HASH_BYTES).digest())
+
+
+def merged(one: Cell, other: Cell) -> Cell:
+    """Return the version of a key after two writes, in any order and any number of times.
+
+    Rows are merged by ``row_cell``. Of two opaque cells, the later timestamp wins, then the
+    tombstone, then the greater value. The rule is the same in every replica, and in the store's
+    SQL.
+    """
+    if one == other:
+        return one
+    if one.kind != ROW or other.kind != ROW:
+        return max(one, other, key=lambda cell: (cell.kind == ROW, cell))
+    ours, theirs = content_of(one.value), content_of(other.value)
+    deleted_us = max(ours.deleted_us, theirs.deleted_us)
+    return row_cell(deleted_us, (*ours.columns, *theirs.columns))
 
 
 def newest(cells: list[Cell]) -> Cell:
-    """Return the winner: the later timestamp, then the tombstone, then the greater value.
-
-    The rule is the same in every replica, and in the store's SQL.
-    """
-    return max(cells)
+    """Return the version that contains all of these cells."""
+    return reduce(merged, cells)
 
 
 # A hybrid logical clock: timestamps in microseconds that are later than all those seen.

@@ -1,7 +1,7 @@
 """Digests that two replicas compare before they stream a range.
 
 A digest is the number of rows, their bytes, and the sum of their hashes modulo 2**128. Hashes cover
-tokens, keys, timestamps, tombstones and values. The sum depends neither on the order of the rows
+tokens, keys, timestamps, kinds and values. The sum depends neither on the order of the rows
 nor on their history.
 """
 
@@ -27,7 +27,7 @@ CALL_ROWS: Final = 16 * MOST_ROWS
 CALL_BYTES: Final = 64 * 1024 * 1024
 """A reply ends after this many bytes of rows, well within the time limit of a call."""
 
-_HEAD: Final = Struct(">qq?q")
+_HEAD: Final = Struct(">qqBq")
 _BOUNDED: Final = """
 select count(*), coalesce(sum(size), 0) from (
     select size from cells where keyspace = ? and token > ? and token <= ? limit ?)"""
@@ -44,11 +44,11 @@ class Digest(NamedTuple):
     sum: bytes
 
 
-def digest_of(rows: Sequence[tuple[int, bytes, int, bool, bytes]]) -> Digest:
-    """Return the digest of rows (token, key, timestamp, tombstone, value)."""
+def digest_of(rows: Sequence[tuple[int, bytes, int, int, bytes]]) -> Digest:
+    """Return the digest of rows (token, key, timestamp, kind, value)."""
     total = size_bytes = 0
-    for token, key, timestamp, tombstone, value in rows:
-        head = _HEAD.pack(token, timestamp, bool(tombstone), len(key))
+    for token, key, timestamp, kind, value in rows:
+        head = _HEAD.pack(token, timestamp, kind, len(key))
         found = blake2b(head + key + value, digest_size=HASH_BYTES).digest()
         total += int.from_bytes(found, "big")
         size_bytes += len(key) + len(value)

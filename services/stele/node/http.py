@@ -17,6 +17,7 @@ from stele.agent.member import shut_out
 from stele.agent.probing import ROUTE_ANEW, check_host, check_log, check_meant, judge_route
 from stele.domain.routed import HOST, Routed
 from stele.node import metrics
+from stele.node.cells import TOMBSTONE
 from stele.node.changes import Changes
 from stele.node.coordinate import Consistency, Coordination, Refused
 from stele.node.replica import Replica
@@ -117,7 +118,7 @@ class NodeHttp:
             "x-stele-epoch": str(found.epoch),
             "x-stele-replicas": ",".join(found.answered),
         }
-        if found.cell is None or found.cell.tombstone:
+        if found.cell is None or found.cell.kind == TOMBSTONE:
             raise HttpError(
                 404,
                 ErrorCode.NOT_FOUND,

@@ -1,7 +1,7 @@
-"""The trial store: SQLite, one table for all keyspaces, last write wins.
+"""The trial store: SQLite, one table for all keyspaces. Writes are merged by ``cells.merged``.
 
 The column ``keyspace`` holds a partition (``partitions``), so that the rows of each shard are
-separate.
+separate. The column ``tombstone`` holds the kind of the cell.
 
 Crash safety: WAL with synchronous=FULL. An acknowledged write is on the disk. It survives a kill of
 the process and a power failure at any moment. No reader sees it before its sync, because SQLite
@@ -28,7 +28,7 @@ from stele.agent.stores import Span, parted
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains
 from stele.domain.schema.model import CHANGE_LOG
 from stele.log.loops import call_in
-from stele.node.cells import Cell, Row
+from stele.node.cells import ROW, Cell, Row, kind_of, merged
 from stele.node.change_log import Capture, ChangePage, first_key, log_row, time_of
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
 from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
@@ -113,7 +113,8 @@ on conflict (keyspace, token, key) do update set
     timestamp = excluded.timestamp, tombstone = excluded.tombstone,
     size = excluded.size, value = excluded.value
 where (excluded.timestamp, excluded.tombstone, excluded.value)
-    > (cells.timestamp, cells.tombstone, cells.value)"""
+    > (cells.timestamp, cells.tombstone, cells.value)
+    or (excluded.tombstone = 2 and excluded.value <> cells.value)"""
 _STANDING: Final = """
 select timestamp, (timestamp, tombstone, value) = (?4, ?5, ?6) from cells
 where keyspace = ?1 and token = ?2 and key = ?3"""
@@ -210,7 +211,7 @@ class Store:
         into: Into | None = None,
         captures: Captures = _not_captured,
     ) -> list[int | None]:
-        """Write all rows in one transaction, each only where it is newer than the stored one.
+        """Write all rows in one transaction, each merged with the stored one.
 
         Returns after the sync.
 
@@ -220,8 +221,9 @@ class Store:
         write thus has its change.
 
         The result has one number for each row, for the first of its partitions. It is 0 if the
-        store now has the row as written, and otherwise the timestamp of the newer row. It is None
-        if ``permit`` refused the row in the turn of the write; nothing of that row was written.
+        store now has the row as written or merged, and otherwise the timestamp of the newer row. It
+        is None if ``permit`` refused the row in the turn of the write; nothing of that row was
+        written.
 
         A write that has had its turn precedes every write and deletion requested later.
 
@@ -242,13 +244,13 @@ class Store:
         return await self._commits.run(begin, size_bytes)
 
     async def read(self, keyspace: str, token: int, key: bytes) -> Cell | None:
-        """Return the newest cell, which may be a tombstone, or None if there never was one."""
+        """Return the cell, which may be a tombstone, or None if there never was one."""
         found = self._reader.execute(_READ, (keyspace, token, key, INLINE_BYTES)).fetchone()
         if found is None:
             return None
         if found[2] is None:
             return await self._in_scanner(lambda: self._read_large(keyspace, token, key))
-        return Cell(found[0], bool(found[1]), found[2])
+        return Cell(found[0], kind_of(found[1]), found[2])
 
     def timestamp(self, keyspace: str, token: int, key: bytes) -> int:
         """Return the newest cell's timestamp in microseconds; 0 if there never was one."""
@@ -392,7 +394,7 @@ class Store:
     def _read_large(self, keyspace: str, token: int, key: bytes) -> Cell | None:
         all_sizes = MAX_TOKEN
         found = self._scanner.execute(_READ, (keyspace, token, key, all_sizes)).fetchone()
-        return None if found is None else Cell(found[0], bool(found[1]), found[2])
+        return None if found is None else Cell(found[0], kind_of(found[1]), found[2])
 
     async def _in_scanner(self, work: Callable[[], T]) -> T:
         return await uncancelled(self._loop.run_in_executor(self._scans, work))
@@ -501,7 +503,7 @@ def _write_row(
 def _cell_before(writer: sqlite3.Connection, row: Row) -> Cell | None:
     all_sizes = MAX_TOKEN
     found = writer.execute(_READ, (row.keyspace, row.token, row.key, all_sizes)).fetchone()
-    return None if found is None else Cell(found[0], bool(found[1]), found[2])
+    return None if found is None else Cell(found[0], kind_of(found[1]), found[2])
 
 
 def _changes_in(
@@ -531,10 +533,20 @@ def _changes_in(
 
 
 def _write_cell(writer: sqlite3.Connection, row: Row) -> int:
+    if row.kind == ROW:
+        row = _merged_with_stored(writer, row)
     if writer.execute(_WRITE, row).rowcount == 1:
         return 0
     timestamp, same = writer.execute(_STANDING, row).fetchone()
     return 0 if same else int(timestamp)
+
+
+def _merged_with_stored(writer: sqlite3.Connection, row: Row) -> Row:
+    found = writer.execute(_READ, (row.keyspace, row.token, row.key, MAX_TOKEN)).fetchone()
+    if found is None:
+        return row
+    timestamp, kind, value = found
+    return row._replace(**merged(Cell(timestamp, kind_of(kind), value), Cell(*row[3:]))._asdict())
 
 
 def page_in(
@@ -551,9 +563,8 @@ def page_in(
             begin = max(start, after[0] - 1)
             found = scanner.execute(_SCAN, (keyspace, begin, end, *after, PAGE_ROWS))
             count = 0
-            for name, token, key, timestamp, tombstone, value, size in found:
-                # SQLite has no booleans, and the wire format is strict.
-                rows.append(Row(name, token, key, timestamp, bool(tombstone), value))
+            for name, token, key, timestamp, kind, value, size in found:
+                rows.append(Row(name, token, key, timestamp, kind_of(kind), value))
                 size_bytes += size
                 count += 1
                 if size_bytes >= limit_bytes:

@@ -337,7 +337,7 @@ class StoreWitness:
 
     def put(self, before: Standing, given: Row, after: Standing) -> None:
         """Check that the newer of two rows is kept."""
-        came = given.timestamp, int(given.tombstone), bytes(given.value)
+        came = given.timestamp, int(given.kind), bytes(given.value)
         newest = came if before is None else max(before, came)
         self.checks += 1
         self._demand(

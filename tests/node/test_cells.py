@@ -1,0 +1,117 @@
+"""Rows of columns: versions of a row merge to the same bytes in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import reduce
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stele.node.backups import decode_rows, encode_rows
+from stele.node.cells import (
+    ROW,
+    TOMBSTONE,
+    VALUE,
+    Cell,
+    ColumnValue,
+    Row,
+    RowContent,
+    content_of,
+    merged,
+    newest,
+    row_cell,
+)
+from stele.node.digests import digest_of
+from stele.node.store import Store
+
+column_values = st.builds(
+    ColumnValue,
+    st.integers(0, 2),
+    st.integers(1, 4),
+    st.none() | st.sampled_from([b"", b"a", b"b"]),
+)
+rows = st.builds(row_cell, st.integers(0, 3), st.lists(column_values, max_size=4))
+opaque = st.builds(Cell, st.integers(1, 3), st.booleans(), st.sampled_from([b"", b"a"]))
+versions = rows | opaque
+
+
+@given(versions, versions, versions)
+def test_a_merge_is_associative_commutative_and_idempotent(
+    one: Cell, two: Cell, three: Cell
+) -> None:
+    assert merged(one, merged(two, three)) == merged(merged(one, two), three)
+    assert merged(one, two) == merged(two, one)
+    assert merged(one, one) == one
+    assert merged(one, merged(one, two)) == merged(one, two)
+
+
+@given(st.lists(rows, min_size=1, max_size=5))
+def test_a_merged_row_has_the_newest_value_of_each_column_behind_the_last_deletion(
+    written: list[Cell],
+) -> None:
+    contents = [content_of(cell.value) for cell in written]
+    deleted_us = max(content.deleted_us for content in contents)
+    values = [value for content in contents for value in content.columns]
+    found = content_of(newest(written).value)
+    assert found.deleted_us == deleted_us
+    assert [value.column_id for value in found.columns] == sorted(
+        {value.column_id for value in values if value.timestamp > deleted_us}
+    )
+    for value in found.columns:
+        assert value in values
+        rivals = [other for other in values if other.column_id == value.column_id]
+        assert value.timestamp == max(rival.timestamp for rival in rivals)
+        tied = [rival.value for rival in rivals if rival.timestamp == value.timestamp]
+        assert value.value == (None if None in tied else max(each or b"" for each in tied))
+
+
+@settings(deadline=None)  # each example makes a file
+@given(st.lists(rows, min_size=1, max_size=5), st.randoms())
+def test_any_order_of_writes_of_a_row_ends_in_the_merged_row(
+    tmp_path_factory: pytest.TempPathFactory, written: list[Cell], chance: random.Random
+) -> None:
+    shuffled = chance.sample(written, len(written))
+
+    async def run() -> Cell | None:
+        store = Store(tmp_path_factory.mktemp("store") / "s.sqlite")
+        for cell in shuffled:
+            assert await store.write([Row("ks", 7, b"k", *cell)]) == [0]
+        found = await store.read("ks", 7, b"k")
+        await store.close()
+        return found
+
+    assert asyncio.run(run()) == reduce(merged, written)
+
+
+def test_an_older_write_of_another_column_is_kept_and_of_the_same_column_is_not() -> None:
+    late = row_cell(0, [ColumnValue(1, 9, b"new")])
+    early = row_cell(0, [ColumnValue(1, 5, b"old"), ColumnValue(2, 5, b"other")])
+    found = content_of(merged(late, early).value)
+    assert found == RowContent(0, (ColumnValue(1, 9, b"new"), ColumnValue(2, 5, b"other")))
+
+
+def test_a_deleted_row_takes_later_columns_only() -> None:
+    deleted = row_cell(5, ())
+    assert deleted.timestamp == 5
+    late = row_cell(0, [ColumnValue(1, 5, b"as old as the deletion"), ColumnValue(2, 6, b"later")])
+    found = content_of(merged(deleted, late).value)
+    assert found == RowContent(5, (ColumnValue(2, 6, b"later"),))
+
+
+def test_a_snapshot_file_keeps_the_kind_of_each_row() -> None:
+    written = [
+        Row("d", 1, b"a", 3, VALUE, b"value"),
+        Row("d", 2, b"b", 4, TOMBSTONE, b""),
+        Row("d", 3, b"c", *row_cell(0, [ColumnValue(1, 5, b"v")])),
+    ]
+    assert decode_rows(encode_rows(written), "d") == written
+    assert [row.kind for row in written] == [VALUE, TOMBSTONE, ROW]
+
+
+def test_rows_with_different_columns_have_different_digests() -> None:
+    one, two = (row_cell(0, [ColumnValue(1, 5, value)]) for value in (b"a", b"b"))
+    digests = [digest_of([(7, b"k", *cell)]) for cell in (one, two, one)]
+    assert digests[0] == digests[2] != digests[1]
