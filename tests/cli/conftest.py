@@ -32,6 +32,7 @@ class Canned:
     status: int
     body: bytes
     content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -42,9 +43,13 @@ class Server:
     answers: dict[tuple[str, str], deque[Canned]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
 
-    def answer(self, method: str, path: str, body: object, status: int = 200) -> None:
+    def answer(
+        self, method: str, path: str, body: object, status: int = 200, **headers: str
+    ) -> None:
+        """Add an answer. Names of headers have underscores here."""
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        self.answers.setdefault((method, path), deque()).append(Canned(status, raw))
+        sent = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+        self.answers.setdefault((method, path), deque()).append(Canned(status, raw, headers=sent))
 
     def stream(self, path: str, text: str) -> None:
         canned = Canned(200, text.encode(), "text/event-stream")
@@ -80,6 +85,8 @@ def server() -> Iterator[Server]:
             self.send_response(canned.status)
             self.send_header("content-type", canned.content_type)
             self.send_header("content-length", str(len(canned.body)))
+            for header in canned.headers:
+                self.send_header(*header)
             self.end_headers()
             self.wfile.write(canned.body)
 

@@ -543,6 +543,22 @@ def test_get_writes_the_bytes_as_they_are(
     assert out.buffer.getvalue() == b"\x00\xff\n"
 
 
+def test_a_row_is_named_by_its_key_columns_and_printed_as_a_line(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/v1/data/shop.orders/ada/2026-11-29"
+    cluster(server, nodes=[{**NODES[0], "address": server.url}])
+    server.answer("PUT", path, {"timestamp": 5, "version": 3, "epoch": 7})
+    server.answer("GET", path, b'{"total":3}', x_stele_table_version="7")
+    ran = stele("put", "shop.orders", "ada/2026-11-29", '{"total": 3}')
+    assert ran.exit_code == 0, ran.err
+    assert server.asked_for(path)[0].body == b'{"total": 3}'
+    out = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", out)
+    assert stele("get", "shop.orders", "ada/2026-11-29").exit_code == 0
+    assert out.buffer.getvalue() == b'{"total":3}\n'
+
+
 def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> None:
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     missing = {

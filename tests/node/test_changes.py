@@ -24,10 +24,11 @@ from stele.node import store as store_module
 from stele.node.cells import Cell, HybridClock, Row
 from stele.node.change_log import Capture, Change, ChangePage, change_of, log_row, merged
 from stele.node.changes import Changes, expire
-from stele.node.coordinate import Consistency, Coordination, Refused
+from stele.node.coordinate import Consistency, Coordination, Refused, WriteOf
 from stele.node.load import Rates
 from stele.node.replica import Replica
 from stele.node.store import Store
+from stele.node.table_rows import DataPath, write_of
 from stele.node.wire import Answer, AnyOp, Write
 from tests.node.world import TERM, Sessions, World
 
@@ -74,7 +75,7 @@ class Cluster:
     async def put(
         self, key: str, value: bytes | None, consistency: Consistency = Consistency.ALL
     ) -> int:
-        written = await self.coordination.write(TABLE, key.encode(), value, consistency)
+        written = await self.coordination.write(TABLE, opaque(key, value), consistency)
         return written.timestamp
 
     async def read(self, stream: bytes = b"", after: str = "", limit: int = 100) -> list[Change]:
@@ -88,7 +89,7 @@ class Cluster:
                     Change(
                         time_us=change.time_us,
                         key=change.key,
-                        tombstone=change.operation == "delete",
+                        kind=change.operation == "delete",
                         value=change.value or b"",
                         before=cell,
                     )
@@ -133,7 +134,7 @@ async def test_a_write_is_logged_even_if_it_loses_to_a_newer_one(store: Store) -
     lost = await store.write(rows, captures=lambda _: Capture(preimage=True))
     assert lost == [0, 7, 0]
     found = await logged(store)
-    assert [(c.time_us, c.tombstone, c.value, c.before) for c in found] == [
+    assert [(c.time_us, c.kind, c.value, c.before) for c in found] == [
         (5, False, b"old", None),
         (7, False, b"new", None),
         (9, True, b"", Cell(7, False, b"new")),
@@ -186,7 +187,7 @@ def test_of_two_writes_at_one_time_the_winner_comes_last() -> None:
     cells = [Cell(5, False, b"b"), Cell(5, True, b""), Cell(5, False, b"a")]
     rows = [log_row(row(b"k", cell), None) for cell in cells]
     changes, _ = merged([page(9, *rows[:2]), page(9, *rows[1:])], 1)
-    assert [(c.tombstone, c.value) for c in changes] == [(False, b"a"), (False, b"b"), (True, b"")]
+    assert [(c.kind, c.value) for c in changes] == [(False, b"a"), (False, b"b"), (True, b"")]
 
 
 async def test_what_a_quorum_acknowledged_is_read_in_order_whoever_answers(
@@ -305,6 +306,10 @@ async def test_a_write_of_a_time_that_readers_may_have_passed_is_refused(cluster
     ]
 
 
+def opaque(key: str, value: bytes | None) -> WriteOf:
+    return lambda image: write_of(image, DataPath(TABLE, key, key.encode()), value)
+
+
 def coordinating(cluster: Cluster, clock: HybridClock) -> Coordination:
     return Coordination("n1", cluster.follower, cluster.sessions, cluster.send, clock, 5.0)
 
@@ -314,14 +319,16 @@ async def test_timestamps_of_other_tables_do_not_date_changes_into_the_future(
 ) -> None:
     """A node whose clock is ahead wrote to a table without a log."""
     raised = HybridClock(lambda: cluster.now_us, cluster.now_us + 60 * SECOND_US)
-    written = await coordinating(cluster, raised).write(TABLE, b"k", b"v", Consistency.QUORUM)
+    written = await coordinating(cluster, raised).write(
+        TABLE, opaque("k", b"v"), Consistency.QUORUM
+    )
     assert written.timestamp == cluster.now_us
 
 
 async def test_replicas_refuse_a_clock_that_is_ahead_and_keep_their_own(cluster: Cluster) -> None:
     ahead = HybridClock(lambda: cluster.now_us + 60 * SECOND_US)
     with pytest.raises(Refused) as refused:
-        await coordinating(cluster, ahead).write(TABLE, b"k", b"v", Consistency.QUORUM)
+        await coordinating(cluster, ahead).write(TABLE, opaque("k", b"v"), Consistency.QUORUM)
     assert refused.value.code == "cdc_write_untimely"
     assert await logged(cluster.stores["n1"], log_of(cluster)) == []
     assert await cluster.put("k", b"w") == cluster.now_us

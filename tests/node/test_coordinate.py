@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -15,13 +16,18 @@ from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.node.cells import TOMBSTONE, Cell, HybridClock, stamp_of
-from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, Refused
+from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, PlaceOf, Refused
+from stele.node.table_rows import DataPath, place_of, write_of
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.domain.history import join
 from tests.node.world import KEYSPACE, World, until
 
 QUORUM, ONE, ALL = Consistency.QUORUM, Consistency.ONE, Consistency.ALL
 KEY = b"k"
+
+
+def place(name: str, key: bytes) -> PlaceOf:
+    return partial(place_of, path=DataPath(name, key.decode(), key))
 
 
 class Replicas:
@@ -92,11 +98,14 @@ class Bench:
     async def write(
         self, value: bytes | None, consistency: Consistency = QUORUM, key: bytes = KEY
     ) -> tuple[int, set[str]]:
-        written = await self.coordination.write(KEYSPACE, key, value, consistency)
+        path = DataPath(KEYSPACE, key.decode(), key)
+        written = await self.coordination.write(
+            KEYSPACE, partial(write_of, path=path, body=value), consistency
+        )
         return written.timestamp, set(written.acks)
 
     async def read(self, consistency: Consistency = QUORUM, key: bytes = KEY) -> Cell | None:
-        return (await self.coordination.read(KEYSPACE, key, consistency)).cell
+        return (await self.coordination.read(KEYSPACE, place(KEYSPACE, key), consistency)).cell
 
 
 @pytest.fixture
@@ -273,7 +282,9 @@ async def test_a_stale_version_reads_the_log_and_tries_again(world: World, bench
         asyncio.get_running_loop().call_later(0.02, world.advance)
 
     bench.replicas.on_op = advance
-    written = await bench.coordination.write(KEYSPACE, KEY, b"v", QUORUM)
+    path = DataPath(KEYSPACE, KEY.decode(), KEY)
+    write = partial(write_of, path=path, body=b"v")
+    written = await bench.coordination.write(KEYSPACE, write, QUORUM)
     assert written.version == before.topology.version + 1
     assert bench.coordination.retries >= 1
 
@@ -307,7 +318,7 @@ async def test_who_is_no_member_serves_nothing(world: World) -> None:
             node_id, follower, VersionTracker(), Replicas(), HybridClock(lambda: 1), 0.2
         )
         with pytest.raises(Refused, match="no member"):
-            await coordination.read(KEYSPACE, KEY, QUORUM)
+            await coordination.read(KEYSPACE, place(KEYSPACE, KEY), QUORUM)
 
 
 def then(bench: Bench, place: int, happens: Callable[[], object]) -> None:
@@ -433,7 +444,7 @@ async def test_a_write_that_some_refused_and_one_may_yet_do_is_unknown(bench: Be
 
 async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
     with pytest.raises(Refused) as refused:
-        await bench.coordination.read("nothing", KEY, QUORUM)
+        await bench.coordination.read("nothing", place("nothing", KEY), QUORUM)
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
 
 
@@ -450,6 +461,6 @@ async def test_what_serves_nothing_is_told_apart(
 ) -> None:
     world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True))
     with pytest.raises(Refused) as refused:
-        await bench.coordination.read(name, KEY, QUORUM)
+        await bench.coordination.read(name, place(name, KEY), QUORUM)
     assert (refused.value.status, refused.value.code) == (404, code)
     assert refused.value.hint.startswith(hint)

@@ -21,6 +21,7 @@ from stele.domain.fencing import check_client, check_token, takes_part
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.placement import Placement
+from stele.domain.schema.model import owner_of
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
@@ -112,6 +113,8 @@ class Request(Protocol):
     def session(self) -> str: ...
     @property
     def reads(self) -> bool: ...
+    @property
+    def table_version(self) -> int: ...
 
 
 class AgentState(Protocol):
@@ -162,7 +165,7 @@ class Judge:
         Each wait lasts at most ``catch_up_limit_s``. ``refusal`` then refuses a request that is not
         ready as BEHIND.
         """
-        newer = [request.epoch for request in requests if self._is_newer(request)]
+        newer = [_wanted(request) for request in requests if self._is_newer(request)]
         if newer:
             await self.read_up_to(max(newer))
         unnoted = {each.data_id for each in requests if not self._state.may_store(each.data_id)}
@@ -181,7 +184,7 @@ class Judge:
         image = self._follower.image
         # First of all checks: an image older than the request cannot judge it.
         if self._is_newer(request):
-            return Refusal(Code.BEHIND, behind(image.epoch, request.epoch))
+            return Refusal(Code.BEHIND, behind(image.epoch, _wanted(request)))
         if not self._state.may_store(request.data_id):
             text = (
                 f"{self._node_id} has not yet synced the epoch that created data {request.data_id}"
@@ -231,12 +234,30 @@ class Judge:
             return Refusal(Code.NODE_LEFT, f"{self._node_id} was declared dead")
         return None
 
+    def newer_table_version(self, request: Request) -> int:
+        """Return the version of the table's columns if the sender's is older, and otherwise 0.
+
+        The request is served all the same: ids of columns are never used again. The sender should
+        read the log up to this epoch.
+        """
+        if not request.table_version:
+            return 0
+        schema = self._follower.image.schema.schemas.get(owner_of(request.data_id))
+        if schema is None or schema.version <= request.table_version:
+            return 0
+        return schema.version
+
     def _is_newer(self, request: Request) -> bool:
         """Return whether the sender has an epoch that this node must read before it can judge."""
         image = self._follower.image
-        if request.version > image.topology.version:
+        if request.version > image.topology.version or request.table_version > image.epoch:
             return True
         return request.epoch > image.epoch and image.schema.of_data(request.data_id) is None
+
+
+def _wanted(request: Request) -> int:
+    """Return the epoch that a replica needs to judge a request. A table version is an epoch."""
+    return max(request.epoch, request.table_version)
 
 
 def behind(own: int, wanted: int) -> str:

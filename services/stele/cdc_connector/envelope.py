@@ -7,7 +7,7 @@ Source: Debezium, "Data change events" of the connector for Cassandra. Bytes are
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,10 +42,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """``op`` is c for a new key, u for a value that may replace another one, d for a deletion."""
+    """A change. ``op`` is c for a new key, u for a value that may replace another one, d for a deletion.
 
-    before: Row | None
-    after: Row | None
+    The row of a table with columns is an object of columns: ``after`` has the written ones.
+    """
+
+    before: Row | dict[str, Any] | None
+    after: Row | dict[str, Any] | None
     source: Source
     op: str
     ts_ms: int
@@ -59,10 +62,17 @@ def record_of(
     ``preimage`` tells whether the table keeps the images before its changes.
     """
     keyspace, _, name = table.partition(".")
-    put = "c" if preimage and change.before is None else "u"
+    deleted = change.operation == "delete"
+    before: Row | dict[str, Any] | None = change.row_before
+    after: Row | dict[str, Any] | None = None if deleted else change.row
+    if change.before is not None:
+        before = Row(change.key, change.before)
+    if change.value is not None:
+        after = Row(change.key, change.value)
+    put = "c" if preimage and before is None else "u"
     envelope = Envelope(
-        before=None if change.before is None else Row(change.key, change.before),
-        after=None if change.value is None else Row(change.key, change.value),
+        before=before,
+        after=after,
         source=Source(
             version=version("stele"),
             connector=CONNECTOR,
@@ -72,7 +82,7 @@ def record_of(
             keyspace_name=keyspace,
             table_name=name,
         ),
-        op="d" if change.value is None else put,
+        op="d" if deleted else put,
         ts_ms=now_ms,
     )
     return _encode(Key(change.key)), _encode(envelope)

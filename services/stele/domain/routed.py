@@ -18,6 +18,7 @@ LOG: Final = "x-stele-log"
 REPLICA: Final = "x-stele-replica"
 HOST: Final = "x-stele-host"
 ACCESS: Final = "x-stele-access"
+TABLE_VERSION: Final = "x-stele-table-version"
 READ: Final = "read"
 """Value of ``ACCESS`` for a request that reads and writes nothing."""
 
@@ -38,7 +39,8 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     use. It is empty for a client, for which no barrier waits (``domain.fencing.check_client``).
     ``session`` is that of the topology operation that the request works for. ``log_id`` has 32 hex
     digits, or is empty if unknown. A request that ``reads`` is served by the replicas that are
-    read, any other by those that are written.
+    read, any other by those that are written. ``table_version`` is the version of the table's
+    columns that the sender used; 0 for opaque data.
 
     Raises MalformedRequest for a number that is no token of a key. No range holds it, so its rows
     would never be streamed.
@@ -54,6 +56,7 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     log_id: str = ""
     host_id: str = ""
     reads: bool = False
+    table_version: int = 0
 
     def __post_init__(self) -> None:
         if not MIN_TOKEN < self.token <= MAX_TOKEN:
@@ -74,6 +77,7 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
             LOG: self.log_id,
             HOST: self.host_id,
             ACCESS: READ if self.reads else "",
+            TABLE_VERSION: str(self.table_version or ""),
         }
         return {name: value for name, value in found.items() if value}
 
@@ -98,7 +102,13 @@ def routed_of(headers: Mapping[str, str]) -> Routed:
         log_id=headers.get(LOG, ""),
         host_id=headers.get(HOST, ""),
         reads=headers.get(ACCESS, "") == READ,
+        table_version=table_version_of(headers),
     )
+
+
+def table_version_of(headers: Mapping[str, str]) -> int:
+    """Return the table version in these headers; 0 for none. Raises MalformedRequest."""
+    return _number(headers, TABLE_VERSION) if headers.get(TABLE_VERSION) else 0
 
 
 def _text(headers: Mapping[str, str], name: str) -> str:

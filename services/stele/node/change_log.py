@@ -17,7 +17,7 @@ import msgspec
 
 from stele.agent.stores import parted, partition_of
 from stele.domain.schema.model import change_log_of
-from stele.node.cells import Cell, Row
+from stele.node.cells import VALUE, Cell, CellKind, Row
 
 TIME_BYTES: Final = 8
 HASH_BYTES: Final = 8
@@ -37,24 +37,24 @@ class ChangePage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a key: a value, or a deletion with ``tombstone``.
+    """A change of a key: a value, a deletion, or the columns that were written (``kind``).
 
     ``before`` is the cell that the change replaced. None means that it is not known or not kept.
     """
 
     time_us: int
     key: bytes
-    tombstone: bool
+    kind: CellKind
     value: bytes
     before: Cell | None
 
-    def order(self) -> tuple[int, bytes, bool, bytes]:
+    def order(self) -> tuple[int, bytes, CellKind, bytes]:
         """Return the sort key by which changes are read. Of one key the last change wins."""
-        return self.time_us, self.key, self.tombstone, self.value
+        return self.time_us, self.key, self.kind, self.value
 
 
 class _Value(msgspec.Struct, frozen=True, array_like=True):
-    tombstone: bool
+    kind: CellKind
     value: bytes
     before: Cell | None
 
@@ -71,13 +71,13 @@ def log_row(row: Row, before: Cell | None) -> Row:
     if before is not None and before.timestamp >= row.timestamp:
         before = None
     data_id, shard = parted(row.keyspace)
-    written = bytes([row.tombstone]) + row.value
+    written = bytes([row.kind]) + row.value
     key = first_key(row.timestamp) + blake2b(written, digest_size=HASH_BYTES).digest() + row.key
     image_us = 0 if before is None else before.timestamp
     # The time first, big-endian: the greater value has the newer image.
-    value = first_key(image_us) + _encode(_Value(row.tombstone, row.value, before))
+    value = first_key(image_us) + _encode(_Value(row.kind, row.value, before))
     log = partition_of(change_log_of(data_id), shard)
-    return Row(log, row.token, key, row.timestamp, False, value)
+    return Row(log, row.token, key, row.timestamp, VALUE, value)
 
 
 def first_key(time_us: int) -> bytes:
@@ -95,7 +95,7 @@ def change_of(key: bytes, value: bytes) -> Change:
     return Change(
         time_us=time_of(key),
         key=key[TIME_BYTES + HASH_BYTES :],
-        tombstone=found.tombstone,
+        kind=found.kind,
         value=found.value,
         before=found.before,
     )

@@ -27,10 +27,12 @@ from stele.domain.image import Image
 from stele.domain.schema.model import Data
 from stele.log.follower import LogFollower
 from stele.node import metrics
+from stele.node.cells import ROW, TOMBSTONE, content_of
 from stele.node.change_log import Change, merged
 from stele.node.commits import StoreError
 from stele.node.coordinate import Coordination, Refused
 from stele.node.store import Store
+from stele.node.table_rows import TableRows, rows_of
 from stele.runtime.answers.node import (
     ChangesView,
     ChangeView,
@@ -86,8 +88,9 @@ class Changes:
         if after_us < upto_us:
             pages = await self._coordination.changes(table, stream.ranges, after_us, upto_us, limit)
             changes, after_us = merged(pages, limit)
+        rows = rows_of(self._coordination.image, table)
         return ChangesView(
-            changes=[*map(_view, changes)],
+            changes=[_view(change, rows) for change in changes],
             cursor=f"{after_us:x}",
             complete_to_us=after_us,
             more=after_us < upto_us,
@@ -150,14 +153,23 @@ def _shown(stream: ChangeStream) -> StreamView:
     return StreamView(stream.stream_id.hex(), [(r.start, r.end) for r in stream.ranges])
 
 
-def _view(change: Change) -> ChangeView:
+def _view(change: Change, rows: TableRows | None) -> ChangeView:
     before = change.before
+    if change.kind != ROW or rows is None:
+        return ChangeView(
+            time_us=change.time_us,
+            key=change.key,
+            operation="delete" if change.kind == TOMBSTONE else "put",
+            value=None if change.kind == TOMBSTONE else change.value,
+            before=None if before is None or before.kind == TOMBSTONE else before.value,
+        )
+    key, content = rows.key_of(change.key), content_of(change.value)
     return ChangeView(
         time_us=change.time_us,
         key=change.key,
-        operation="delete" if change.tombstone else "put",
-        value=None if change.tombstone else change.value,
-        before=None if before is None or before.tombstone else before.value,
+        operation="put" if content.columns else "delete",
+        row={**key, **rows.values_of(content)},
+        row_before=None if before is None else {**key, **rows.values_of(content_of(before.value))},
     )
 
 

@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from stele.agent.judging import Code
+from stele.agent.judging import CATCH_UP_LIMIT_S, Code
 from stele.domain.base import Rejection
 from stele.domain.cdc.capture import check_time, confidence_ms, is_captured
 from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
 from stele.domain.names import NodeState
-from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import MAX_TOKEN, Range, RangeReplicas, upper_bound
 from stele.domain.schema.model import Data
@@ -37,6 +37,8 @@ from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, newest, stamp_of
 from stele.node.change_log import ChangePage
 from stele.node.wire import Answer, AnyOp, Read, ReadChanges, ReadMode, Write
+
+T = TypeVar("T")
 
 # Collects the answers of replicas until they suffice, can no longer suffice, or time is up.
 
@@ -180,11 +182,16 @@ class Refused(Exception):
     """
 
     def __init__(
-        self, status: int, code: str, message: str, hint: str, details: dict[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        hint: str,
+        details: Mapping[str, str | int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.details = details or {}
+        self.details: Mapping[str, str | int] = details or {}
 
 
 class OutcomeUnknown(Refused):
@@ -203,7 +210,7 @@ class OutcomeUnknown(Refused):
 STALE_PAUSE_S: Final = 0.02
 """Pause between two attempts when the log has nothing newer, in seconds."""
 SCHEMA_WAIT_S: Final = 1.0
-"""How long to read the log for an unknown keyspace, in seconds.
+"""How long to read the log for an unknown keyspace or column, in seconds.
 
 It may be in records not read yet.
 """
@@ -216,25 +223,56 @@ class _Sent:
         self.may_be_done = False
 
 
+class KeyPlace(NamedTuple):
+    """The place of a key in the store.
+
+    ``table_version`` is the version of the table's columns by which the key was encoded; 0 for
+    opaque data.
+    """
+
+    token: int
+    key: bytes
+    table_version: int = 0
+
+
+class CellWrite(NamedTuple):
+    """A write: its place, and a function from its timestamp to the cell."""
+
+    place: KeyPlace
+    cell_at: Callable[[int], Cell]
+
+
+PlaceOf = Callable[[Image], KeyPlace]
+"""A function from the state of the cluster to the place of a request. Raises Refused."""
+WriteOf = Callable[[Image], CellWrite]
+"""A function from the state of the cluster to a write. Raises Refused."""
+
+
 class Written(msgspec.Struct, frozen=True):
-    """The result of a write. ``acks`` are the replicas that had the cell when it was returned."""
+    """The result of a write. ``acks`` are the replicas that had the cell when it was returned.
+
+    ``table_version`` is the version of the columns that were written; 0 for opaque data.
+    """
 
     timestamp: int
     version: int
     epoch: int
     acks: list[str]
+    table_version: int = 0
 
 
 class Found(msgspec.Struct, frozen=True):
     """The result of a read.
 
-    ``cell`` is None if there never was one; ``answered`` are the replicas that replied.
+    ``cell`` is None if there never was one; ``answered`` are the replicas that replied. ``image``
+    has the columns by which a row is to be shown.
     """
 
     cell: Cell | None
     version: int
     epoch: int
     answered: list[str]
+    image: Image
 
 
 class Send(Protocol):
@@ -261,9 +299,10 @@ class _Attempt(msgspec.Struct, frozen=True):
     image: Image
     row: RangeReplicas
     data_id: str
-    token: int
-    key: bytes
+    place: KeyPlace
     until: float
+    table_version: int
+    """A newer version of the columns at a replica ends the attempt before it writes."""
 
     @property
     def version(self) -> int:
@@ -276,6 +315,14 @@ class _Again(Exception):
     def __init__(self, epoch: int, refused: dict[str, str]) -> None:
         super().__init__("stale version")
         self.epoch, self.refused = epoch, refused
+
+
+class _NewerColumns(Exception):
+    """A replica has a newer version of the table's columns. Nothing was written."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"table version {version}")
+        self.version = version
 
 
 class Coordination:
@@ -304,61 +351,80 @@ class Coordination:
         """Age after which no more changes of a time are acknowledged, in milliseconds."""
 
     async def write(
-        self, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency
+        self, name: str, write: WriteOf, consistency: Consistency, at_least: int = 0
     ) -> Written:
-        """Write a value, or delete with None.
+        """Write to the keyspace or table ``name``, by an epoch of ``at_least``.
 
         Raises Refused if no replica has the write, and OutcomeUnknown if that is uncertain.
         """
         sent = _Sent()
         try:
-            return await self._write_until_done(keyspace, key, value, consistency, sent)
+            return await self._write_until_done(name, write, consistency, at_least, sent)
         except Refused as refused:
             if sent.may_be_done:
                 raise OutcomeUnknown(refused) from refused
             raise
 
     async def _write_until_done(
-        self, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency, sent: _Sent
+        self, name: str, write: WriteOf, consistency: Consistency, at_least: int, sent: _Sent
     ) -> Written:
-        token, until = token_of(key), self._until()
-        cell: Cell | None = None
+        until, timestamp, seen = self._until(), 0, 0
         while True:
-            attempt = await self._route(keyspace, token, key, until)
+            image, made = await self._made(name, write, until, at_least)
+            attempt = _attempt(image, name, made.place, until, seen)
             hold = self._hold(attempt)
             try:
-                # All attempts write the same cell: an earlier one may have left it at some
-                # replicas.
-                if cell is None:
-                    timestamp = await self._timestamp(attempt, consistency)
-                    cell = Cell(timestamp, value is None, value or b"")
-                self._check_time(attempt, cell)
+                # All attempts write with the same timestamp: an earlier one may have left its cell
+                # at some replicas.
+                timestamp = timestamp or await self._timestamp(attempt, consistency)
+                self._check_time(attempt, timestamp)
                 enough = enough_writes(consistency, attempt.row)
-                acks = await self._write(attempt, cell, enough, sent=sent)
-                return Written(cell.timestamp, attempt.version, attempt.image.epoch, sorted(acks))
+                acks = await self._write(attempt, made.cell_at(timestamp), enough, sent=sent)
+                return Written(
+                    timestamp, attempt.version, image.epoch, sorted(acks), made.place.table_version
+                )
             except _Again as again:
-                refusal = again
+                refusal: _Again | _NewerColumns = again
+            except _NewerColumns as newer:
+                refusal = newer
             finally:
                 self._versions.release(hold)
-            # The hold was released before this wait, because a held version delays barriers.
-            await self._catch_up(refusal, attempt)
+            # The hold was released before these waits, because a held version delays barriers.
+            if isinstance(refusal, _Again):
+                await self._catch_up(refusal, attempt)
+            else:
+                seen = refusal.version
+                await self._read_up_to(seen, until)
 
-    async def read(self, keyspace: str, key: bytes, consistency: Consistency) -> Found:
-        """Return the newest cell of the replicas. Raises Refused."""
-        token, until = token_of(key), self._until()
+    async def read(
+        self, name: str, place: PlaceOf, consistency: Consistency, at_least: int = 0
+    ) -> Found:
+        """Return the merged cell of the replicas of a key of the keyspace or table ``name``.
+
+        The request is routed by an epoch of ``at_least``. Raises Refused.
+        """
+        until = self._until()
         while True:
-            attempt = await self._route(keyspace, token, key, until)
+            image, made = await self._made(name, place, until, at_least)
+            attempt = _attempt(image, name, made, until)
             hold = self._hold(attempt)
             try:
-                cell, answered = await self._read(attempt, consistency)
-                if cell is not None:
-                    self._clock.see(cell.timestamp)
-                return Found(cell, attempt.version, attempt.image.epoch, sorted(answered))
+                cell, answers = await self._read(attempt, consistency)
+                break
             except _Again as again:
                 refusal = again
             finally:
                 self._versions.release(hold)
             await self._catch_up(refusal, attempt)
+        if cell is not None:
+            self._clock.see(cell.timestamp)
+        newer = _newest_columns(answers)
+        if newer > made.table_version:
+            await self._read_up_to(newer, until)
+            # The columns of another table, or of truncated data, do not fit the cell.
+            if self._follower.image.schema.of_data(attempt.data_id) is not None:
+                image = self._follower.image
+        return Found(cell, attempt.version, attempt.image.epoch, sorted(answers), image)
 
     async def changes(
         self, table: str, ranges: Sequence[Range], after_us: int, upto_us: int, limit: int
@@ -372,7 +438,7 @@ class Coordination:
             image, data = await self.serving(table)
             placement = image.ring.placements[data.placement]
             pieces = [
-                (range_, _Attempt(image, row, data.data_id, _last_token(range_, row), b"", until))
+                (range_, _of_range(image, row, data.data_id, range_, until))
                 for range_ in ranges
                 for row in placement.overlapping(range_)
             ]
@@ -389,13 +455,13 @@ class Coordination:
     async def _pages(
         self, attempt: _Attempt, start: int, after_us: int, upto_us: int, limit: int
     ) -> list[ChangePage]:
-        """Return the changes with tokens in (``start``, ``attempt.token``], all in one row."""
+        """Return the changes with tokens in (``start``, the attempt's token], all in one row."""
         op = ReadChanges(
             version=attempt.version,
             epoch=attempt.image.epoch,
             coordinating=self._node_id,
             data_id=attempt.data_id,
-            token=attempt.token,
+            token=attempt.place.token,
             key=b"",
             start=start,
             after_us=after_us,
@@ -406,42 +472,58 @@ class Coordination:
         answers = await self._ask(attempt, attempt.row.reads, lambda _: op, enough)
         return [answer.changes for answer in answers.values() if answer.changes is not None]
 
-    def _check_time(self, attempt: _Attempt, cell: Cell) -> None:
+    def _check_time(self, attempt: _Attempt, timestamp_us: int) -> None:
         """Refuse a change whose time no replica would take. Raises Refused."""
-        image, write_ms, now_ms = (
-            attempt.image,
-            cell.timestamp // 1000,
-            self._clock.now_us() // 1000,
-        )
+        image, token = attempt.image, attempt.place.token
+        write_ms, now_ms = timestamp_us // 1000, self._clock.now_us() // 1000
         if is_captured(image.schema, attempt.data_id):
-            rejection = check_time(
-                image, attempt.data_id, attempt.token, write_ms, now_ms, self.window_ms
-            )
+            rejection = check_time(image, attempt.data_id, token, write_ms, now_ms, self.window_ms)
             if rejection is not None:
                 raise Refused(503, rejection.code, rejection.message, rejection.hint)
 
     def _hold(self, attempt: _Attempt) -> Hold:
-        return self._versions.hold(attempt.version, attempt.data_id, attempt.token)
+        return self._versions.hold(attempt.version, attempt.data_id, attempt.place.token)
 
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
 
-    async def _route(self, keyspace: str, token: int, key: bytes, until: float) -> _Attempt:
-        """Choose the replicas by the newest image. Raises Refused."""
-        image, data = await self.serving(keyspace)
-        row = image.ring.placements[data.placement].row_for(token)
-        return _Attempt(image, row, data.data_id, token, key, until)
+    @property
+    def image(self) -> Image:
+        return self._follower.image
 
-    async def serving(self, keyspace: str) -> tuple[Image, Data]:
+    async def serving(self, name: str) -> tuple[Image, Data]:
         """Return the newest image, and the data of this name in it. Raises Refused."""
+        image, _ = await self._made(name, lambda _: None, self._until(), 0)
+        data = image.schema.serving(name)
+        assert data is not None  # it was checked
+        return image, data
+
+    async def _made(
+        self, name: str, make: Callable[[Image], T], until: float, at_least: int
+    ) -> tuple[Image, T]:
+        """Return the newest image, and what ``make`` returns for it. Raises Refused.
+
+        A name or column that is not known may be in records that were not read yet.
+        """
+        if at_least > self._follower.image.epoch:
+            await self._read_up_to(at_least, until)
         image = self._follower.image
         _check_member(image, self._node_id)
-        if image.schema.serving(keyspace) is None:
+        if at_least > image.epoch:
+            raise _behind(image, at_least)
+        try:
+            _check_serving(image, name)
+            return image, make(image)
+        except Refused:
             image = await self._newest_image()
-        serving = image.schema.serving(keyspace)
-        if serving is None:
-            raise _unknown(image, keyspace)
-        return image, serving
+        _check_serving(image, name)
+        return image, make(image)
+
+    async def _read_up_to(self, epoch: int, until: float) -> None:
+        """Read the log up to ``epoch``, for as long as a replica would."""
+        left_s = min(CATCH_UP_LIMIT_S, until - asyncio.get_running_loop().time())
+        with suppress(TimeoutError, LogError):
+            await self._follower.wait_for_epoch(epoch, max(0, left_s))
 
     async def _newest_image(self) -> Image:
         try:
@@ -452,7 +534,7 @@ class Coordination:
     async def _timestamp(self, attempt: _Attempt, consistency: Consistency) -> int:
         """Return a timestamp above every write that was acknowledged before.
 
-        The order holds even if the nodes' clocks differ.
+        The order holds even if the nodes' clocks differ. Raises _Again, _NewerColumns and Refused.
         """
         if consistency is Consistency.ONE:
             return self._clock.next()
@@ -464,6 +546,9 @@ class Coordination:
         )
         newest_us = max(answer.timestamp for answer in answers.values())
         self._clock.see(newest_us)
+        newer = _newest_columns(answers)
+        if newer > attempt.table_version:
+            raise _NewerColumns(newer)
         if is_captured(attempt.image.schema, attempt.data_id):
             # Timestamps of other tables, by a clock that is ahead, must not make changes untimely.
             return max(self._clock.now_us(), newest_us + 1)
@@ -484,11 +569,12 @@ class Coordination:
             epoch=attempt.image.epoch,
             coordinating=self._node_id,
             data_id=attempt.data_id,
-            token=attempt.token,
-            key=attempt.key,
+            token=attempt.place.token,
+            key=attempt.place.key,
             cell=cell,
             captured=is_captured(attempt.image.schema, attempt.data_id),
             settles=settles,
+            table_version=attempt.place.table_version,
         )
         to = [node_id for node_id in attempt.row.writes if node_id not in already]
         answers = await self._ask(attempt, to, lambda _: op, enough, already, sent)
@@ -496,7 +582,8 @@ class Coordination:
 
     async def _read(
         self, attempt: _Attempt, consistency: Consistency
-    ) -> tuple[Cell | None, set[str]]:
+    ) -> tuple[Cell | None, dict[str, Answer]]:
+        """Return the merged cell, which is at a quorum, and the answers of the replicas."""
         reads, enough = attempt.row.reads, enough_reads(consistency, attempt.row)
         # One replica sends the value, the others a stamp: large values cross the network once.
         full = self._node_id if self._node_id in reads else reads[0]
@@ -521,12 +608,12 @@ class Coordination:
             answers = {**answers, **cells}
         cells_found = [answer.cell for answer in answers.values() if answer.cell is not None]
         if not cells_found:
-            return None, set(answers)
+            return None, answers
         cell = newest(cells_found)
         if consistency is not Consistency.ONE:
             have = {node_id for node_id, answer in answers.items() if answer.cell == cell}
             await self._settle(attempt, cell, have | _same_stamp(answers, cell))
-        return cell, set(answers)
+        return cell, answers
 
     async def _settle(self, attempt: _Attempt, cell: Cell, have: set[str]) -> None:
         """Write the cell to replicas that lack it, so that no later read returns an older one."""
@@ -598,15 +685,50 @@ class Coordination:
             epoch=attempt.image.epoch,
             coordinating=self._node_id,
             data_id=attempt.data_id,
-            token=attempt.token,
-            key=attempt.key,
+            token=attempt.place.token,
+            key=attempt.place.key,
             mode=mode,
+            table_version=attempt.place.table_version,
         )
 
 
-def _last_token(range_: Range, row: RangeReplicas) -> int:
-    """Return the last token that a range and a row share."""
-    return min(upper_bound(range_.end), upper_bound(row.end), MAX_TOKEN)
+def _of_range(
+    image: Image, row: RangeReplicas, data_id: str, range_: Range, until: float
+) -> _Attempt:
+    """Return an attempt for the tokens that a range and a row share, with the last one as token."""
+    last = min(upper_bound(range_.end), upper_bound(row.end), MAX_TOKEN)
+    return _Attempt(image, row, data_id, KeyPlace(last, b""), until, 0)
+
+
+def _attempt(
+    image: Image, name: str, place: KeyPlace, until: float, seen_version: int = 0
+) -> _Attempt:
+    """Choose the replicas of a key."""
+    serving = image.schema.serving(name)
+    assert serving is not None  # it was checked
+    row = image.ring.placements[serving.placement].row_for(place.token)
+    return _Attempt(
+        image, row, serving.data_id, place, until, max(seen_version, place.table_version)
+    )
+
+
+def _newest_columns(answers: Mapping[str, Answer]) -> int:
+    return max((answer.table_version for answer in answers.values()), default=0)
+
+
+def _check_serving(image: Image, name: str) -> None:
+    """Check that the keyspace or table serves requests. Raises Refused."""
+    if image.schema.serving(name) is None:
+        raise _unknown(image, name)
+
+
+def _behind(image: Image, wanted: int) -> Refused:
+    return Refused(
+        503,
+        Code.BEHIND,
+        f"This node has read the log to epoch {image.epoch}, not to table version {wanted}.",
+        "Try again, or ask another node.",
+    )
 
 
 def _check_member(image: Image, node_id: str) -> None:

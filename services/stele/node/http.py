@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
@@ -15,15 +17,15 @@ from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
 from stele.agent.probing import ROUTE_ANEW, check_host, check_log, check_meant, judge_route
-from stele.domain.routed import HOST, Routed
+from stele.domain.routed import HOST, TABLE_VERSION, MalformedRequest, Routed, table_version_of
 from stele.node import metrics
-from stele.node.cells import TOMBSTONE
 from stele.node.changes import Changes
-from stele.node.coordinate import Consistency, Coordination, Refused
+from stele.node.coordinate import Consistency, Coordination, Found, Refused
 from stele.node.replica import Replica
 from stele.node.restoring import Restorer
-from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from stele.node.settings import MAX_VALUE_BYTES
 from stele.node.store import Size, Store
+from stele.node.table_rows import DataPath, content_found, place_of, rows_of, write_of
 from stele.node.wire import (
     BACKUP_PATH,
     BATCH_PATH,
@@ -110,24 +112,33 @@ class NodeHttp:
         return await self._write(request, "delete", None)
 
     async def get(self, request: Request) -> Response:
-        keyspace, key, consistency = self._target(request)
-        read = lambda: self._coordination.read(keyspace, key, consistency)  # noqa: E731
-        found = await _measured("get", read)
+        path, consistency, at_least = self._asked(request)
+
+        async def read() -> tuple[Found, bytes | None]:
+            place = partial(place_of, path=path)
+            found = await self._coordination.read(path.name, place, consistency, at_least)
+            return found, content_found(found, path)
+
+        found, content = await _measured("get", read)
         headers = {
             "x-stele-version": str(found.version),
             "x-stele-epoch": str(found.epoch),
             "x-stele-replicas": ",".join(found.answered),
         }
-        if found.cell is None or found.cell.kind == TOMBSTONE:
+        rows = rows_of(found.image, path.name)
+        if rows is not None:
+            headers[TABLE_VERSION] = str(rows.version)
+        if content is None or found.cell is None:
             raise HttpError(
                 404,
                 ErrorCode.NOT_FOUND,
-                f"There is no such key in '{keyspace}'.",
+                f"There is no such key in '{path.name}'.",
                 hint="Check the key; a deleted one is gone.",
                 details={"answered": found.answered, "version": found.version},
             )
         headers["x-stele-timestamp"] = str(found.cell.timestamp)
-        return Response(found.cell.value, headers=headers, media_type="application/octet-stream")
+        media_type = "application/octet-stream" if rows is None else "application/json"
+        return Response(content, headers=headers, media_type=media_type)
 
     async def node(self, _: Request) -> Response:
         image, advertised = self._agent.image, self._advertised
@@ -207,26 +218,24 @@ class NodeHttp:
         found = await self._restorer.give(fetch)
         return Response(encode(found), media_type="application/msgpack")
 
-    async def _write(self, request: Request, kind: str, value: bytes | None) -> Response:
-        keyspace, key, consistency = self._target(request)
-        write = lambda: self._coordination.write(keyspace, key, value, consistency)  # noqa: E731
-        return JsonResponse(await _measured(kind, write))
+    async def _write(self, request: Request, kind: str, body: bytes | None) -> Response:
+        path, consistency, at_least = self._asked(request)
+        write = partial(write_of, path=path, body=body)
+        written = await _measured(
+            kind, lambda: self._coordination.write(path.name, write, consistency, at_least)
+        )
+        version = written.table_version
+        return JsonResponse(written, headers={TABLE_VERSION: str(version)} if version else None)
 
-    def _target(self, request: Request) -> tuple[str, bytes, Consistency]:
-        """Return keyspace, key and consistency of a data request. Raises HttpError."""
+    def _asked(self, request: Request) -> tuple[DataPath, Consistency, int]:
+        """Return path, consistency and table version of a data request. Raises HttpError."""
         self._check_ready()
-        key = request.path_params["key"].encode()
-        if not 1 <= len(key) <= MAX_KEY_BYTES:
-            raise HttpError(
-                400,
-                "bad_key",
-                f"A key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}.",
-                hint="Choose a shorter key, for example a hash of it.",
-                details={"size_bytes": len(key), "limit_bytes": MAX_KEY_BYTES},
-            )
         asked = request.query_params.get("consistency", Consistency.QUORUM)
         try:
-            return request.path_params["keyspace"], key, Consistency(asked)
+            version = table_version_of(request.headers)
+            return _path_of(request), Consistency(asked), version
+        except MalformedRequest as error:
+            raise HttpError(400, ErrorCode.INVALID_REQUEST, str(error)) from error
         except ValueError:
             raise HttpError(
                 400,
@@ -309,6 +318,14 @@ def _bad_query(name: str, text: str, wanted: str) -> HttpError:
     return HttpError(
         400, ErrorCode.INVALID_REQUEST, f"{name} is '{text[:40]}'.", hint=f"Use {wanted}."
     )
+
+
+def _path_of(request: Request) -> DataPath:
+    key = request.path_params["key"]
+    raw_path: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
+    # /v1/data/KEYSPACE/KEY, and the key may have slashes.
+    raw_key = raw_path.split(b"/", 4)[-1]
+    return DataPath(request.path_params["keyspace"], key, raw_key)
 
 
 async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:

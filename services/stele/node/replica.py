@@ -21,6 +21,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
 from stele.agent.judging import (
     CATCH_UP_LIMIT_S,
     AgentState,
@@ -121,14 +123,15 @@ class Replica:
                 answers[index] = await self._read_changes(op)
         return [self._served(op, answer or _DONE) for op, answer in zip(ops, answers, strict=True)]
 
-    def _served(self, op: Op, answer: Answer) -> Answer:
+    def _served(self, op: AnyOp, answer: Answer) -> Answer:
         """Return the final answer of an operation, and count it unless it is refused."""
         # The fence may have moved while the operation ran: check once more before the answer (I6).
         refused = self._fenced(op) if answer.done else answer
         if refused is not None or isinstance(op, ReadChanges):
             return refused or answer
         self._rates.count(op.data_id, op.token, written=isinstance(op, Write))
-        return answer
+        newer = self.judge.newer_table_version(op)
+        return msgspec.structs.replace(answer, table_version=newer) if newer else answer
 
     async def scan(self, scan: Scan) -> Scanned:
         """Return a page of rows, or their size, under the session of a topology operation."""
@@ -279,10 +282,10 @@ class Replica:
     def _placed(self, spans: Sequence[Span]) -> list[Span]:
         return placed(self._follower.image, self._node_id, spans)
 
-    def _refusal(self, op: Op) -> Answer | None:
+    def _refusal(self, op: AnyOp) -> Answer | None:
         return _refused(self.judge.refusal(op))
 
-    def _fenced(self, op: Op) -> Answer | None:
+    def _fenced(self, op: AnyOp) -> Answer | None:
         return _refused(self.judge.fenced(op))
 
 

@@ -11,6 +11,8 @@ DATA_TIMEOUT_S: Final = 5.0
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
 """A value is held in memory once for each replica that it goes to."""
 MAX_KEY_BYTES: Final = 1024
+MAX_COLUMN_BYTES: Final = 1024 * 1024
+"""Columns of a row are written one by one and stored together: 64 of this size fit into a value."""
 MAX_BODY_BYTES: Final = MAX_VALUE_BYTES + 64 * 1024
 """A value and what stands around it in a call between nodes."""
 

@@ -57,6 +57,8 @@ class Write(Op, frozen=True, array_like=True, kw_only=True):
     """True if the sender's image has change data capture of the table switched on."""
     settles: bool = False
     """True for a write of a read that found replicas without the newest cell."""
+    table_version: int = 0
+    """Version of the table's columns by which the sender encoded the row; 0 for opaque data."""
 
 
 class ReadMode(StrEnum):
@@ -72,6 +74,7 @@ class Read(Op, frozen=True, array_like=True, kw_only=True):
 
     reads: ClassVar[bool] = True
     mode: ReadMode
+    table_version: int = 0
 
 
 class ReadChanges(Op, frozen=True, array_like=True, kw_only=True):
@@ -85,6 +88,7 @@ class ReadChanges(Op, frozen=True, array_like=True, kw_only=True):
     after_us: int
     upto_us: int
     limit: int
+    table_version: int = 0
 
 
 AnyOp = Write | Read | ReadChanges
@@ -94,6 +98,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """The answer to an operation. ``epoch`` is one that a refused sender should read.
 
     For a missing key, a read returns no ``cell``, no ``stamp`` and a ``timestamp`` of 0.
+    ``table_version`` is that of this replica if the sender's is older, and 0 otherwise.
     """
 
     code: Code
@@ -103,6 +108,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     stamp: Stamp | None = None
     text: str = ""
     changes: ChangePage | None = None
+    table_version: int = 0
 
     @property
     def done(self) -> bool:

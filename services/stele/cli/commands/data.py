@@ -17,6 +17,7 @@ from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
 from stele.cli.reading import StateReading
 from stele.domain.names import OWNS_TOKENS
+from stele.domain.routed import TABLE_VERSION
 from stele.runtime.answers.errors import ErrorBody
 
 Consistency = Literal["one", "quorum", "all"]
@@ -41,12 +42,12 @@ def put(
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
     where: Where = Where(),
 ) -> None:
-    """Write a value.
+    """Write a value, or columns of a row.
 
     Args:
         table: KEYSPACE.TABLE, or a keyspace without tablets.
-        key: The key.
-        value: The value; - reads standard input.
+        key: The key; the columns of a primary key are separated by slashes.
+        value: The value, or a JSON object of columns; - reads standard input.
         file: A file with the value; - reads standard input.
         consistency: Replicas that must acknowledge the write.
     """
@@ -69,11 +70,11 @@ def delete(
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
     where: Where = Where(),
 ) -> None:
-    """Delete a value. It is no error if there is none.
+    """Delete a value or row. It is no error if there is none.
 
     Args:
         table: KEYSPACE.TABLE, or a keyspace without tablets.
-        key: The key.
+        key: The key, as for put.
         consistency: Replicas that must acknowledge the delete.
     """
     with where.client() as client:
@@ -96,16 +97,18 @@ def get(
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
     where: Where = Where(),
 ) -> None:
-    """Print a value to standard output, byte for byte.
+    """Print a value to standard output, byte for byte, or a row of a table with columns as JSON.
 
     Args:
         table: KEYSPACE.TABLE, or a keyspace without tablets.
-        key: The key.
+        key: The key, as for put.
         consistency: Replicas that must answer.
     """
     with where.client() as client:
         answer = through_any_node(client, "GET", table, key, consistency, None)
     sys.stdout.buffer.write(answer.content)
+    if TABLE_VERSION in answer.headers:  # a row, and not bytes of any kind
+        sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -1,5 +1,7 @@
 """Answers of a data node."""
 
+from typing import Any
+
 import msgspec
 
 
@@ -45,6 +47,10 @@ class ChangeView(msgspec.Struct, frozen=True):
 
     ``time_us`` is the write's time in microseconds since 1970. ``before`` is the value that the
     write replaced; None if there was none, or if the table keeps no images.
+
+    A change of a table with columns has ``row`` and ``row_before`` instead of values, as JSON
+    objects. ``row`` has the key columns and the written columns; a deleted value is null.
+    ``row_before`` has all columns that the row had.
     """
 
     time_us: int
@@ -52,6 +58,8 @@ class ChangeView(msgspec.Struct, frozen=True):
     operation: str
     value: bytes | None = None
     before: bytes | None = None
+    row: dict[str, Any] | None = None
+    row_before: dict[str, Any] | None = None
 
 
 class ChangesView(msgspec.Struct, frozen=True):

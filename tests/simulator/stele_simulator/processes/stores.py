@@ -21,7 +21,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.node import store as node_store
 from stele.node.cells import Cell, Row
-from stele.node.coordinate import Consistency, Coordination, Found, Written
+from stele.node.coordinate import Consistency, Coordination, Found, PlaceOf, WriteOf, Written
 from stele.node.replica import Replica
 from stele.node.store import Size, Store
 from stele.node.streaming import Streamer
@@ -393,23 +393,35 @@ def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
     plain_write, plain_read = Coordination.write, Coordination.read
 
     async def write(
-        self: Coordination, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency
+        self: Coordination,
+        name: str,
+        write: WriteOf,
+        consistency: Consistency,
+        at_least: int = 0,
     ) -> Written:
-        least = stores.least(self._follower.image, keyspace, key)
-        done = await plain_write(self, keyspace, key, value, consistency)
         image = self._follower.image
-        stores.answered(image, keyspace, key, done.epoch, least.began_us)
-        stores.wrote(image, keyspace, key, done.epoch, done.timestamp)
+        key = write(image).place.key
+        least = stores.least(image, name, key)
+        done = await plain_write(self, name, write, consistency, at_least)
+        image = self._follower.image
+        stores.answered(image, name, key, done.epoch, least.began_us)
+        stores.wrote(image, name, key, done.epoch, done.timestamp)
         return done
 
     async def read(
-        self: Coordination, keyspace: str, key: bytes, consistency: Consistency
+        self: Coordination,
+        name: str,
+        place: PlaceOf,
+        consistency: Consistency,
+        at_least: int = 0,
     ) -> Found:
-        least = stores.least(self._follower.image, keyspace, key)
-        found = await plain_read(self, keyspace, key, consistency)
         image = self._follower.image
-        stores.answered(image, keyspace, key, found.epoch, least.began_us)
-        stores.read(image, keyspace, key, found.epoch, found.cell, least)
+        key = place(image).key
+        least = stores.least(image, name, key)
+        found = await plain_read(self, name, place, consistency, at_least)
+        image = self._follower.image
+        stores.answered(image, name, key, found.epoch, least.began_us)
+        stores.read(image, name, key, found.epoch, found.cell, least)
         return found
 
     patch.attribute(Coordination, "write", write)
