@@ -2,7 +2,8 @@
 
 Prints processor time. Commits of tables are compared with commits of a setting by as many clients in the
 same run. `--scale` multiplies all numbers of tables. There is neither a broker nor HTTP, because both cost
-as much for a table as for any other commit.
+as much for a table as for any other commit. The last figure is the check of a request's table version by a
+replica.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import argparse
 import asyncio
 import gc
 import time
+import timeit
 import tracemalloc
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from itertools import count
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table as Shown
 
@@ -24,15 +27,18 @@ from benchmarks.ring import Figure
 from stele.domain.commands import AnyCommand, CreateKeyspace, CreateTable, Envelope, SetSetting
 from stele.domain.evolve import apply_facts
 from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import AlterSchema, ColumnDefinition, TableCreation
+from stele.domain.schema.model import AlterSchema, ColumnDefinition, TableCreation, owner_of
 from stele.domain.schema.objects import ColumnKind
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive.snapshots import head_of, start_of, write
 from stele.log.chain import Anchor
 from stele.log.codec import encode_epoch
+from stele.log.follower import LogFollower
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
+from stele.node.wire import Read, ReadMode
 from stele.runtime.request_ids import new_request_id
+from tests.agent.test_judging import judge_of
 from tests.coordinator.world import World, empty_cluster
 from tests.log.memory import MemoryLog, MemoryPartition
 
@@ -41,6 +47,7 @@ TABLES, CLIENTS = 10_000, 8
 DDL_CLIENTS, DDL_TABLES = 64, 2_000
 BATCH = 1_000
 COLUMNED, COLUMNS = 30_000, 10
+CHECKS = 200_000
 TIMEOUT_S = 60.0
 """Of one commit."""
 
@@ -50,7 +57,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies numbers of tables")
     scale = parser.parse_args().scale
     shown = Shown("what", "measured", "goal", title=f"tables at scale {scale:g}")
-    for figure in (*asyncio.run(commits(scale)), *batches(scale)):
+    for figure in (*asyncio.run(commits(scale)), *batches(scale), asyncio.run(version_check())):
         goal = f"{figure.goal:,.4g} {figure.unit}" if figure.goal else ""
         shown.add_row(figure.what, f"{figure.value:,.2f} {figure.unit}", goal)
     Console().print(shown)
@@ -125,6 +132,33 @@ def batches(scale: float) -> Iterator[Figure]:
     yield Figure(f"memory of a table with {COLUMNS} columns", size_bytes / tables, "bytes", 2_000)
 
 
+async def version_check() -> Figure:
+    """The check whether a request was made for older columns, by the replica that serves it."""
+    world = cluster()
+    assert world.apply(AlterSchema((creation(1),))) is None
+    image = world.history.image
+    follower = LogFollower(MemoryLog(partition_of(world)))
+    follower.start()
+    await follower.wait_for_epoch(image.epoch)
+    data, judge = image.schema.serving("bench.c1"), judge_of(follower)
+    assert data is not None
+    request = Read(
+        version=image.topology.version,
+        epoch=image.epoch,
+        coordinating="a0",
+        data_id=data.data_id,
+        token=1,
+        key=b"k",
+        mode=ReadMode.CELL,
+        table_version=image.schema.schemas[owner_of(data.data_id)].version,
+    )
+    assert judge.newer_table_version(request) == 0
+    assert judge.newer_table_version(replace(request, table_version=1)) == request.table_version
+    spent_s = timeit.repeat(lambda: judge.newer_table_version(request), number=CHECKS, repeat=5)
+    follower.stop()
+    return Figure("check of a table version", 1e6 * min(spent_s) / CHECKS, "us", 0.5)
+
+
 def creation(number: int) -> TableCreation:
     key = ColumnDefinition(name="id", type="uuid", kind=ColumnKind.PARTITION_KEY)
     others = (ColumnDefinition(name=f"column_{at}", type="text") for at in range(1, COLUMNS))
@@ -145,12 +179,16 @@ def cluster() -> World:
 
 async def writer_of(world: World) -> Writer:
     """The service's writer behind the log of a cluster."""
+    writer = Writer(MemoryLog(partition_of(world)), MetadataLogSettings(cluster="demo"))
+    await writer.start()
+    return writer
+
+
+def partition_of(world: World) -> MemoryPartition:
     partition = MemoryPartition()
     for epoch in world.history.epochs:
         partition.append(encode_epoch(epoch))
-    writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo"))
-    await writer.start()
-    return writer
+    return partition
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ store with its own streaming, such as the trial store, uses parts: ``membership`
 and ``Judge``. ``docs/guides/embed_agent.md`` describes both uses.
 """
 
+from stele.agent.columns import ColumnsChanged
 from stele.agent.embedded import Member, embedded, open_bound, run_store
 from stele.agent.judging import Code
 from stele.agent.probing import Refused, request_of
@@ -18,6 +19,7 @@ from stele.domain.routed import Routed
 __all__ = [
     "AgentSettings",
     "Code",
+    "ColumnsChanged",
     "Member",
     "RangesChanged",
     "Refused",

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stele.agent.agent import Agent, kafka_agent
+from stele.agent.columns import OnColumns, watch_columns
 from stele.agent.identity import DataDirectory, bind, boot
 from stele.agent.judging import Judge, Refusal, Routing, Sourcing
 from stele.agent.load import Held, disk_of, reporting_load
@@ -46,6 +47,7 @@ from stele.domain.image import Image
 from stele.domain.messages import TabletSizes
 from stele.domain.names import OrderKind
 from stele.domain.routed import HOST, LOG, REPLICA, Routed
+from stele.domain.schema.objects import TableSchema
 from stele.domain.tablets.ranges import range_of
 from stele.runtime import http
 from stele.runtime.http import ErrorCode, HttpError, url_of
@@ -77,6 +79,21 @@ class Member:
     def image(self) -> Image:
         """The state of the cluster at the newest epoch that was read."""
         return self.agent.image
+
+    def table_schema(self, table: str) -> TableSchema | None:
+        """Return the columns of ``keyspace.table`` at the newest epoch that was read.
+
+        None is returned for a table without columns, and for one that does not exist.
+        """
+        found = self.image.schema.table_named(table)
+        return None if found is None else self.image.schema.schemas.get(found.table_id)
+
+    def newer_table_version(self, routed: Routed) -> int:
+        """Return the version of the table's columns if the sender's is older, and otherwise 0.
+
+        The store sends it back, and the sender reads the log up to this epoch.
+        """
+        return self._judge.newer_table_version(routed)
 
     @asynccontextmanager
     async def request(self, routed: Routed) -> AsyncIterator[None]:
@@ -191,12 +208,14 @@ async def embedded(
     store: Store,
     address: str,
     on_ranges: OnRanges | None = None,
+    on_columns: OnColumns | None = None,
 ) -> AsyncIterator[Member]:
     """Run a store as a member inside the block.
 
     ``member.membership.admitting(stop)`` lets it join.
 
     ``on_ranges`` is called with the ranges and tablets that it has, and with each change.
+    ``on_columns`` is called with the tables that have columns, and with each change.
     """
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(membership(settings, directory, address))
@@ -204,6 +223,8 @@ async def embedded(
         await stack.enter_async_context(reporting(settings, member, store))
         if on_ranges is not None:
             watch_ranges(node.node_id, node.follower, on_ranges)
+        if on_columns is not None:
+            watch_columns(node.follower, on_columns)
         yield member
 
 
@@ -274,6 +295,7 @@ def run_store(
     open_store: Callable[[Path], S],
     routes: Callable[[Member, S], Sequence[BaseRoute]],
     on_ranges: Callable[[S], OnRanges] | None = None,
+    on_columns: Callable[[S], OnColumns] | None = None,
 ) -> int:
     """Run a process that serves a store as a member, and return its exit code.
 
@@ -288,9 +310,10 @@ def run_store(
             directory = boot(settings.data_dir, own_id, settings.cluster, STORE_FILE)
             store = open_bound(directory, open_store)
             sock = http.bind(settings.http_host, settings.http_port)
-            told = None if on_ranges is None else on_ranges(store)
+            ranges = None if on_ranges is None else on_ranges(store)
+            columns = None if on_columns is None else on_columns(store)
             address = settings.address or url_of(sock, settings.http_tls)
-            async with embedded(settings, directory, store, address, told) as member:
+            async with embedded(settings, directory, store, address, ranges, columns) as member:
                 own = [*member.routes(), *routes(member, store)]
                 app = http.build_app(name, own, member.health)
                 async with member.membership.admitting(stop):

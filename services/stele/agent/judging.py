@@ -240,12 +240,13 @@ class Judge:
         The request is served all the same: ids of columns are never used again. The sender should
         read the log up to this epoch.
         """
-        if not request.table_version:
+        sent = request.table_version
+        if not sent:
             return 0
-        schema = self._follower.image.schema.schemas.get(owner_of(request.data_id))
-        if schema is None or schema.version <= request.table_version:
-            return 0
-        return schema.version
+        schemas, data_id = self._follower.image.schema.schemas, request.data_id
+        # Data that was never truncated has the id of its table. This is on the path of each request.
+        schema = schemas.get(data_id) or schemas.get(owner_of(data_id))
+        return 0 if schema is None or schema.version <= sent else schema.version
 
     def _is_newer(self, request: Request) -> bool:
         """Return whether the sender has an epoch that this node must read before it can judge."""

@@ -1,0 +1,106 @@
+"""Columns of tables, as an embedded store learns of them, and requests with a table version."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stele.agent import Code, ColumnsChanged
+from stele.agent.columns import watch_columns
+from stele.domain.routed import routed_of
+from stele.domain.schema.model import CreateKeyspace, CreateTable, TableCreation
+from tests.agent.test_embedded import member_of
+from tests.agent.test_judging import judge_of, routed
+from tests.node.columned import PLAYS, USERS, alter, change, column, create_tables, schema_of
+from tests.node.world import KEYSPACE, World
+
+
+def names(change: ColumnsChanged) -> tuple[list[str], list[str], dict[str, str]]:
+    added, dropped = ([each.name for each in these] for these in (change.added, change.dropped))
+    return added, dropped, change.renamed
+
+
+async def test_a_store_is_told_of_each_table_with_columns_and_of_each_change() -> None:
+    world, told = World(), list[ColumnsChanged]()
+    create_tables(world)
+    follower = await world.follower()
+    watch_columns(follower, told.append)
+    assert {each.table for each in told} == {USERS, PLAYS}
+    assert all(each.before is None for each in told)
+    told.clear()
+
+    before = schema_of(world.image)
+    alter(world, drop=("age",), add=(column("size", "int"),), rename={"name": "login"})
+    world.apply(CreateTable(f"{KEYSPACE}.opaque"))
+    await follower.wait_for_epoch(world.image.epoch)
+    (altered,) = told
+    assert (altered.before, altered.after) == (before, schema_of(world.image))
+    assert altered.after is not None and altered.epoch == altered.after.version
+    assert names(altered) == (["size"], ["age"], {"name": "login"})
+    told.clear()
+
+    new = f"{KEYSPACE}.new"
+    change(world, TableCreation(name=new, columns=(column("id", "int", "partition_key"),)))
+    await follower.wait_for_epoch(world.image.epoch)
+    assert [(each.table, *names(each)) for each in told] == [(new, ["id"], [], {})]
+
+
+async def test_a_column_that_is_added_again_is_dropped_and_added() -> None:
+    world, told = World(), list[ColumnsChanged]()
+    create_tables(world)
+    follower = await world.follower()
+    watch_columns(follower, told.append)
+    told.clear()
+    alter(world, drop=("age",))
+    alter(world, add=(column("age", "int"),))
+    await follower.wait_for_epoch(world.image.epoch)
+    assert [names(each) for each in told] == [([], ["age"], {}), (["age"], [], {})]
+
+
+async def test_a_member_has_the_schema_of_the_newest_epoch_that_it_read() -> None:
+    world = World()
+    create_tables(world)
+    world.apply(CreateKeyspace("music", {"dc1": 3}))
+    world.apply(CreateTable("music.opaque"))
+    member, _ = await member_of(world)
+    assert member.table_schema(USERS) == schema_of(world.image)
+    assert member.table_schema("music.opaque") is None
+    assert member.table_schema("music.nothing") is None
+
+
+async def test_a_request_of_an_older_table_version_is_served_and_told_of_the_newer_one() -> None:
+    world = World()
+    create_tables(world)
+    older = schema_of(world.image).version
+    alter(world, add=(column("size", "int"),))
+    newer = schema_of(world.image).version
+    member, _ = await member_of(world)
+    data = world.image.schema.serving(USERS)
+    assert data is not None
+    for version, found in ((older, newer), (newer, 0), (0, 0)):
+        request = replace(routed(world, b"k", table_version=version), data_id=data.data_id)
+        async with member.request(request):
+            assert member.newer_table_version(request) == found
+    of_truncated_data = replace(request, data_id=f"{data.data_id}@9", table_version=older)
+    assert member.newer_table_version(of_truncated_data) == newer
+
+
+async def test_a_request_of_a_table_version_that_is_not_read_yet_is_refused_as_behind() -> None:
+    world = World()
+    create_tables(world)
+    judge = judge_of(await world.follower())
+    request = routed(world, b"k", table_version=world.image.epoch + 1)
+    await judge.catch_up([request])
+    refusal = judge.refusal(request)
+    assert refusal is not None and refusal.code is Code.BEHIND
+    assert f"not to {world.image.epoch + 1}" in refusal.text
+    alter(world, add=(column("size", "int"),))
+    await judge.catch_up([request])
+    assert judge.refusal(request) is None
+
+
+def test_the_table_version_is_a_header_that_may_be_missing() -> None:
+    world = World()
+    for version in (0, 7):
+        request = routed(world, b"k", table_version=version)
+        assert routed_of(request.headers()) == request
+    assert "x-stele-table-version" not in routed(world, b"k").headers()
