@@ -52,12 +52,12 @@ def _error(node: ast.Call) -> Error | None:
         hint = node.args[2] if len(node.args) > 2 else given.get("hint")
         code, message = _text(node.args[0]), _text(node.args[1])
         status = NOT_TAKEN.get(code, REFUSED)
-    elif node.func.id == "HttpError" and len(node.args) >= 3:
+    elif node.func.id in ("HttpError", "Refused") and len(node.args) >= 3:
         number = node.args[0]
         if not isinstance(number, ast.Constant):
             return None
         code, status, message = _text(node.args[1]), int(str(number.value)), _text(node.args[2])
-        hint = given.get("hint")
+        hint = node.args[3] if len(node.args) > 3 else given.get("hint")
     else:
         return None
     if code.startswith(OMITTED) and code.count(OMITTED) == len(code):

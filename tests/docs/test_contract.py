@@ -93,6 +93,7 @@ def test_the_headers_and_the_path_are_those_of_the_code() -> None:
         routed.LOG,
         routed.HOST,
         routed.ACCESS,
+        routed.TABLE_VERSION,
     )
     assert first("Requests of clients and other nodes", "header") == [*names]
     assert f"`POST <address>{JUDGE_PATH}`" in PAGE

@@ -24,7 +24,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.topology.operations.commands import TabletRepair
 from stele.log.follower import LogFollower
-from stele.node.cells import TOMBSTONE, Cell, HybridClock, Row
+from stele.node.cells import TOMBSTONE, Cell, ColumnValue, HybridClock, Row, row_cell
 from stele.node.digests import LEAF_ROWS
 from stele.node.load import Rates
 from stele.node.replica import Replica
@@ -117,6 +117,21 @@ async def cluster(
     yield cluster
     for store in cluster.stores.values():
         await store.close()
+
+
+async def test_replicas_of_a_row_have_the_columns_that_any_of_them_had(cluster: Cluster) -> None:
+    (key,) = cluster.keys(1)
+    made = [
+        row_cell(0, [ColumnValue(1, 5, b"older"), ColumnValue(2, 5, b"deleted with the row")]),
+        row_cell(6, [ColumnValue(1, 7, b"newer")]),
+        row_cell(0, [ColumnValue(3, 8, None)]),
+    ]
+    for name, cell in zip(NODES, made, strict=True):
+        await cluster.put(name, (key, cell))
+    await cluster.repair()
+    found = [await cluster.rows(name) for name in NODES]
+    expected = row_cell(6, [ColumnValue(1, 7, b"newer"), ColumnValue(3, 8, None)])
+    assert found == [[Row(cluster.data_id, token_of(key), key, *expected)]] * 3
 
 
 async def test_each_replica_has_all_that_any_of_them_had(cluster: Cluster) -> None:

@@ -187,7 +187,7 @@ stele id --after 1795949473121
 stele token ada callers.txt
 stele token ada callers.txt --may read
 stele put library.books k1 "a value"
-stele put library.books k1 --file value.bin
+stele put shop.users ada '{"name": "Ada"}'
 stele get library.books k1
 stele get library.books k1 --consistency all
 stele delete library.books k1
