@@ -30,6 +30,7 @@ from stele.node.replica import Replica
 from stele.node.store import Store
 from stele.node.table_rows import DataPath, write_of
 from stele.node.wire import Answer, AnyOp, Write
+from tests.node.columned import PLAYS, alter, create_tables, writes
 from tests.node.world import TERM, Sessions, World
 
 TABLE = "library.books"
@@ -442,3 +443,26 @@ async def test_changes_are_removed_when_they_are_old_and_with_the_parameter(
     world.apply(AlterTable(TABLE, reset=("cdc",)))
     assert await expire(store, world.image, cluster.now_us + 1) == 1
     assert await store.change_logs() == []
+
+
+async def test_changes_of_a_table_with_columns_have_the_written_columns(cluster: Cluster) -> None:
+    create_tables(cluster.world)
+    parameters = {"cdc": "{'enabled': 'true', 'preimage': 'true'}"}
+    alter(cluster.world, PLAYS, parameters=parameters)
+    key = "se/2026-11-29/10:00:00/hey"
+    for row in ({"listener": "ada"}, {"listener": None}, None):
+        await cluster.coordination.write(PLAYS, writes(key, row, PLAYS), Consistency.ALL)
+        cluster.now_us += SECOND_US
+    alter(cluster.world, PLAYS, rename={"song": "title"})
+    await cluster.coordination.write(
+        PLAYS, writes("se/2026-11-29", {"total": 3}, PLAYS), Consistency.ALL
+    )
+    cluster.now_us += 60 * SECOND_US
+    page = await cluster.changes.read(PLAYS, b"", "", 100)
+    plays = {"country": "se", "day": "2026-11-29", "at": "10:00:00.000000000", "title": "hey"}
+    assert [(c.operation, c.row, c.row_before) for c in page.changes] == [
+        ("put", {**plays, "listener": "ada"}, None),
+        ("put", {**plays, "listener": None}, {**plays, "listener": "ada"}),
+        ("delete", plays, {**plays, "listener": None}),
+        ("put", {"country": "se", "day": "2026-11-29", "total": 3}, None),
+    ]

@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import App, Parameter
@@ -173,10 +173,18 @@ def tail(
 
 def _line(change: ChangeView) -> str:
     at = datetime.fromtimestamp(change.time_us / MICROS_PER_S, UTC)
-    shown = f"{at:%Y-%m-%d %H:%M:%S.%f}  {change.operation:<6}  {_text(change.key)}"
+    shown = f"{at:%Y-%m-%d %H:%M:%S.%f}  {change.operation:<6}  "
+    if change.row is not None:
+        shown += _json(change.row)
+        return shown if change.row_before is None else f"{shown}  (was {_json(change.row_before)})"
+    shown += _text(change.key)
     if change.value is not None:
         shown += f"  {_text(change.value)}"
     return shown if change.before is None else f"{shown}  (was {_text(change.before)})"
+
+
+def _json(row: dict[str, Any]) -> str:
+    return visible(msgspec.json.encode(row).decode())
 
 
 def _text(content: bytes) -> str:
