@@ -64,7 +64,7 @@ class LateFollower(LogFollower):
 
 
 class Node:
-    """A replica with a store and a log reader of its own, which also coordinates."""
+    """A replica with its own store and log reader, which also coordinates."""
 
     def __init__(self, company: Company, name: str, follower: LateFollower, path: Path) -> None:
         self.follower, self.store = follower, Store(path)
@@ -179,11 +179,28 @@ async def test_a_write_of_a_column_that_replicas_have_dropped_is_refused_and_not
     assert [await company.stored(name) for name in NODES] == [None] * 3
 
 
+async def test_a_node_that_is_behind_shows_the_columns_that_the_replicas_of_a_row_know(
+    company: Company,
+) -> None:
+    alter(company.world, add=(column("size", "int"),))
+    company.nodes["n1"].follower.deaf = True
+    await company.write("n2", {"size": 3})
+    company.nodes["n1"].follower.deaf = False
+    assert company.nodes["n1"].version < company.nodes["n2"].version
+    assert await company.read("n1") == {
+        "name": "ada",
+        "age": None,
+        "home": None,
+        "tags": None,
+        "size": 3,
+    }
+
+
 async def test_an_older_sender_is_served_and_told_of_the_newer_version(company: Company) -> None:
     older = read_of(company.world.image)
     alter(company.world, add=(column("size", "int"),))
     company.nodes["n2"].follower.read()
-    await company.write("n2", {"size": 3, "age": 36})
+    await company.write("n2", {"size": 3, "age": 36}, how=Consistency.ALL)
     newer = read_of(company.world.image)
     answers = await company.nodes["n2"].replica.serve([older, newer])
     assert [answer.code for answer in answers] == [Code.OK] * 2
@@ -218,7 +235,7 @@ async def test_a_node_that_cannot_read_the_log_serves_by_its_older_columns(
         company.nodes[name].follower.read()
     company.nodes["n1"].follower.deaf = True
     await company.write("n2", {"size": 3})
-    await company.write("n1", {"age": 37}, how=Consistency.ONE)
+    await company.write("n1", {"age": 37}, how=Consistency.ALL)
     assert await company.read("n1") == {"name": "ada", "age": 37, "home": None, "tags": None}
     assert await company.read("n2") == {"name": "ada", "home": None, "tags": None, "size": 3}
 
@@ -288,7 +305,7 @@ class Drawn:
                 node.follower.read()
 
     async def check(self, via: str = "") -> None:
-        """Read the row through a node. One that is behind shows the columns that it knows."""
+        """Read the row through a node. A node that is behind shows the columns that it knows."""
         via = via or self._node()
         shown = await self._company.read(via)
         assert shown is not None
@@ -303,7 +320,7 @@ class Drawn:
         return self._chance.choice(NODES)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 async def test_reads_and_writes_while_columns_change_never_fail_and_show_no_dropped_value(
     company: Company, seed: int
 ) -> None:

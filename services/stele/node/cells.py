@@ -88,9 +88,9 @@ def kind_of(number: int) -> CellKind:
 
 
 def row_cell(deleted_us: int, columns: Iterable[ColumnValue]) -> Cell:
-    """Return the cell of a row with these values; of two values of a column the newer wins.
+    """Return the cell of a row with the newest of these values for each column.
 
-    Of two values with one timestamp, a deletion wins, and then the greater bytes.
+    A deletion wins over a value of the same timestamp, and greater bytes over smaller ones.
     """
     newest_of = dict[int, ColumnValue]()
     for column in columns:
@@ -113,8 +113,8 @@ def stamp_of(cell: Cell) -> Stamp:
 def merged(one: Cell, other: Cell) -> Cell:
     """Return the version of a key after two writes, in any order and any number of times.
 
-    Rows are merged by ``row_cell``. Of two opaque cells, the later timestamp wins, then the
-    tombstone, then the greater value. The rule is the same in every replica, and in the store's
+    Rows are merged by ``row_cell``. The winner of two opaque cells has the later timestamp, then
+    the tombstone, then the greater value. The rule is the same in every replica, and in the store's
     SQL.
     """
     if one == other:
