@@ -165,6 +165,17 @@ async def test_a_page_ends_between_two_times_and_skips_other_ranges(
     assert [change_of(*each).key for each in found.rows] == [one.key]
 
 
+async def test_a_change_is_in_the_log_of_each_shard_that_gets_the_row(store: Store) -> None:
+    """A tablet that moves to another shard takes its log along."""
+    await store.write(
+        [row(b"k", Cell(7, False, b"v"))],
+        into=lambda _: ("table", "table#2"),
+        captures=lambda _: Capture(preimage=False),
+    )
+    assert await store.change_logs() == ["table+cdc", "table+cdc#2"]
+    assert await logged(store) == await logged(store, "table+cdc#2") != []
+
+
 def page(upto_us: int, *rows: Row) -> ChangePage:
     return ChangePage(upto_us, [(each.key, each.value) for each in rows])
 
