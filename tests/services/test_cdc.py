@@ -29,7 +29,8 @@ MARGIN_S = 10
 """The least margin after which a generation holds."""
 NODE = {"data_timeout_s": 3, "load_interval_s": 0.5}
 SECOND_US = 1_000_000
-TOPIC_S = 60
+TOPIC_S = READ_S = 60
+POLL_S = 0.1
 WRITERS = 3
 WRITES = 100
 
@@ -126,8 +127,8 @@ async def read(
 ) -> dict[str, list[dict[str, Any]]]:
     """The changes by key, as a consumer reads them: set by set, and stream by stream."""
     found = defaultdict[str, list[dict[str, Any]]](list)
-    for streams in sets:
-        for stream in streams["streams"]:
+    async with asyncio.timeout(READ_S):
+        for stream in [stream for streams in sets for stream in streams["streams"]]:
             cursor, ended = "", False
             while not ended:
                 page = await ask(
@@ -140,10 +141,10 @@ async def read(
                 )
                 for change in page["changes"]:
                     found[base64.b64decode(change["key"]).decode()].append(change)
-                cursor, ended = page["cursor"], page["ended"]
-                ended = ended or page["complete_to_us"] >= until_us
+                cursor = page["cursor"]
+                ended = page["ended"] or page["complete_to_us"] >= until_us
                 if not (page["more"] or ended):
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(POLL_S)
     return found
 
 
@@ -186,7 +187,7 @@ async def check_topic(cluster: Deployment, writers: Writers, table: str) -> None
             found = await asyncio.to_thread(first_seen)
             if all({*found[key]} >= {*numbers} for key, numbers in wanted.items()):
                 break
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(POLL_S)
     for key, numbers in found.items():
         assert numbers == sorted(numbers), key
 
@@ -194,11 +195,12 @@ async def check_topic(cluster: Deployment, writers: Writers, table: str) -> None
 async def test_each_acknowledged_write_is_read_while_nodes_join_and_leave_and_tablets_split(
     live: Deployment,
 ) -> None:
+    """It takes a minute, since a generation holds ten seconds after its commit."""
     writers = Writers(live)
 
     async def first_generation_holds() -> None:
         while not await writers.write(ON_RING, "key-0"):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(POLL_S)
 
     await asyncio.wait_for(first_generation_holds(), 60)
     before = {table: await sets_of(live, table) for table in (ON_RING, IN_TABLETS)}
