@@ -36,7 +36,7 @@ from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Fold
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.pipeline import CommitPipeline
-from stele.metadata_log.ids import make_ids
+from stele.metadata_log.writer import make_ids
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id

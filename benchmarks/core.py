@@ -22,7 +22,7 @@ from stele.log.codec import decode_envelope, decode_epoch, encode_envelope, enco
 from stele.log.fold import Fold
 from stele.log.pipeline import CommitPipeline
 from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
-from stele.metadata_log.ids import make_ids
+from stele.metadata_log.writer import make_ids
 
 T = TypeVar("T")
 REPEAT = 20_000

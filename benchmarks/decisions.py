@@ -16,7 +16,7 @@ from typing import Final
 
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
-from stele.log import apart
+from stele.log import record_builder
 from stele.log.fold import Fold, Start
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Service
@@ -29,7 +29,7 @@ STEPS: Final = 7
 """Of the coordinator: it opens the transition, and enters the states up to the one that streams."""
 LOOK_S: Final = 0.005
 COMMIT_S: Final = 120.0
-WAYS: Final = {"in the event loop": 1_000_000_000, "in a thread": apart.LARGE_ROWS}
+WAYS: Final = {"in the event loop": 1_000_000_000, "in a thread": record_builder.LARGE_ROWS}
 """Rows from which on a decision is made in a thread."""
 
 
@@ -82,7 +82,7 @@ def main() -> None:
     image = large_ring()
     asked = commands_of(image)
     for way, rows in WAYS.items():
-        apart.LARGE_ROWS = rows  # type: ignore[misc]
+        record_builder.LARGE_ROWS = rows  # type: ignore[misc]
         began_s = time.perf_counter()
         late_s = asyncio.run(commit(image, asked))
         found = {

@@ -59,17 +59,15 @@ from stele.domain.ring.model import RingImage
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.schema.model import Table, TableChanged, tablet_map
 from stele.domain.snapshot import image_to_facts, state_hash
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.heat import with_heat
-from stele.domain.tablets.largest import largest
-from stele.domain.tablets.load import LoadTable
-from stele.domain.tablets.look import why_there
+from stele.domain.tablets.load import Conditions, LoadTable
 from stele.domain.tablets.maps import new_map
-from stele.domain.tablets.proposals import proposal
+from stele.domain.tablets.measure import with_heat
+from stele.domain.tablets.proposals import proposal, why_there
+from stele.domain.tablets.resizing import largest
 from stele.domain.topology.operations.commands import TabletRepair
 from stele.domain.view import section
+from stele.metadata_log.pages import state_parts
 from stele.metadata_log.questions import PAGE_ROWS
-from stele.metadata_log.state import state_parts
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TablesPage
 from stele.runtime.http_encoding import next_piece

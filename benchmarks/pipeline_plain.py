@@ -16,10 +16,9 @@ from confluent_kafka import Consumer, TopicPartition
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements import events
-from stele.placements.chain import FRESH
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
-from stele.placements.fold import ClusterFold, Key, PastRow
+from stele.placements.fold import FRESH, ClusterFold, Key, PastRow
 from stele.placements.store import Store
 from stele.placements.topic import PLACEMENTS, Marker, TopicWriter
 

@@ -7,9 +7,8 @@ import time
 
 import numpy as np
 
-from stele.domain.requests.ids import uuid7
 from stele.domain.requests.memory import GENERATION, PLACE_BITS, RequestMemory, SealedGeneration
-from stele.domain.requests.model import GENERATIONS
+from stele.domain.requests.model import GENERATIONS, uuid7
 
 MEASURED = 8
 """Generations added one decision at a time: one cycle of merging."""

@@ -35,8 +35,8 @@ from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.domain.tablets.columns import tablets_of
+from stele.domain.tablets.maps import range_of
 from stele.domain.tablets.proposals import proposal
-from stele.domain.tablets.ranges import range_of
 from stele.domain.topology.commands import Advance, Move
 from stele.log.chain import STATE_BYTES
 from stele.log.codec import decode_epoch, encode_epoch

@@ -20,11 +20,11 @@ from stele.agent.pulling import Reading
 from stele.agent.stores import PAGE_BYTES, PAGE_S, Page, page_of
 from stele.agent.transfers import Ask, Deletes, Given, Transfers, encode
 from stele.domain.commands import Noop, SetSetting
+from stele.domain.fencing import SessionClosedError
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
-from stele.domain.sessions import SessionClosedError
 from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
 from stele.runtime.http import HttpError

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from stele.catch_up.filling import reachable
+from stele.catch_up.filling import Givers, reachable
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.sources import Givers
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.log.archive.archive import Archive

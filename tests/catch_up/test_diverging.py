@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from stele.catch_up import diverging
+from stele.catch_up.announcements import to_say
 from stele.catch_up.diverging import DivergenceMark, begin_anew, mark, set_aside, why_not_served
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
-from stele.catch_up.telling import to_say
 from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import AdmitDivergence, AnnounceReplica
 from stele.log.archive.archive import Archive

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from stele.catch_up.filling import Givers
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import Finisher
 from stele.catch_up.replica import Ports, archiving
-from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import Archived, EpochSpan
 from stele.log.codec import encode_epoch

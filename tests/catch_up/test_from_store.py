@@ -9,9 +9,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from stele.catch_up.filling import fill, reachable
+from stele.catch_up.filling import Givers, fill, reachable
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.sources import Givers
 from stele.log.archive.archive import Archive
 from stele.log.blobs.folder import FolderStore
 from stele.log.errors import TruncatedError

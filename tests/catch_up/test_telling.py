@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.catch_up import telling
+from stele.catch_up import announcements
+from stele.catch_up.announcements import HeldSnapshot, Own, address_of, envelope_of, tell, to_say
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.replica import own_of
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.telling import HeldSnapshot, Own, address_of, envelope_of, tell, to_say
 from stele.catch_up.trimming import Trimmer
 from stele.domain.archive.model import SNAPSHOTS_KEPT
 from stele.domain.archive.retention import Point
@@ -31,7 +31,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import CommitMode
-from stele.domain.requests.ids import state_time_ms, time_ms
+from stele.domain.requests.model import state_time_ms, time_ms
 from stele.domain.requests.not_taken import expired
 from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
@@ -225,7 +225,7 @@ async def test_who_was_told_the_horizon_says_it_under_an_id_behind_it(
     log: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While no other command arrives, all ids of its time are too old."""
-    monkeypatch.setattr(telling, "PAUSE_S", 0.001)
+    monkeypatch.setattr(announcements, "PAUSE_S", 0.001)
     horizon_ms, asked = state_time_ms(log.image.state_id) + 1_000, list[str]()
 
     class Forgetful:
@@ -253,7 +253,7 @@ async def test_who_is_told_a_later_horizon_each_time_does_not_pause(
     """A log that remembers little has moved it again after a pause, and would never take anything."""
     begin_ms, pause_s, plain = state_time_ms(log.image.state_id), 0.00123, asyncio.sleep
     asked, pauses = list[tuple[int, int]](), list[float]()
-    monkeypatch.setattr(telling, "PAUSE_S", pause_s)
+    monkeypatch.setattr(announcements, "PAUSE_S", pause_s)
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)

@@ -30,8 +30,7 @@ from stele.domain.commands import (
 )
 from stele.domain.facts import Epoch
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.ids import named
-from stele.domain.requests.model import RequestChanged
+from stele.domain.requests.model import RequestChanged, named
 from stele.domain.ring.model import PlacementDropped
 from stele.domain.schema.model import TableDropped, TableOptions
 from stele.domain.staging import Part, of_names

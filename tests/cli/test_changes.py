@@ -17,7 +17,7 @@ from stele.cli.follow import FollowedOutput
 from stele.cli.history import RequestHistory
 from stele.domain.commands import AnyCommand
 from stele.domain.names import RequestKind
-from stele.domain.requests.ids import time_ms
+from stele.domain.requests.model import time_ms
 from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.request_ids import new_request_id

@@ -32,9 +32,8 @@ from stele.cli.local.foreground import (
     run_in_foreground,
     start_detached,
 )
-from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, wait_ready
+from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, tail_log, wait_ready
 from stele.cli.local.lock import hold, is_held
-from stele.cli.local.table import tail_log
 from stele.cli.main import run
 from stele.cli.places import STACK_FILE, find_places, read_stack_file, told_or_of_stack
 from stele.runtime import java

@@ -10,7 +10,7 @@ from stele.domain.commands import AlterSchema
 from stele.domain.schema import model as c
 from stele.domain.schema.objects import ClusteringOrder, IndexTarget
 from stele.domain.view import epoch_view
-from stele.metadata_log.state import dump_of
+from stele.metadata_log.pages import dump_of
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
 from tests.cli.conftest import Server, Stele

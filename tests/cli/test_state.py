@@ -15,7 +15,7 @@ from stele.cli.errors import UsageError
 from stele.domain.snapshot import image_to_facts, state_hash
 from stele.log.archive import snapshots
 from stele.log.chain import Anchor
-from stele.metadata_log.state import dump_of
+from stele.metadata_log.pages import dump_of
 from tests.cli.conftest import Server, Stele
 from tests.domain.soundness.test_flaws import sound
 from tests.domain.test_domains import histories

@@ -12,7 +12,7 @@ from stele.domain.balance.planned import NodeVerdict, Rule
 from stele.domain.names import RequestKind
 from stele.domain.requests.model import Request
 from stele.domain.schema.model import Balancing
-from stele.domain.tablets.look import to_the_end
+from stele.domain.tablets.proposals import to_the_end
 from stele.domain.tablets.sizes import TableSizes, TabletSize
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,

@@ -21,12 +21,11 @@ from stele.agent.gate import Gate
 from stele.agent.orders import OrderExecutor
 from stele.agent.probing import check_meant
 from stele.agent.pulling import Puller
-from stele.domain.fencing import check_token
+from stele.domain.fencing import SessionGuard, check_token
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import ReportStatus
-from stele.domain.sessions import SessionGuard
-from stele.domain.topology.wanted import is_wanted
+from stele.domain.topology.live_copies import is_wanted
 from stele.log.codec import decode_order, encode_ack, encode_report
 from stele.log.fold import check_stray
 from stele.node.__main__ import main

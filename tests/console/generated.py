@@ -25,7 +25,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.schema.model import Keyspace, KeyspaceChanged, Table, TableChanged, tablet_map
 from stele.domain.view import epoch_view
-from stele.metadata_log.state import dump_of
+from stele.metadata_log.pages import dump_of
 from stele.runtime.http import Health, HttpError, JsonResponse, bind, build_app, serving
 
 LOG_ID = bytes(range(16))

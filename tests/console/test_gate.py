@@ -41,8 +41,7 @@ from stele.domain.commands import (
     SwitchBalancingOn,
 )
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.ids import time_ms
-from stele.domain.requests.model import Request
+from stele.domain.requests.model import Request, time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
 from stele.runtime.answers.plans import PlanAnswer, Verdict

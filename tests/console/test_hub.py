@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stele.console.hub import KEPT, Hub
+from stele.console.watch import KEPT, Hub
 
 
 def test_what_is_behind_an_epoch_is_told_in_order() -> None:

@@ -9,12 +9,18 @@ from types import SimpleNamespace
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from stele.console.alerts import RangeHealth, alerts, range_health
+from stele.console.alerts import (
+    ClusterStatus,
+    ProcessStatus,
+    RangeHealth,
+    alerts,
+    clusters_of,
+    range_health,
+)
 from stele.console.caches import MOST_TEXTS, ComputedAnswers, SharedQueries
 from stele.console.history import DroppedNames
-from stele.console.images import NEWEST, OLDER, Images
 from stele.console.maps import TOKENS
-from stele.console.processes import ClusterStatus, ProcessStatus, clusters_of
+from stele.console.mirror import NEWEST, OLDER, Images
 from stele.console.upstream import AwayError
 from stele.console.views import (
     overview,
@@ -29,8 +35,8 @@ from stele.domain.ring.model import RingImage
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.model import tablet_map
 from stele.placements import metrics
+from stele.placements.derived_tables import Reached
 from stele.placements.job import Lag
-from stele.placements.placing import Reached
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.words.facts import EpochRow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stele.console.alerts import HEARD_S, LATE_EPOCHS, QUIET_S, stale_reason
-from stele.console.processes import ProcessStatus
+from stele.console.alerts import HEARD_S, LATE_EPOCHS, QUIET_S, ProcessStatus, stale_reason
 
 
 def process(epoch: int = 9, *, up: bool = True, reason: str = "") -> ProcessStatus:

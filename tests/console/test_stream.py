@@ -13,15 +13,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from stele.console.alerts import ProcessStatus
 from stele.console.epoch_text import live_epoch_text
 from stele.console.history import HistoryQueries as History_
-from stele.console.hub import Hub
-from stele.console.images import Images
-from stele.console.mirror import Mirror
-from stele.console.processes import ProcessStatus
+from stele.console.mirror import Images, Mirror
 from stele.console.stream import Pages, epoch_event
 from stele.console.upstream import MOST_BYTES, AwayError, Upstream
-from stele.console.watch import Watch
+from stele.console.watch import Hub, Watch
 from stele.domain.archive.model import ArchiveTrimmed
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch

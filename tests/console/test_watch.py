@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stele.console.hub import Hub
 from stele.console.upstream import AwayError
-from stele.console.watch import MOST_TEXT, Watch
+from stele.console.watch import MOST_TEXT, Hub, Watch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.schema.objects import SchemaVersion
 from stele.runtime.answers.session_guard import SchemaAgreement

@@ -23,10 +23,9 @@ from stele.domain.names import BALANCER, RequestStatus, TransitionState
 from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.schema.model import TableOptions
 from stele.domain.schema.switches import all_off
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.look import why_there
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import apart, held_by
-from stele.domain.tablets.proposals import proposal
+from stele.domain.tablets.proposals import proposal, why_there
 from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table

@@ -32,12 +32,11 @@ from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.names import BALANCER, RequestStatus, TransitionState
 from stele.domain.schema.model import Table, TableOptions
 from stele.domain.snapshot import image_to_facts
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.heat import told_of
-from stele.domain.tablets.largest import largest
-from stele.domain.tablets.look import to_the_end, why_there
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import held_by, read_from
-from stele.domain.tablets.resizing import TableLoad, loaded, sizing
+from stele.domain.tablets.measure import told_of
+from stele.domain.tablets.proposals import to_the_end, why_there
+from stele.domain.tablets.resizing import TableLoad, largest, loaded, sizing
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table

@@ -10,8 +10,8 @@ from stele.coordinator.model import Observed
 from stele.coordinator.progress import StreamRates
 from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove, SetSetting
+from stele.domain.messages import ReportTable
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
-from stele.domain.reports import ReportTable
 from stele.domain.topology.limits import MIB
 from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, Verdict

@@ -8,8 +8,8 @@ import pytest
 from stele.coordinator.model import Observed
 from stele.coordinator.progress import WINDOW_S, StreamRate, StreamRates, progress_of
 from stele.domain.commands import SetSetting
+from stele.domain.messages import ReportTable
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
-from stele.domain.reports import ReportTable
 from stele.domain.topology.limits import MIB
 from stele.runtime.answers.coordinator import Progress
 from tests.coordinator.stories import joining

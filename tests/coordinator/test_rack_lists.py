@@ -25,8 +25,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.model import Keyspace
-from stele.domain.tablets.look import why_there
-from stele.domain.tablets.proposals import proposal
+from stele.domain.tablets.proposals import proposal, why_there
 from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import error_of, status_of
 from tests.coordinator.test_dry_run import planned

@@ -13,7 +13,7 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.names import RequestStatus
-from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.proposals import proposal
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_rack_lists import Racks, cluster

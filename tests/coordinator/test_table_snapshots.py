@@ -26,7 +26,7 @@ from stele.domain.commands import (
 )
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.requests.model import Request
-from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRestore
 from tests.coordinator.operations import DOWN_S, stand_still

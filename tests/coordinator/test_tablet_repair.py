@@ -30,7 +30,7 @@ from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.domain import DOMAIN
 from stele.domain.requests.model import RequestChanged
 from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_repair import repaired_now

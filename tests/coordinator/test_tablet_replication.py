@@ -24,8 +24,8 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import recounting
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove

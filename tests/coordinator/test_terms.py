@@ -18,7 +18,7 @@ from stele.domain.commands import (
     command_name,
 )
 from stele.domain.names import OrderKind, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.ids import state_time_ms, time_ms
+from stele.domain.requests.model import state_time_ms, time_ms
 from stele.domain.requests.not_taken import expired
 from tests.coordinator.operations import begin
 from tests.coordinator.stories import joining, spread, status_of

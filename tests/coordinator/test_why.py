@@ -23,8 +23,8 @@ from stele.domain.commands import (
     RepairTable,
     SetSetting,
 )
+from stele.domain.messages import ReportTable
 from stele.domain.names import ReportStatus, TransitionState
-from stele.domain.reports import ReportTable
 from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.coordinator import Progress
 from stele.words.explain import explain, waiting_line

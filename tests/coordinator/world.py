@@ -25,13 +25,11 @@ from stele.domain.commands import (
 )
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.messages import Ack, Order, Report
+from stele.domain.messages import Ack, Order, Report, ReportTable
 from stele.domain.names import BALANCER, NodeState, OrderKind, ReportStatus
 from stele.domain.observed_time import ObservedTime
-from stele.domain.reports import ReportTable
 from stele.domain.requests.model import RequestChanged
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.load import NO_LOADS, Conditions, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
 from stele.tablet_balancer.failures import Failures

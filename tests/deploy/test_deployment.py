@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from stele.domain.commands import Envelope
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.schema.model import CreateKeyspace
 from stele.log.brokers import Brokers
 from stele.placements.topic import read_placements

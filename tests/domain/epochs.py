@@ -19,9 +19,9 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, NO_LOG, Image
 from stele.domain.recovery.record import NewLog, Why, recovered
-from stele.domain.requests.ids import named, parse
 from stele.domain.requests.memory import refusal
-from stele.log.state_ids import next_state_id
+from stele.domain.requests.model import named, parse
+from stele.log.chain import next_state_id
 
 AT_MS = 1_700_000_000_000
 LOG_ID = next_state_id(bytes(16), AT_MS, 7)

@@ -34,7 +34,7 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.names import BarrierLevel, NodeState, RequestStatus, TransitionState
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.topology.barriers import next_lower
 from stele.domain.topology.commands import RelaxBarrier
 from stele.domain.topology.limits import LOWEST_BARRIER_LEVEL

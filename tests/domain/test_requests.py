@@ -14,12 +14,21 @@ from stele.domain.facts import Epoch
 from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
-from stele.domain.requests.ids import asking_ms, named, parse, state_time_ms, time_ms, uuid7, uuid8
 from stele.domain.requests.memory import RequestMemory
-from stele.domain.requests.model import GENERATIONS, CommandRefused
+from stele.domain.requests.model import (
+    GENERATIONS,
+    CommandRefused,
+    asking_ms,
+    named,
+    parse,
+    state_time_ms,
+    time_ms,
+    uuid7,
+    uuid8,
+)
 from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id, expired, horizon_of
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
-from stele.log.state_ids import next_state_id
+from stele.log.chain import next_state_id
 from stele.runtime.request_ids import new_request_id
 
 

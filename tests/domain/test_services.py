@@ -15,7 +15,7 @@ from stele.domain.commands import (
 )
 from stele.domain.membership.model import Node
 from stele.domain.registry import DOMAINS, features_of
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.services.model import MAX_SERVICES
 from stele.domain.snapshot import domain_hashes, state_hash
 from tests.domain.history import History, three_nodes

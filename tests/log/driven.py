@@ -9,10 +9,9 @@ from stele.coordinator.steps import Limits, Memory, Observed, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import AnyCommand, ClaimCoordinator, Envelope, Rejection
 from stele.domain.image import Image
-from stele.domain.messages import Order, Report
+from stele.domain.messages import Order, Report, ReportTable
 from stele.domain.names import NodeState, ReportStatus
-from stele.domain.reports import ReportTable
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from tests.domain.ack_of import ack_of
 from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import NOW_MS, Writer

@@ -8,11 +8,9 @@ from contextvars import Context
 
 from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.facts import Epoch
-from stele.log.apart import Deciding, Made
-from stele.log.flight import Pending
 from stele.log.fold import Fold
-from stele.log.maker import Ids
 from stele.log.pipeline import CommitPipeline, Decisions
+from stele.log.record_builder import Deciding, Ids, Made, Pending
 
 Past = Callable[[int], Decisions | None]
 

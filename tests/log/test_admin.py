@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from stele.log.admin import answer_of
+from stele.log.kafka import answer_of
 
 
 class Client:

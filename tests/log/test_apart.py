@@ -24,10 +24,10 @@ from stele.domain.commands import (
 from stele.domain.context import Context
 from stele.domain.image import EMPTY
 from stele.domain.registry import DECISIONS
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.ring.model import RingImage
 from stele.domain.schema.model import TableCreation, TableOptions
-from stele.log import apart, pipeline
+from stele.log import pipeline, record_builder
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Shell
 from tests.coordinator.test_tablets import with_table
@@ -118,29 +118,31 @@ def test_one_that_breaks_the_core_is_refused_and_holds_up_nobody(
 
 
 def test_which_decisions_are_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "LARGE_ROWS", 100)
+    monkeypatch.setattr(record_builder, "LARGE_ROWS", 100)
     options = TableOptions(min_tablet_count=128)
-    assert not apart.is_large(EMPTY, Noop())
-    assert not apart.is_large(EMPTY, CreateKeyspace("k", {"dc1": 1}))
-    assert not apart.is_large(EMPTY, CreateTable("k.t"))
-    assert apart.is_large(EMPTY, CreateTable("k.t", options))
-    assert not apart.is_large(EMPTY, LoadState(content=bytes(100)))
-    assert apart.is_large(EMPTY, LoadState(content=bytes(apart.LARGE_BYTES)))
+    assert not record_builder.is_large(EMPTY, Noop())
+    assert not record_builder.is_large(EMPTY, CreateKeyspace("k", {"dc1": 1}))
+    assert not record_builder.is_large(EMPTY, CreateTable("k.t"))
+    assert record_builder.is_large(EMPTY, CreateTable("k.t", options))
+    assert not record_builder.is_large(EMPTY, LoadState(content=bytes(100)))
+    assert record_builder.is_large(EMPTY, LoadState(content=bytes(record_builder.LARGE_BYTES)))
 
 
 def test_a_new_table_is_large_by_its_own_tablets_once_all_others_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(apart, "LARGE_ROWS", 6)
+    monkeypatch.setattr(record_builder, "LARGE_ROWS", 6)
     image = with_table("a1 b1 c1", 4).image
     ring = RingImage(image.ring.placements, image.ring.nodes)
     uncounted = msgspec.structs.replace(image, ring=ring)
     assert image.ring.has_tablet_counts and image.ring.rows == ring.rows == 4
     one, batch = CreateTable("music.new"), AlterSchema((TableCreation(name="music.new"),))
     for command in (one, batch):
-        assert apart.is_large(uncounted, command)
-        assert not apart.is_large(image, command)
-    assert apart.is_large(image, AlterSchema((*batch.changes, TableCreation(name="music.other"))))
+        assert record_builder.is_large(uncounted, command)
+        assert not record_builder.is_large(image, command)
+    assert record_builder.is_large(
+        image, AlterSchema((*batch.changes, TableCreation(name="music.other")))
+    )
 
 
 async def test_the_event_loop_goes_on_while_a_large_command_is_decided(

@@ -23,8 +23,8 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.domain.staging import Part, StagingImage
 from stele.domain.topology.rings import ring_now
 from stele.log.codec import decode_epoch
-from stele.log.flight import MAX_RECORD_BYTES
 from stele.log.fold import Fold
+from stele.log.record_builder import MAX_RECORD_BYTES
 from tests.domain.history import LOG_ID
 from tests.log.driven import Driven
 from tests.log.memory import MemoryPartition

@@ -21,14 +21,13 @@ from stele.domain.commands import (
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
-from stele.domain.requests.ids import named, uuid7
-from stele.domain.requests.model import CommandRefused
+from stele.domain.requests.model import CommandRefused, named, uuid7
 from stele.domain.requests.not_taken import horizon_of
 from stele.log import pipeline
+from stele.log.chain import next_state_id
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
-from stele.log.maker import Ids
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Ids
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline
 from tests.log.driven_pipeline import Driven, tell

@@ -26,8 +26,7 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode, NodeState
-from stele.domain.requests.ids import named
-from stele.domain.requests.model import Request
+from stele.domain.requests.model import Request, named
 from stele.domain.ring.model import PlacementChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.staging import Part, PartsCommitted, StagingImage, unfolded
@@ -35,7 +34,7 @@ from stele.domain.topology.facts import TransitionOpened
 from stele.domain.topology.planning import GroupPlan, plan_group
 from stele.domain.view import delta_view
 from stele.log.fold import Fold
-from stele.log.parts import in_parts
+from stele.log.record_builder import in_parts
 from tests.domain.history import join
 from tests.log.driven import Driven
 from tests.log.memory import MemoryPartition
@@ -50,7 +49,7 @@ FREEZE = RestrictCommits(mode=CommitMode.FROZEN)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.log.maker.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("stele.log.record_builder.PART_BYTES", PART_BYTES)
     monkeypatch.setattr("stele.domain.ring.model.ROWS_PER_FACT", 10)
     monkeypatch.setattr("stele.domain.topology.pieces.ROWS_PER_FACT", 3)
 

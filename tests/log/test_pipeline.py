@@ -25,15 +25,14 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
-from stele.domain.requests.ids import named
 from stele.domain.requests.memory import decisions_of
+from stele.domain.requests.model import named
 from stele.log import pipeline
-from stele.log.apart import Deciding
+from stele.log.chain import next_state_id
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
-from stele.log.maker import Ids
 from stele.log.pipeline import Decisions
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Deciding, Ids
 from tests.log.driven_pipeline import Driven, Past, tell
 from tests.log.memory import MemoryPartition
 
@@ -341,8 +340,8 @@ def test_a_barrier_that_is_asked_for_late_covers_what_was_committed_meanwhile() 
 
 
 def test_a_fact_that_is_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.log.maker.PART_BYTES", 500)
-    monkeypatch.setattr("stele.log.maker.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("stele.log.record_builder.PART_BYTES", 500)
+    monkeypatch.setattr("stele.log.record_builder.MAX_RECORD_BYTES", 1000)
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(setting("big", "x" * 2000))

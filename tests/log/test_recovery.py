@@ -26,7 +26,7 @@ from stele.log.follower import LogFollower
 from stele.log.history import History
 from stele.log.port import Record
 from stele.log.recovery import first_recovery, start_after, states_of
-from stele.placements.chain import FRESH, Judge
+from stele.placements.fold import FRESH, Judge
 from tests.domain.epochs import History as Story
 from tests.domain.history import three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition

@@ -18,7 +18,7 @@ from stele.domain.facts import Epoch
 from stele.domain.features.model import FeaturesEnabled, SettingChanged
 from stele.domain.membership.model import Node, NodeChanged
 from stele.domain.registry import FEATURES_OF_FACTS, features_of
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.log import codec, schemas
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.schemas import HEADER_BYTES, load_schemas, schema_folder

@@ -45,7 +45,7 @@ from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.membership.model import Node, unclaimed
 from stele.domain.names import NodeState
-from stele.domain.requests.ids import parse, time_ms
+from stele.domain.requests.model import parse, time_ms
 from stele.log.commander import NotTakenError
 from stele.log.errors import AnchorLostError
 from stele.runtime.service import Stop

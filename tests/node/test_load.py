@@ -19,8 +19,7 @@ from stele.agent.stores import Span
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import UNKNOWN_RATE, Load
 from stele.domain.ring.partitioner import token_of
-from stele.domain.tablets.maps import read_from
-from stele.domain.tablets.ranges import range_of
+from stele.domain.tablets.maps import range_of, read_from
 from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics

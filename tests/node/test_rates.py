@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
-from stele.domain.tablets.ranges import range_of
+from stele.domain.tablets.maps import range_of
 from stele.node.load import KNOWN_AFTER, Rate, Rates, smoothed
 from tests.domain.load_of import table_of
 

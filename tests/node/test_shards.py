@@ -18,8 +18,8 @@ from stele.domain.messages import Order
 from stele.domain.names import OrderKind, TransitionState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
+from stele.domain.topology.live_copies import left_behind
 from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.topology.wanted import left_behind
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, Row
 from stele.node.load import Rates, measured

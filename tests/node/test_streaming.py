@@ -16,11 +16,11 @@ from stele.agent.orders import OrderProgress
 from stele.agent.pulling import BURST_S, PORTION_RANGES, StreamFailed, portions_of
 from stele.agent.stores import PAGE_S
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
+from stele.domain.fencing import SessionClosedError
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.sessions import SessionClosedError
 from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, Row

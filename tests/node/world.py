@@ -15,12 +15,11 @@ from stele.domain.commands import (
     Move,
     Truncate,
 )
-from stele.domain.fencing import Hold, VersionTracker
+from stele.domain.fencing import Hold, SessionGuard, SessionManager, VersionTracker
 from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.codec import encode_epoch
 from stele.log.follower import LogFollower
 from stele.log.recovery import start_after

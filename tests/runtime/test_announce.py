@@ -17,7 +17,7 @@ from stele.domain.commits.model import Commits
 from stele.domain.image import Image
 from stele.domain.names import CommitMode
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.ids import state_time_ms, time_ms
+from stele.domain.requests.model import state_time_ms, time_ms
 from stele.domain.services.model import Service, ServicesImage
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.commands import Envelope, SetSetting
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.log.codec import encode_envelope
-from stele.log.flight import Pending
+from stele.log.record_builder import Pending
 from stele.metadata_log.commands_topic import CommandsTopic, PartitionProgress, Received
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer

@@ -9,7 +9,7 @@ import pytest
 
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.names import NodeState, OrderKind, ReportStatus, TransitionState
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from tests.deployment.process import Service, Start, services
 from tests.services.world import (
     LogWriter,

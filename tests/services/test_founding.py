@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.facts import Epoch
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.log.brokers import Brokers
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
-from stele.metadata_log.evidence import GUARD_KEY
+from stele.metadata_log.founding import GUARD_KEY
 from stele.runtime.kafka import ensure_topics
 from stele.session_guard.check import guard_key
 from tests.deployment.metadata_log import DEADLINE_S, MetadataLog, Start, instances

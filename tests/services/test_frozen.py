@@ -12,11 +12,11 @@ from stele.cli.main import run
 from stele.domain.base import Rejection
 from stele.domain.commands import Advance, Envelope, Outcome, SetSetting
 from stele.domain.names import NodeState
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.requests.not_taken import FROZEN
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
-from stele.log.flight import Pending
+from stele.log.record_builder import Pending
 from tests.deployment.process import Start
 from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
 from tests.services.world import LogWriter, fake_nodes, settle, until

@@ -29,7 +29,7 @@ from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
-from stele.placements.chain import Head
+from stele.placements.fold import Head
 from stele.placements.topic import PLACEMENTS, Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime import group

@@ -10,16 +10,20 @@ from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Outcome, SetSetting
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.requests.not_taken import OTHER_LOG
 from stele.log.chain import STATE_ID
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.port import Record
-from stele.metadata_log.callers import ReaderStoppedError
-from stele.metadata_log.giving_way import FIRST_PAUSE_S, FIRST_WINDOW_S
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import BusyError, Writer
+from stele.metadata_log.writer import (
+    FIRST_PAUSE_S,
+    FIRST_WINDOW_S,
+    BusyError,
+    ReaderStoppedError,
+    Writer,
+)
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.services.world import until
 

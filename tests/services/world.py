@@ -18,9 +18,10 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import TAKES_PART, ReportStatus
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.ids import named
 from stele.domain.requests.memory import decisions_of
+from stele.domain.requests.model import named
 from stele.log.brokers import Brokers
+from stele.log.chain import next_state_id
 from stele.log.codec import (
     DecodeError,
     decode_envelope,
@@ -30,14 +31,12 @@ from stele.log.codec import (
     encode_outcome,
     encode_report,
 )
-from stele.log.flight import Pending
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.fold import Fold
 from stele.log.kafka import KafkaLog
-from stele.log.maker import Ids
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Record
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Ids, Pending
 from stele.runtime.request_ids import new_request_id
 
 TIMEOUT_S = 90.0

@@ -25,13 +25,13 @@ from stele.domain.commands import (
 )
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import BALANCER
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.domain.topology.operations.commands import TabletMove
+from stele.log.chain import next_state_id
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
-from stele.log.maker import Ids
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Ids
 from stele.words.cql_parser import parse_cql
 from tests.domain.history import LOG_ID, History, World, join, three_nodes
 from tests.log.driven_pipeline import Driven

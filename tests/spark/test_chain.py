@@ -23,8 +23,8 @@ from stele.log.errors import (
     UnknownSchemaError,
 )
 from stele.log.fold import Start
-from stele.placements.chain import FRESH, Head, Judge, Stray
 from stele.placements.events import SCHEMA, image_of, judge, new_rows, snapshot_rows
+from stele.placements.fold import FRESH, Head, Judge, Stray
 from tests.domain.epochs import History
 from tests.spark.histories import OTHER_LOG, images, losers, random_log, stray
 

@@ -11,11 +11,11 @@ import deltalake
 import pytest
 
 from stele.log.brokers import Brokers
-from stele.placements import derived_tables, events_table, placing
+from stele.placements import derived_tables, events_table
 from stele.placements.derive import Deriver
+from stele.placements.derived_tables import Placing
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events
-from stele.placements.placing import Placing
 from stele.placements.store import Store, read_table
 from stele.placements.tables import PROGRESS, REPORTS, SCHEMAS
 from stele.placements.topic import Publishing
@@ -107,8 +107,8 @@ def test_a_job_that_is_killed_at_any_commit_is_gone_on_with(
     is_made: bool, is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
-        monkeypatch.setattr(placing, "FEW_RANGES", 0)
-        monkeypatch.setattr(placing, "REWRITE_S", 0.0)
+        monkeypatch.setattr(derived_tables, "FEW_RANGES", 0)
+        monkeypatch.setattr(derived_tables, "REWRITE_S", 0.0)
     fill(tmp_path / "plain", "c", 1)
     executioner = Executioner(monkeypatch)
     live(tmp_path / "whole", FakeWriters())

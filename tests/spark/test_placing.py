@@ -9,10 +9,9 @@ import pytest
 
 from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
-from stele.placements import placing
-from stele.placements.derived_tables import Derived
+from stele.placements import derived_tables
+from stele.placements.derived_tables import REWRITE_S, Derived, ForTables, Placing, Reached
 from stele.placements.fold import ClusterFold
-from stele.placements.placing import REWRITE_S, ForTables, Placing, Reached
 from stele.placements.queries import run, view
 from stele.placements.store import Row, Store, current_placements, range_of_row, read_table
 from tests.spark.checks import image_hash
@@ -57,7 +56,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(placing, "FEW_RANGES", 0)
+    monkeypatch.setattr(derived_tables, "FEW_RANGES", 0)
     return World(tmp_path)
 
 

@@ -68,7 +68,7 @@ def truncate(kafka: str, cluster: str, offset: int) -> None:
 async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snapshot(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:
-    from stele.placements.standing import ReadAgain
+    from stele.placements.cluster_states import ReadAgain
 
     good, cut = f"{cluster}-good", f"{cluster}-cut"
     log = cluster_log(cut, 150, EVERY)
@@ -142,8 +142,8 @@ async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_whil
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     """The topic is deleted and recreated empty, as in `make drill`."""
+    from stele.placements.cluster_states import ReadAgain
     from stele.placements.events_table import Events
-    from stele.placements.standing import ReadAgain
 
     log = cluster_log(topics, 60, EVERY)
     last = images(log)[-1]

@@ -15,8 +15,7 @@ import pytest
 from stele.cli.errors import CliError
 from stele.cli.local import control, lifecycle
 from stele.cli.local.control import Control, Deed, do, note_who_left
-from stele.cli.local.lifecycle import empty, settle
-from stele.cli.local.table import tail_log
+from stele.cli.local.lifecycle import empty, settle, tail_log
 from stele.cli.main import run
 from stele.cli.places import LocalService
 from stele.domain.membership.model import Node

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.stack.formatted import MARK, format_once
+from stele.stack.broker import MARK, format_once
 
 CLUSTER = "one"
 

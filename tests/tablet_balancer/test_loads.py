@@ -11,7 +11,7 @@ import pytest
 
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import Load
-from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.load import Conditions
 from stele.log.codec import encode_load
 from stele.runtime.metrics import foreign_messages
 from stele.tablet_balancer import metrics

@@ -29,12 +29,11 @@ from stele.agent.identity import Acknowledged, DataDirectory
 from stele.agent.orders import OrderExecutor, OrderHandler
 from stele.agent.stores import PreparedResizes, all_resizes
 from stele.domain.evolve import Delta
-from stele.domain.fencing import Hold, VersionTracker
+from stele.domain.fencing import Hold, SessionGuard, SessionManager, VersionTracker
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.schema.model import KeyspaceChanged, TableChanged
-from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_order, encode_ack, encode_report
 from stele.log.flows import FlowReader, FlowWriter, flow_topic

@@ -25,7 +25,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.domain.schema.model import change_log_of, owner_of
-from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
+from stele.domain.topology.live_copies import is_foreign, is_wanted, left_behind
 from stele.log.follower import LogFollower
 
 BATCH_ROWS: Final = 200

@@ -48,7 +48,7 @@ from stele.domain.messages import TabletSizes
 from stele.domain.names import OrderKind
 from stele.domain.routed import HOST, LOG, REPLICA, Routed
 from stele.domain.schema.objects import TableSchema
-from stele.domain.tablets.ranges import range_of
+from stele.domain.tablets.maps import range_of
 from stele.runtime import http
 from stele.runtime.http import ErrorCode, HttpError, url_of
 from stele.runtime.position import position_route

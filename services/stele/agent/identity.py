@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.archive.files import UNFINISHED, sync_file, sync_folder, whole_file
+from stele.log.archive.container import UNFINISHED, sync_file, sync_folder, whole_file
 from stele.runtime.logs import get_logger
 from stele.runtime.recent import Promised
 from stele.runtime.request_ids import new_request_id

@@ -17,12 +17,17 @@ from typing import Final, Protocol
 import msgspec
 
 from stele.domain.evolve import Delta
-from stele.domain.fencing import check_client, check_token, takes_part
+from stele.domain.fencing import (
+    SessionClosedError,
+    SessionGuard,
+    check_client,
+    check_token,
+    takes_part,
+)
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.model import owner_of
-from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 

@@ -18,7 +18,7 @@ from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.image import Image
 from stele.domain.messages import Order, Report, StreamedFrom, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
-from stele.domain.topology.wanted import is_wanted
+from stele.domain.topology.live_copies import is_wanted
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger

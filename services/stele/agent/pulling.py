@@ -24,11 +24,11 @@ from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, spans_of
 from stele.domain.cdc.capture import cdc_of
+from stele.domain.fencing import SessionClosedError, SessionGuard
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
 from stele.domain.schema.model import change_log_of
-from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STREAM_CONCURRENCY
 from stele.domain.topology.operations.table import OPERATIONS

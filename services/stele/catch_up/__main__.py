@@ -6,6 +6,7 @@ from typing import Final
 
 from stele.catch_up.checking import FILE, Checks
 from stele.catch_up.diverging import set_aside
+from stele.catch_up.filling import Givers
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, identity_of
 from stele.catch_up.keeper import Keeper
@@ -22,7 +23,6 @@ from stele.catch_up.replica import (
     working,
 )
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.sources import Givers
 from stele.catch_up.trimming import Trimmer, delete_records
 from stele.log.archive.archive import Archive
 from stele.log.blobs.port import BlobStore

@@ -17,7 +17,7 @@ import msgspec
 from stele.catch_up import metrics
 from stele.catch_up.keeper import resting
 from stele.log.archive.archive import Archive
-from stele.log.archive.files import whole_file
+from stele.log.archive.container import whole_file
 from stele.log.archive_store.source import LocalSource
 from stele.log.archive_store.verify import CheckProgress, verify
 from stele.runtime.answers.catch_up import CheckAnswer, CheckState

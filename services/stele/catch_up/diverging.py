@@ -19,7 +19,7 @@ from stele.catch_up.identity import FILE, ReplicaIdentity
 from stele.domain.archive.decide import is_told, to_admit
 from stele.domain.image import Image
 from stele.log.archive.archive import SEGMENTS, SNAPSHOTS
-from stele.log.archive.files import sync_folder, whole_file
+from stele.log.archive.container import sync_folder, whole_file
 from stele.runtime.logs import get_logger
 
 LOOK_S: Final = 0.5

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from stele.log.archive.files import whole_file
+from stele.log.archive.container import whole_file
 from stele.runtime.settings import ConfigurationError
 
 FILE: Final = "replica.json"

@@ -25,14 +25,13 @@ from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive, folded
 from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError, head_of
-from stele.log.chain import FROZEN
+from stele.log.chain import FROZEN, next_state_id
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.errors import LogError, RecoveredError
 from stele.log.fold import Start, recovered_from
 from stele.log.follower import LogFollower
 from stele.log.port import EpochsLog, Log, LogPast, Record
 from stele.log.recovery import first_recovery, start_after
-from stele.log.state_ids import next_state_id
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import HttpError

@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from stele.catch_up.announcements import HeldSnapshot, Own, Submits, tell
 from stele.catch_up.diverging import begin_anew
 from stele.catch_up.filling import (
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
+    Givers,
     fill,
     gaps,
     keep_beginning,
@@ -32,8 +34,6 @@ from stele.catch_up.recovering import (
     recover,
 )
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.sources import Givers
-from stele.catch_up.telling import HeldSnapshot, Own, Submits, tell
 from stele.catch_up.trimming import Delete, Trimmer, truncate
 from stele.domain.archive.retention import Point
 from stele.domain.facts import Epoch

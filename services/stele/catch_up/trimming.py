@@ -20,11 +20,11 @@ from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper, KeeperClosedError
 from stele.domain.archive.model import AgreeToTrim, TrimProposed
 from stele.domain.image import Image
-from stele.log.admin import answer_of
 from stele.log.archive.container import DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.brokers import Brokers
 from stele.log.errors import LogError
+from stele.log.kafka import answer_of
 from stele.runtime.answers.catch_up import StoreAnswer
 from stele.runtime.logs import get_logger
 from stele.runtime.starting import AskEnds

@@ -9,14 +9,13 @@ from starlette.middleware import Middleware
 from stele.console.access import AccessControl
 from stele.console.epoch_text import live_epoch_text
 from stele.console.http import command_routes, page_routes, stream_route
-from stele.console.hub import Hub
 from stele.console.mirror import Mirror
 from stele.console.operations import operation_forms
 from stele.console.reads import Reads
 from stele.console.settings import ConsoleSettings
 from stele.console.stream import Pages, epoch_event
 from stele.console.upstream import DUMP_S, Upstream
-from stele.console.watch import Watch
+from stele.console.watch import Hub, Watch
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.runtime.callers import Callers, callers_of

@@ -42,7 +42,7 @@ from stele.domain.commands import (
     Truncate,
     command_name,
 )
-from stele.domain.requests.ids import is_id, time_ms
+from stele.domain.requests.model import is_id, time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.plans import PlanAnswer

@@ -8,10 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from stele.console.epoch_text import EpochText, epoch_text, names_of, row_of
-from stele.console.hub import Hub
 from stele.console.mirror import Mirror
 from stele.console.upstream import AwayError
-from stele.console.watch import Watch
+from stele.console.watch import Hub, Watch
 from stele.runtime.http import HttpError
 
 MOST_BEHIND: Final = 5000

@@ -18,8 +18,7 @@ from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.messages import Order, WorkKey
 from stele.domain.names import COORDINATOR
-from stele.domain.requests.ids import asking_ms, uuid8
-from stele.domain.requests.model import RejectRequest
+from stele.domain.requests.model import RejectRequest, asking_ms, uuid8
 from stele.domain.requests.not_taken import horizon_of
 from stele.domain.topology.waits import WaitKind
 

@@ -25,9 +25,9 @@ from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection
 from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.messages import ReportTable
 from stele.domain.names import COORDINATOR
 from stele.domain.observed_time import ObservedTime
-from stele.domain.reports import ReportTable
 from stele.domain.requests.not_taken import LATER, horizon_of
 from stele.domain.topology.facts import CoordinatorChanged
 from stele.domain.topology.operations.table import OPERATIONS

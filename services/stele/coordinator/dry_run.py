@@ -28,15 +28,22 @@ from stele.domain.names import NodeState, RequestStatus
 from stele.domain.requests.model import RejectRequest, RequestChanged
 from stele.domain.ring.ranges import RING_SIZE
 from stele.domain.ring.transition import TransitionRow, stream_sources
-from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.proposals import forecast
 from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
-from stele.domain.topology.concerns import share_of
 from stele.domain.topology.limits import stream_limit_bytes_per_s
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.replace import removal_of_replaced
-from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
+from stele.domain.topology.preflight import (
+    Asked,
+    Gain,
+    Preflight,
+    asked,
+    preflight,
+    share_of,
+    tokens_held,
+)
 from stele.domain.topology.waits import ASIDE, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 

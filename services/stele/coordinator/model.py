@@ -9,10 +9,9 @@ from immutables import Map
 from stele.domain.acks import AckTable, Blocker, StateIdOf, unknown
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
-from stele.domain.messages import Order, WorkKey
+from stele.domain.messages import Order, ReportTable, WorkKey
 from stele.domain.names import RequestKind
 from stele.domain.observed_time import ALWAYS, ObservedTime
-from stele.domain.reports import ReportTable
 from stele.domain.requests.model import Request
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import GroupPlan, Locks, locks, needs, plan_group

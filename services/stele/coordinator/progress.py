@@ -14,8 +14,8 @@ from immutables import Map
 from stele.coordinator.model import Limits, Observed, Patience, ReplicaLiveness, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
+from stele.domain.messages import ReceivedReport, ReportTable
 from stele.domain.names import OrderKind, ReportStatus
-from stele.domain.reports import ReceivedReport, ReportTable
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.topology.barriers import level_in_force, lowered_level
 from stele.domain.topology.facts import Transition

@@ -243,3 +243,84 @@ def _no_record(offset: int, value: bytes) -> CorruptRecordError:
         found = value[:2].hex() or "nothing"
         return CorruptRecordError(offset, f"it begins with {found}, not c301")
     return CorruptRecordError(offset, f"it has {len(value)} bytes; a record has {FROZEN_BYTES}")
+
+
+# Turns of the writers of one log: a writer that wins pauses so that a losing writer can win.
+#
+# Safety does not depend on it. A writer that always has records in flight wins all epochs. A record
+# of another writer follows a state that the next record in the log has already replaced. Therefore a
+# writer that wins and reads the loser of another writer appends nothing for a short time. The other
+# writer's next record is then the only one that follows the newest state. See docs/design.md, rule 9,
+# and docs/decisions/068-writers-take-turns.md.
+
+
+MOST_OWN: Final = 65_536
+"""Own records to remember until they are read. The oldest is dropped: lost records never come."""
+
+
+class Turns:
+    """The turns of one writer. Call it for every record that the writer appends or reads."""
+
+    def __init__(self) -> None:
+        self.may_give_way = False
+        """True while this writer may pause. The owner must call ``go_on`` if no other one wins."""
+        self.gives_way = False
+        """True while the writer is paused: it must append nothing."""
+        self._own: dict[bytes, None] = {}
+        self._won_last = False
+
+    def appended(self, value: bytes) -> None:
+        """Remember a record that this writer appends."""
+        self._own[value[STATE_ID]] = None
+        if len(self._own) > MOST_OWN:
+            del self._own[next(iter(self._own))]
+
+    def won(self, value: bytes) -> None:
+        """Note that a record of this writer has won."""
+        self._own.pop(value[STATE_ID], None)
+        self._won_last = True
+
+    def another_won(self) -> None:
+        """Note that a record of another writer has won, which ends the pause."""
+        self._won_last = self.gives_way = False
+
+    def met_loser(self, value: bytes) -> None:
+        """Note a loser, and begin a pause if it is another writer's and this writer won last."""
+        state_id = value[STATE_ID]
+        if state_id in self._own:
+            del self._own[state_id]
+        elif self._won_last and self.may_give_way:
+            self.gives_way = True
+
+    def go_on(self) -> None:
+        """End the pause although no other writer has won."""
+        self.gives_way = False
+
+
+# State ids: 16 bytes like a UUID version 7, each greater than the one before.
+#
+# See docs/design.md, rule 1.
+#
+# Source: ScyllaDB, raft-in-scylla.md, "Using Group 0 to perform schema changes".
+
+
+STATE_ID_BYTES: Final = 16
+ENTROPY_BITS: Final = 74
+"""Random bits: 128 less those of the time, the version and the variant."""
+_VERSION_7: Final = 0x7 << 76
+_VARIANT: Final = 0b10 << 62
+
+
+def next_state_id(previous: bytes, now_ms: int, entropy: int) -> bytes:
+    """Return a state id of ``now_ms`` (milliseconds since 1970) that is greater than ``previous``.
+
+    ``entropy`` is ENTROPY_BITS random bits. The clock may be behind the log. The id is then the
+    previous one plus a small random step, which two writers are unlikely to choose both.
+    """
+    low = entropy & ((1 << 62) - 1)
+    mid = (entropy >> 62) & 0xFFF
+    candidate = (now_ms << 80) | _VERSION_7 | (mid << 64) | _VARIANT | low
+    floor = int.from_bytes(previous, "big")
+    if candidate <= floor:
+        candidate = floor + 1 + (entropy & 0xFFFF_FFFF)
+    return candidate.to_bytes(STATE_ID_BYTES, "big")

@@ -12,9 +12,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -27,7 +27,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
 from stele.log.clocks import LONGEST_PAUSE_S, Pulse
 from stele.log.deliveries import DELIVERIES, Refusals, refusal
@@ -45,6 +44,26 @@ from stele.log.port import (
     always,
     ignore,
 )
+
+# Read the answers of a Kafka admin client without leaking the client.
+#
+# The library keeps an error in a reference cycle with its future. `Future.result` would tie every
+# frame that it passes to this cycle, including one that holds the client. Cycles are rarely collected
+# (`runtime.memory`), and each client has four threads and as many connections.
+
+
+T = TypeVar("T")
+
+
+def answer_of(asked: Future[T], timeout_s: float) -> T:
+    """Return the answer. Raises KafkaException, and TimeoutError after ``timeout_s``."""
+    # ``exception`` does not raise, so no frame becomes part of the cycle. The new exception is free
+    # of it too.
+    error = asked.exception(timeout_s)
+    if error is not None:
+        raise KafkaException(*error.args)
+    return asked.result()
+
 
 # Passes fetched records from the reading thread to the event loop, a few batches at a time.
 

@@ -42,24 +42,28 @@ from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.requests.memory import RequestDecision, decisions_of, refusal, rejection_of
 from stele.domain.requests.not_taken import BAD_ID, check_id, deleted, reused, unreadable
-from stele.log.apart import Deciding, Made, is_large
+from stele.log.chain import Turns
 from stele.log.codec import decode_epoch
-from stele.log.flight import (
+from stele.log.fold import Fold
+from stele.log.record_builder import (
+    NO_DIGEST,
     CommandInFlight,
+    Deciding,
+    Ids,
     InFlight,
+    Made,
     Pending,
     PendingBarrier,
+    RecordBuilder,
     Waiting,
     images_after,
     internal,
+    is_large,
     outcome_of,
     settle,
     size_of_refusal,
     why_not_taken,
 )
-from stele.log.fold import Fold
-from stele.log.maker import NO_DIGEST, Ids, RecordMaker
-from stele.log.turns import Turns
 
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
 """Limit of the refusals that share a barrier. It bounds the wait of a caller for other refusals."""
@@ -100,7 +104,7 @@ class CommitPipeline:
         self.bytes_in_flight = 0
         self._ids = ids
         self._loop = loop
-        self._maker = RecordMaker(ids, fold.supported)
+        self._maker = RecordBuilder(ids, fold.supported)
         self._ready = Ready()
         self._recalling: dict[int, list[tuple[Waiting, frozenset[int]]]] = {}
         """Commands that wait for a past epoch which may hold their request id, by that epoch, each

@@ -9,13 +9,12 @@ from stele.log.deliveries import refused_lately
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.metadata_log.commands_topic import CommandsTopic
-from stele.metadata_log.evidence import older_cluster
+from stele.metadata_log.founding import older_cluster
 from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.topic_settings import TopicSettings, differences_of
 from stele.metadata_log.writer import Writer
-from stele.metadata_log.writing import recent_records
+from stele.metadata_log.writing import recent_records, taking_commands
 from stele.runtime.announce import announced
 from stele.runtime.callers import callers_of
 from stele.runtime.catch_up import CatchUp

@@ -27,13 +27,12 @@ from stele.log.codec import (
     unframed,
 )
 from stele.log.deliveries import DELIVERIES, Refusals
-from stele.log.flight import Pending
 from stele.log.flows import flow_topic
 from stele.log.loops import call_in
+from stele.log.record_builder import Pending
 from stele.metadata_log import metrics
-from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import BusyError, Writer
+from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.group import GroupMembership
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError

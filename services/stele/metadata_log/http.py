@@ -22,9 +22,8 @@ from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError, told
 from stele.log.kafka import TopicMissingError
 from stele.metadata_log.api import CommandRequest, outcome_answer
-from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.openapi import openapi, query_parameters
-from stele.metadata_log.pages import PageHandlers
+from stele.metadata_log.pages import PageHandlers, dump_of, state_parts
 from stele.metadata_log.questions import (
     fact_names,
     id_of,
@@ -39,9 +38,8 @@ from stele.metadata_log.reads import ImageReads
 from stele.metadata_log.schema_request import SchemaRequest
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.state import dump_of, state_parts
 from stele.metadata_log.streams import Streams
-from stele.metadata_log.writer import BusyError, Writer
+from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.answers.errors import LASTING, ErrorBody
 from stele.runtime.callers import Caller, Callers
 from stele.runtime.http import (

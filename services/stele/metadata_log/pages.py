@@ -5,7 +5,8 @@ A page is cut by rows and by bytes, so that no answer is large. All pages of a q
 of its first page, which the cursor carries.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,15 +18,19 @@ from stele.domain.archive.model import ARCHIVE_REPLICATION, archive_summary
 from stele.domain.archive.retention import agreed_snapshots, trimming, truncatable, wanted_members
 from stele.domain.cdc.image import Generation, count_of, end_at, place_of, stream_at
 from stele.domain.cdc.image import summary_of as generation_summary
-from stele.domain.image import Image
+from stele.domain.image import Image, without_memory
 from stele.domain.repairs import Ms
-from stele.domain.requests.ids import state_time_ms
+from stele.domain.requests.model import state_time_ms
 from stele.domain.ring.placement import Placement, ends_of, rows_of
 from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.transition import TransitionPlan
 from stele.domain.schema.model import Table
+from stele.domain.snapshot import image_to_facts
 from stele.domain.topology.domain import summary_of, versions_of
 from stele.domain.topology.facts import Transition
-from stele.domain.view import filters, section
+from stele.domain.view import filters, section, sections
+from stele.log.archive.snapshots import head_of, write
+from stele.log.chain import Anchor
 from stele.metadata_log.questions import (
     cursor_of,
     cursor_text,
@@ -410,3 +415,53 @@ def _nothing(what: str, name: str, image: Image) -> HttpError:
         hint="Check the name, or ask for another epoch.",
         details={"epoch": image.epoch},
     )
+
+
+# The whole state: as JSON in small parts, so that no large value is encoded at once, or as a
+# file.
+
+
+_LARGE: Final = (Transition, TransitionPlan)
+"""Rows that contain as many rows as the ring. They are encoded in parts too."""
+
+
+def state_parts(image: Image, hash_: str) -> Iterator[bytes]:
+    """Yield the parts of the JSON of ``domain.view.view``."""
+    head = {"epoch": image.epoch, "state_id": image.state_id.hex(), "hash": hash_}
+    yield from _parts({**head, **sections(image)})
+
+
+def dump_of(image: Image) -> bytes:
+    """Return a file in the archive's snapshot format, without the memory of decided requests.
+
+    It has no offset in the topic, so no reader continues from it.
+    """
+    known = without_memory(image)
+    file = io.BytesIO()
+    write(
+        file,
+        head_of(known, 0, Anchor(0, b""), state_time_ms(known.state_id)),
+        image_to_facts(known),
+    )
+    return file.getvalue()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    if isinstance(value, _LARGE):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        separator = b"{"
+        for key, each in value.items():
+            yield separator + _JSON.encode(key) + b":"
+            yield from _parts(each)
+            separator = b","
+        yield b"}" if value else b"{}"
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        separator = b"["
+        for each in value:
+            yield separator
+            yield from _parts(each) if isinstance(each, _LARGE) else (_JSON.encode(each),)
+            separator = b","
+        yield b"]" if value else b"[]"
+    else:
+        yield _JSON.encode(value)

@@ -7,6 +7,7 @@ written.
 
 import asyncio
 import contextlib
+import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Set
@@ -28,17 +29,16 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.apart import Deciding, Made
+from stele.log.chain import ENTROPY_BITS, Turns, next_state_id
 from stele.log.errors import LogError, LostWinnersError
-from stele.log.flight import Pending, outcome_of
 from stele.log.fold import BEGINNING, Fold, Start
 from stele.log.follower import Floor
 from stele.log.history import History, Older
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Log
 from stele.log.reader import TopicReader
+from stele.log.record_builder import Deciding, Ids, Made, Pending, outcome_of
 from stele.metadata_log import metrics
-from stele.metadata_log.callers import OffsetWaiters, ReaderStoppedError
 from stele.metadata_log.founding import (
     WHAT_TO_DO,
     OlderCluster,
@@ -47,14 +47,136 @@ from stele.metadata_log.founding import (
     nothing_older,
     refused_for,
 )
-from stele.metadata_log.giving_way import GivingWay
-from stele.metadata_log.ids import make_ids
 from stele.metadata_log.known_end import TICK_S, KnownEnd
 from stele.metadata_log.past import PastDecisions
 from stele.metadata_log.reverts import content_at
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
+
+# Backoff between writers: how long and how often a writer lets others win (``log.turns``).
+
+
+FIRST_WINDOW_S: Final = 0.1
+LONGEST_WINDOW_S: Final = 1.0
+"""Longest turn for another writer.
+
+It must read all that has won, and append, which may take long.
+"""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 10.0
+"""Longest pause after an unused turn: the loser may have been the last record of a dead writer."""
+
+
+class GivingWay:
+    """Ends the turns of other writers. ``go_on`` appends what waits. Lives in the event loop."""
+
+    def __init__(
+        self, turns: Turns, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]
+    ) -> None:
+        self._turns = turns
+        self._loop = loop
+        self._go_on = go_on
+        self._window_s, self._pause_s = FIRST_WINDOW_S, FIRST_PAUSE_S
+        self._timer: asyncio.TimerHandle | None = None
+        turns.may_give_way = True
+
+    def look(self, in_flight: int) -> None:
+        """Update the timer after each change.
+
+        Another writer's turn starts once this writer has no record in flight.
+        """
+        if self._turns.gives_way and self._timer is None and not in_flight:
+            self._timer = self._loop.call_later(self._window_s, self._in_vain)
+        elif self._timer is not None and not self._turns.gives_way and self._turns.may_give_way:
+            self.close()  # another writer used the turn
+            self._pause_s = FIRST_PAUSE_S
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _in_vain(self) -> None:
+        self._turns.go_on()
+        self._turns.may_give_way = False
+        self._timer = self._loop.call_later(self._pause_s, self._once_more)
+        self._window_s = min(2 * self._window_s, LONGEST_WINDOW_S)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._go_on()
+
+    def _once_more(self) -> None:
+        self._timer = None
+        self._turns.may_give_way = True
+
+
+# Callers that wait for the reader: for an offset, or in vain.
+
+
+class ReaderStoppedError(Exception):
+    """The log cannot be read any further, so no command can be decided.
+
+    The text is the reason. ``failure`` is the reader's error.
+    """
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class OffsetWaiters:
+    """The callers of one event loop that wait for the reader to reach an offset."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def reached(self, offset: int, now: int) -> None:
+        """Return when all records before ``offset`` were read.
+
+        ``now`` is the reader's offset at the call. Raises the error of ``stop``.
+        """
+        if now < offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((offset, future))
+            await future
+
+    def read_to(self, now: int) -> None:
+        """Release the callers that wait for this offset or an earlier one: all records before it
+        were read.
+        """
+        if not self._waiting:
+            return
+        for offset, future in self._waiting:
+            if offset <= now and not future.done():
+                future.set_result(None)
+        self._waiting = [(o, f) for o, f in self._waiting if not f.done()]
+
+    def stop(self, error: Exception) -> None:
+        """Raise ``error`` in all callers, because nothing more will be read."""
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+# Ids and times of the records that a metadata-log appends.
+
+
+def make_ids() -> Ids:
+    """Return ids made of randomness and the clock.
+
+    State ids are not secret, so one true random seed suffices.
+    """
+    chance = random.Random(random.SystemRandom().getrandbits(256))
+
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    def state_id(previous: bytes) -> bytes:
+        return next_state_id(previous, now_ms(), chance.getrandbits(ENTROPY_BITS))
+
+    return Ids(next_state_id=state_id, now_ms=now_ms)
+
 
 log: BoundLogger = get_logger(__name__)
 

@@ -13,6 +13,7 @@ from stele.log.archive.archive import archived
 from stele.log.archive.container import Archived
 from stele.log.follower import Floor
 from stele.log.port import EpochsLog, Log
+from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.founding import OlderCluster, older_in_replicas
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -101,3 +102,37 @@ def recent_records(writer: Writer) -> list[Archived]:
         archived(winner.offset, winner.value, winner.decode())
         for winner in writer.history.newest_winners(RECENT_EPOCHS)
     ]
+
+
+# A writer that also consumes the commands topic once it has read the log.
+
+
+@asynccontextmanager
+async def taking_commands(
+    settings: MetadataLogSettings,
+    epochs: EpochsLog,
+    catch_up: CatchUp,
+    older_cluster: OlderCluster,
+    end: Callable[[], None] = end_in_order,
+    supported: Set[str] = KNOWN_FEATURES,
+    past: Log | None = None,
+) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
+    """Run a writer that reads to the end of the log and then also consumes the topic.
+
+    See ``writing``.
+    """
+    commands: CommandsTopic | None = None
+
+    def on_read(writer: Writer) -> None:
+        if commands is not None and writer.failure is None:
+            commands.start()
+
+    async with writing(
+        settings, epochs, catch_up, older_cluster, on_read, end, supported, past
+    ) as writer:
+        commands = topic = CommandsTopic(settings, writer)
+        try:
+            yield writer, topic
+        finally:
+            commands = None
+            await topic.close()

@@ -32,9 +32,8 @@ from stele.domain.names import TransitionState
 from stele.domain.ring.quorum import quorum_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.domain.table_snapshots.model import TableSnapshot
-from stele.domain.tablets.ranges import TOKEN_BITS, tablet_of
-from stele.log.archive.container import SYNC_BYTES
-from stele.log.archive.files import sync_file, sync_folder
+from stele.domain.tablets.maps import TOKEN_BITS, tablet_of
+from stele.log.archive.container import SYNC_BYTES, sync_file, sync_folder
 from stele.node.cells import ROW, TOMBSTONE, CellKind, Row
 from stele.node.commits import uncancelled
 from stele.runtime.logs import get_logger

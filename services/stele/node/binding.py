@@ -11,7 +11,7 @@ from typing import Final
 
 from stele.agent.identity import WHAT_TO_DO, DataDirectory, bind
 from stele.agent.stores import parted
-from stele.log.archive.files import sync_folder
+from stele.log.archive.container import sync_folder
 from stele.node.commits import transaction
 from stele.node.store import connect
 from stele.runtime.settings import ConfigurationError

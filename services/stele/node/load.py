@@ -15,7 +15,7 @@ from stele.agent.load import AddRates, Held, Measure
 from stele.agent.stores import placed, spans_of
 from stele.domain.image import Image
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
-from stele.domain.tablets.ranges import range_of, tablet_of
+from stele.domain.tablets.maps import range_of, tablet_of
 from stele.node import metrics
 from stele.node.store import Store
 

@@ -36,10 +36,9 @@ from stele.agent.judging import (
 from stele.agent.stores import Span, parted, placed, read_partition, write_partitions
 from stele.domain.base import Rejection
 from stele.domain.cdc.capture import CdcOptions, cdc_of, check_time, confidence_ms, is_captured
-from stele.domain.fencing import Hold
+from stele.domain.fencing import Hold, SessionGuard
 from stele.domain.ring.ranges import Range
 from stele.domain.schema.model import change_log_of
-from stele.domain.sessions import SessionGuard
 from stele.log.follower import LogFollower
 from stele.node.cells import HybridClock, Row, stamp_of
 from stele.node.change_log import Capture

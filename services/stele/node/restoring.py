@@ -21,11 +21,11 @@ from stele.agent.judging import CATCH_UP_LIMIT_S, Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import RETRY_S, TRIES, Pace, Sessions
 from stele.agent.stores import PAGE_BYTES, write_partitions
+from stele.domain.fencing import SessionGuard
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.sessions import SessionGuard
 from stele.domain.table_snapshots.image import TableRestore
 from stele.domain.table_snapshots.model import TableSnapshot, WrittenPart
 from stele.domain.topology.limits import MIB, stream_bytes_per_s

@@ -18,11 +18,10 @@ from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
-from stele.placements.derived_tables import Derived, Loaded
+from stele.placements.derived_tables import Derived, ForTables, Loaded, Placing, Reached
 from stele.placements.events import SUMMARIES_STOPPED, TOPIC_STOPPED, NewRows, stopped_row
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
-from stele.placements.placing import ForTables, Placing, Reached
 from stele.placements.schema_history import ObjectKey, objects_in, schema_changes
 from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.store import Store

@@ -19,7 +19,7 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.chain import Anchor
 from stele.log.errors import LogError, MissedRecordsError, NoBeginningError, RecoveredError
 from stele.log.fold import Start
-from stele.placements.chain import FRESH, Head, Judge, Stray
+from stele.placements.fold import FRESH, Head, Judge, Stray
 
 MOST_MS: Final = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970: Python has no later dates."""

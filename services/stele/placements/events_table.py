@@ -21,7 +21,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.fold import Start
 from stele.placements import events
-from stele.placements.chain import FRESH, Head
+from stele.placements.fold import FRESH, Head
 from stele.placements.store import Store
 from stele.placements.tables import (
     ATTEMPTS,

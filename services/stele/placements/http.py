@@ -11,8 +11,8 @@ from starlette.routing import Route
 from stele.domain.image import ZERO_STATE
 from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
+from stele.placements.derived_tables import Reached
 from stele.placements.job import JobOptions
-from stele.placements.placing import Reached
 from stele.placements.runner import Phase, Runner
 from stele.placements.store import TableMissing, holds_epoch, placements_at
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse

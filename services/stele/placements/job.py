@@ -21,15 +21,15 @@ from pyspark.sql.streaming import StreamingQuery
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
-from stele.placements.chain import FRESH
+from stele.placements.cluster_states import ReadAgain, Standing
 from stele.placements.derive import Deriver
+from stele.placements.derived_tables import Reached
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events, merge
-from stele.placements.placing import Reached
+from stele.placements.fold import FRESH
 from stele.placements.progress import Progress, Row, row_of
 from stele.placements.reporting import Reporting
 from stele.placements.schema_topic import SCHEMA_TOPIC
-from stele.placements.standing import ReadAgain, Standing
 from stele.placements.store import Store
 from stele.placements.topic import PLACEMENTS
 from stele.placements.upkeep import Upkeep

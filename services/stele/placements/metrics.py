@@ -7,8 +7,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from stele.placements.derived_tables import Reached
 from stele.placements.job import Lag
-from stele.placements.placing import Reached
 from stele.runtime.metrics import REGISTRY
 
 batch_seconds = Histogram(

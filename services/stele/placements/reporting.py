@@ -20,8 +20,8 @@ from pyspark.sql.streaming import StreamingQuery
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements import reports
+from stele.placements.cluster_states import ReadAgain
 from stele.placements.reports_table import Movements, Reports, Session
-from stele.placements.standing import ReadAgain
 from stele.placements.store import Store
 from stele.placements.watch import TopicState, TopicWatch, flow_pattern
 

@@ -24,7 +24,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from stele.log.admin import answer_of
 from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.brokers import Brokers, Settings
 from stele.log.chain import digest_of
@@ -34,9 +33,9 @@ from stele.log.errors import OtherHistoryError
 from stele.log.flows import flow_topic
 from stele.log.fold import Start
 from stele.log.follower import Floor
-from stele.log.kafka import is_gone
+from stele.log.kafka import answer_of, is_gone
 from stele.log.port import Ends
-from stele.placements.chain import Head
+from stele.placements.fold import Head
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
 

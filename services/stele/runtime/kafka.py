@@ -19,9 +19,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from stele.log.admin import answer_of
 from stele.log.brokers import Brokers
 from stele.log.deliveries import Refusals
+from stele.log.kafka import answer_of
 from stele.log.loops import beside
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings

@@ -6,21 +6,59 @@ quorum (`controller.quorum.voters`) allows and a dynamic one does not.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stele.runtime.java import find_java, with_classes_of
-from stele.stack.formatted import MARK, format_once
 from stele.stack.jars import JarSet, classpath, folder_of
 from stele.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
 from stele.stack.process import Process, Program, spawn, tail
+
+# A cache of formatted broker directories, beside Kafka's jars. It saves a JVM at each first start.
+#
+# The content depends only on Kafka's version, the cluster's id and the broker's number. It includes
+# the id of the directory, which must be unique only within one cluster.
+
+
+MARK: Final = "meta.properties"
+"""File that exists once a directory is formatted. It contains the cluster's id."""
+
+
+def format_once(
+    data: Path, jars: Path, cluster_id: str, node_id: int, run: Callable[[], None]
+) -> None:
+    """Copy the cached format of this broker into ``data``, or call ``run`` to format it and
+    cache the result.
+
+    A cache that is older than the jars is not used.
+    """
+    newest = max((path.stat().st_mtime_ns for path in jars.rglob("*.jar")), default=0)
+    kept = jars / f"formatted-{cluster_id}-{node_id}-{newest}"
+    with contextlib.suppress(OSError):
+        if f"cluster.id={cluster_id}" in (kept / MARK).read_text():
+            _copy(kept, data)
+            return
+    run()
+    with contextlib.suppress(OSError):  # another process has cached it, or the folder is read-only
+        _copy(data, kept)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy completely or not at all, because a partial copy would count as formatted."""
+    with TemporaryDirectory(prefix="formatting-", dir=target.parent) as scratch:
+        shutil.copytree(source, Path(scratch) / target.name).rename(target)
+
 
 # Any fixed id works: a data directory belongs to one stack, and brokers refuse a foreign directory.
 CLUSTER_ID = "U3RlbGVTdGVsZVN0ZWxlUQ"

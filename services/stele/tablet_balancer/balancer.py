@@ -11,7 +11,7 @@ import numpy as np
 from confluent_kafka import KafkaException
 
 from stele.domain.acks import AckTable
-from stele.domain.balance.evenness import evenness
+from stele.domain.balance.offline import evenness
 from stele.domain.balance.planned import TableSpread
 from stele.domain.balance.state import LEAVING, BalanceColumns
 from stele.domain.base import Rejection
@@ -22,15 +22,21 @@ from stele.domain.image import Image
 from stele.domain.names import BALANCER
 from stele.domain.observed_time import NEVER, ObservedTime
 from stele.domain.schema.switches import all_off
-from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import recounting
-from stele.domain.tablets.largest import largest
-from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.look import look, shards_of, to_the_end, waits_for, why_there
+from stele.domain.tablets.load import NO_LOADS, Conditions, LoadTable
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.measure import Measure
-from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.tablets.switched import standing_still
+from stele.domain.tablets.proposals import (
+    Proposal,
+    look,
+    proposal,
+    shards_of,
+    standing_still,
+    to_the_end,
+    waits_for,
+    why_there,
+)
+from stele.domain.tablets.resizing import largest
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from stele.domain.image import Image
 from stele.domain.messages import Load
-from stele.domain.tablets.heat import with_heat
 from stele.domain.tablets.load import LoadTable
+from stele.domain.tablets.measure import with_heat
 from stele.log.codec import DecodeError, decode_load
 from stele.runtime.answers.tablet_balancer import LoadHistory, LoadSample
 from stele.runtime.live_flow import LiveFlow

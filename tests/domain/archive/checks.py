@@ -5,7 +5,7 @@ from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState
-from stele.domain.requests.ids import state_time_ms
+from stele.domain.requests.model import state_time_ms
 
 
 def check_archive(before: Image, after: Image, epoch: Epoch) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from stele.domain.balance.checks import check
 from stele.domain.balance.cluster import (
     BalanceBy,
     BalanceOptions,
@@ -17,6 +16,7 @@ from stele.domain.balance.cluster import (
     ClusterTable,
     NodeRole,
     Tablet,
+    check,
 )
 from stele.domain.balance.offline import plan_offline
 from stele.domain.balance.planned import OfflinePlan

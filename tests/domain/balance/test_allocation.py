@@ -20,7 +20,7 @@ from stele.domain.balance.cluster import (
     NodeRole,
     Tablet,
 )
-from stele.domain.balance.described import described
+from stele.domain.balance.offline import described
 from tests.domain.balance.clusters import COUNT, GIB, cluster, node, replicas_of, shards_of, spread
 
 LARGE, SMALL = 1_875_000_000_000, 468_000_000_000

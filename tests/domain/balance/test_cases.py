@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stele.domain.balance.cluster import BalanceOptions, NodeRole
-from stele.domain.balance.described import described
+from stele.domain.balance.offline import described
 from stele.domain.balance.plan import plan_round
 from tests.domain.balance.clusters import (
     COUNT,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stele.cli.main import run
-from stele.domain.balance.checks import read_cluster
+from stele.domain.balance.cluster import read_cluster
 from stele.domain.balance.offline import schema
 from stele.domain.json_documents import JsonDocumentError
 

@@ -19,9 +19,8 @@ from stele.domain.balance.cluster import (
     ClusterTable,
     NodeRole,
 )
-from stele.domain.balance.described import described
 from stele.domain.balance.moves import BalanceLimits
-from stele.domain.balance.offline import plan_offline
+from stele.domain.balance.offline import described, plan_offline
 from stele.domain.balance.plan import plan_round, plan_to_fixed_point
 from stele.domain.balance.state import BalanceColumns
 from tests.domain.balance.clusters import (

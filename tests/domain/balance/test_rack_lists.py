@@ -10,10 +10,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from stele.domain.balance.checks import read_cluster
-from stele.domain.balance.cluster import Cluster, ClusterNode, ClusterTable, NodeRole, Tablet
+from stele.domain.balance.cluster import (
+    Cluster,
+    ClusterNode,
+    ClusterTable,
+    NodeRole,
+    Tablet,
+    keeps_list,
+    read_cluster,
+    strays,
+    vacant,
+)
 from stele.domain.balance.offline import plan_offline
-from stele.domain.balance.rack_lists import keeps_list, strays, vacant
 from stele.domain.json_documents import JsonDocumentError
 from stele.domain.schema.model import Replication
 from stele.domain.tablets.copies import RackPlace, amiss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from stele.domain.balance.cluster import BalanceOptions, Cluster, NodeRole
-from stele.domain.balance.described import described
+from stele.domain.balance.offline import described
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.planned import Rule
 from stele.domain.balance.state import LEAVING

@@ -23,7 +23,7 @@ from stele.domain.ring.ranges import contains
 from stele.domain.schema import model as c
 from stele.domain.schema.model import TableOptions, change_log_of, owner_of
 from stele.domain.schema.objects import ColumnKind
-from stele.domain.tablets.ranges import MAX_TABLETS, ranges
+from stele.domain.tablets.maps import MAX_TABLETS, ranges
 from tests.coordinator.world import World, three_nodes
 
 TABLE, TYPED = "music.songs", "music.typed"

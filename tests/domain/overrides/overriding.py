@@ -13,7 +13,7 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import CommitMode
 from stele.domain.overrides.domain import packed_state
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.snapshot import image_to_facts
 from stele.domain.soundness.check import under_way
 from tests.coordinator.random_runs import RandomRun

@@ -23,17 +23,17 @@ from stele.domain.commands import (
 )
 from stele.domain.commits.restricted import restricted
 from stele.domain.decide import decide
-from stele.domain.features.known import KNOWN
+from stele.domain.features.domain import KNOWN
 from stele.domain.image import Image
 from stele.domain.membership.model import may_take, unclaimed
 from stele.domain.names import CommitMode, NodeState, OverrideKind, RequestStatus
 from stele.domain.overrides.domain import packed_state, unpacked_state
 from stele.domain.recovery.versions import LOST_VERSIONS
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging import Part
 from stele.domain.topology.operations.commands import TabletMove
-from stele.log.parts import in_parts
+from stele.log.record_builder import in_parts
 from tests.coordinator.world import World
 from tests.domain.epochs import AT_MS, LOG_ID, History
 from tests.domain.history import join, three_nodes

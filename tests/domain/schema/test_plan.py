@@ -8,7 +8,7 @@ from stele.domain.commands import AlterSchema, Envelope
 from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.schema import model as c
 from stele.domain.schema.plan import (
     Mark,

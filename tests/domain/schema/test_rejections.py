@@ -7,7 +7,7 @@ import pytest
 from stele.domain.commands import AlterSchema, CreateKeyspace, CreateTable, Envelope, Rejection
 from stele.domain.decide import decide
 from stele.domain.image import Image
-from stele.domain.requests.ids import named
+from stele.domain.requests.model import named
 from stele.domain.schema import model as c
 from stele.domain.schema.objects import IndexTarget, TypeField
 from tests.domain.epochs import AT_MS

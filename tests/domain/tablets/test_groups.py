@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stele.domain.schema.model import TableOptions
 from stele.domain.tablets.groups import combined, summed
-from stele.domain.tablets.hot import hottest_of
+from stele.domain.tablets.sizing import hottest_of
 from stele.domain.tablets.tablet_stats import COLUMNS, LOWER, READS, SIZE, WRITES, TabletStats
 
 NAN = float("nan")

@@ -15,11 +15,9 @@ from immutables import Map
 from stele.domain.commands import ResizeTable, SetSetting
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.heat import SLIGHT, STEADY, heats, with_heat
-from stele.domain.tablets.load import LoadTable
-from stele.domain.tablets.look import why_there
-from stele.domain.tablets.proposals import proposal
+from stele.domain.tablets.load import Conditions, LoadTable
+from stele.domain.tablets.measure import SLIGHT, STEADY, heats, with_heat
+from stele.domain.tablets.proposals import proposal, why_there
 from stele.domain.tablets.tablet_stats import TabletStats
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.hot import Hottest, hottest_of, words
 from stele.domain.tablets.resizing import Needs, aims
 from stele.domain.tablets.sizing import (
     Goals,
+    Hottest,
     Present,
     ReplicaScope,
     TabletCount,
     by_rate,
     fewest,
+    hottest_of,
     most,
+    words,
 )
 from stele.domain.tablets.tablet_stats import Reals, TabletStats
 

@@ -12,8 +12,7 @@ from stele.domain.ring.columns import NodeNumbers
 from stele.domain.ring.placement import Placement, ends_of, rows_of
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas, upper_bound
 from stele.domain.ring.ranges import range_of as range_of_row
-from stele.domain.tablets.maps import new_map, resized
-from stele.domain.tablets.ranges import range_of, ranges, tablet_of
+from stele.domain.tablets.maps import new_map, range_of, ranges, resized, tablet_of
 
 counts = st.integers(0, 10).map(lambda power: 1 << power)
 

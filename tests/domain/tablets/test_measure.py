@@ -16,8 +16,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.requests.model import RequestChanged
 from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.load import NO_LOADS, Conditions, LoadTable
 from stele.domain.tablets.proposals import proposal
 from tests.coordinator.test_tablets import with_table
 from tests.coordinator.world import World

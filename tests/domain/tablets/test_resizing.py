@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stele.domain.commands import AlterTable, CreateTable, Envelope, ResizeTable, SetSetting
 from stele.domain.names import BALANCER
 from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.conditions import Conditions
+from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.tablets.resizing import MOST_AT_ONCE, Needs, TableLoad, aims, sizing
 from stele.domain.tablets.sizing import Goals, Present, ReplicaScope, fewest, most

@@ -23,7 +23,7 @@ from stele.domain.commands import (
 )
 from stele.domain.names import MAX_SHARDS, NodeState, RequestKind, RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.tablets.conditions import NO_CONDITIONS
+from stele.domain.tablets.load import NO_CONDITIONS
 from stele.domain.tablets.maps import apart, new_map
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove

@@ -22,12 +22,11 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.ids import named
-from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
+from stele.domain.requests.model import Request, RequestChanged, RequestForgotten, named
 from stele.domain.schema.balancing import MAX_MS
 from stele.domain.schema.model import Balancing
 from stele.domain.schema.switches import all_off, off_for
-from stele.domain.tablets.switched import expired, standing_still
+from stele.domain.tablets.proposals import expired, standing_still
 from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

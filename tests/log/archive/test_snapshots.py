@@ -19,8 +19,8 @@ from stele.log.archive.container import Container, DamagedFileError
 from stele.log.archive.snapshots import Kept, Snapshots, UnreadableSnapshotError, head_of, start_of
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
-from stele.log.flight import MAX_RECORD_BYTES
 from stele.log.fold import BEGINNING
+from stele.log.record_builder import MAX_RECORD_BYTES
 from stele_simulator.processes.disk import Disk
 from stele_simulator.processes.event_loop import Died
 from tests.domain.epochs import History as Story

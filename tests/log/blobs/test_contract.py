@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.log.archive.files import UNFINISHED
+from stele.log.archive.container import UNFINISHED
 from stele.log.blobs.folder import FolderStore, open_store
 from stele.log.blobs.port import (
     Blob,

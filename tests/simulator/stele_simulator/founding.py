@@ -9,9 +9,9 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.requests.ids import uuid7
+from stele.domain.requests.model import uuid7
+from stele.log.chain import next_state_id
 from stele.log.codec import encode_epoch
-from stele.log.state_ids import next_state_id
 
 FOUNDER = "founder"
 TERM = 1

@@ -2,7 +2,7 @@
 
 from stele.domain.schema import switches
 from stele.domain.schema.model import Off
-from stele.domain.tablets import switched
+from stele.domain.tablets import proposals
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
 
@@ -10,7 +10,7 @@ from stele_simulator.planting import STORY, planted
 @planted(STORY)
 def balancer_moves_a_table_that_is_off(patch: Patch) -> None:
     """Neither the balancer's plan nor the log's decision heeds that balancing is off."""
-    patch.function(switched.standing_still, lambda image, now_ms: {})
+    patch.function(proposals.standing_still, lambda image, now_ms: {})
     patch.function(switches.check_balancing, lambda image, actor, table, from_node="": None)
 
 

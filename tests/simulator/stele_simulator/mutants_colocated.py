@@ -12,7 +12,7 @@ from stele.domain.names import TABLET_MAP
 from stele.domain.ring.ranges import Range
 from stele.domain.schema import tables
 from stele.domain.schema.model import Data, Keyspace, SchemaImage, Table, TableChanged, tablet_map
-from stele.domain.topology import wanted
+from stele.domain.topology import live_copies
 from stele.domain.topology.operations import drop_table, keyspaces
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
@@ -33,7 +33,7 @@ def base_table_alone_moves(patch: Patch) -> None:
 @planted(STORY)
 def colocated_rows_stay_behind(patch: Patch) -> None:
     """A node that gave a tablet away deletes only the rows of the table that owns the tablet map."""
-    plain = wanted.left_behind
+    plain = live_copies.left_behind
 
     def owned(image: Image, order: Order, data_id: str, range_: Range, shard: int = 0) -> bool:
         data = image.schema.of_data(data_id)

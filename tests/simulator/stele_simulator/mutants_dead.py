@@ -18,9 +18,9 @@ from stele.domain.ring.quorum import blocking, is_covered
 from stele.domain.topology import decide as topology_decisions
 from stele.domain.topology import live_copies, planning
 from stele.domain.topology import steps as moves
-from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.steps import Draft
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, change_operation, planted
 

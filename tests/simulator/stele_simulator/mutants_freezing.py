@@ -8,8 +8,8 @@ from stele.domain.commits.restricted import restricted
 from stele.domain.context import Decision, WorkedOut
 from stele.domain.decide import decide
 from stele.domain.image import Image
-from stele.log.flight import Waiting, settle
 from stele.log.pipeline import CommitPipeline
+from stele.log.record_builder import Waiting, settle
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
 

@@ -13,14 +13,20 @@ from stele.domain.requests.memory import RequestMemory
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive import snapshots
 from stele.log.archive.snapshots import SnapshotHead
-from stele.log.chain import PREV_STATE_ID, Anchor
+from stele.log.chain import PREV_STATE_ID, STATE_ID_BYTES, Anchor, next_state_id
 from stele.log.codec import decode_epoch
-from stele.log.flight import CommandInFlight, InFlight, Pending, Waiting, outcome_of, settle
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, HistoryMark, Winner
-from stele.log.maker import RecordMaker
 from stele.log.pipeline import CommitPipeline
-from stele.log.state_ids import STATE_ID_BYTES, next_state_id
+from stele.log.record_builder import (
+    CommandInFlight,
+    InFlight,
+    Pending,
+    RecordBuilder,
+    Waiting,
+    outcome_of,
+    settle,
+)
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
 
@@ -163,11 +169,11 @@ def barrier_is_shared_for_ever(patch: Patch) -> None:
 @planted(RUN, rule="9")
 def loser_is_not_decided_again(patch: Patch) -> None:
     """A lost command's old facts are appended again on top of the new state."""
-    encode = RecordMaker.encode
+    encode = RecordBuilder.encode
     decided: dict[str, tuple[AnyFact, ...]] = {}
 
     def once(
-        self: RecordMaker,
+        self: RecordBuilder,
         tip: Any,
         read: Any,
         envelope: Envelope,
@@ -180,7 +186,7 @@ def loser_is_not_decided_again(patch: Patch) -> None:
             facts = decided.setdefault(envelope.request_id, facts)
         return encode(self, tip, read, envelope, digest, facts, at_ms, state_id)
 
-    patch.attribute(RecordMaker, "encode", once)
+    patch.attribute(RecordBuilder, "encode", once)
 
 
 @planted(RUN, rule="3")

@@ -6,7 +6,7 @@ from stele.domain.base import Fact, Rejection
 from stele.domain.facts import AnyFact
 from stele.domain.registry import FACTS
 from stele.domain.staging import Part, PartsCommitted, StagedFact, StagingImage, unfolded
-from stele.log.parts import DecideAfter, in_parts
+from stele.log.record_builder import DecideAfter, in_parts
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
 

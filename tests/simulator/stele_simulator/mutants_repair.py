@@ -7,11 +7,11 @@ import msgspec
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.topology import steps
-from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import tablet_repair
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.steps import Draft
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, change_operation, planted
 

@@ -6,7 +6,7 @@ from stele.domain.image import Image
 from stele.domain.requests import memory
 from stele.domain.requests.memory import SealedGeneration, restored
 from stele.domain.requests.not_taken import check_id, horizon_of
-from stele.log.flight import why_not_taken
+from stele.log.record_builder import why_not_taken
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
 

@@ -17,13 +17,12 @@ from stele.domain import acks, commands, fencing
 from stele.domain.acks import AckTable, Barrier, barrier
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
-from stele.domain.fencing import VersionTracker, newest_fenced
+from stele.domain.fencing import SessionGuard, SessionManager, VersionTracker, newest_fenced
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order
 from stele.domain.names import RequestKind
 from stele.domain.registry import DECISIONS
 from stele.domain.ring.quorum import blocks
-from stele.domain.sessions import SessionGuard, SessionManager
 from stele.domain.topology.domain import versions_of
 from stele.domain.topology.facts import Transition, VersionsChanged
 from stele.domain.topology.guards import check_term

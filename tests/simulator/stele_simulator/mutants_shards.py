@@ -15,7 +15,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.tablets import maps
-from stele.domain.topology import wanted
+from stele.domain.topology import live_copies
 from stele.domain.topology.operations.table import OPERATIONS
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, change_operation, planted
@@ -78,7 +78,7 @@ def cleanup_forgets_shards(patch: Patch) -> None:
         open_, data = image.topology.of_session(order.session), image.schema.of_data(data_id)
         return open_ is not None and data is not None and data.placement in open_.plans
 
-    patch.function(wanted.left_behind, of_plans)
+    patch.function(live_copies.left_behind, of_plans)
 
 
 @planted(STORY)

@@ -7,7 +7,6 @@ from stele.domain.requests.model import Request
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.table_snapshots import domain
 from stele.domain.topology import steps
-from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import (
     keyspaces,
@@ -15,6 +14,7 @@ from stele.domain.topology.operations import (
     tablet_repair,
 )
 from stele.domain.topology.operations.base import no_receivers
+from stele.domain.topology.steps import Draft
 from stele.node import backups
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, change_operation, planted

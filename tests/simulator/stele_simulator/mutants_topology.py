@@ -20,14 +20,14 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, locks_of, stream_sources
-from stele.domain.topology import marks, wanted
+from stele.domain.topology import live_copies, marks
 from stele.domain.topology import steps as moves
 from stele.domain.topology.commands import Move
 from stele.domain.topology.domain import versions_of
-from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import VersionsChanged
 from stele.domain.topology.operations import leave
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.steps import Draft
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, planted
 
@@ -258,5 +258,5 @@ def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
         ranges = (Range(row.start, row.end) for row in rows)
         return [each for each in ranges if not_primary(image, node_id, data_id, each)]
 
-    patch.function(wanted.is_foreign, not_primary)
+    patch.function(live_copies.is_foreign, not_primary)
     patch.function(cleanup.foreign_ranges, rows_of)

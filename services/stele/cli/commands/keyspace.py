@@ -19,8 +19,7 @@ from stele.cli.options import (
     confirm,
     described,
 )
-from stele.cli.output import table
-from stele.cli.switch_words import off_text, switch_text
+from stele.cli.output import off_text, switch_text, table
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
 from stele.domain.schema.model import Keyspace, Replication, placement_name
 from stele.words.given import GivenError, replication_of

@@ -31,11 +31,10 @@ from stele.domain.recovery.histories import (
     unheard,
 )
 from stele.log.archive.container import LAST_EPOCH, Archived, DamagedFileError, as_container
-from stele.log.chain import LOG_ID
+from stele.log.chain import LOG_ID, STATE_ID_BYTES
 from stele.log.errors import LogError
 from stele.log.port import Record
 from stele.log.recovery import states_of
-from stele.log.state_ids import STATE_ID_BYTES
 from stele.runtime.answers.catch_up import (
     MOST_EPOCHS,
     HistoryAnswer,

@@ -434,7 +434,7 @@ def _decided(image: Image, envelope: Envelope) -> Image:
     """Return the image after a command. Raises CliError for a rejection."""
     from stele.domain.decide import decide  # noqa: PLC0415 - takes long to import
     from stele.domain.evolve import apply_facts  # noqa: PLC0415
-    from stele.domain.requests.ids import time_ms  # noqa: PLC0415
+    from stele.domain.requests.model import time_ms  # noqa: PLC0415
 
     decision = decide(image, envelope, time_ms(envelope.request_id))
     if isinstance(decision, Rejection):

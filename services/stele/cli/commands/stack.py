@@ -11,12 +11,18 @@ from cyclopts import App, Parameter, validators
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.local.control import Control, ControlAnswer, Deed, ask_stack
+from stele.cli.local.control import Control, ControlAnswer, Deed, all_run, ask_stack, with_servers
 from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
-from stele.cli.local.lifecycle import bring_down, empty, require_stack, settle, why_given_up
+from stele.cli.local.lifecycle import (
+    bring_down,
+    empty,
+    require_stack,
+    settle,
+    stack_table,
+    tail_log,
+    why_given_up,
+)
 from stele.cli.local.lock import is_held
-from stele.cli.local.servers import all_run, with_servers
-from stele.cli.local.table import stack_table, tail_log
 from stele.cli.options import Force, Format, Here
 from stele.cli.output import console
 from stele.cli.places import find_places, says_where

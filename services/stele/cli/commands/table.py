@@ -26,9 +26,8 @@ from stele.cli.options import (
     described,
     span_ms,
 )
-from stele.cli.output import clock, console, joined, size
+from stele.cli.output import clock, console, joined, off_text, size, switch_text
 from stele.cli.output import table as table_of
-from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import (
     AlterTable,
     CreateTable,

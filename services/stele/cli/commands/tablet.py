@@ -19,7 +19,7 @@ from stele.cli.reading import StateReading
 from stele.domain.names import TABLET_MAP, RequestStatus
 from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import ANY
-from stele.domain.tablets.ranges import range_of, tablet_of
+from stele.domain.tablets.maps import range_of, tablet_of
 from stele.domain.tablets.sizes import TableSizes
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 from stele.runtime.answers.tablet_sizes import SizesAnswer

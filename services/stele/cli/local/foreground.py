@@ -20,9 +20,16 @@ from rich.table import Table
 
 from stele.cli.errors import CliError, Exit
 from stele.cli.local.control import answer_questions, do, note_who_left
-from stele.cli.local.lifecycle import READY_FILE, SETTLE_S, forget, forget_dead, settle, wait_ready
+from stele.cli.local.lifecycle import (
+    READY_FILE,
+    SETTLE_S,
+    forget,
+    forget_dead,
+    settle,
+    stack_table,
+    wait_ready,
+)
 from stele.cli.local.lock import hold
-from stele.cli.local.table import stack_table
 from stele.cli.output import console, error_console
 from stele.cli.places import StackFile, read_stack_file
 from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java

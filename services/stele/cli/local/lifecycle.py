@@ -8,17 +8,23 @@ import re
 import shutil
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+from rich.table import Table
+
 from stele.cli.client import Client
-from stele.cli.errors import CliError, UnreachableError
+from stele.cli.errors import CliError, UnreachableError, UsageError
+from stele.cli.local.control import with_servers
 from stele.cli.local.lock import RUNS_ALREADY, is_held
-from stele.cli.local.table import last_line
+from stele.cli.output import styled, table
 from stele.cli.places import (
     STACK_FILE,
+    BrokerProcess,
     LocalService,
+    RedisProcess,
     ServiceAddresses,
     StackFile,
     find_places,
@@ -27,8 +33,68 @@ from stele.cli.places import (
 from stele.cli.reading import StateReading
 from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
-from stele.stack.folders import is_node
+from stele.stack.folders import is_node, was_removed
+from stele.stack.process import last_line as last_of
 from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, RESTARTS_PER_MINUTE, ProcessState
+
+# The processes of a stack as a table, and the last lines of their logs.
+
+
+def stack_table(stack: StackFile) -> Table:
+    """Return a table with one row per process and its servers' current states."""
+    stack = with_servers(stack)
+    found = table(
+        f"stack of cluster {stack.environment.get('STELE_CLUSTER', '')}, process {stack.pid}",
+        "process",
+        "state",
+        "pid",
+        "restarts",
+        "address",
+        right=("pid", "restarts"),
+    )
+    redis = stack.redis
+    rows: list[tuple[str, BrokerProcess | RedisProcess | LocalService, str]] = [
+        *((broker.name, broker, broker.address) for broker in stack.brokers),
+        ("redis", redis, redis.url),
+        *((service.name, service, service.url) for service in stack.services),
+    ]
+    for name, process, address in rows:
+        numbers = (str(process.pid or ""), str(process.restarts or ""))
+        found.add_row(name, styled(process.state), *numbers, address)
+    return found
+
+
+def tail_log(directory: Path, name: str, lines: int) -> list[str]:
+    """Return the last lines of a process's log. Raises UsageError for an unknown process."""
+    found = [path for path in _log_files(directory, name) if path.exists()]
+    if not found:
+        folders = (directory / "services").glob("*")
+        known = sorted(p.name for p in folders if p.is_dir() and not was_removed(p))
+        raise UsageError(
+            f"There is no log of '{name}' in {directory}.",
+            f"Known: {', '.join([*known, 'broker-1', 'redis', 'stack']) or 'none'}.",
+        )
+    tail: deque[str] = deque(maxlen=lines)
+    for path in found:
+        with path.open(errors="replace") as file:
+            tail.extend(line.rstrip("\n") for line in file)
+    return list(tail)
+
+
+def last_line(directory: Path, name: str) -> str:
+    """Return the last line that a process wrote before it ended; empty if there is none."""
+    return last_of(reversed(_log_files(directory, name)))
+
+
+def _log_files(directory: Path, name: str) -> list[Path]:
+    if name == "stack":
+        return [directory / "stack.log"]
+    if name == "redis":
+        return [directory / "redis" / "redis.log"]
+    if name.startswith("broker-"):
+        return [directory / "kafka" / name / "broker.log"]
+    return [directory / "services" / name / file for file in ("stdout.log", "stderr.log")]
+
 
 READY_FILE = "stack.ready"
 STOP_DEADLINE_S = 90.0

@@ -33,7 +33,7 @@ from stele.domain.archive.model import (
 )
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState
-from stele.domain.requests.ids import state_time_ms
+from stele.domain.requests.model import state_time_ms
 
 ANY_DC: Final = ""
 """Key in a replication for copies that may be in any dc."""

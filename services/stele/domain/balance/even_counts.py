@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stele.domain.balance.board import Board
-from stele.domain.balance.quotas import quotas
-from stele.domain.balance.shares import Bools, Ints
+from stele.domain.balance.shares import Bools, Ints, quotas
 
 
 def even_counts(board: Board, sources: Bools) -> Iterator[None]:

@@ -20,8 +20,8 @@ from stele.domain.balance.cluster import (
     BalanceOptions,
     ClusterNode,
     NodeRole,
+    keeps_list,
 )
-from stele.domain.balance.rack_lists import keeps_list
 from stele.domain.balance.shares import Bools, Ints, Reals
 
 Scalar = TypeVar("Scalar", bound=np.generic)

@@ -8,14 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from stele.domain.balance.board import Board
+from stele.domain.balance.board import Board, node_board
 from stele.domain.balance.moves import Round
-from stele.domain.balance.places import node_board
 from stele.domain.balance.plan import one_size
 from stele.domain.balance.planned import NodeVerdict, Rule
-from stele.domain.balance.quotas import quotas
 from stele.domain.balance.scopes import Participation, scopes, standing
-from stele.domain.balance.shares import Ints
+from stele.domain.balance.shares import Ints, quotas
 from stele.domain.balance.state import LEAVING, BalanceColumns
 
 

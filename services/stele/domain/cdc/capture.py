@@ -35,7 +35,7 @@ from stele.domain.image import Image
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, upper_bound
 from stele.domain.schema.model import SchemaImage, owner_of
 from stele.domain.schema.parameters import CDC, map_entries
-from stele.domain.tablets.ranges import MAX_TABLETS, TOKEN_BITS, range_of
+from stele.domain.tablets.maps import MAX_TABLETS, TOKEN_BITS, range_of
 
 # Options.
 

@@ -27,13 +27,15 @@ from numpy.typing import NDArray
 from stele.domain.commands import Envelope, Outcome, Rejection, command_name
 from stele.domain.facts import Epoch
 from stele.domain.registry_entry import Domain
-from stele.domain.requests.ids import TIME_CHARS, is_id, time_ms
 from stele.domain.requests.model import (
     GENERATIONS,
+    TIME_CHARS,
     CommandRefused,
     DecidedFact,
     DecidedGeneration,
     DecidedRequests,
+    is_id,
+    time_ms,
 )
 
 GENERATION: Final = 65_536

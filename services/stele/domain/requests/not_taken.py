@@ -3,7 +3,7 @@
 from typing import Final
 
 from stele.domain.commands import Rejection
-from stele.domain.requests.ids import is_id, state_time_ms, time_ms
+from stele.domain.requests.model import is_id, state_time_ms, time_ms
 
 MAX_AHEAD_MS: Final = 10 * 60 * 1000
 """Limit for an id's time ahead of the log's, in milliseconds.

@@ -17,7 +17,7 @@ from stele.domain.schema.model import (
     placement_name,
 )
 from stele.domain.schema.replication import replication_for
-from stele.domain.tablets.ranges import MAX_TABLETS
+from stele.domain.tablets.maps import MAX_TABLETS
 from stele.domain.topology.planning import new_placement
 from stele.domain.topology.rings import ring_now
 

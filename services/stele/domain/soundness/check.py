@@ -19,10 +19,10 @@ from stele.domain.ring.transition import WHOLE_RING, equals_at_rest
 from stele.domain.schema.checks import check_columns, in_order
 from stele.domain.schema.model import Keyspace, SchemaImage, Table, placement_name
 from stele.domain.schema.objects import TableSchema, TypeTextError, user_types_in
-from stele.domain.schema.options import bad_options
 from stele.domain.schema.parameters import RejectedChange
-from stele.domain.tablets.ranges import MAX_TABLETS
-from stele.domain.tablets.ranges import range_of as tablet_range_of
+from stele.domain.schema.tables import bad_options
+from stele.domain.tablets.maps import MAX_TABLETS
+from stele.domain.tablets.maps import range_of as tablet_range_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import ring_now

@@ -17,9 +17,8 @@ from stele.domain.requests.model import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.model import Table
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.copies import goal
+from stele.domain.tablets.copies import after_move, goal
 from stele.domain.tablets.maps import apart, row_of
-from stele.domain.tablets.racks import after_move
 from stele.domain.topology.operations.commands import TabletMove
 
 

@@ -22,13 +22,11 @@ from stele.domain.ring.columns import Rows, joined, widened
 from stele.domain.ring.placement import EMPTY_RING, WRITES, read_shards, reads_of
 from stele.domain.schema.model import Table
 from stele.domain.tablets.copies import goal
-from stele.domain.tablets.heat import heats, told_of
 from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.maps import moving, names_tablet, row_of
-from stele.domain.tablets.measure import Measure, measure_of
+from stele.domain.tablets.maps import moving, names_tablet, row_of, tablet_of
+from stele.domain.tablets.measure import Measure, heats, measure_of, told_of
 from stele.domain.tablets.participants import participants
-from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.tablet_stats import COLUMNS, TabletStats
 
 _BEFORE_READS_MOVE: Final = (

@@ -5,12 +5,13 @@ it had before. The tablet has moved, or the node has restarted and its counters 
 earlier values count until a node reports the tablet again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from immutables import Map
 
 from stele.domain.acks import is_newer
@@ -155,3 +156,37 @@ def _counts(image: Image, load: Load) -> bool:
     if load.log_id != image.log_id or (node is not None and node.state is NodeState.LEFT):
         return False
     return load.epoch > image.epoch or (node is not None and node.host_id == load.host_id)
+
+
+# The balancer's inputs besides the log.
+
+
+class Conditions(NamedTuple):
+    """The balancer's inputs besides the log.
+
+    ``down`` are members that are down. ``avoided`` are nodes to which moves have just failed;
+    ``failing`` are those from which moves have just failed, and these neither give nor get.
+    ``loads`` are the nodes' reports. ``now_ms`` is the time in milliseconds since 1970, 0 without a
+    clock. ``paused`` are tablets, by table id and number, whose repair or loss of a replica has
+    just failed.
+    """
+
+    down: Set[str] = frozenset()
+    avoided: Set[str] = frozenset()
+    loads: LoadTable = NO_LOADS
+    now_ms: int = 0
+    paused: Set[tuple[str, int]] = frozenset()
+    failing: Set[str] = frozenset()
+
+    def shut(self) -> frozenset[str]:
+        """Return the nodes that receive nothing now, including those with full disks."""
+        return frozenset(self.down | self.avoided | self.failing | self.loads.full())
+
+    def are_paused(self, table_id: str, count: int) -> npt.NDArray[np.bool_]:
+        """Return the mask of a table's tablets that are paused."""
+        found = np.zeros(count, np.bool_)
+        found[[at for id_, at in self.paused if id_ == table_id and at < count]] = True
+        return found
+
+
+NO_CONDITIONS: Final = Conditions()

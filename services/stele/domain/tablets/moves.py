@@ -1,6 +1,6 @@
 """The changes of a tablet's replicas that its map allows: a move, an addition, or a deletion."""
 
-from stele.domain.balance.rack_lists import keeps_list, strays, vacant
+from stele.domain.balance.cluster import keeps_list, strays, vacant
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_node, unknown_tablet
 from stele.domain.image import Image
@@ -8,9 +8,8 @@ from stele.domain.membership.model import Node
 from stele.domain.names import STAYS
 from stele.domain.ring.ranges import ANY, RangeReplicas
 from stele.domain.schema.model import Table
-from stele.domain.tablets.copies import between, goal
+from stele.domain.tablets.copies import after_move, between, emptiest_racks, goal
 from stele.domain.tablets.maps import row_of
-from stele.domain.tablets.racks import after_move, emptiest_racks
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 
 

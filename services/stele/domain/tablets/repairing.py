@@ -22,10 +22,11 @@ from stele.domain.repairs import Ms
 from stele.domain.requests.model import ALL, Among, Request
 from stele.domain.schema.model import Table
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.limits import AUTO_REPAIR, AUTO_REPAIR_THRESHOLD_S, ON
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.tablets.load import Conditions
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.domain.topology.operations.tablet_repair import MAX_REPAIRS
+from stele.domain.topology.operations.tablet_restore import MAX_RESTORES
 
 MOST_LOOKED_AT: Final = 4096
 """Largest number of tablets examined in a round, the oldest first. Streams have no room for more.
@@ -238,3 +239,43 @@ def _why_late(at_ms: int, now_ms: int) -> str:
     if not at_ms:
         return "it was never repaired"
     return f"it was repaired {(now_ms - at_ms) / HOUR_MS:,.1f} h ago"
+
+
+# Choose the tablets to restore now, of tables that are being restored, while streams have room.
+#
+# Restores come before repairs and after moves. Tablets that move or are under repair wait. Tablets of
+# a node that is down wait, and so do those on dead nodes only. A tablet whose restore failed waits
+# for a while. All of them wait while a node that wrote the snapshot is down, because each needs its
+# files.
+
+
+def restores(
+    image: Image,
+    what: Tablets,
+    conditions: Conditions,
+    assigned: RepairAssignments,
+    resized: Set[str],
+) -> list[TabletRestore]:
+    """Return the restores to begin in one round. Tables that are ``resized`` in it wait."""
+    found = list[TabletRestore]()
+    for restore_id in sorted(image.table_snapshots.restores):
+        restore = image.table_snapshots.restores[restore_id]
+        table = image.schema.tables[restore.table_id]
+        name = image.schema.full_name(table)
+        owner = image.schema.full_name(image.schema.tables[table.base_table_id or table.table_id])
+        snapshot = image.table_snapshots.snapshots[restore.snapshot_id]
+        # A writer that has left or is excluded is not waited for: the others were a quorum.
+        writers = {part.node_id for part in snapshot.parts} & {*image.membership.taking_part()}
+        if owner not in what.names or owner in resized or writers & conditions.down:
+            continue
+        first, of = what.first[what.place[owner]], what.tablets_of(owner)
+        paused = conditions.are_paused(restore.table_id, of)
+        units = slice(first, first + of)
+        due = (restore.epochs.all() == 0) & assigned.ready(units) & assigned.lives(units) & ~paused
+        why = f"restored from {snapshot.name}"
+        found += [
+            TabletRestore(table=name, tablet=tablet, of=of, why=why)
+            for tablet in np.flatnonzero(due).tolist()
+            if assigned.takes(first + tablet, alone=True)
+        ]
+    return found[:MAX_RESTORES]

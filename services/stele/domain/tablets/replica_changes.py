@@ -13,9 +13,8 @@ from stele.domain.balance.moves import WEIGHT, BalanceLimits, by_shard, fits
 from stele.domain.balance.scopes import standing
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.conditions import Conditions
-from stele.domain.tablets.copies import RackPlace
-from stele.domain.tablets.racks import fewest, room
+from stele.domain.tablets.copies import RackPlace, fewest, room
+from stele.domain.tablets.load import Conditions
 
 MOST_LOOKED_AT: Final = 4096
 """Largest number of tablets without room that one round examines. Other tablets follow in a later

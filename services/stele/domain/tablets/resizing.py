@@ -12,28 +12,36 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from stele.domain.base import Rejection
+from stele.domain.context import unknown_table
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.requests.model import Request
+from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.model import Table, TableOptions, TabletGroup
 from stele.domain.tablets.colocation import kept_apart, listed_dcs
 from stele.domain.tablets.groups import combined
-from stele.domain.tablets.hot import Hottest, hottest_of
-from stele.domain.tablets.maps import holders
+from stele.domain.tablets.limits import TARGET_RATE, TARGET_SIZE
+from stele.domain.tablets.load import Conditions
+from stele.domain.tablets.maps import holders, row_of
+from stele.domain.tablets.measure import told_of
+from stele.domain.tablets.sizes import TableSizes, TabletSize
 from stele.domain.tablets.sizing import (
     ByRate,
     Goals,
+    Hottest,
     Present,
     ReplicaScope,
     TabletCount,
     by_rate,
     fewest,
+    hottest_of,
     most,
     rounded,
     scopes_of,
 )
 from stele.domain.tablets.stuck import Stuck
-from stele.domain.tablets.tablet_stats import TabletStats
+from stele.domain.tablets.tablet_stats import READS, WRITES, TabletStats
 
 MOST_AT_ONCE: Final = 10
 """Largest number of resizes requested in one look (Scylla: max_new_resize_requests)."""
@@ -386,3 +394,52 @@ def _goals(image: Image) -> Goals:
 def may_be_revoked(asked: Request) -> bool:
     """Return True for a pending request of the balancer. Requests of other actors stay."""
     return asked.actor == BALANCER and asked.status is RequestStatus.PENDING
+
+
+# The largest or the hottest tablets of a table, by the loads that nodes report.
+
+
+def largest(
+    image: Image, conditions: Conditions, name: str, limit: int, *, hottest: bool = False
+) -> TableSizes | Rejection:
+    """Return at most ``limit`` tablets of a table; those of unknown size, or rate, are left out.
+
+    The wanted number of tablets covers all tables that share the map.
+    """
+    table, owner = image.schema.table_named(name), image.schema.standing_map_owner(name)
+    stats = told_of(image, conditions.loads)
+    if table is None or owner is None or owner.data_id not in stats:
+        return unknown_table(name)
+    placement = image.ring.placements[table.placement]
+    of = conditions.loads.stats(table.data_id, len(placement))
+    order = of.rates if hottest else of.sizes
+    known, counted = (int((~np.isnan(each)).sum()) for each in (of.sizes, of.rates))
+    first = np.argsort(-order, kind="stable")[: min(limit, counted if hottest else known)].tolist()
+    wanted, why = why_so_many(
+        image, loaded(stats), conditions.down, owner.data_id, conditions.loads.full()
+    )
+    settings = image.features.settings
+    return TableSizes(
+        table=name,
+        tablets=len(placement),
+        known=known,
+        size_bytes=int(np.nansum(of.sizes)),
+        target_bytes=TARGET_SIZE.of(settings),
+        largest=tuple(_tablet(of, number, row_of(placement, number)) for number in first),
+        counted=counted,
+        rate=round(float(np.nansum(of.rates))),
+        target_rate=TARGET_RATE.of(settings),
+        wanted=wanted,
+        why=why,
+    )
+
+
+def _tablet(stats: TabletStats, number: int, row: RangeReplicas) -> TabletSize:
+    reads, writes = (stats.columns[column, number] for column in (READS, WRITES))
+    return TabletSize(
+        tablet=number,
+        size_bytes=int(np.nan_to_num(stats.sizes[number])),
+        replicas=tuple(map(row.place, row.reads)),
+        reads_per_s=None if np.isnan(reads) else round(float(reads)),
+        writes_per_s=None if np.isnan(writes) else round(float(writes)),
+    )

@@ -22,7 +22,6 @@ from stele.domain.topology.commands import (
     Rollback,
     ServeRequest,
 )
-from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import (
     BarrierRelaxed,
     CoordinatorChanged,
@@ -36,7 +35,7 @@ from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers, way_back
 from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
-from stele.domain.topology.steps import enter, move, replace
+from stele.domain.topology.steps import Draft, enter, move, replace
 
 
 def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:

@@ -5,18 +5,42 @@ from functools import partial
 import msgspec
 
 from stele.domain.cdc.domain import abandoned, committed, written
+from stele.domain.context import Context
 from stele.domain.facts import AnyFact
+from stele.domain.image import Image
 from stele.domain.membership.model import NodeChanged
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.requests.model import RequestChanged
 from stele.domain.requests.rows import ended
 from stele.domain.topology.commands import Move
-from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
 from stele.domain.topology.live_copies import tablets_may_lack_writes
 from stele.domain.topology.operations.base import RowChange, gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
 from stele.domain.topology.rings import tokens_of_streams
+
+# A draft of one epoch: its facts so far, and the image after them.
+
+
+class Draft:
+    """Facts of an epoch in which several transitions move; each sees the changes of those before
+    it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.image: Image = context.image
+        self.facts: list[AnyFact] = []
+
+    def add(self, *facts: AnyFact) -> None:
+        self.facts.extend(facts)
+        self.image = self.context.fold(self.image, facts)
+
+    @property
+    def version(self) -> int:
+        """The topology version that the epoch creates."""
+        return self.image.topology.version
+
 
 replace = msgspec.structs.replace
 

@@ -27,9 +27,13 @@ from stele.log.archive.container import (
     encoded,
     joined,
     read,
+    renamed_aside,
+    swept,
+    sync_file,
+    sync_folder,
     whole_bytes,
+    whole_file,
 )
-from stele.log.archive.files import renamed_aside, swept, sync_file, sync_folder, whole_file
 
 DIGITS: Final = 20
 OPEN: Final = "open"

@@ -21,8 +21,17 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image, without_memory
 from stele.domain.registry import KNOWN_FEATURES, features_of
 from stele.domain.snapshot import facts_to_image, image_to_facts
-from stele.log.archive.container import Container, ContainerWriter, DamagedFileError, long_bytes
-from stele.log.archive.files import UNFINISHED, renamed_aside, swept, sync_folder, whole_file
+from stele.log.archive.container import (
+    UNFINISHED,
+    Container,
+    ContainerWriter,
+    DamagedFileError,
+    long_bytes,
+    renamed_aside,
+    swept,
+    sync_folder,
+    whole_file,
+)
 from stele.log.chain import Anchor
 from stele.log.codec import DecodeError, decode_epoch, encode_epoch
 from stele.log.fold import Start

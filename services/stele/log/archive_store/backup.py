@@ -11,8 +11,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stele.log.archive.archive import SEGMENTS, SNAPSHOTS, Archive
-from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, check_follows
-from stele.log.archive.files import sync_folder, whole_file
+from stele.log.archive.container import (
+    Archived,
+    DamagedFileError,
+    EpochSpan,
+    check_follows,
+    sync_folder,
+    whole_file,
+)
 from stele.log.archive_store.copying import Copier, CopyProgress, sha256_of
 from stele.log.archive_store.layout import MANIFEST_NAME as NAME
 from stele.log.archive_store.layout import BackupManifest, Entry, StoreKind, manifest_in

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final, TypeVar
 from urllib.parse import urlsplit
 
-from stele.log.archive.files import UNFINISHED, sync_folder
+from stele.log.archive.container import UNFINISHED, sync_folder
 from stele.log.blobs.port import (
     NAME,
     Blob,

@@ -15,7 +15,7 @@ import msgspec
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
-from stele.cli.local.table import last_line
+from stele.cli.local.lifecycle import last_line
 from stele.cli.places import LocalService, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.membership.model import Node

@@ -8,7 +8,7 @@ from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
 from stele.domain.names import COORDINATOR, CommitMode, NodeState, RequestKind
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.ids import uuid7
+from stele.domain.requests.model import uuid7
 from stele.domain.requests.not_taken import horizon_of
 from stele_simulator.kernel import Clock, Future, Owner, Task, us
 from stele_simulator.scenario import Action

@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 
 from stele.domain import commands
-from stele.log import flight, maker
-from stele.log.flight import MAX_RECORD_BYTES
-from stele.log.parts import PART_BYTES
+from stele.log import record_builder
+from stele.log.record_builder import MAX_RECORD_BYTES, PART_BYTES
 from stele_simulator.patching import Patch
 from stele_simulator.processes.callers import Caller
 
@@ -31,8 +30,8 @@ class Records(msgspec.Struct, frozen=True):
 
     def limit(self, patch: Patch) -> None:
         """Production's limits, for as long as the patch lasts."""
-        patch.attribute(maker, "PART_BYTES", self.part_bytes)
-        for module in (flight, maker):
+        patch.attribute(record_builder, "PART_BYTES", self.part_bytes)
+        for module in (record_builder, record_builder):
             patch.attribute(module, "MAX_RECORD_BYTES", self.most_bytes)
 
 

@@ -18,6 +18,7 @@ from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
 from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
 from stele.catch_up import replica
+from stele.catch_up.filling import Givers
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
@@ -31,7 +32,6 @@ from stele.catch_up.replica import (
     recover_and_end,
 )
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.sources import Givers
 from stele.catch_up.trimming import Trimmer
 from stele.coordinator.driver import Driver, driving
 from stele.coordinator.http import routes
@@ -43,13 +43,11 @@ from stele.log.archive.archive import Archive
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander
 from stele.log.follower import Floor
-from stele.metadata_log.callers import ReaderStoppedError
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.taking import taking_commands
-from stele.metadata_log.writer import BusyError, Writer
-from stele.metadata_log.writing import recent_records
+from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.metadata_log.writing import recent_records, taking_commands
 from stele.node.__main__ import node_app
 from stele.node.binding import bind_store
 from stele.node.settings import NodeSettings

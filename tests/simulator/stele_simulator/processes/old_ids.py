@@ -9,9 +9,8 @@ import msgspec
 
 from stele.domain import commands
 from stele.domain.commands import Outcome
-from stele.domain.requests.ids import uuid7
 from stele.domain.requests.memory import GENERATION
-from stele.domain.requests.model import GENERATIONS
+from stele.domain.requests.model import GENERATIONS, uuid7
 from stele.domain.requests.not_taken import EXPIRED
 from stele_simulator.processes.callers import Caller
 

@@ -12,7 +12,7 @@ from stele.catch_up import filling, holdings
 from stele.domain.image import EMPTY
 from stele.domain.names import NodeState
 from stele.domain.requests import memory
-from stele.log import apart
+from stele.log import record_builder
 from stele.log.history import Bounds, History
 from stele.metadata_log import writer
 from stele.runtime import starting
@@ -81,7 +81,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
         if scenario.compared_epochs:
             patch.attribute(holdings, "COMPARED_EPOCHS", scenario.compared_epochs)
         if scenario.apart:
-            patch.attribute(apart, "LARGE_ROWS", 0)
+            patch.attribute(record_builder, "LARGE_ROWS", 0)
         patch.attribute(memory, "GENERATION", scenario.memory.size)
         scenario.records.limit(patch)
         if scenario.upgrades:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from stele.agent.stores import Row, Span
-from stele.log.archive.files import sync_file, sync_folder
+from stele.log.archive.container import sync_file, sync_folder
 
 Key = tuple[int, bytes]
 COUNT_BYTES: Final = 8

@@ -31,9 +31,8 @@ from stele.domain.schema.checks import accepted_drops, standing_map_owner
 from stele.domain.schema.model import Table
 from stele.domain.schema.switches import check_balancing, off_for
 from stele.domain.table_snapshots.model import TableRestoreResized
-from stele.domain.tablets.maps import apart, holders, resized
+from stele.domain.tablets.maps import MAX_TABLETS, apart, holders, resized
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, planned_sets
 from stele.domain.topology.operations.commands import ResizeTable

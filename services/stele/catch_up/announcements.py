@@ -31,13 +31,17 @@ from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState
-from stele.domain.requests.ids import asking_ms, named, state_time_ms
+from stele.domain.requests.model import asking_ms, named, state_time_ms
 from stele.domain.requests.not_taken import moved_on
 from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.commander import NotTakenError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
+
+# The commands that a replica sends: it announces itself and its snapshots, and proposes
+# truncation.
+
 
 LOOK_S: Final = 1.0
 MOMENT_S: Final = 0.02
