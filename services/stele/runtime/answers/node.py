@@ -42,11 +42,11 @@ class NodeView(msgspec.Struct, frozen=True):
     """How long ago the rows and bytes were counted; a count is kept for a second."""
 
 
-class ChangeView(msgspec.Struct, frozen=True):
+class ChangeView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A change of a key; bytes are base64. ``operation`` is put or delete.
 
     ``time_us`` is the write's time in microseconds since 1970. ``before`` is the value that the
-    write replaced; None if there was none, or if the table keeps no images.
+    write replaced; None if there was none, or if the table keeps no images. JSON leaves None out.
 
     A change of a table with columns has ``row`` and ``row_before`` instead of values, as JSON
     objects. ``row`` has the key columns and the written columns; a deleted value is null.
