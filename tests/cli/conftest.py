@@ -46,10 +46,14 @@ class Server:
     def answer(
         self, method: str, path: str, body: object, status: int = 200, **headers: str
     ) -> None:
-        """Add an answer. Names of headers have underscores here."""
+        """Add an answer: bytes as they are, anything else as JSON.
+
+        Names of headers have underscores here.
+        """
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        kind = "application/octet-stream" if raw is body else "application/json"
         sent = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-        self.answers.setdefault((method, path), deque()).append(Canned(status, raw, headers=sent))
+        self.answers.setdefault((method, path), deque()).append(Canned(status, raw, kind, sent))
 
     def stream(self, path: str, text: str) -> None:
         canned = Canned(200, text.encode(), "text/event-stream")

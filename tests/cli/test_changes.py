@@ -549,7 +549,7 @@ def test_a_row_is_named_by_its_key_columns_and_printed_as_a_line(
     path = "/v1/data/shop.orders/ada/2026-11-29"
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("PUT", path, {"timestamp": 5, "version": 3, "epoch": 7})
-    server.answer("GET", path, b'{"total":3}', x_stele_table_version="7")
+    server.answer("GET", path, {"total": 3}, x_stele_table_version="7")
     ran = stele("put", "shop.orders", "ada/2026-11-29", '{"total": 3}')
     assert ran.exit_code == 0, ran.err
     assert server.asked_for(path)[0].body == b'{"total": 3}'

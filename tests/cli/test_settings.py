@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.requests.model import time_ms
 from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import Server, Stele, at

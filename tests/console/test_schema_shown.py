@@ -10,7 +10,7 @@ from stele.console.schema_view import schema_difference, schema_shown
 from stele.domain.commands import AlterSchema
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.features.model import FeaturesEnabled, SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.schema.model import (

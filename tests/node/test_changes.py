@@ -1,4 +1,4 @@
-"""Change logs: what replicas write and merge, what consumers read, and how logs follow their data."""
+"""LoggedChange logs: what replicas write and merge, what consumers read, and how logs follow their data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stele.domain.schema.model import TableOptions, change_log_of
 from stele.log.follower import LogFollower
 from stele.node import store as store_module
 from stele.node.cells import Cell, HybridClock, Row
-from stele.node.change_log import Capture, Change, ChangePage, change_of, log_row, merged
+from stele.node.change_log import Capture, ChangePage, LoggedChange, change_of, log_row, merged
 from stele.node.changes import Changes, expire
 from stele.node.coordinate import Consistency, Coordination, Refused, WriteOf
 from stele.node.load import Rates
@@ -79,15 +79,17 @@ class Cluster:
         written = await self.coordination.write(TABLE, opaque(key, value), consistency)
         return written.timestamp
 
-    async def read(self, stream: bytes = b"", after: str = "", limit: int = 100) -> list[Change]:
+    async def read(
+        self, stream: bytes = b"", after: str = "", limit: int = 100
+    ) -> list[LoggedChange]:
         """All changes of a stream, read page by page."""
-        found, more = list[Change](), True
+        found, more = list[LoggedChange](), True
         while more:
             page = await self.changes.read(TABLE, stream, after, limit)
             for change in page.changes:
                 cell = None if change.before is None else Cell(0, False, change.before)
                 found.append(
-                    Change(
+                    LoggedChange(
                         time_us=change.time_us,
                         key=change.key,
                         kind=change.operation == "delete",
@@ -123,7 +125,7 @@ def row(key: bytes, cell: Cell) -> Row:
     return Row("table", token_of(key), key, *cell)
 
 
-async def logged(store: Store, partition: str = "table+cdc") -> list[Change]:
+async def logged(store: Store, partition: str = "table+cdc") -> list[LoggedChange]:
     page = await store.changes(partition, RING, 0, 10**18, 1000)
     return [change_of(*each) for each in page.rows]
 

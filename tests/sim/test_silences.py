@@ -48,13 +48,13 @@ BROKERS_AWAY = Action(0.045, BROKERS, EVERYBODY, 54.0, 764977, EXCLUDE)
 
 
 def test_brokers_out_of_reach_undo_nothing() -> None:
-    assert _run(0, BROKERS_AWAY) == ("", "")
+    assert _run(1, BROKERS_AWAY) == ("", "")
 
 
 def test_a_coordinator_that_counts_its_own_absence_is_found() -> None:
     with Patch() as patch:
         patch.attribute(StepContext, "counted_since", lambda self, from_s: from_s)
-        invariant, found = _run(0, BROKERS_AWAY)
+        invariant, found = _run(1, BROKERS_AWAY)
     assert invariant == SILENCE
     assert "undoes it" in found
 

@@ -1,6 +1,6 @@
 """Records of changes in Debezium's envelope, as JSON without a schema.
 
-Source: Debezium, "Data change events" of the connector for Cassandra. Bytes are base64, as its
+ChangeSource: Debezium, "Data change events" of the connector for Cassandra. Bytes are base64, as its
 ``binary.handling.mode=base64``.
 """
 
@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True):
     value: bytes
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where a change came from. ``ts_ms`` and ``ts_us`` are the time of the write."""
 
     version: str
@@ -41,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str = "false"
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     """A change. ``op`` is c for a new key, u for a value that may replace another one, d for a deletion.
 
     The row of a table with columns is an object of columns: ``after`` has the written ones.
@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     before: Row | dict[str, Any] | None
     after: Row | dict[str, Any] | None
-    source: Source
+    source: ChangeSource
     op: str
     ts_ms: int
 
@@ -70,10 +70,10 @@ def record_of(
     if change.value is not None:
         after = Row(change.key, change.value)
     put = "c" if preimage and before is None else "u"
-    envelope = Envelope(
+    envelope = ChangeEnvelope(
         before=before,
         after=after,
-        source=Source(
+        source=ChangeSource(
             version=version("stele"),
             connector=CONNECTOR,
             name=cluster,

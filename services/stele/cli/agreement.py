@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from stele.cli.client import Client, Deadline, ask
-from stele.cli.options import SchemaChange
+from stele.cli.options import AgreedChange
 from stele.cli.output import error_console, joined
 from stele.runtime.answers.session_guard import SchemaAgreement
 
@@ -15,7 +15,7 @@ PART_S: Final = 1
 """Seconds for which one request waits: less than the limit of a request that adds details."""
 
 
-def await_agreement(client: Client, change: SchemaChange, epoch: int) -> None:
+def await_agreement(client: Client, change: AgreedChange, epoch: int) -> None:
     """Wait until the live members have applied ``epoch``, and print a warning if they have not.
 
     The change is in the log already, so a member that is behind is no error.

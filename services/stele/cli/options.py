@@ -253,7 +253,7 @@ class Change:
 
 @Parameter(name="*", group=CHANGES)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChange(Change):
+class AgreedChange(Change):
     """A change of the schema, which is in effect at a member once the member has applied it."""
 
     wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True

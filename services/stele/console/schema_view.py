@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.image import Image
 from stele.domain.schema.model import Balancing, SchemaImage, Table, TableOptions
 from stele.domain.schema.objects import (

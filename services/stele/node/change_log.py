@@ -36,7 +36,7 @@ class ChangePage(msgspec.Struct, frozen=True, array_like=True):
     rows: list[tuple[bytes, bytes]]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of a key: a value, a deletion, or the columns that were written (``kind``).
 
     ``before`` is the cell that the change replaced. None means that it is not known or not kept.
@@ -89,10 +89,10 @@ def time_of(key: bytes) -> int:
     return int.from_bytes(key[:TIME_BYTES], "big")
 
 
-def change_of(key: bytes, value: bytes) -> Change:
+def change_of(key: bytes, value: bytes) -> LoggedChange:
     """Decode a row of a change log."""
     found = _decode(value[TIME_BYTES:])
-    return Change(
+    return LoggedChange(
         time_us=time_of(key),
         key=key[TIME_BYTES + HASH_BYTES :],
         kind=found.kind,
@@ -101,7 +101,7 @@ def change_of(key: bytes, value: bytes) -> Change:
     )
 
 
-def merged(pages: list[ChangePage], limit: int) -> tuple[list[Change], int]:
+def merged(pages: list[ChangePage], limit: int) -> tuple[list[LoggedChange], int]:
     """Merge the pages of replicas and ranges.
 
     Return at least the first ``limit`` changes by time, if there are so many, and the time up to
@@ -117,4 +117,4 @@ def merged(pages: list[ChangePage], limit: int) -> tuple[list[Change], int]:
     if len(times) > limit:
         upto_us = times[limit - 1]
     found = (change_of(*row) for row in rows.items() if time_of(row[0]) <= upto_us)
-    return sorted(found, key=Change.order), upto_us
+    return sorted(found, key=LoggedChange.order), upto_us

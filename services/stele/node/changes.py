@@ -28,7 +28,7 @@ from stele.domain.schema.model import Data
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import ROW, TOMBSTONE, content_of
-from stele.node.change_log import Change, merged
+from stele.node.change_log import LoggedChange, merged
 from stele.node.commits import StoreError
 from stele.node.coordinate import Coordination, Refused
 from stele.node.store import Store
@@ -84,7 +84,7 @@ class Changes:
         after_us = self._after_us(after, options, stream)
         last_us = MICROS_PER_MS * stream.until_ms - 1 if stream.until_ms else self._now_us()
         confident_us = self._now_us() - MICROS_PER_MS * self._coordination.window_ms
-        upto_us, changes = min(last_us, confident_us), list[Change]()
+        upto_us, changes = min(last_us, confident_us), list[LoggedChange]()
         if after_us < upto_us:
             pages = await self._coordination.changes(table, stream.ranges, after_us, upto_us, limit)
             changes, after_us = merged(pages, limit)
@@ -153,7 +153,7 @@ def _shown(stream: ChangeStream) -> StreamView:
     return StreamView(stream.stream_id.hex(), [(r.start, r.end) for r in stream.ranges])
 
 
-def _view(change: Change, rows: TableRows | None) -> ChangeView:
+def _view(change: LoggedChange, rows: TableRows | None) -> ChangeView:
     before = change.before
     if change.kind != ROW or rows is None:
         return ChangeView(

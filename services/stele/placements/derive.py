@@ -67,7 +67,7 @@ Stop = Callable[[str, str], None]
 Took = Callable[[str, float], None]
 
 
-class _Found(msgspec.Struct):
+class _Additions(msgspec.Struct):
     """What the epochs of one call add to the tables and topics of a cluster.
 
     Streams, ended requests and schema changes up to the epochs of their tables are left out.
@@ -264,7 +264,7 @@ class Deriver:
         ``loaded`` is used for clusters that were not folded yet.
         """
         epochs: Iterable[Epoch] = new
-        found, fold = _Found(), self._folds.get(cluster)
+        found, fold = _Additions(), self._folds.get(cluster)
         is_new, schema_before = fold is None, None if fold is None else fold.image.schema
         if fold is None:
             assert loaded is not None
@@ -304,7 +304,7 @@ class Deriver:
             self._publishing_schema.publish(cluster, marker, fold.image.schema, found.objects)
         self._leave(cluster, fold, found)
 
-    def _write_early(self, cluster: str, fold: ClusterFold, found: _Found) -> None:
+    def _write_early(self, cluster: str, fold: ClusterFold, found: _Additions) -> None:
         """Write streams and schema changes before any other row of the cluster is queued."""
         epochs = {cluster: fold.image.epoch}
         if found.streams:
@@ -314,7 +314,7 @@ class Deriver:
             self._derived.write_schema_history({cluster: found.history}, epochs)
         found.streams, found.history = [], []
 
-    def _leave(self, cluster: str, fold: ClusterFold, found: _Found) -> None:
+    def _leave(self, cluster: str, fold: ClusterFold, found: _Additions) -> None:
         reached = Reached(fold.image.epoch, fold.image.state_id.hex())
         changes = {
             (name, start): fold.placements.get(name, {}).get(start) for name, start in found.touched

@@ -10,7 +10,6 @@ from stele.domain.commands import COMMANDS
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.names import RequestKind
 from stele.domain.requests.model import Request
 from stele.domain.schema import model as m
 from stele.domain.schema.model import SchemaImage
@@ -133,7 +132,7 @@ def _request_behind(
         (
             request
             for request in before.requests.open.values()
-            if (request.drops or request.kind is RequestKind.KEYSPACE_RF_CHANGE)
+            if (request.drops or request.replication)
             and (request.table_id or request.keyspace_id) in ids
         ),
         None,

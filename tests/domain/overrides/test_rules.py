@@ -23,7 +23,7 @@ from stele.domain.commands import (
 )
 from stele.domain.commits.restricted import restricted
 from stele.domain.decide import decide
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.image import Image
 from stele.domain.membership.model import may_take, unclaimed
 from stele.domain.names import CommitMode, NodeState, OverrideKind, RequestStatus

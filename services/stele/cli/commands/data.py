@@ -17,7 +17,6 @@ from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
 from stele.cli.reading import StateReading
 from stele.domain.names import OWNS_TOKENS
-from stele.domain.routed import TABLE_VERSION
 from stele.runtime.answers.errors import ErrorBody
 
 Consistency = Literal["one", "quorum", "all"]
@@ -107,7 +106,7 @@ def get(
     with where.client() as client:
         answer = through_any_node(client, "GET", table, key, consistency, None)
     sys.stdout.buffer.write(answer.content)
-    if TABLE_VERSION in answer.headers:  # a row, and not bytes of any kind
+    if answer.headers.get("content-type") == "application/json":  # a row, and not any bytes
         sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
 

@@ -9,11 +9,11 @@ from cyclopts import App, Parameter
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
 from stele.cli.options import (
+    AgreedChange,
     Change,
     Force,
     Format,
     Read,
-    SchemaChange,
     Where,
     Yes,
     confirm,
@@ -36,7 +36,7 @@ def create(
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     tablets: Annotated[bool, Parameter(negative="")] = False,
     initial_tablets: int = 0,
-    change: SchemaChange = SchemaChange(),  # noqa: B008
+    change: AgreedChange = AgreedChange(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Give --replication dc1=3 for each datacentre. With tablets, racks can be named instead, each with one

@@ -14,7 +14,7 @@ from stele.cli.client import Client
 from stele.cli.commands.epochs import by, newest_such
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.history import HistoryWords
-from stele.cli.options import FROM_ONE, Change, Format, Json, Read, SchemaChange, Where
+from stele.cli.options import FROM_ONE, AgreedChange, Change, Format, Json, Read, Where
 from stele.cli.output import clock, console, counted, print_value_as_json, styled, table
 from stele.domain.commands import AlterSchema, Envelope, Rejection
 from stele.domain.json_documents import JsonDocumentError, decode_document
@@ -304,7 +304,7 @@ def apply(
     /,
     *,
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
-    change: SchemaChange = SchemaChange(),
+    change: AgreedChange = AgreedChange(),
     where: Where = Where(),
 ) -> None:
     """Apply a file of changes in one epoch, all or none.

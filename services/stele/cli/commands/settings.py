@@ -11,7 +11,7 @@ from stele.cli.options import Change, Force, Format, Read, Where
 from stele.cli.output import console, table
 from stele.cli.reading import StateReading
 from stele.domain.commands import SetSetting
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.features.model import Setting
 
 app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")

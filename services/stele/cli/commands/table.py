@@ -15,11 +15,11 @@ from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.options import (
     FROM_ZERO,
+    AgreedChange,
     Change,
     Format,
     Planning,
     Read,
-    SchemaChange,
     Where,
     Yes,
     confirm,
@@ -100,7 +100,7 @@ def create(
     *,
     colocate_with: str = "",
     options: TabletOptions = TabletOptions(),
-    change: SchemaChange = SchemaChange(),  # noqa: B008
+    change: AgreedChange = AgreedChange(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
     require_table_name(name)
@@ -117,7 +117,7 @@ def alter(
     *,
     options: TabletOptions = TabletOptions(),
     reset: Annotated[tuple[OptionName, ...], Parameter(name="--reset", negative="")] = (),
-    change: SchemaChange = SchemaChange(),  # noqa: B008
+    change: AgreedChange = AgreedChange(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Change options of a table. Options that are not named keep their values.

@@ -18,10 +18,10 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow, follow_on
 from stele.cli.options import (
+    AgreedChange,
     Change,
     Force,
     Planning,
-    SchemaChange,
     Where,
     Yes,
     confirm,
@@ -236,7 +236,7 @@ def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = change.submit(client, envelope)
         console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
-        if isinstance(change, SchemaChange):
+        if isinstance(change, AgreedChange):
             await_agreement(client, change, outcome.epoch)
 
 

@@ -8,41 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from stele.domain.archive.model import LIMITS as ARCHIVE
 from stele.domain.base import Rejection
-from stele.domain.cdc.model import CDC_MARGIN_S, CDC_RETENTION_S
 from stele.domain.context import Context, Decision, bad_name
+from stele.domain.features.known import KNOWN
 from stele.domain.features.model import (
     FeaturesEnabled,
     FeaturesFact,
     FeaturesImage,
     SetSetting,
-    Setting,
     SettingChanged,
 )
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
-from stele.domain.requests.model import FINISHED, GENERATIONS, HISTORY_S
 from stele.domain.services.model import MAX_SERVICES
 from stele.domain.tables import Json, compared, sorted_values
-from stele.domain.tablets.limits import LIMITS as TABLETS
-from stele.domain.topology.limits import LIMITS
-
-# All settings of the log that this build reads.
-
-
-KNOWN: Final[dict[str, Setting]] = {
-    setting.name: setting
-    for setting in (
-        *(GENERATIONS, FINISHED, HISTORY_S),
-        *LIMITS,
-        *(CDC_MARGIN_S, CDC_RETENTION_S),
-        *TABLETS,
-        *ARCHIVE,
-    )
-}
-"""The settings that this build reads, by name. Others are stored for their readers."""
 
 
 def check_supported(image: Image, features: Iterable[str]) -> Rejection | None:

@@ -14,7 +14,7 @@ from stele.domain.column import as_list, column_of
 from stele.domain.commits.model import Commits, CommitsRestricted
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode, OverrideKind
 from stele.domain.overrides.load import LoadedFacts, begin, put_in_place

@@ -11,7 +11,7 @@ from stele.domain.base import Rejection
 from stele.domain.cdc.domain import abandoned
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 from stele.domain.features.model import FeaturesEnabled, SettingChanged
 from stele.domain.image import Image, without_memory
 from stele.domain.membership.model import Node, NodeChanged, unclaimed
