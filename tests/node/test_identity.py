@@ -1,7 +1,8 @@
-"""A data directory is an identity: what is missing, swapped, torn or another's is noticed at the start."""
+"""Data directories: missing, swapped, torn and foreign parts are detected at the start."""
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -15,6 +16,7 @@ from stele.node.binding import bind_store
 from stele.node.store import connect
 from stele.runtime.service import locked
 from stele.runtime.settings import ConfigurationError
+from tests.disk import Disk
 
 
 def started(folder: Path, node_id: str = "n1") -> DataDirectory:
@@ -185,3 +187,17 @@ def test_a_disk_that_is_full_at_the_first_start_is_no_bad_configuration(
         bind_store(directory)
     assert full.value.filename == str(tmp_path / STORE_FILE)
     assert started(tmp_path).identity.has_store
+
+
+@pytest.mark.parametrize("left_bytes", [0, 8192])
+def test_a_disk_that_is_full_at_a_later_start_is_no_fault_of_the_directory(
+    disk: Disk, left_bytes: int
+) -> None:
+    """SQLite calls it an I/O error. The advice to replace the node would lose a good replica."""
+    started(disk.path / "data")
+    disk.fill(left_bytes)
+    with pytest.raises(OSError, match="No space left") as full:
+        started(disk.path / "data")
+    assert full.value.errno == errno.ENOSPC
+    disk.empty()
+    assert started(disk.path / "data").identity.has_store

@@ -5,6 +5,7 @@ A swapped, emptied or lost store is detected (I13).
 
 import errno
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,9 @@ from stele.log.archive.container import sync_folder
 from stele.node.commits import transaction
 from stele.node.store import connect
 from stele.runtime.settings import ConfigurationError
+
+OPEN_BYTES: Final = 256 * 1024
+"""Free space that SQLite needs at most to open a store: its shared memory and two pages."""
 
 _META: Final = "create table if not exists meta (name text primary key, value text not null)"
 _HOST_ID: Final = "select value from meta where name = 'host_id'"
@@ -86,11 +90,17 @@ def _make(path: Path, host_id: str) -> None:
 def _unusable(path: Path, error: sqlite3.Error) -> Exception:
     """Return the error to raise for an error of SQLite.
 
-    A full disk is no fault of the directory, since the next start may find space.
+    A full disk is no fault of the directory, since the next start may find space. SQLite reports a
+    failed extension of its shared memory as an I/O error.
     """
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_FULL:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code of an extended one
+    is_io_error = code == sqlite3.SQLITE_IOERR
+    if code == sqlite3.SQLITE_FULL or (
+        is_io_error and shutil.disk_usage(path.parent).free < OPEN_BYTES
+    ):
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    if is_io_error:
+        return OSError(errno.EIO, f"the disk failed ({error}): check it", str(path))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return ConfigurationError(f"{path} is locked by another process: end that one first")
     return ConfigurationError(f"{path} cannot be read ({error}); {WHAT_TO_DO}")

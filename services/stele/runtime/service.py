@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import gc
 import os
@@ -80,6 +81,7 @@ EXIT_USAGE = 64
 EXIT_INTERNAL_ERROR = 70
 EXIT_BAD_CONFIGURATION = 78
 
+FREE_SPACE: Final = "Free some space and start it again. Stored data is intact."
 # From the signal to the moment when `main` is cancelled; shorter than what a supervisor grants.
 STOP_DEADLINE_S = 10.0
 
@@ -194,6 +196,12 @@ async def _supervise(main: Callable[[Stop], Awaitable[None]], stop_deadline_s: f
         if unfinished:
             return EXIT_OK
         log.error("stopped by force", reason=stop.reason, deadline_s=stop_deadline_s)
+        return EXIT_INTERNAL_ERROR
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            log.exception("the service failed")
+        else:
+            log.error("no space left on the disk", path=error.filename, hint=FREE_SPACE)
         return EXIT_INTERNAL_ERROR
     except Exception:
         log.exception("the service failed")
