@@ -19,7 +19,7 @@ from stele.placements import events
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.fold import FRESH, ClusterFold, Key, PastRow
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.topic import PLACEMENTS, Marker, TopicWriter
 
 AT_ONCE = 5_000
@@ -30,7 +30,7 @@ def run(bootstrap: str, cluster: str, last: int, folder: Path) -> float:
     """Seconds from the first poll until all is written."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     consumer.assign([TopicPartition(flow_topic(cluster, "epochs"), 0, 0)])
-    store = Store(folder)
+    store = TableStore(folder)
     table, derived = Events(store), Derived(store)
     writer, fold = TopicWriter(Brokers(bootstrap), cluster, PLACEMENTS), ClusterFold()
     began_s = time.perf_counter()

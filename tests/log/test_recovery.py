@@ -26,7 +26,7 @@ from stele.log.follower import LogFollower
 from stele.log.history import History
 from stele.log.port import Record
 from stele.log.recovery import first_recovery, start_after, states_of
-from stele.placements.fold import FRESH, Judge
+from stele.placements.fold import FRESH, RecordJudge
 from tests.domain.epochs import History as Story
 from tests.domain.history import three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -149,7 +149,7 @@ def test_a_reader_that_knows_nothing_does_not_begin_with_a_later_epoch(log: Reco
 
 
 def test_the_spark_job_goes_on_from_the_same_state_and_stops_at_any_other(log: Recovered) -> None:
-    judge = Judge(FRESH, certain=100)
+    judge = RecordJudge(FRESH, certain=100)
     for offset, value in enumerate((*log.old[:KEPT], log.first, log.old[KEPT], *log.later)):
         judge.offer(offset, value)
     assert judge.stopped is None
@@ -158,17 +158,17 @@ def test_the_spark_job_goes_on_from_the_same_state_and_stops_at_any_other(log: R
         NEW,
         1,
     )
-    unproven = Judge(FRESH, certain=KEPT)
+    unproven = RecordJudge(FRESH, certain=KEPT)
     for offset, value in enumerate((*log.old[:KEPT], log.first)):
         unproven.offer(offset, value)
     assert unproven.stray is not None and unproven.stray.log_id == NEW
-    behind = Judge(FRESH, certain=100)
+    behind = RecordJudge(FRESH, certain=100)
     for offset, value in enumerate((*log.old[: KEPT + 1], log.first, *log.later)):
         behind.offer(offset, value)
     assert isinstance(behind.stopped, RecoveredError)
     assert "continues with a snapshot" in str(behind.stopped)
     assert (behind.head.epoch, behind.head.next_offset) == (KEPT + 1, KEPT + 1)
-    fresh = Judge(FRESH)
+    fresh = RecordJudge(FRESH)
     fresh.offer(0, log.first)
     assert isinstance(fresh.stopped, NoBeginningError)
 

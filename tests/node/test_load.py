@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from stele.agent import load
-from stele.agent.load import Disk, Held, LoadReporter, disk_of, still_held
+from stele.agent.load import Disk, HeldTablets, LoadReporter, disk_of, still_held
 from stele.agent.stores import Span
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import UNKNOWN_RATE, Load
@@ -148,9 +148,9 @@ async def test_what_changes_while_it_is_measured_is_not_told(
     await agent.follower.wait_for_epoch(world.image.epoch)
     ((_, count, (first, *others)),) = read_from(world.image, "n1")
     split = tuple(child for tablet in (first, *others) for child in (2 * tablet, 2 * tablet + 1))
-    later = Held(data_id, count, tuple(others))
+    later = HeldTablets(data_id, count, tuple(others))
     if how == "split":
-        later = Held(data_id, 2 * count, split)
+        later = HeldTablets(data_id, 2 * count, split)
     measure_each = store.measure_each
 
     async def measure_while_it_changes(spans: list[Span]) -> list[Size]:
@@ -180,7 +180,7 @@ async def test_what_is_resized_during_each_measurement_is_told_as_it_was(
     async def measure_while_it_changes(spans: list[Span]) -> list[Size]:
         nonlocal measured
         measured += 1
-        split = Held(data_id, 4 * 2**measured, tuple(range(2**measured)))
+        split = HeldTablets(data_id, 4 * 2**measured, tuple(range(2**measured)))
         world.apply(CreateKeyspace(f"other{measured}", {"dc1": 1}))
         await agent.follower.wait_for_epoch(world.image.epoch)
         monkeypatch.setattr("stele.agent.load.held_of", lambda *_: (split, calm))
@@ -219,7 +219,7 @@ async def test_it_tells_how_often_each_tablet_is_read_and_written(
 
 def test_of_a_table_that_is_gone_nothing_is_told() -> None:
     table = table_of("t", 4, {1: 10, 3: 30})
-    assert still_held([table], [Held("t", 4, (0, 3))]) == (table_of("t", 4, {3: 30}),)
+    assert still_held([table], [HeldTablets("t", 4, (0, 3))]) == (table_of("t", 4, {3: 30}),)
     assert still_held([table], []) == (table_of("t", 4, {}),)
 
 

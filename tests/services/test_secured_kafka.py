@@ -29,7 +29,7 @@ from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
-from stele.placements.fold import Head
+from stele.placements.fold import EventsHead
 from stele.placements.topic import PLACEMENTS, Marker, TopicWriter, read_placements
 from stele.placements.watch import TopicWatch
 from stele.runtime import group
@@ -315,7 +315,7 @@ async def test_the_spark_job_takes_no_log_for_lost_that_it_may_not_read(
         await asyncio.to_thread(wait_until, lambda: watch.look()[cluster].end == 1, "the record")
         now, head = (
             watch.look()[cluster],
-            Head(next_offset=1, anchor=Anchor(0, digest_of(b"first"))),
+            EventsHead(next_offset=1, anchor=Anchor(0, digest_of(b"first"))),
         )
         with pytest.raises(KafkaException, match="authorization failed"):
             await asyncio.to_thread(watch.continues, cluster, head, now)

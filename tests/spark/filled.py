@@ -6,10 +6,10 @@ from stele.domain.evolve import Delta
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, PastRow
-from stele.placements.progress import Progress, row_of
+from stele.placements.progress import ProgressTable, row_of
 from stele.placements.reports_table import Movements, Reports
 from stele.placements.schema_history import schema_changes
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.streams import opened
 from stele.placements.summaries import Ended, Row, ended_requests
 from tests.spark.histories import random_log
@@ -21,7 +21,7 @@ def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
     """Fill all tables as the job leaves them at the end of the log. The newest session has no reports; only
     nodes of an even seed name their sources.
     """
-    store, log = Store(folder), random_log(seed)
+    store, log = TableStore(folder), random_log(seed)
     events = Events(store)
     records = arrow(log, cluster=cluster)
     assert events.commit(rows_of(events.heads, records, certain={cluster: len(log)}), {})
@@ -45,5 +45,5 @@ def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
         Reports(store).append(decoded(reports, cluster=cluster), {cluster: "of the topic"})
     )
     epoch = fold.image.epoch
-    Progress(store).write({cluster: row_of(cluster, len(log), len(log), epoch, epoch, epoch)})
+    ProgressTable(store).write({cluster: row_of(cluster, len(log), len(log), epoch, epoch, epoch)})
     return fold

@@ -24,7 +24,7 @@ from stele.log.errors import (
 )
 from stele.log.fold import Start
 from stele.placements.events import SCHEMA, image_of, judge, new_rows, snapshot_rows
-from stele.placements.fold import FRESH, Head, Judge, Stray
+from stele.placements.fold import FRESH, EventsHead, RecordJudge, Stray
 from tests.domain.epochs import History
 from tests.spark.histories import OTHER_LOG, images, losers, random_log, stray
 
@@ -34,13 +34,13 @@ ALL = 10**6
 
 
 def winners(log: tuple[bytes, ...]) -> list[Epoch]:
-    judging = Judge(FRESH, ALL)
+    judging = RecordJudge(FRESH, ALL)
     return [epoch for o, v in enumerate(log) if (epoch := judging.offer(o, v)) is not None]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_judge_finds_the_winners_of_the_services_fold(seed: int) -> None:
-    log, judging = random_log(seed), Judge(FRESH, ALL)
+    log, judging = random_log(seed), RecordJudge(FRESH, ALL)
     found = [judging.offer(offset, value) for offset, value in enumerate(log)]
     epochs = [epoch.epoch for epoch in found if epoch is not None]
     last = images(log)[-1]
@@ -48,7 +48,7 @@ def test_a_judge_finds_the_winners_of_the_services_fold(seed: int) -> None:
     assert epochs == list(range(1, last.epoch + 1))
     place = max(offset for offset, epoch in enumerate(found) if epoch is not None)
     anchor = Anchor(place, digest_of(log[place]))
-    assert judging.head == Head(last.log_id, last.epoch, last.state_id, len(log), anchor, 2)
+    assert judging.head == EventsHead(last.log_id, last.epoch, last.state_id, len(log), anchor, 2)
 
 
 def arrow(log: tuple[bytes, ...], first: int = 0, cluster: str = "c") -> pa.RecordBatch:
@@ -61,7 +61,7 @@ def arrow(log: tuple[bytes, ...], first: int = 0, cluster: str = "c") -> pa.Reco
 
 
 def rows_of(
-    heads: dict[str, Head], *batches: pa.RecordBatch, certain: Mapping[str, int] = {"c": ALL}
+    heads: dict[str, EventsHead], *batches: pa.RecordBatch, certain: Mapping[str, int] = {"c": ALL}
 ) -> pa.Table:
     run = judge(heads, frozenset(), certain)
     return pa.Table.from_batches(run(batches), schema=SCHEMA)
@@ -115,7 +115,7 @@ def test_a_stray_holds_its_cluster_up_until_the_anchor_was_looked_at_and_then_co
 
 
 def test_a_log_that_does_not_begin_with_its_founding_is_not_read() -> None:
-    judging = Judge(FRESH)
+    judging = RecordJudge(FRESH)
     assert judging.offer(0, random_log(1)[1]) is None
     assert isinstance(judging.stopped, NoBeginningError)
     assert (judging.stray, judging.head) == (None, FRESH)
@@ -147,7 +147,7 @@ UNKNOWN = b"\xc3\x01" + bytes(8) + GOOD[10:FROZEN_BYTES] + b"whatever"
 def test_a_judge_stops_where_every_reader_must_stop_and_says_what_to_do(
     offset: int, value: bytes, error: type[LogError], why: str
 ) -> None:
-    judging = Judge(FRESH, ALL)
+    judging = RecordJudge(FRESH, ALL)
     assert judging.offer(offset, value) is None
     assert isinstance(judging.stopped, error)
     assert re.search(why, str(judging.stopped))
@@ -179,7 +179,7 @@ def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
     ahead = decode_epoch(log[0])
     state = bytes(15) + b"x"
     proof = msgspec.structs.replace(ahead, witness_epoch=99, witness_state_id=state)
-    judging = Judge(FRESH, ALL)
+    judging = RecordJudge(FRESH, ALL)
     judging.offer(0, log[0])
     judging.offer(1, encode_epoch(proof))
     assert isinstance(judging.stopped, LostWinnersError)
@@ -188,7 +188,7 @@ def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
 
 
 def test_what_a_loser_says_after_its_frozen_part_may_be_anything() -> None:
-    judging = Judge(FRESH)
+    judging = RecordJudge(FRESH)
     assert judging.offer(0, GOOD) == epoch_one()
     assert judging.offer(1, UNKNOWN) is None  # its prev_state_id is not the newest any more
     assert judging.offer(2, GOOD[:FROZEN_BYTES]) is None
@@ -209,7 +209,7 @@ def test_a_snapshots_rows_give_its_image_and_the_head_behind_it() -> None:
     anchor = Anchor(47, digest_of(log[47]))
     rows = snapshot_rows("c", Start(image, 48, anchor))
     found = new_rows(rows)["c"]
-    assert found.head == Head(image.log_id, 40, image.state_id, 48, anchor)
+    assert found.head == EventsHead(image.log_id, 40, image.state_id, 48, anchor)
     assert found.epochs == []
     assert found.snapshot is not None
     facts = [row for row in rows.to_pylist() if row["row_kind"] == "snapshot_fact"]

@@ -13,7 +13,7 @@ from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.staging import Part, PartsCommitted
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.placements.events import new_rows
-from stele.placements.fold import ClusterFold, FoldError, Held, PastRow
+from stele.placements.fold import ClusterFold, CurrentRow, FoldError, PastRow
 from tests.domain.overrides.overriding import at, is_at_rest, revert, run_of
 from tests.spark.checks import image_hash
 from tests.spark.histories import images, losers, random_log
@@ -43,7 +43,7 @@ def hash_at(past: list[PastRow], fold: ClusterFold, epoch: int) -> str:
     return placement_hash(found)
 
 
-def held_of(fold: ClusterFold) -> dict[tuple[str, int], Held]:
+def held_of(fold: ClusterFold) -> dict[tuple[str, int], CurrentRow]:
     return {
         (name, start): held
         for name, rows in fold.placements.items()
@@ -191,7 +191,7 @@ def test_an_override_changes_rows_as_any_epoch_does() -> None:
     before, after = history.images[-2], history.image
     assert {*before.ring.placements} != {*after.ring.placements}
     held = {
-        name: {row.start: Held(row, before.epoch) for row in placement.rows}
+        name: {row.start: CurrentRow(row, before.epoch) for row in placement.rows}
         for name, placement in before.ring.placements.items()
     }
     fold = ClusterFold(before.epoch, held)

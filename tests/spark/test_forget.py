@@ -12,7 +12,7 @@ from stele.log.brokers import Brokers
 from stele.placements.events_table import Events
 from stele.placements.forget import forget, main
 from stele.placements.reports_table import Reports
-from stele.placements.store import Store, read_table
+from stele.placements.store import TableStore, read_table
 from stele.placements.tables import SCHEMAS, TableLost
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
@@ -36,7 +36,7 @@ def test_all_of_one_cluster_goes_and_nothing_of_another(tmp_path: Path) -> None:
         fill(tmp_path, cluster, seed)
     other = of(tmp_path, "two")
     for _ in range(2):  # a call that was cut off is made once more
-        forget(Store(tmp_path), "one")
+        forget(TableStore(tmp_path), "one")
         assert not any(of(tmp_path, "one").values())
         assert of(tmp_path, "two") == other
     fill(tmp_path, "one", 3)
@@ -58,7 +58,7 @@ def test_a_job_that_runs_meanwhile_notices_it_and_goes_on_with_neither_old_rows_
 ) -> None:
     fill(tmp_path, "one")
     fill(tmp_path, "two", 2)
-    store = Store(tmp_path)
+    store = TableStore(tmp_path)
     events, reports = Events(store), Reports(store)
     forget(store, "one")
     with pytest.raises(TableLost, match="nothing of one any more"):

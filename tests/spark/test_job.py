@@ -27,7 +27,7 @@ from prometheus_client import generate_latest
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
 from stele.placements.queries import run
-from stele.placements.store import Row, Store, read_table
+from stele.placements.store import Row, TableStore, read_table
 from stele.placements.summaries import SUMMARIES, Summary
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.metrics import REGISTRY
@@ -240,7 +240,7 @@ def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
     assert within.wait(BATCH_S)
     job.stop()
     assert (query.isActive, query.exception()) == (False, None)
-    assert Events(Store(folder / "delta")).heads[topics].next_offset == len(log)
+    assert Events(TableStore(folder / "delta")).heads[topics].next_offset == len(log)
 
 
 def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
@@ -396,7 +396,7 @@ def most_bytes(kafka: str, cluster: str, size: int) -> None:
 
 def summarized(delta: Path, cluster: str) -> int:
     """The epoch of the tables of what is true now; 0 while there is none."""
-    found = Store(delta).table("clusters").to_pyarrow_table().to_pylist()
+    found = TableStore(delta).table("clusters").to_pyarrow_table().to_pylist()
     return next((int(row["as_of_epoch"]) for row in found if row["cluster"] == cluster), 0)
 
 
@@ -536,7 +536,7 @@ def moved_by(delta: Path, log: tuple[bytes, ...], reports: tuple[bytes, ...]) ->
 
 
 def read_table_all(delta: Path, name: str) -> list[Row]:
-    rows: list[Row] = Store(delta).table(name).to_pyarrow_dataset().to_table().to_pylist()
+    rows: list[Row] = TableStore(delta).table(name).to_pyarrow_dataset().to_table().to_pylist()
     return rows
 
 

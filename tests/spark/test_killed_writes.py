@@ -16,7 +16,7 @@ from stele.placements.derive import Deriver
 from stele.placements.derived_tables import Placing
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events
-from stele.placements.store import Store, read_table
+from stele.placements.store import TableStore, read_table
 from stele.placements.tables import PROGRESS, REPORTS, SCHEMAS
 from stele.placements.topic import Publishing
 from tests.spark.checks import differences
@@ -39,7 +39,7 @@ class Killed(BaseException):
 class Job:
     """A job's work with each batch in order, without Spark and brokers."""
 
-    def __init__(self, store: Store, writers: FakeWriters) -> None:
+    def __init__(self, store: TableStore, writers: FakeWriters) -> None:
         self.events = Events(store)
         self.deriver = Deriver(Brokers(""), store, self.events, _unexpected, lambda *_: None)
         self.deriver._publishing = Publishing(writers, _unexpected)
@@ -95,7 +95,7 @@ class Executioner:
 
 def live(folder: Path, writers: FakeWriters) -> None:
     """From wherever the tables are to the end of the log."""
-    job = Job(Store(folder), writers)
+    job = Job(TableStore(folder), writers)
     for cut in CUTS:
         job.batch(LOG[:cut])
 

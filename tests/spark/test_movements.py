@@ -22,7 +22,7 @@ from stele.placements.derived_tables import Derived
 from stele.placements.fold import FoldError
 from stele.placements.queries import run
 from stele.placements.reports_table import Movements, Reports
-from stele.placements.store import Store, read_table
+from stele.placements.store import TableStore, read_table
 from stele.placements.streams import opened
 from tests.spark.histories import images, random_log
 from tests.spark.reported import AT_MS, decoded, held, moved, sessions, told
@@ -30,7 +30,7 @@ from tests.spark.reported import AT_MS, decoded, held, moved, sessions, told
 TOPIC = {"c": "the topic's id"}
 
 
-def write_streams(store: Store, log: tuple[bytes, ...], upto: int = 10**9) -> None:
+def write_streams(store: TableStore, log: tuple[bytes, ...], upto: int = 10**9) -> None:
     """Write the result of the first query about a log's sessions."""
     derived = Derived(store)
     for before, image in pairwise(images(log)):
@@ -47,7 +47,7 @@ def written(folder: Path) -> dict[tuple[str, str, str], int]:
 def test_movements_are_those_of_a_plain_replay_wherever_batches_are_cut(
     seed: int, tmp_path: Path
 ) -> None:
-    log, chance, store = random_log(seed), random.Random(seed), Store(tmp_path)
+    log, chance, store = random_log(seed), random.Random(seed), TableStore(tmp_path)
     values = told(log, seed)
     write_streams(store, log)
     table, writer, at = Reports(store), Movements(store), 0
@@ -67,7 +67,7 @@ def test_movements_are_those_of_a_plain_replay_wherever_batches_are_cut(
 
 
 def test_a_movement_says_why_it_was_and_how_long_it_took(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     write_streams(store, log)
     Movements(store).write(Reports(store).append(decoded(values), TOPIC))
@@ -89,7 +89,7 @@ def test_a_movement_says_why_it_was_and_how_long_it_took(tmp_path: Path) -> None
 
 
 def test_without_sources_the_log_says_from_whom_it_may_have_come(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     write_streams(store, log)
     values = told(log, 1, says_sources=False)
     Movements(store).write(Reports(store).append(decoded(values), TOPIC))
@@ -108,7 +108,7 @@ def test_without_sources_the_log_says_from_whom_it_may_have_come(tmp_path: Path)
 
 
 def test_reports_that_come_before_their_session_find_it_later(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     table, writer = Reports(store), Movements(store)
     writer.write(table.append(decoded(values), TOPIC))
@@ -119,7 +119,7 @@ def test_reports_that_come_before_their_session_find_it_later(tmp_path: Path) ->
 
 
 def test_two_processes_count_each_report_once(tmp_path: Path) -> None:
-    log, store = random_log(2), Store(tmp_path)
+    log, store = random_log(2), TableStore(tmp_path)
     values = told(log, 2)
     write_streams(store, log)
     one, other, writers = Reports(store), Reports(store), (Movements(store), Movements(store))
@@ -134,7 +134,7 @@ def test_two_processes_count_each_report_once(tmp_path: Path) -> None:
 def test_a_commit_of_which_nobody_knows_whether_it_was_made_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, store = random_log(2), Store(tmp_path)
+    log, store = random_log(2), TableStore(tmp_path)
     values = told(log, 2)
     write_streams(store, log)
     table, write = Reports(store), Reports._write
@@ -157,7 +157,7 @@ def test_a_commit_of_which_nobody_knows_whether_it_was_made_is_looked_up(
 
 @pytest.mark.parametrize("lost", ["movements", "streams", "reports"])
 def test_a_lost_table_is_made_again_of_the_others_and_the_topics(lost: str, tmp_path: Path) -> None:
-    log, store = random_log(3), Store(tmp_path)
+    log, store = random_log(3), TableStore(tmp_path)
     values = told(log, 3)
     write_streams(store, log)
     Movements(store).write(Reports(store).append(decoded(values), TOPIC))
@@ -172,7 +172,7 @@ def test_a_lost_table_is_made_again_of_the_others_and_the_topics(lost: str, tmp_
 
 
 def test_rows_that_somebody_changed_are_found_and_mended(tmp_path: Path) -> None:
-    log, store = random_log(3), Store(tmp_path)
+    log, store = random_log(3), TableStore(tmp_path)
     values = told(log, 3)
     write_streams(store, log)
     writer = Movements(store)
@@ -187,7 +187,7 @@ def test_rows_that_somebody_changed_are_found_and_mended(tmp_path: Path) -> None
 
 
 def test_a_topic_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     half = len(values) // 2
     write_streams(store, log)
@@ -215,7 +215,7 @@ def report(**fields: object) -> Report:
 
 
 def test_whatever_a_report_holds_nothing_breaks(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     session, (_, (node_id, *_)) = next(iter(sessions(log).items()))
     most = 2**63 - 1
     hostile = [
@@ -245,7 +245,7 @@ def test_whatever_a_report_holds_nothing_breaks(tmp_path: Path) -> None:
 
 
 def test_streams_that_a_snapshot_shows_again_stand_in_their_table_once(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     session, (image, _) = next(iter(sessions(log).items()))
     derived = Derived(store)
     write_streams(store, log, image.epoch)
@@ -268,7 +268,7 @@ def test_a_plan_that_makes_no_sense_is_its_clusters_trouble_alone() -> None:
 
 
 def test_a_question_about_movements_has_the_answer_of_the_replay(tmp_path: Path) -> None:
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     write_streams(store, log)
     Derived(store).write_summaries({"c": images(log)[-1]})
@@ -281,7 +281,7 @@ def test_tables_of_many_sessions_are_written_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(movements_module, "SESSIONS_AT_ONCE", 2)
-    log, store = random_log(1), Store(tmp_path)
+    log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     write_streams(store, log)
     Movements(store).write(Reports(store).append(decoded(values), TOPIC))

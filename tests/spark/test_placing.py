@@ -13,7 +13,7 @@ from stele.placements import derived_tables
 from stele.placements.derived_tables import REWRITE_S, Derived, ForTables, Placing, Reached
 from stele.placements.fold import ClusterFold
 from stele.placements.queries import run, view
-from stele.placements.store import Row, Store, current_placements, range_of_row, read_table
+from stele.placements.store import Row, TableStore, current_placements, range_of_row, read_table
 from tests.spark.checks import image_hash
 from tests.spark.histories import random_log
 from tests.spark.test_chain import winners
@@ -30,7 +30,7 @@ class World:
         self.placing = self.process()
 
     def process(self) -> Placing:
-        return Placing(Derived(Store(self.folder)), lambda: self.now_s)
+        return Placing(Derived(TableStore(self.folder)), lambda: self.now_s)
 
     def take(self, count: int) -> dict[str, Reached]:
         """Write what the next epochs bring."""
@@ -123,7 +123,7 @@ def test_changes_of_which_all_rows_were_written_already_do_no_harm(
 def test_duckdb_reads_the_view_by_its_text(world: World) -> None:
     world.take(20)
     world.take(60)
-    store, connection = Store(world.folder), duckdb.connect()
+    store, connection = TableStore(world.folder), duckdb.connect()
     for name in ("placements", "placements_changes"):
         connection.register(name, store.table(name).to_pyarrow_dataset())
     found = connection.sql(view("placements_live")).arrow()

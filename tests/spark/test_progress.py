@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stele.placements.progress import STILL_S, WRITE_S, Progress, row_of
-from stele.placements.store import Store, read_table
+from stele.placements.progress import STILL_S, WRITE_S, ProgressTable, row_of
+from stele.placements.store import TableStore, read_table
 
 
 class Clock:
@@ -31,7 +31,7 @@ def test_a_row_tells_what_waits_in_the_topic_and_what_before_the_tables() -> Non
 
 def test_a_row_is_written_when_it_changes_and_once_in_a_while_when_not(tmp_path: Path) -> None:
     clock = Clock()
-    progress = Progress(Store(tmp_path), clock)
+    progress = ProgressTable(TableStore(tmp_path), clock)
     first = {"c": row_of("c", 50, 40, 30, 30, 30)}
     assert progress.is_due()
     assert progress.write(first)
@@ -49,5 +49,7 @@ def test_a_row_is_written_when_it_changes_and_once_in_a_while_when_not(tmp_path:
 
 def test_jobs_that_share_the_tables_replace_their_own_clusters_alone(tmp_path: Path) -> None:
     for cluster, end in (("c", 10), ("d", 20), ("c", 30)):
-        assert Progress(Store(tmp_path)).write({cluster: row_of(cluster, end, 0, 0, 0, 0)})
+        assert ProgressTable(TableStore(tmp_path)).write(
+            {cluster: row_of(cluster, end, 0, 0, 0, 0)}
+        )
     assert [told(tmp_path, name)["topic_end"] for name in ("c", "d")] == [30, 20]

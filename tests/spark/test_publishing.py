@@ -11,7 +11,7 @@ from stele.domain.messages import PlacementRow, SchemaObject
 from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
 from stele.domain.schema.model import SchemaImage
 from stele.placements import topic as module
-from stele.placements.fold import Held, HeldRows, Key
+from stele.placements.fold import CurrentRow, HeldRows, Key
 from stele.placements.schema_history import ObjectKey
 from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.topic import PLACEMENTS, Marker, Publishing, Writers
@@ -23,7 +23,7 @@ class FakeWriters(Writers[Key, PlacementRow, Mapping[str, HeldRows]]):
 
     def __init__(self) -> None:
         self.form = PLACEMENTS
-        self.topics: dict[str, dict[Key, Held]] = {}
+        self.topics: dict[str, dict[Key, CurrentRow]] = {}
         self.markers: dict[str, Marker] = {}
         self.broken: set[str] = set()
         self.tries: list[str] = []
@@ -68,7 +68,7 @@ def rows(epoch: int) -> dict[str, HeldRows]:
     """One range moves with each epoch, the other one stays."""
     moved = RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",))
     stays = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",))
-    return {"p": {MIN_TOKEN: Held(moved, epoch), 7: Held(stays, 1)}}
+    return {"p": {MIN_TOKEN: CurrentRow(moved, epoch), 7: CurrentRow(stays, 1)}}
 
 
 def marker(epoch: int) -> Marker:

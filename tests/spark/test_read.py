@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stele.domain.ring.ranges import RangeReplicas
-from stele.placements.fold import Held, HeldRows, PastRow
-from stele.placements.store import Store
+from stele.placements.fold import CurrentRow, HeldRows, PastRow
+from stele.placements.store import TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ NAME = "a-b"
 def rows(epoch: int, count: int = 3) -> dict[str, HeldRows]:
     return {
         "dc1:3": {
-            n: Held(RangeReplicas(n, n + 1, ("n1",), ("n1",), epoch, n), epoch)
+            n: CurrentRow(RangeReplicas(n, n + 1, ("n1",), ("n1",), epoch, n), epoch)
             for n in range(count)
         }
     }
@@ -46,7 +46,7 @@ def test_reading_equals_spark_at_every_version_over_upkeep(
     from stele.placements.tables import EVENTS, open_table
     from stele.placements.upkeep import upkeep
 
-    store = Store(folder)
+    store = TableStore(folder)
     tables = Derived(store)
     for epoch in range(1, 5):
         tables.write_current(
@@ -84,7 +84,7 @@ def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path)
     from stele.placements.derived_tables import Derived
     from stele.placements.store import current_placements, read_table
 
-    mine, other = Derived(Store(folder)), Derived(Store(folder))
+    mine, other = Derived(TableStore(folder)), Derived(TableStore(folder))
     went = [PastRow("p", RangeReplicas(0, 1, (), ()), 1, to_epoch) for to_epoch in (2, 3, 4)]
     other.write_past({"a": went[:2]}, {"a": 3})
     mine.write_past({"a": went}, {"a": 4})
@@ -110,7 +110,7 @@ def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
 
     from stele.placements import derived_tables as module
 
-    mine, other = module.Derived(Store(folder)), module.Derived(Store(folder))
+    mine, other = module.Derived(TableStore(folder)), module.Derived(TableStore(folder))
     write: Callable[..., None] = write_deltalake
     came = list[int]()
 
@@ -138,8 +138,8 @@ def test_events_that_lost_a_file_or_have_one_twice_are_not_gone_on_with(folder: 
 
     log = random_log(1)
     rows = rows_of({}, arrow(log[:30]))
-    write_deltalake(open_table(Store(folder), EVENTS), rows, mode="append")
-    assert Events(Store(folder)).heads["c"].next_offset == 30
-    write_deltalake(open_table(Store(folder), EVENTS), rows.slice(0, 1), mode="append")
+    write_deltalake(open_table(TableStore(folder), EVENTS), rows, mode="append")
+    assert Events(TableStore(folder)).heads["c"].next_offset == 30
+    write_deltalake(open_table(TableStore(folder), EVENTS), rows.slice(0, 1), mode="append")
     with pytest.raises(TableLost, match="each epoch of c once"):
-        Events(Store(folder))
+        Events(TableStore(folder))

@@ -12,7 +12,7 @@ from stele.domain.evolve import evolve
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.placements.derived_tables import Derived
 from stele.placements.schema_history import schema_changes
-from stele.placements.store import Store, read_table
+from stele.placements.store import TableStore, read_table
 from stele.placements.summaries import SUMMARIES, Row, rows_of
 from stele.placements.tables import SCHEMAS, open_table
 from tests.spark.checks import differences
@@ -89,7 +89,7 @@ def test_the_tables_are_a_replay_of_the_log(seed: int, tmp_path: Path) -> None:
 
 
 def test_changes_are_written_once_however_often_they_are_folded(tmp_path: Path) -> None:
-    tables, rows = Derived(Store(tmp_path)), changes()
+    tables, rows = Derived(TableStore(tmp_path)), changes()
     half = rows[len(rows) // 2]["changed_epoch"]
     first = [row for row in rows if row["changed_epoch"] <= half]
     tables.write_schema_history({"c": first}, {"c": half})
@@ -103,7 +103,7 @@ def test_changes_are_written_once_however_often_they_are_folded(tmp_path: Path) 
 
 
 def test_a_table_of_an_earlier_build_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
-    store, whole = Store(tmp_path), SCHEMAS["tables"]
+    store, whole = TableStore(tmp_path), SCHEMAS["tables"]
     older = pa.schema([each for each in whole if each.name not in ("table_kind", "columns_epoch")])
     DeltaTable.create(store.uri("tables"), older)
     open_table(store, "tables")

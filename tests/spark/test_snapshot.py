@@ -17,7 +17,13 @@ from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
-from stele.placements.store import Store, current_placements, holds_epoch, placements_at, read_table
+from stele.placements.store import (
+    TableStore,
+    current_placements,
+    holds_epoch,
+    placements_at,
+    read_table,
+)
 from stele.runtime.kafka import ensure_topics
 from stele.stack.ports import free_port
 from tests.deployment.process import PLAIN_HTTP, Service
@@ -178,7 +184,7 @@ async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_whil
     finally:
         await asyncio.to_thread(job.stop)
         await catch_up.stop()
-    head = Events(Store(folder / "delta")).heads[topics]
+    head = Events(TableStore(folder / "delta")).heads[topics]
     assert (head.epoch, head.log_id > last.log_id) == (61, True)
     assert head.next_offset < 60
     delta = folder / "delta"

@@ -20,7 +20,7 @@ import pytest
 from stele.placements.queries import VIEWS, run
 from stele.placements.settings import choose_java
 from stele.placements.sql_server import path_of
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.tables import SCHEMAS
 from stele.runtime.service import EXIT_INTERNAL_ERROR
 from stele.stack.ports import free_port
@@ -118,5 +118,5 @@ def texts(folder: Path, sql: str) -> list[dict[str, str]]:
 
 
 def test_tables_in_s3_have_the_name_of_hadoops_connector(tmp_path: Path) -> None:
-    assert path_of(Store("s3://bucket/tables"), "nodes") == "s3a://bucket/tables/nodes"
-    assert path_of(Store(tmp_path / "a`b"), "nodes") == f"{tmp_path}/a``b/nodes"
+    assert path_of(TableStore("s3://bucket/tables"), "nodes") == "s3a://bucket/tables/nodes"
+    assert path_of(TableStore(tmp_path / "a`b"), "nodes") == f"{tmp_path}/a``b/nodes"

@@ -22,7 +22,7 @@ from stele.log.chain import Anchor
 from stele.log.fold import Start
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
-from stele.placements.store import Store, current_placements, reached, read_table
+from stele.placements.store import TableStore, current_placements, reached, read_table
 from stele.placements.tables import (
     CONFIGURATION,
     CURRENT,
@@ -86,7 +86,7 @@ def answers(url: str) -> bool:
 def test_two_processes_write_each_commit_once_and_both_know_what_the_other_wrote(
     address: str,
 ) -> None:
-    store, log = Store(address), random_log(1)
+    store, log = TableStore(address), random_log(1)
     mine, other = Events(store), Events(store)
     first, all_of_it = rows_of({}, arrow(log[:30])), rows_of({}, arrow(log))
     assert other.commit(first, {})
@@ -106,7 +106,7 @@ def test_two_processes_write_each_commit_once_and_both_know_what_the_other_wrote
 def test_a_commit_that_was_made_though_it_seemed_to_fail_is_not_made_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, log = Events(Store(tmp_path)), random_log(1)
+    mine, log = Events(TableStore(tmp_path)), random_log(1)
     write = Events._write
 
     def fails_late(self: Events, made: object) -> None:
@@ -122,7 +122,7 @@ def test_a_commit_that_was_made_though_it_seemed_to_fail_is_not_made_twice(
 
 
 def test_upkeep_between_two_commits_does_not_make_a_batch_judge_again(tmp_path: Path) -> None:
-    store, log = Store(tmp_path), random_log(1)
+    store, log = TableStore(tmp_path), random_log(1)
     mine = Events(store)
     Derived(store)
     for cut in (10, 20, 30):
@@ -135,7 +135,7 @@ def test_upkeep_between_two_commits_does_not_make_a_batch_judge_again(tmp_path: 
 def test_upkeep_joins_files_in_a_process_of_its_own_and_a_failure_ends_nothing(
     address: str,
 ) -> None:
-    store, log = Store(address), random_log(1)
+    store, log = TableStore(address), random_log(1)
     events = Events(store)
     Derived(store)
     for cut in (10, 20, 30):
@@ -154,7 +154,7 @@ def test_upkeep_joins_files_in_a_process_of_its_own_and_a_failure_ends_nothing(
 def test_upkeep_removes_what_is_no_part_of_a_table_whoever_left_it_and_nothing_that_is_young(
     tmp_path: Path,
 ) -> None:
-    store, folder = Store(tmp_path), tmp_path / "placements"
+    store, folder = TableStore(tmp_path), tmp_path / "placements"
     derived = Derived(store)
     for name in sorted(SCHEMAS):
         open_table(store, name)
@@ -179,7 +179,7 @@ def test_upkeep_removes_files_of_which_deltas_log_does_not_tell_any_more(
     """As with commits each second: checkpoints come before the upkeep, and leave out what went a week ago."""
     monkeypatch.setitem(CONFIGURATION, "delta.deletedFileRetentionDuration", "interval 0 seconds")
     monkeypatch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
-    store = Store(tmp_path)
+    store = TableStore(tmp_path)
     derived = Derived(store)
     open_table(store, EVENTS)
     for name in OPTIONAL:
@@ -197,7 +197,7 @@ def test_upkeep_removes_files_of_which_deltas_log_does_not_tell_any_more(
 def test_changes_of_the_last_days_are_read_by_the_change_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str
 ) -> None:
-    store = Store(tmp_path)
+    store = TableStore(tmp_path)
     with monkeypatch.context() as patch:
         patch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
         if made_by == "an earlier build":
@@ -239,7 +239,7 @@ def test_the_job_has_files_removed_at_first_and_then_once_an_hour(
 
 
 def test_derived_tables_lie_there_too(address: str) -> None:
-    tables = Derived(Store(address))
+    tables = Derived(TableStore(address))
     tables.write_past({"a": []}, {"a": 2})
     tables.write_current({"a": rows(2)}, {"a": 2})
     loaded = tables.load(["a"])
@@ -248,11 +248,11 @@ def test_derived_tables_lie_there_too(address: str) -> None:
 
 
 def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
-    mine = Events(Store(tmp_path / "delta"))
+    mine = Events(TableStore(tmp_path / "delta"))
     (tmp_path / "delta").rename(tmp_path / "away")
     with pytest.raises(TableLost, match="no Delta table at"):
         mine.refresh()
-    other = open_table(Store(tmp_path / "delta"), EVENTS)
+    other = open_table(TableStore(tmp_path / "delta"), EVENTS)
     write_deltalake(other, rows_of({}, arrow(random_log(1)[:3])), mode="append")
     with pytest.raises(TableLost, match="recreated"):
         mine.refresh()
@@ -268,13 +268,13 @@ def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
 )
 def test_an_address_that_is_none_says_how_it_is_written(address: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"{text}.*Write a path"):
-        Store(address)
+        TableStore(address)
 
 
 def test_a_log_that_goes_on_in_another_topic_is_known_to_every_process_though_offsets_go_back(
     tmp_path: Path,
 ) -> None:
-    store, log = Store(tmp_path), random_log(1)
+    store, log = TableStore(tmp_path), random_log(1)
     mine = Events(store)
     assert mine.commit(rows_of({}, arrow(log), certain={"c": len(log)}), {})
     other, image = Events(store), images(log)[-1]

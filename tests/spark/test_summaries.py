@@ -17,7 +17,7 @@ from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
 from stele.placements import summaries
 from stele.placements.derived_tables import USER_METADATA, Derived
-from stele.placements.store import Store, read_table
+from stele.placements.store import TableStore, read_table
 from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests, rows_of
 from tests.domain.history import join, three_nodes
 from tests.spark.checks import differences
@@ -104,7 +104,7 @@ def test_a_request_at_a_time_that_is_no_date_holds_nobody_up(at_ms: int, tmp_pat
     image = msgspec.structs.replace(
         image, requests=msgspec.structs.replace(image.requests, requests=requests)
     )
-    Derived(Store(tmp_path)).write_summaries({"c": image})
+    Derived(TableStore(tmp_path)).write_summaries({"c": image})
     row = written(tmp_path, "requests")[known.request_id]
     assert row["submitted_at"].year == (9999 if at_ms > 0 else 1970)
 
@@ -132,7 +132,7 @@ def test_rows_are_replaced_by_newer_epochs_alone_and_commits_name_their_epochs(
 ) -> None:
     history, driver = three_nodes()
     before = history.image
-    tables = Derived(Store(tmp_path))
+    tables = Derived(TableStore(tmp_path))
     tables.write_summaries({"c": before, "other": before})
     history.apply(CreateKeyspace("more", {"dc1": 2}))
     history.apply(join(4, "r3"))
@@ -155,7 +155,7 @@ def test_balance_has_a_row_whenever_nodes_or_ranges_changed_and_counts_nodes_tha
     tmp_path: Path,
 ) -> None:
     history, _ = three_nodes()
-    tables = Derived(Store(tmp_path))
+    tables = Derived(TableStore(tmp_path))
     even = history.image
     tables.write_summaries({"c": even})
     tables.write_summaries({"c": even})
@@ -179,7 +179,7 @@ def test_balance_has_a_row_whenever_nodes_or_ranges_changed_and_counts_nodes_tha
 
 def test_requests_that_the_log_has_forgotten_stay_in_their_table(tmp_path: Path) -> None:
     image = image_of_three()
-    tables = Derived(Store(tmp_path))
+    tables = Derived(TableStore(tmp_path))
     tables.write_summaries({"c": image})
     known = written(tmp_path, "requests")
     assert len(known) >= 3
@@ -193,7 +193,7 @@ def test_requests_that_end_and_leave_between_two_writes_have_the_rows_of_a_repla
     tmp_path: Path,
 ) -> None:
     """The balancer's moves leave the state in the epoch in which they end. Few images were written of any."""
-    log, tables = random_log(1), Derived(Store(tmp_path))
+    log, tables = random_log(1), Derived(TableStore(tmp_path))
     image, ended = EMPTY_FOR_FOLLOWERS, list[Ended]()
     epochs = winners(log)
     running = next(
@@ -219,7 +219,7 @@ def test_requests_that_end_and_leave_between_two_writes_have_the_rows_of_a_repla
 def test_a_request_whose_end_the_tables_never_see_is_not_shown_as_running(tmp_path: Path) -> None:
     history, _ = three_nodes()
     history.apply(join(4))
-    tables = Derived(Store(tmp_path))
+    tables = Derived(TableStore(tmp_path))
     tables.write_summaries({"c": history.image})
     known = written(tmp_path, "requests")
     none = msgspec.structs.replace(history.image.requests, requests=Map(), open=Map())
@@ -235,7 +235,7 @@ def test_a_table_whose_part_of_the_image_did_not_change_is_not_written_again(
     tmp_path: Path,
 ) -> None:
     history, _ = three_nodes()
-    tables = Derived(Store(tmp_path))
+    tables = Derived(TableStore(tmp_path))
     tables.write_summaries({"c": history.image})
     history.apply(CreateKeyspace("more", {"dc1": 2}))
     tables.write_summaries({"c": history.image})

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from stele.placements.derived_tables import MOST_COMMITS, Derived, TableHeads
-from stele.placements.store import Store, head_of_cluster
+from stele.placements.store import TableStore, head_of_cluster
 from stele.placements.summaries import SUMMARIES
 from stele.placements.tables import EVENTS, existing_table, open_table
 from stele.placements.upkeep import upkeep
@@ -19,12 +19,12 @@ from tests.spark.test_summaries import image_of_three
 NAMES = ("a", "b", "c")
 
 
-def heads_of(known: TableHeads, store: Store, table: str = "placements") -> dict[str, int]:
+def heads_of(known: TableHeads, store: TableStore, table: str = "placements") -> dict[str, int]:
     read = known.read(table, existing_table(store, table))
     return {name: read.of(name) for name in NAMES}
 
 
-def told(store: Store, table: str = "placements") -> dict[str, int]:
+def told(store: TableStore, table: str = "placements") -> dict[str, int]:
     """As Delta itself has them."""
     opened = existing_table(store, table)
     return {name: opened.transaction_version(head_of_cluster(name)) or 0 for name in NAMES}
@@ -33,7 +33,7 @@ def told(store: Store, table: str = "placements") -> dict[str, int]:
 def test_heads_are_the_tables_after_any_commits_of_this_process_and_of_others(
     tmp_path: Path,
 ) -> None:
-    chance, store = random.Random(5), Store(tmp_path)
+    chance, store = random.Random(5), TableStore(tmp_path)
     open_table(store, EVENTS)  # which the upkeep wants to see
     mine, other = Derived(store), Derived(store)
     for epoch in range(1, 61):
@@ -51,7 +51,7 @@ def test_heads_are_the_tables_after_any_commits_of_this_process_and_of_others(
 def test_what_is_remembered_is_not_asked_for_again_not_even_behind_the_upkeep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, image = Store(tmp_path), image_of_three()
+    store, image = TableStore(tmp_path), image_of_three()
     open_table(store, EVENTS)
     tables, asked = Derived(store), list[str]()
     ask = DeltaTable.transaction_version
@@ -74,7 +74,7 @@ def test_what_is_remembered_is_not_asked_for_again_not_even_behind_the_upkeep(
 def test_a_table_that_was_made_anew_or_changed_much_by_others_is_asked_again(
     tmp_path: Path,
 ) -> None:
-    store = Store(tmp_path)
+    store = TableStore(tmp_path)
     tables = Derived(store)
     tables.write_current({"a": {}}, {"a": 7})
     other = Derived(store)

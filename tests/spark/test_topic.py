@@ -21,7 +21,7 @@ from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
 from stele.log.brokers import Brokers
 from stele.log.ends import read_topic
 from stele.log.schemas import load_schemas, schema_folder
-from stele.placements.fold import Held, HeldRows
+from stele.placements.fold import CurrentRow, HeldRows
 from stele.placements.topic import (
     PLACEMENTS,
     POLL_EVERY,
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.broker
 LOW = RangeReplicas(MIN_TOKEN, 7, ("n2",), ("n2",))
 HIGH = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",), 3, 2)
 WHOLE = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("n1",), ("n1",))
-TWO = {MIN_TOKEN: Held(LOW, 1), 7: Held(HIGH, 1)}
+TWO = {MIN_TOKEN: CurrentRow(LOW, 1), 7: CurrentRow(HIGH, 1)}
 BOTH = {("p", MIN_TOKEN), ("p", 7)}
 
 
@@ -59,7 +59,7 @@ def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
     writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.publish(marker(1), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 1) == (1, {"p": [LOW, HIGH]})
-    assert writer.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, BOTH)
+    assert writer.publish(marker(2), {"p": {MIN_TOKEN: CurrentRow(WHOLE, 2)}}, BOTH)
     assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
     assert not writer.publish(marker(2), {"p": TWO}, BOTH)
     assert not writer.publish(marker(1), {"p": TWO}, BOTH)
@@ -75,7 +75,7 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
         slow._produce(f"{topics}/p/7", b"the row of a writer that stops in the middle")
         slow._producer.flush(10)
         fast = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
-        assert fast.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
+        assert fast.publish(marker(5), {"p": {MIN_TOKEN: CurrentRow(WHOLE, 5)}}, BOTH)
     with pytest.raises(WriterFenced):
         TopicWriter(Brokers(kafka), topics, PLACEMENTS)
         fast.publish(marker(6), {"p": TWO}, BOTH)
@@ -83,7 +83,7 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
 
     again = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert not again.publish(marker(4), {"p": TWO}, BOTH)
-    assert not again.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
+    assert not again.publish(marker(5), {"p": {MIN_TOKEN: CurrentRow(WHOLE, 5)}}, BOTH)
     assert ranges(kafka, topics, 5) == (5, {"p": [WHOLE]})
 
 
@@ -93,7 +93,9 @@ def test_a_writer_is_told_of_the_fence_in_the_midst_of_its_rows_too(
     slow = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     starts = range(3 * POLL_EVERY)
-    rows = {start: Held(RangeReplicas(start, start + 1, ("n1",), ("n1",)), 1) for start in starts}
+    rows = {
+        start: CurrentRow(RangeReplicas(start, start + 1, ("n1",), ("n1",)), 1) for start in starts
+    }
     with pytest.raises(WriterFenced):  # of the first thousand, which are flushed before the others
         slow.publish(marker(1), {"p": rows}, {("p", start) for start in starts})
 
@@ -104,8 +106,8 @@ def test_two_writers_that_take_turns_leave_the_newest_rows(kafka: str, topics: s
         writer = TopicWriter(
             Brokers(kafka), topics, PLACEMENTS
         )  # opening is what a writer does that was fenced
-        low = Held(RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",)), epoch)
-        rows = {MIN_TOKEN: low, 7: Held(HIGH, 1)}
+        low = CurrentRow(RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",)), epoch)
+        rows = {MIN_TOKEN: low, 7: CurrentRow(HIGH, 1)}
         assert writer.publish(marker(epoch), {"p": rows}, {("p", MIN_TOKEN)})
         assert not writer.publish(marker(epoch - 1), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 8) == (8, {"p": [rows[MIN_TOKEN].row, HIGH]})
@@ -163,7 +165,7 @@ def test_a_record_under_a_key_that_no_writer_sends_is_nobodys_row_and_stops_nobo
     again = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert again.view is not None
     assert (set(again.view.rows), again.view.unread) == (BOTH, frozenset())
-    assert again.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, BOTH)
+    assert again.publish(marker(2), {"p": {MIN_TOKEN: CurrentRow(WHOLE, 2)}}, BOTH)
     assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
 
 
@@ -173,7 +175,7 @@ def test_a_topic_that_was_cleared_takes_a_lower_epoch(kafka: str, topics: str) -
     assert ranges(kafka, topics, 0) == (0, {})
     writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.clear() == 0
-    assert writer.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, set())
+    assert writer.publish(marker(2), {"p": {MIN_TOKEN: CurrentRow(WHOLE, 2)}}, set())
     assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
 
 

@@ -22,7 +22,7 @@ from stele.agent.agent import Agent, kafka_agent
 from stele.agent.columns import OnColumns, watch_columns
 from stele.agent.identity import DataDirectory, bind, boot
 from stele.agent.judging import Judge, Refusal, Routing, Sourcing
-from stele.agent.load import Held, disk_of, reporting_load
+from stele.agent.load import HeldTablets, disk_of, reporting_load
 from stele.agent.member import Membership, health_of, membership, shut_out
 from stele.agent.orders import OrderHandler
 from stele.agent.probing import (
@@ -277,7 +277,7 @@ async def reporting(settings: AgentSettings, member: Member, store: Store) -> As
         yield
 
 
-async def _measured(store: Store, _: Image, held: Sequence[Held]) -> tuple[TabletSizes, ...]:
+async def _measured(store: Store, _: Image, held: Sequence[HeldTablets]) -> tuple[TabletSizes, ...]:
     found = list[TabletSizes]()
     for data_id, count, tablets in held:
         ranges = [range_of(count, tablet) for tablet in tablets]

@@ -37,7 +37,7 @@ MEASURING_PART: Final = 0.1
 log = get_logger(__name__)
 
 
-class Held(NamedTuple):
+class HeldTablets(NamedTuple):
     """The tablets of one table that a node has, of ``of`` tablets in all."""
 
     data_id: str
@@ -52,10 +52,10 @@ class Disk(NamedTuple):
     free_bytes: int
 
 
-def held_of(image: Image, node_id: str) -> tuple[Held, ...]:
+def held_of(image: Image, node_id: str) -> tuple[HeldTablets, ...]:
     """Return the tablets to measure: a node has a tablet once it serves the tablet's reads."""
     return tuple(
-        Held(data.data_id, count, tuple(tablets))
+        HeldTablets(data.data_id, count, tuple(tablets))
         for data, count, tablets in read_from(image, node_id)
     )
 
@@ -80,7 +80,9 @@ def disk_of(
     return Disk(capacity_bytes, min(left, free))
 
 
-def still_held(tables: Sequence[TabletSizes], held: Sequence[Held]) -> tuple[TabletSizes, ...]:
+def still_held(
+    tables: Sequence[TabletSizes], held: Sequence[HeldTablets]
+) -> tuple[TabletSizes, ...]:
     """Return the sizes of tablets that the node still has.
 
     A tablet that moved away during the measurement may be half deleted.
@@ -98,7 +100,7 @@ def still_held(tables: Sequence[TabletSizes], held: Sequence[Held]) -> tuple[Tab
     return tuple(found)
 
 
-def resized(before: Sequence[Held], now: Sequence[Held]) -> tuple[Held, ...]:
+def resized(before: Sequence[HeldTablets], now: Sequence[HeldTablets]) -> tuple[HeldTablets, ...]:
     """Return the tables of ``before`` whose number of tablets has changed since.
 
     Their tablet numbers now name other tablets.
@@ -107,7 +109,7 @@ def resized(before: Sequence[Held], now: Sequence[Held]) -> tuple[Held, ...]:
     return tuple(each for each in before if counts.get(each.data_id, each.of) != each.of)
 
 
-Measure = Callable[[Image, Sequence[Held]], Awaitable[tuple[TabletSizes, ...]]]
+Measure = Callable[[Image, Sequence[HeldTablets]], Awaitable[tuple[TabletSizes, ...]]]
 """Measures the current sizes in bytes of these tablets of this node."""
 AddRates = Callable[[Sequence[TabletSizes]], tuple[TabletSizes, ...]]
 """Receives the tables of the next report, and returns them with rates where those are counted."""
@@ -134,7 +136,7 @@ class LoadReporter:
         self._disk = disk
         self._interval_s = interval_s
         self._sequence = 0
-        self._told: tuple[Held, ...] = ()
+        self._told: tuple[HeldTablets, ...] = ()
         self._sick = False
         self._outrun = False
         """True if the last measurement was not reported, because a table was resized meanwhile."""
@@ -207,7 +209,7 @@ class LoadReporter:
         )
         self._told = held
 
-    async def _held(self, image: Image) -> tuple[Held, ...]:
+    async def _held(self, image: Image) -> tuple[HeldTablets, ...]:
         """Return ``held_of`` an image. It examines each table, so it runs in a thread."""
         return await asyncio.to_thread(held_of, image, self._agent.node_id)
 

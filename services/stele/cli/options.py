@@ -133,7 +133,7 @@ class Here:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadPoint:
     """At which point of the log to read."""
 
     epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None

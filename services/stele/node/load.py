@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from stele.agent.load import AddRates, Held, Measure
+from stele.agent.load import AddRates, HeldTablets, Measure
 from stele.agent.stores import placed, spans_of
 from stele.domain.image import Image
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
@@ -169,7 +169,7 @@ def telling(rates: Rates) -> AddRates:
 
 
 async def measured(
-    store: Store, node_id: str, image: Image, held: Sequence[Held]
+    store: Store, node_id: str, image: Image, held: Sequence[HeldTablets]
 ) -> tuple[TabletSizes, ...]:
     """Return the current sizes of these tablets of a node, in bytes."""
     found = list[TabletSizes]()

@@ -32,8 +32,8 @@ class ReadAgain(Exception):
     """
 
 
-class Standing:
-    """State of the clusters. Thread-safe. ``certain``: see ``chain.Judge``.
+class ClusterStates:
+    """State of the clusters. Thread-safe. ``certain``: see ``fold.RecordJudge``.
 
     ``stopped`` is, by cluster, why it does not continue. ``waiting`` are those of them that a
     snapshot would let continue. ``flawed`` are waiting clusters whose topic is not the one that was

@@ -24,7 +24,7 @@ from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.schema_history import ObjectKey, objects_in, schema_changes
 from stele.placements.schema_topic import SCHEMA_TOPIC
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.streams import opened
 from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests
 from stele.placements.topic import (
@@ -114,7 +114,7 @@ class Deriver:
     def __init__(
         self,
         brokers: Brokers,
-        store: Store,
+        store: TableStore,
         events: Events,
         on_stop: Stop,
         on_took: Took,

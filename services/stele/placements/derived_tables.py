@@ -21,8 +21,8 @@ from deltalake.exceptions import CommitFailedError
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements import summaries
-from stele.placements.fold import Held, HeldRows, Key, PastRow
-from stele.placements.store import Store, head_of_cluster, range_of_row
+from stele.placements.fold import CurrentRow, HeldRows, Key, PastRow
+from stele.placements.store import TableStore, head_of_cluster, range_of_row
 from stele.placements.summaries import (
     REQUESTS,
     SUMMARIES,
@@ -163,7 +163,7 @@ class Loaded(NamedTuple):
         found: dict[str, HeldRows] = {}
         if self.epochs[cluster]:
             for row in self.rows.filter(pc.field("cluster") == cluster).to_pylist():
-                held = Held(range_of_row(row), row["from_epoch"])
+                held = CurrentRow(range_of_row(row), row["from_epoch"])
                 found.setdefault(row["placement"], {})[held.row.start] = held
         return found
 
@@ -171,7 +171,7 @@ class Loaded(NamedTuple):
 class Derived:
     """The tables that are written from the folds of ``derive``."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TableStore) -> None:
         self.store = store
         self._heads = TableHeads()
         self._summarized: dict[str, Image] = {}
@@ -247,7 +247,7 @@ class Derived:
 
     def write_changes(
         self,
-        changes: Mapping[str, Mapping[Key, Held | None]],
+        changes: Mapping[str, Mapping[Key, CurrentRow | None]],
         epochs: Mapping[str, int],
     ) -> None:
         """Append the changed rows where the table is older. None marks a deleted row."""
@@ -487,7 +487,7 @@ def _past(rows: Mapping[str, Iterable[PastRow]]) -> pa.Table:
 
 
 def _changes(
-    changes: Mapping[str, Mapping[Key, Held | None]], epochs: Mapping[str, int]
+    changes: Mapping[str, Mapping[Key, CurrentRow | None]], epochs: Mapping[str, int]
 ) -> pa.Table:
     cells = [
         {
@@ -541,7 +541,7 @@ class ForTables(msgspec.Struct):
     rows: dict[str, HeldRows] | None = None
     """The current rows; None when they are unchanged."""
     past: list[PastRow] = msgspec.field(default_factory=list)
-    changes: dict[Key, Held | None] = msgspec.field(default_factory=dict)
+    changes: dict[Key, CurrentRow | None] = msgspec.field(default_factory=dict)
     """The rows at the changed keys; None for a deleted row."""
     streams: list[Row] = msgspec.field(default_factory=list)
     """The opened streams."""

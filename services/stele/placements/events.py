@@ -19,7 +19,7 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.chain import Anchor
 from stele.log.errors import LogError, MissedRecordsError, NoBeginningError, RecoveredError
 from stele.log.fold import Start
-from stele.placements.fold import FRESH, Head, Judge, Stray
+from stele.placements.fold import FRESH, EventsHead, RecordJudge, Stray
 
 MOST_MS: Final = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970: Python has no later dates."""
@@ -128,7 +128,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 class NewRows(msgspec.Struct):
     """The content of a commit for one cluster."""
 
-    head: Head | None = None
+    head: EventsHead | None = None
     stopped: str = ""
     hole: bool = False
     """Stopped because records were not delivered; they may still exist."""
@@ -142,12 +142,12 @@ class NewRows(msgspec.Struct):
 
 
 def judge(
-    heads: Mapping[str, Head], stopped: frozenset[str], certain: Mapping[str, int]
+    heads: Mapping[str, EventsHead], stopped: frozenset[str], certain: Mapping[str, int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for ``mapInArrow`` over (cluster, offset, value), each cluster's
     records in order.
 
-    ``certain``: see ``chain.Judge``.
+    ``certain``: see ``fold.RecordJudge``.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -155,7 +155,7 @@ def judge(
             not gc.get_freeze_count()
         ):  # a worker collects garbage after each batch, including all imported modules
             gc.freeze()
-        judges: dict[str, Judge] = {}
+        judges: dict[str, RecordJudge] = {}
         for batch in batches:
             rows: list[Row] = []
             columns = (batch.column(name).to_pylist() for name in ("cluster", "offset", "value"))
@@ -163,7 +163,9 @@ def judge(
                 if cluster in stopped:
                     continue
                 if cluster not in judges:
-                    judges[cluster] = Judge(heads.get(cluster, FRESH), certain.get(cluster, 0))
+                    judges[cluster] = RecordJudge(
+                        heads.get(cluster, FRESH), certain.get(cluster, 0)
+                    )
                 epoch = judges[cluster].offer(offset, value or b"")
                 if epoch is not None:
                     rows.extend(_epoch_rows(cluster, offset, epoch))
@@ -232,7 +234,7 @@ def _note(mine: NewRows, row: Row) -> None:
         mine.elsewhere = row["fact_kind"] in _ELSEWHERE
 
 
-def _place_in_time(head: Head) -> tuple[bytes, int]:
+def _place_in_time(head: EventsHead) -> tuple[bytes, int]:
     """Return a sort key.
 
     A recovered log in another topic starts at low offsets again, but its id is greater.
@@ -243,7 +245,7 @@ def _place_in_time(head: Head) -> tuple[bytes, int]:
 def snapshot_rows(cluster: str, start: Start) -> pa.Table:
     """Return the rows that let a cluster continue after a snapshot: its facts, and the head."""
     image = start.image
-    head = Head(image.log_id, image.epoch, image.state_id, start.next_offset, start.anchor)
+    head = EventsHead(image.log_id, image.epoch, image.state_id, start.next_offset, start.anchor)
     shared = _place(cluster, head) | {"log_offset": head.next_offset - 1}
     facts = [
         {**shared, "row_kind": SNAPSHOT_FACT, **_fact_cells(number, fact)}
@@ -280,9 +282,9 @@ def image_of(snapshot: SnapshotRow, rows: Iterable[Row]) -> Image | None:
     return facts_to_image(facts, snapshot.epoch, snapshot.state_id)
 
 
-def head_of(row: Row) -> Head:
+def head_of(row: Row) -> EventsHead:
     offset, digest = row["anchor_offset"], row["anchor_digest"]
-    return Head(
+    return EventsHead(
         log_id=bytes.fromhex(row["log_id"]),
         epoch=row["epoch"],
         state_id=bytes.fromhex(row["state_id"]),
@@ -336,7 +338,7 @@ def _fact_cells(number: int, fact: AnyFact) -> Row:
     }
 
 
-def _place(cluster: str, head: Head) -> Row:
+def _place(cluster: str, head: EventsHead) -> Row:
     return {
         "cluster": cluster,
         "epoch": head.epoch,
@@ -345,7 +347,7 @@ def _place(cluster: str, head: Head) -> Row:
     }
 
 
-def _end_rows(cluster: str, judge: Judge) -> Iterator[Row]:
+def _end_rows(cluster: str, judge: RecordJudge) -> Iterator[Row]:
     head = judge.head
     row = _place(cluster, head)
     if head != judge.start:
@@ -357,7 +359,7 @@ def _end_rows(cluster: str, judge: Judge) -> Iterator[Row]:
         yield {**row, **_stopped_cells(judge.stopped)}
 
 
-def _head_cells(head: Head) -> Row:
+def _head_cells(head: EventsHead) -> Row:
     return {
         "row_kind": HEAD,
         "log_offset": head.next_offset - 1,

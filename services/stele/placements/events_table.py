@@ -21,8 +21,8 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.fold import Start
 from stele.placements import events
-from stele.placements.fold import FRESH, Head
-from stele.placements.store import Store
+from stele.placements.fold import FRESH, EventsHead
+from stele.placements.store import TableStore
 from stele.placements.tables import (
     ATTEMPTS,
     EVENTS,
@@ -46,7 +46,7 @@ class Events:
     ``heads`` is the head of each cluster, ``snapshots`` the newest snapshot of those that have one.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TableStore) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._found: New = {}
@@ -55,7 +55,7 @@ class Events:
         self._id = str(self._table.metadata().id)
         self.number = self._table.transaction_version(APP) or 0
         found = self._new_rows(pc.field("row_kind").isin([events.HEAD, events.SNAPSHOT]))
-        self.heads: dict[str, Head] = {}
+        self.heads: dict[str, EventsHead] = {}
         self.snapshots: dict[str, events.SnapshotRow] = {}
         self._note(found)
         self._check_whole()
@@ -65,7 +65,7 @@ class Events:
     ) -> New:
         """Judge (cluster, offset, value), and write the rows above the heads in one commit.
 
-        ``certain``: see ``chain.Judge``. Return all rows that the table gained since the last call,
+        ``certain``: see ``fold.RecordJudge``. Return all rows that the table gained since the last call,
         from any process. Raises Conflict, TableLost, and the errors of Spark and the store.
         """
         with self._lock:

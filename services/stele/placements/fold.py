@@ -21,14 +21,14 @@ from stele.log.errors import (
 from stele.log.fold import crossing, decode_winner, stopped_by
 
 
-class Held(msgspec.Struct, frozen=True):
+class CurrentRow(msgspec.Struct, frozen=True):
     """A current row and the epoch that added it."""
 
     row: RangeReplicas
     from_epoch: int
 
 
-HeldRows = dict[int, Held]
+HeldRows = dict[int, CurrentRow]
 """The rows of one placement by their start."""
 
 
@@ -98,7 +98,7 @@ class ClusterFold:
             del self.placements[past.placement][past.row.start]
         came = {key for key in are if key[1] not in self.placements.get(key[0], {})}
         for name, start in came:
-            self.placements.setdefault(name, {})[start] = Held(are[name, start], image.epoch)
+            self.placements.setdefault(name, {})[start] = CurrentRow(are[name, start], image.epoch)
         self.placements = {name: rows for name, rows in self.placements.items() if rows}
         return went, came | {(past.placement, past.row.start) for past in went}
 
@@ -126,7 +126,7 @@ class ClusterFold:
             rows = self.placements.setdefault(name, {})
             removed, added = differences(old.get(name), new.get(name))
             went += [PastRow(name, row, rows.pop(row.start).from_epoch, now) for row in removed]
-            rows.update((row.start, Held(row, now)) for row in added)
+            rows.update((row.start, CurrentRow(row, now)) for row in added)
             touched |= {(name, row.start) for row in (*removed, *added)}
             if not rows:
                 del self.placements[name]
@@ -168,7 +168,7 @@ _REMEDIES = {
 """Remedies for errors whose own text has none."""
 
 
-class Head(msgspec.Struct, frozen=True):
+class EventsHead(msgspec.Struct, frozen=True):
     """How far the table events has judged one cluster's log.
 
     The record at ``next_offset`` is not judged yet.
@@ -185,7 +185,7 @@ class Head(msgspec.Struct, frozen=True):
     strays: int = 0
 
 
-FRESH = Head()
+FRESH = EventsHead()
 
 
 class Stray(msgspec.Struct, frozen=True):
@@ -195,7 +195,7 @@ class Stray(msgspec.Struct, frozen=True):
     log_id: bytes
 
 
-class Judge:
+class RecordJudge:
     """Follows one cluster's log from a head, and continues with a log recovered from the state
     in the tables.
 
@@ -203,7 +203,7 @@ class Judge:
     was intact when the log ended at this offset, so strays before it may be skipped.
     """
 
-    def __init__(self, head: Head, certain: int = 0) -> None:
+    def __init__(self, head: EventsHead, certain: int = 0) -> None:
         self.start = head
         self.stopped: LogError | None = None
         self.stray: Stray | None = None
@@ -211,10 +211,10 @@ class Judge:
         self._chain = Chain(head.log_id, head.epoch, head.state_id, head.next_offset, head.anchor)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> EventsHead:
         chain = self._chain
         strays = self.start.strays + chain.strays
-        return Head(
+        return EventsHead(
             chain.log_id, chain.epoch, chain.state_id, chain.next_offset, chain.anchor, strays
         )
 

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from stele.placements import events_table, reports_table
 from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.settings import PlacementsSettings
-from stele.placements.store import Store, head_of_cluster
+from stele.placements.store import TableStore, head_of_cluster
 from stele.placements.tables import (
     ATTEMPTS,
     EVENTS,
@@ -40,7 +40,7 @@ NUMBERED: Final = {
 _EXIT_USAGE: Final = 64
 
 
-def forget(store: Store, cluster: str) -> None:
+def forget(store: TableStore, cluster: str) -> None:
     """Delete the cluster.
 
     ``events``, from which the others follow, is last, so a repeated call completes it.
@@ -52,7 +52,7 @@ def forget(store: Store, cluster: str) -> None:
             _forget(store, name, cluster)
 
 
-def _forget(store: Store, name: str, cluster: str) -> None:
+def _forget(store: TableStore, name: str, cluster: str) -> None:
     for _ in range(ATTEMPTS):
         table = existing_table(store, name)
         properties = CommitProperties(
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{error.title}: {error}\n")
         return 78
-    store = Store(settings.job_options().delta_dir)
+    store = TableStore(settings.job_options().delta_dir)
     forget(store, cluster)
     framing = framing_of(settings.placement_schema_ids)
     rows = TopicWriter(settings.brokers, cluster, PLACEMENTS, framing).clear()

@@ -44,7 +44,7 @@ class ClusterPosition(msgspec.Struct, frozen=True):
     placements_hash: str
 
 
-class Position(msgspec.Struct, frozen=True):
+class PlacementsPosition(msgspec.Struct, frozen=True):
     """``hash`` is null: this service holds the placements of an image, not the image."""
 
     service: str
@@ -108,7 +108,7 @@ class Api:
             0, ZERO_STATE.hex(), placement_hash({})
         )
         return JsonResponse(
-            Position(
+            PlacementsPosition(
                 NAME,
                 self._instance,
                 here.epoch,

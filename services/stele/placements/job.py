@@ -21,16 +21,16 @@ from pyspark.sql.streaming import StreamingQuery
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
-from stele.placements.cluster_states import ReadAgain, Standing
+from stele.placements.cluster_states import ClusterStates, ReadAgain
 from stele.placements.derive import Deriver
 from stele.placements.derived_tables import Reached
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events, merge
 from stele.placements.fold import FRESH
-from stele.placements.progress import Progress, Row, row_of
+from stele.placements.progress import ProgressTable, Row, row_of
 from stele.placements.reporting import Reporting
 from stele.placements.schema_topic import SCHEMA_TOPIC
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.topic import PLACEMENTS
 from stele.placements.upkeep import Upkeep
 from stele.placements.watch import TopicWatch, flow_pattern
@@ -112,11 +112,11 @@ class Job:
         self._on_cluster = on_cluster
         self._scratch = scratch
         self._on_took = on_took
-        self._store = Store(options.delta_dir)
+        self._store = TableStore(options.delta_dir)
         self._events = Events(self._store)
         self._watch = TopicWatch(options.brokers, options.cluster, options.pattern)
         pattern = flow_pattern(options.cluster, options.pattern, "epochs")
-        self._standing = Standing(self._watch, self._events, pattern, on_stop)
+        self._standing = ClusterStates(self._watch, self._events, pattern, on_stop)
         self._reporting = self._make_reporting() if options.movements else None
         self._deriver = Deriver(
             options.brokers,
@@ -127,7 +127,7 @@ class Job:
             self._reporting.offer if self._reporting else lambda _: None,
             options.schema_ids,
         )
-        self._progress = Progress(self._store)
+        self._progress = ProgressTable(self._store)
         self._upkeep = Upkeep(options.delta_dir)
         self._known: set[str] = set()
         self._delivered: set[str] = set()

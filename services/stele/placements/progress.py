@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.tables import PROGRESS, SCHEMAS, existing_table, open_table
 
 WRITE_S: Final = 10.0
@@ -50,10 +50,10 @@ def row_of(
     }
 
 
-class Progress:
+class ProgressTable:
     """Writes the table. For one thread."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: TableStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._written: dict[str, Row] = {}

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import QueryBuilder
 
-from stele.placements.store import Store, TableMissing
+from stele.placements.store import TableMissing, TableStore
 from stele.placements.tables import CURRENT, SCHEMAS
 
 VIEWS: Final = {
@@ -79,7 +79,7 @@ def run(address: str, sql: str) -> pa.Table:
         raise QueryError(
             f"'{first}': write a query that begins with {', '.join(READS)}, or EXPLAIN before it."
         )
-    store = Store(address)
+    store = TableStore(address)
     builder, known = QueryBuilder(), set[str]()
     for name in SCHEMAS:
         try:

@@ -22,7 +22,7 @@ from stele.log.flows import flow_topic
 from stele.placements import reports
 from stele.placements.cluster_states import ReadAgain
 from stele.placements.reports_table import Movements, Reports, Session
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.watch import TopicState, TopicWatch, flow_pattern
 
 FLOW: Final = "reports"
@@ -45,7 +45,7 @@ class Reporting:
         brokers: Brokers,
         cluster: str,
         pattern: str,
-        store: Store,
+        store: TableStore,
         scratch: Path,
         kafka: Mapping[str, object],
         on_took: Callable[[str, float], None],

@@ -99,7 +99,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     reported_ms: int
 
 
-class Head(msgspec.Struct, frozen=True):
+class ReportsHead(msgspec.Struct, frozen=True):
     """How far the table has read a cluster's topic of reports."""
 
     next_offset: int = 0
@@ -107,7 +107,7 @@ class Head(msgspec.Struct, frozen=True):
     unreadable: int = 0
 
 
-FRESH: Final = Head()
+FRESH: Final = ReportsHead()
 
 _encode: Final = msgspec.json.Encoder().encode
 _report: Final = msgspec.json.Decoder(Report)
@@ -142,7 +142,7 @@ def _text_of(value: bytes) -> str | None:
 
 
 def reports_of(
-    rows: pa.Table, heads: Mapping[str, Head]
+    rows: pa.Table, heads: Mapping[str, ReportsHead]
 ) -> dict[str, list[tuple[int, Report | None, bool]]]:
     """Return the records above each head, by cluster and offset.
 
@@ -239,7 +239,7 @@ def stream_cells(cluster: str, stream: Stream, offset: int, number: int) -> dict
     }
 
 
-def head_cells(cluster: str, head: Head, number: int) -> dict[str, Any]:
+def head_cells(cluster: str, head: ReportsHead, number: int) -> dict[str, Any]:
     return {
         "cluster": cluster,
         "row_kind": HEAD,

@@ -17,8 +17,8 @@ from deltalake.exceptions import CommitFailedError
 
 from stele.placements import reports, streams
 from stele.placements.events import time_of
-from stele.placements.reports import FRESH, Head, Stream
-from stele.placements.store import Store
+from stele.placements.reports import FRESH, ReportsHead, Stream
+from stele.placements.store import TableStore
 from stele.placements.tables import (
     ATTEMPTS,
     MOVEMENTS,
@@ -44,12 +44,12 @@ Session = tuple[str, str]
 class Reports:
     """The table as this process has it, at commit ``number`` of the jobs, with its heads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TableStore) -> None:
         self._store = store
         self._table = open_table(store, REPORTS)
         self._id = str(self._table.metadata().id)
         self.number = 0
-        self.heads: dict[str, Head] = {}
+        self.heads: dict[str, ReportsHead] = {}
         self._known: OrderedDict[Key, Stream] = OrderedDict()
         self.refresh()
 
@@ -83,7 +83,7 @@ class Reports:
 
     def begin_again(self, cluster: str) -> None:
         """Reset a cluster whose topic was created again: its offsets begin at 0."""
-        self.heads = self.heads | {cluster: Head(unreadable=self.heads[cluster].unreadable)}
+        self.heads = self.heads | {cluster: ReportsHead(unreadable=self.heads[cluster].unreadable)}
 
     def refresh(self) -> set[Session]:
         """Read the commits of other processes, and return their sessions. Raises TableLost."""
@@ -100,7 +100,7 @@ class Reports:
         touched: set[Session] = set()
         for row in sorted(rows.to_pylist(), key=lambda row: int(row["commit_number"])):
             if row["row_kind"] == reports.HEAD:
-                head = Head(row["log_offset"] + 1, row["topic_id"], row["unreadable"])
+                head = ReportsHead(row["log_offset"] + 1, row["topic_id"], row["unreadable"])
                 self.heads = self.heads | {row["cluster"]: head}
             else:
                 touched.add((row["cluster"], row["session"]))
@@ -108,7 +108,7 @@ class Reports:
 
     def _followed(
         self, decoded: pa.Table, topic_ids: Mapping[str, str]
-    ) -> tuple[list[dict[str, object]], dict[Key, Stream], dict[str, Head]]:
+    ) -> tuple[list[dict[str, object]], dict[Key, Stream], dict[str, ReportsHead]]:
         """Return the rows of the next commit, with their streams and heads."""
         new = reports.reports_of(decoded, self.heads)
         keys = {
@@ -118,7 +118,7 @@ class Reports:
             if report is not None
         }
         known = self._known_of(keys)
-        streams, offsets, heads = dict[Key, Stream](), dict[Key, int](), dict[str, Head]()
+        streams, offsets, heads = dict[Key, Stream](), dict[Key, int](), dict[str, ReportsHead]()
         for cluster, records in new.items():
             unreadable = self.heads.get(cluster, FRESH).unreadable
             for offset, report, readable in records:
@@ -127,7 +127,7 @@ class Reports:
                     key = cluster, report.session, report.node_id
                     streams[key] = reports.follow(streams.get(key) or known.get(key), report)
                     offsets[key] = offset
-            heads[cluster] = Head(records[-1][0] + 1, topic_ids.get(cluster, ""), unreadable)
+            heads[cluster] = ReportsHead(records[-1][0] + 1, topic_ids.get(cluster, ""), unreadable)
         number = self.number + 1
         rows = [
             reports.stream_cells(key[0], stream, offsets[key], number)
@@ -236,7 +236,7 @@ def _numbers(numbers: Iterable[int]) -> Row:
 class Movements:
     """Writes the table. For one thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TableStore) -> None:
         self._store = store
         for name in (REPORTS, STREAMS, MOVEMENTS):
             open_table(store, name)

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 from pyspark.sql import SparkSession
 
 from stele.placements.job import JobOptions
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.runtime.java import SPARK, Java, JavaMissing, find_java, with_classes_of
 from stele.runtime.settings import ConfigurationError, ServiceSettings
 
@@ -158,7 +158,7 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
         ".stele/placements"
     )
     delta_dir: Annotated[
-        Store | None,
+        TableStore | None,
         Meta(
             description="Path or s3://BUCKET/PREFIX of the Delta tables; default: delta in the data folder."
         ),
@@ -211,9 +211,9 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
         ),
     ] = True
 
-    def store(self) -> Store:
+    def store(self) -> TableStore:
         """Where the tables are."""
-        return self.delta_dir or Store(self.data_dir / "delta")
+        return self.delta_dir or TableStore(self.data_dir / "delta")
 
     def job_options(self) -> JobOptions:
         return JobOptions(

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from stele.placements.queries import VIEWS, missing, view
 from stele.placements.runner import check_jvm, reason_of
 from stele.placements.settings import SqlServerSettings, choose_java, jar_files, spark_session
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.tables import SCHEMAS
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.logs import get_logger
@@ -100,7 +100,7 @@ def _show(spark: SparkSession, name: str, query: str) -> None:
         spark.sql(f"CREATE VIEW IF NOT EXISTS {name} AS {query}")
 
 
-def path_of(store: Store, name: str) -> str:
+def path_of(store: TableStore, name: str) -> str:
     """Return the address in Spark's form: Hadoop's connector has another scheme for S3."""
     return store.uri(name).replace("s3://", "s3a://", 1).replace("`", "``")
 

@@ -22,7 +22,7 @@ class TableMissing(Exception):
     """There is no Delta table at the address, or not at that version."""
 
 
-class Store:
+class TableStore:
     """Tables by their names below one address.
 
     Keys and endpoint of an object store come from delta-rs's environment variables: AWS_*, AZURE_*,
@@ -89,7 +89,7 @@ def read_table(address: Address, name: str, cluster: str, version: int | None = 
 
     Raises TableMissing.
     """
-    return _read(Store(address).table(name, version), cluster)
+    return _read(TableStore(address).table(name, version), cluster)
 
 
 def reached(address: Address, cluster: str) -> Materialized | None:
@@ -97,7 +97,7 @@ def reached(address: Address, cluster: str) -> Materialized | None:
 
     Other tables follow within moments.
     """
-    events = Store(address).table("events").to_pyarrow_dataset()
+    events = TableStore(address).table("events").to_pyarrow_dataset()
     kinds = pc.field("row_kind").isin(["epoch", "snapshot"])
     wanted = (pc.field("cluster") == cluster) & kinds
     rows = events.to_table(["epoch", "state_id"], wanted).to_pylist()
@@ -120,7 +120,7 @@ def placements_at(address: Address, cluster: str, epoch: int) -> dict[str, list[
     Rows that ended are in ``placements_past``, which is written first. A row that ended after the
     epoch of ``placements`` is still in ``placements`` too, so the past one does not count.
     """
-    store = Store(address)
+    store = TableStore(address)
     table = store.table("placements")
     head = table.transaction_version(head_of_cluster(cluster)) or 0
     came = pc.field("from_epoch") <= epoch
@@ -138,7 +138,7 @@ def holds_epoch(address: Address, cluster: str, epoch: int) -> bool:
         & pc.field("row_kind").isin(["epoch", "snapshot"])
         & (pc.field("epoch") == epoch)
     )
-    events = Store(address).table("events").to_pyarrow_dataset()
+    events = TableStore(address).table("events").to_pyarrow_dataset()
     return bool(events.count_rows(filter=wanted))
 
 

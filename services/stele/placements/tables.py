@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Schema
 
 from stele.placements import events, reports, schema_history, streams, summaries
-from stele.placements.store import Store, TableMissing
+from stele.placements.store import TableMissing, TableStore
 from stele.placements.summaries import REQUESTS, SUMMARIES
 
 EVENTS: Final = "events"
@@ -120,7 +120,7 @@ class Conflict(Exception):
     """Other processes committed first each time."""
 
 
-def open_table(store: Store, name: str) -> DeltaTable:
+def open_table(store: TableStore, name: str) -> DeltaTable:
     """Return the table, and create it when it is missing. Raises DeltaError, OSError."""
     if not store.is_there(name):
         try:
@@ -164,7 +164,7 @@ def _add_later_columns(table: DeltaTable, name: str) -> None:
         table.alter.add_columns(Schema.from_arrow(pa.schema(lacking)).fields)
 
 
-def existing_table(store: Store, name: str) -> DeltaTable:
+def existing_table(store: TableStore, name: str) -> DeltaTable:
     """Return a table that existed before. Raises TableLost."""
     try:
         return store.table(name)

@@ -40,7 +40,7 @@ from stele.log.codec import (
 from stele.log.ends import read_topic
 from stele.log.flows import flow_topic
 from stele.log.schemas import load_schemas
-from stele.placements.fold import Held, HeldRows, Key
+from stele.placements.fold import CurrentRow, HeldRows, Key
 from stele.runtime.logs import get_logger
 
 FENCE_TIMEOUT_S: Final = 30.0
@@ -295,7 +295,7 @@ def _rows_at(
     return found
 
 
-def _row_of(cluster: str, marker: Marker, placement: str, held: Held) -> PlacementRow:
+def _row_of(cluster: str, marker: Marker, placement: str, held: CurrentRow) -> PlacementRow:
     row = held.row
     return PlacementRow(
         cluster=cluster,

@@ -14,7 +14,7 @@ from typing import Final
 
 from deltalake.exceptions import CommitFailedError
 
-from stele.placements.store import Store
+from stele.placements.store import TableStore
 from stele.placements.tables import (
     COMPACT_TARGET_BYTES,
     COMPACT_TARGETS,
@@ -32,7 +32,7 @@ JOIN_ONLY: Final = "--join-only"
 log = get_logger(__name__)
 
 
-def upkeep(store: Store, *, removes: bool = True) -> None:
+def upkeep(store: TableStore, *, removes: bool = True) -> None:
     """Compact each table, and with ``removes`` delete files that are unused and a week old.
 
     These are replaced files, changes for the feed, and files of a process that died before its
@@ -93,4 +93,4 @@ class Upkeep:
 
 
 if __name__ == "__main__":
-    upkeep(Store(sys.argv[1]), removes=JOIN_ONLY not in sys.argv[2:])
+    upkeep(TableStore(sys.argv[1]), removes=JOIN_ONLY not in sys.argv[2:])

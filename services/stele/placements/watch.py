@@ -35,7 +35,7 @@ from stele.log.fold import Start
 from stele.log.follower import Floor
 from stele.log.kafka import answer_of, is_gone
 from stele.log.port import Ends
-from stele.placements.fold import Head
+from stele.placements.fold import EventsHead
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
 
@@ -132,7 +132,7 @@ class TopicWatch:
             for name, begin, end in zip(names, begins, ends, strict=True)
         }
 
-    def continues(self, cluster: str, head: Head, now: TopicState) -> bool:
+    def continues(self, cluster: str, head: EventsHead, now: TopicState) -> bool:
         """Return whether the last winner is still at its offset, or was truncated since."""
         anchor = head.anchor
         if anchor is None or not now.begin <= anchor.offset < now.end:
@@ -158,7 +158,7 @@ class TopicWatch:
         return message.value() if error is None and message.offset() == offset else None
 
 
-def flaw(head: Head, now: TopicState | None, before: TopicState | None) -> str:
+def flaw(head: EventsHead, now: TopicState | None, before: TopicState | None) -> str:
     """Return why a cluster must not continue from its head, and what to do; empty while it may."""
     if now is None:
         return f"its topic is gone. {_REMEDY}"
@@ -172,7 +172,7 @@ def flaw(head: Head, now: TopicState | None, before: TopicState | None) -> str:
     return ""
 
 
-def is_behind(head: Head, now: TopicState) -> bool:
+def is_behind(head: EventsHead, now: TopicState) -> bool:
     """Return whether records left the topic that the tables lack.
 
     The cluster then needs a snapshot.
@@ -211,7 +211,7 @@ def addresses_of(urls: Sequence[str], cluster: str) -> tuple[str, ...]:
 
 
 def snapshots(
-    urls: Sequence[str], behind: Mapping[str, tuple[Head, TopicState]]
+    urls: Sequence[str], behind: Mapping[str, tuple[EventsHead, TopicState]]
 ) -> dict[str, Start | str]:
     """Return by cluster where to continue, or why that is unknown and what to do.
 
@@ -221,7 +221,7 @@ def snapshots(
 
 
 async def _snapshots(
-    urls: Sequence[str], behind: Mapping[str, tuple[Head, TopicState]]
+    urls: Sequence[str], behind: Mapping[str, tuple[EventsHead, TopicState]]
 ) -> dict[str, Start | str]:
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -233,7 +233,9 @@ async def _snapshots(
     return dict(zip(behind, found, strict=True))
 
 
-async def snapshot(urls: Sequence[str], cluster: str, head: Head, topic: TopicState) -> Start | str:
+async def snapshot(
+    urls: Sequence[str], cluster: str, head: EventsHead, topic: TopicState
+) -> Start | str:
     """Return a snapshot that includes what the tables hold and that the topic continues; else
     the reason.
     """
@@ -273,7 +275,7 @@ def _forget(cluster: str) -> str:
     )
 
 
-def _lost(head: Head, topic: TopicState) -> str:
+def _lost(head: EventsHead, topic: TopicState) -> str:
     if topic.begin > head.next_offset:
         return f"records {head.next_offset} to {topic.begin - 1} left its topic unread."
     return f"its log does not go on from epoch {head.epoch}, which the tables hold."

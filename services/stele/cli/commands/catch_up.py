@@ -11,7 +11,7 @@ from rich.text import Text
 from stele.cli.client import ask, replicas_of
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import Change, Force, Json, Read, Where
+from stele.cli.options import Change, Force, Json, ReadPoint, Where
 from stele.cli.output import (
     ago,
     clock,
@@ -39,7 +39,7 @@ EITHER_WAY = "Say who is to be a member, such as 3 or dc1=2,dc2=1, or --cancel."
 
 
 @app.command
-def show(read: Read = Read(), json: Json = Json(), where: Where = Where()) -> None:
+def show(read: ReadPoint = ReadPoint(), json: Json = Json(), where: Where = Where()) -> None:
     """List the catch-up replicas: members, liveness, their epochs, and where the log is truncated.
 
     The log is truncated only behind snapshots that a majority of the members has announced alike.
@@ -173,7 +173,7 @@ def reconfigure(
         if not cancel:
             asked = ReconfigureCatchUp(replication=",".join(replication), retired=retire)
             return submit_and_follow(client, change, asked)
-        requests = Read().of(client).requests(unfinished="true")
+        requests = ReadPoint().of(client).requests(unfinished="true")
         under_way = [request for request in requests if request.reconfigures]
         if not under_way:
             raise CliError("No change of the members is under way.", "`stele requests` shows all.")

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from stele.cli.client import decode
 from stele.cli.commands.data import ask_any_node
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import FROM_ONE, Change, Force, Format, Json, Read, Where
+from stele.cli.options import FROM_ONE, Change, Force, Format, Json, ReadPoint, Where
 from stele.cli.output import clock, error_console, id_table, table
 from stele.domain.cdc.model import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
@@ -31,7 +31,9 @@ app = App(name="cdc", help="List CDC generations and streams, and follow the cha
 
 
 @app.command
-def generations(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+def generations(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:
     """List CDC generations in the order of their creation, and the time from which each is used."""
     with where.client() as client:
         reading = read.of(client)
@@ -59,7 +61,7 @@ def streams(
     *,
     token: Annotated[int | None, Parameter(name="--token", allow_leading_hyphen=True)] = None,
     limit: Annotated[int, Parameter(name="--limit")] = 64,
-    read: Read = Read(),
+    read: ReadPoint = ReadPoint(),
     form: Format = Format(),
     where: Where = Where(),
 ) -> None:

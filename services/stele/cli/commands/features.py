@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import Change, Format, Read, Where
+from stele.cli.options import Change, Format, ReadPoint, Where
 from stele.cli.output import console, table
 from stele.domain.commands import EnableFeatures, ForgetService
 from stele.domain.names import NodeState
@@ -14,7 +14,9 @@ app = App(name="features", help="Features: who supports which, and which are ena
 
 
 @app.command(name="list")
-def list_features(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+def list_features(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:
     """List the enabled features, and the features that each member and service supports."""
     with where.client() as client:
         reading = read.of(client)

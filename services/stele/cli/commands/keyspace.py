@@ -13,7 +13,7 @@ from stele.cli.options import (
     Change,
     Force,
     Format,
-    Read,
+    ReadPoint,
     Where,
     Yes,
     confirm,
@@ -86,7 +86,9 @@ def drop(
 
 
 @app.command(name="list")
-def list_keyspaces(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:  # noqa: B008
+def list_keyspaces(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:  # noqa: B008
     """List all keyspaces with their replication."""
     with where.client() as client:
         reading = read.of(client)

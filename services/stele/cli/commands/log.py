@@ -21,7 +21,7 @@ from stele.cli.commands.topology import submit_and_tell
 from stele.cli.errors import CliError, UsageError
 from stele.cli.history import HistoryWords, Slice, epochs_from, not_kept, slices
 from stele.cli.notice import ProgressLine
-from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, Read, Where, moment_ms
+from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, ReadPoint, Where, moment_ms
 from stele.cli.output import (
     clock,
     console,
@@ -517,7 +517,9 @@ def _tell_lost(lost: tuple[str, ...]) -> None:
 
 
 @readers.default
-def list_readers(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+def list_readers(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:
     """List the readers that have announced their position, and since when."""
     with where.client() as client:
         found = read.of(client).catch_up()

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from stele.cli.client import Client, ask
 from stele.cli.errors import CliError
 from stele.cli.history import last_seen
-from stele.cli.options import Format, Read, Where
+from stele.cli.options import Format, ReadPoint, Where
 from stele.cli.output import (
     NO_ADDRESS,
     ago,
@@ -39,7 +39,7 @@ MOST_LOOKED_FOR: Final = 50
 """Limit of lookups of how nodes left. Others are only shown as left."""
 
 
-def nodes(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()) -> None:
     """List all nodes: state, place, liveness, cleanup, and their share of each keyspace.
 
     The share is the part of the ring for which the node serves reads; the shares of all nodes add up to the

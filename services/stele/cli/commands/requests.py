@@ -11,7 +11,7 @@ from rich.text import Text
 from stele.cli.errors import Exit
 from stele.cli.follow import follow
 from stele.cli.history import ShortIds, names_of
-from stele.cli.options import FROM_ZERO, Format, Json, Read, Where, moment_ms
+from stele.cli.options import FROM_ZERO, Format, Json, ReadPoint, Where, moment_ms
 from stele.cli.output import (
     clock,
     console,
@@ -37,7 +37,7 @@ def requests(
     node: Annotated[str | None, Parameter(name="--node")] = None,
     since: Annotated[str, Parameter(name="--since")] = "",
     limit: Annotated[int | None, Parameter(name="--limit", validator=FROM_ZERO)] = None,
-    read: Read = Read(),
+    read: ReadPoint = ReadPoint(),
     form: Format = Format(),
     where: Where = Where(),
 ) -> None:
@@ -94,7 +94,7 @@ def requests(
 def show(
     request_id: str,
     /,
-    read: Read = Read(),
+    read: ReadPoint = ReadPoint(),
     json: Json = Json(),
     where: Where = Where(),
 ) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import FROM_ZERO, Format, Read, Where
+from stele.cli.options import FROM_ZERO, Format, ReadPoint, Where
 from stele.cli.output import joined, percent, table
 from stele.cli.reading import StateReading
 from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, tokens_in
@@ -27,7 +27,7 @@ def ring(
     *,
     key: Annotated[str | None, Parameter(name="--key")] = None,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
-    read: Read = Read(),
+    read: ReadPoint = ReadPoint(),
     form: Format = Format(),
     where: Where = Where(),
 ) -> None:

@@ -14,7 +14,7 @@ from stele.cli.client import Client
 from stele.cli.commands.epochs import by, newest_such
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.history import HistoryWords
-from stele.cli.options import FROM_ONE, AgreedChange, Change, Format, Json, Read, Where
+from stele.cli.options import FROM_ONE, AgreedChange, Change, Format, Json, ReadPoint, Where
 from stele.cli.output import clock, console, counted, print_value_as_json, styled, table
 from stele.domain.commands import AlterSchema, Envelope, Rejection
 from stele.domain.json_documents import JsonDocumentError, decode_document
@@ -75,7 +75,7 @@ def show(
     name: str = "",
     /,
     *,
-    read: Read = Read(),
+    read: ReadPoint = ReadPoint(),
     json: Json = Json(),
     where: Where = Where(),
 ) -> None:

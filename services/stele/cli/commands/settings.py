@@ -7,7 +7,7 @@ import difflib
 from cyclopts import App
 
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Force, Format, Read, Where
+from stele.cli.options import Change, Force, Format, ReadPoint, Where
 from stele.cli.output import console, table
 from stele.cli.reading import StateReading
 from stele.domain.commands import SetSetting
@@ -18,7 +18,9 @@ app = App(name="settings", help="Settings of the whole cluster: list, set, reset
 
 
 @app.command(name="list")
-def list_settings(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:
+def list_settings(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:
     """List every setting with its value, its default and its meaning."""
     with where.client() as client:
         reading = read.of(client)

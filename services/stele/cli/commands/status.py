@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stele.cli.client import ask, is_known, older_log
-from stele.cli.options import Json, Read, Where
+from stele.cli.options import Json, ReadPoint, Where
 from stele.cli.output import (
     NO_ADDRESS,
     ago,
@@ -37,7 +37,7 @@ class _ShownHealth(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def status(read: Read = Read(), json: Json = Json(), where: Where = Where()) -> int:
+def status(read: ReadPoint = ReadPoint(), json: Json = Json(), where: Where = Where()) -> int:
     """Show the cluster at a glance: epoch, members and open operations.
 
     Exit status 0 when every member is up and a coordinator answers, else 1. An empty log gives 0, unless a

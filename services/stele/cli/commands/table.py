@@ -19,7 +19,7 @@ from stele.cli.options import (
     Change,
     Format,
     Planning,
-    Read,
+    ReadPoint,
     Where,
     Yes,
     confirm,
@@ -236,7 +236,9 @@ def drop(
 
 
 @app.command(name="list")
-def list_tables(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:  # noqa: B008
+def list_tables(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:  # noqa: B008
     """List all tables with their tablets and options."""
     with where.client() as client:
         reading = read.of(client)
@@ -336,7 +338,9 @@ def snapshot(
 
 
 @app.command
-def snapshots(read: Read = Read(), form: Format = Format(), where: Where = Where()) -> None:  # noqa: B008
+def snapshots(
+    read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
+) -> None:  # noqa: B008
     """List snapshots of tables: table, time, size, expiry, and the nodes with the files."""
     with where.client() as client:
         reading = read.of(client)

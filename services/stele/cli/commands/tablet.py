@@ -12,7 +12,7 @@ from stele.cli.commands.ring import key_text, replicas, shown_rows
 from stele.cli.commands.table import require_table_name, restore_tablet
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, Read, Where, described
+from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, ReadPoint, Where, described
 from stele.cli.output import clock, console, print_fields, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
@@ -37,7 +37,7 @@ def list_tablets(
     *,
     key: Annotated[str | None, Parameter(name="--key")] = None,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
-    read: Read = Read(),  # noqa: B008
+    read: ReadPoint = ReadPoint(),  # noqa: B008
     form: Format = Format(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -147,7 +147,7 @@ def repairs(
     /,
     *,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
-    read: Read = Read(),  # noqa: B008
+    read: ReadPoint = ReadPoint(),  # noqa: B008
     form: Format = Format(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -313,7 +313,7 @@ def show(
     tablet: Annotated[int, Parameter(validator=FROM_ZERO)],
     /,
     *,
-    read: Read = Read(),  # noqa: B008
+    read: ReadPoint = ReadPoint(),  # noqa: B008
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
