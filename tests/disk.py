@@ -16,7 +16,7 @@ COMMAND_S = 10.0
 
 
 class Disk:
-    """A file system of its own, which can be filled."""
+    """A separate file system that can be filled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

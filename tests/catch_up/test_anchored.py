@@ -108,7 +108,7 @@ class Silent(Topic):
 async def test_kafka_is_asked_again_whether_a_snapshot_is_of_the_log(
     tmp_path: Path, silent: int
 ) -> None:
-    """Nothing is assumed when Kafka does not answer: the start asks again later."""
+    """A start retries when Kafka does not answer; it assumes no position."""
     right = right_of(tmp_path)
     keeper, others = own_of(tmp_path), Others(right=right)
     topic = Silent(records_of(right[0]), LAST)

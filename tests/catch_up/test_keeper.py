@@ -135,7 +135,7 @@ async def test_a_disk_that_failed_once_is_not_written_again(
 def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
     tmp_path: Path, story: Story
 ) -> None:
-    """So it is fetched from the others, and not announced."""
+    """The replica fetches it from the others and does not announce it."""
     folder = folder_with(tmp_path, story, 55)
     flip(segment(folder, 11, 20))
     keeper = Keeper(Archive(folder, SMALL), 3, 0.01)

@@ -164,7 +164,7 @@ async def test_a_snapshot_without_epochs_is_compared_too(tmp_path: Path) -> None
 
 
 async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Path) -> None:
-    """The epochs to continue from are in the log. Those that an older process left may not be."""
+    """The epochs to continue from are in the log. Records of an older process may lack it."""
     own, right = story_of(LAST, "blue"), right_story("not recovered")
     archive = archive_of(tmp_path / "own", own, LAST - 3)
     add_snapshot(archive, right, LAST + 1)

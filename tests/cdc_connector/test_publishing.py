@@ -1,4 +1,4 @@
-"""What the connector asks the nodes, and what it does when they or their logs are away."""
+"""Requests of the connector to nodes, and its retries when nodes or their logs are away."""
 
 from __future__ import annotations
 

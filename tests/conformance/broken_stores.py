@@ -61,7 +61,7 @@ def drops_rows_that_stream_in(patch: Patch) -> None:
 
 
 def scans_without_the_first_row(patch: Patch) -> None:
-    """Of each requested span from its start."""
+    """Reads each requested span from its start."""
     plain = Shelf.scan
 
     def scan(self: Any, span: Any, after: Any, limit: int) -> list[Row]:

@@ -811,7 +811,7 @@ INKED = """() => {
     const pixels = new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
     return pixels.some((each) => each !== pixels[0]);
 }"""
-"""Whether the canvas has any content."""
+"""Return whether the canvas has any content."""
 
 
 def test_a_chosen_row_is_of_the_map_that_its_address_names(stack: Stack, watched: Watched) -> None:

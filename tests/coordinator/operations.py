@@ -1,4 +1,4 @@
-"""Requests of each kind of operation in a small cluster, with which the tests of all kinds begin.
+"""Requests of each kind of operation in a small cluster, shared by the tests of all kinds.
 
 A new kind needs a line in ``BEGIN``, and rows in docs/concepts/failure_modes.md.
 """

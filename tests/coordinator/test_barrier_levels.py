@@ -1,4 +1,4 @@
-"""Levels of barriers in two datacentres, one of which is lost: required nodes, and allowed levels."""
+"""Levels of barriers in two datacentres after the loss of one: required nodes and allowed levels."""
 
 import msgspec
 import pytest

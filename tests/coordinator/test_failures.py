@@ -112,7 +112,7 @@ class Case:
         self.world.until(lambda: is_over(self.world, self.request_id), "the end")
 
     def becomes(self, expected: str) -> None:
-        """Check the text of the page while nodes are dead. Afterwards the world comes to rest."""
+        """Check the text of the page while nodes are dead. Afterwards no step is left."""
         world, row = self.world, self.row
         if expected.startswith(WAITS):
             world.pass_s(LONG_S)

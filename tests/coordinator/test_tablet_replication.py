@@ -372,7 +372,7 @@ def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_rack_is_left_with_two_of_a_tablet_while_another_has_none(seed: int) -> None:
-    """Nodes leave while there are four replicas in three racks, one of which is then deleted."""
+    """Nodes leave while there are four replicas in three racks. One replica is then deleted."""
     chance = random.Random(seed)
     world = racked(" ".join(f"dc1/r{n % 3}/n{n}" for n in range(12)), {"dc1": 3}, 16)
     for rf in (4, 3):

@@ -1,4 +1,4 @@
-"""Silence ends no operation that a person asked for unless a setting says so."""
+"""An unresponsive node ends no operation of a person unless a setting says so."""
 
 import pytest
 

@@ -57,7 +57,7 @@ class MetadataLog:
         return self
 
     def wait_known(self) -> MetadataLog:
-        """Wait until its announcement is in the log, after which it writes no commands of its own."""
+        """Wait until its announcement is in the log. It writes no other commands."""
 
         def known() -> bool:
             services = self.get("/v1/services", level="barrier")["services"]

@@ -118,7 +118,7 @@ def test_only_what_says_so_inside_is_a_recovery(log: Recovered) -> None:
 
 
 def test_a_recovery_of_a_log_that_came_from_this_one_stops_a_reader_as_well(log: Recovered) -> None:
-    """The record by which its own log became that one is lost."""
+    """The record that links its own log to that one is lost."""
     (fact,) = log.epoch.facts
     next_one = replace(
         log.epoch,

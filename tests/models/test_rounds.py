@@ -5,7 +5,7 @@ Searches of all interleavings. The model moves processes and messages, and uses 
 ``write_satisfied`` and ``read_satisfied`` acknowledge. Without a rule a write must be lost, or the search
 proves nothing.
 
-One range moves from three replicas to three others, one of which streams. One request is in flight, processes
+One range moves from three replicas to three others. One of them streams. One request is in flight, processes
 apply the log at any time, and one coordinator of requests may lag without limit.
 """
 

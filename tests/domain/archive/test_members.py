@@ -223,7 +223,7 @@ def test_a_member_that_has_diverged_does_not_keep_others_out() -> None:
 
 
 def test_dead_members_are_replaced_although_they_announce_nothing_any_more() -> None:
-    """Of three only c-1 is alive. At each step, a majority of the remaining members has the archive."""
+    """Only c-1 of three is alive. At each step, a majority of the remaining members has the archive."""
     history = four()
     took(history, replica("c-5"))
     asked(history, "3")

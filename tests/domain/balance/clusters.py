@@ -162,7 +162,7 @@ def spread(values: Iterable[int]) -> int:
 
 
 def set_size(state: BalanceColumns, unit: int, size_bytes: float | None) -> None:
-    """Set the reported size of a unit; None is unknown. Production makes the columns anew instead."""
+    """Set the reported size of a unit; None is unknown. Production rebuilds the columns instead."""
     state._account(unit, -1)
     state.size[unit] = np.nan if size_bytes is None else size_bytes
     one = slice(unit, unit + 1)

@@ -49,7 +49,7 @@ def _read(names: Mapping[int, str]) -> dict[int, str]:
     found = dict[int, str]()
     for pid, name in names.items():
         for file in Path(f"/proc/{pid}/fd").glob("*"):
-            with contextlib.suppress(OSError):  # it is closed by now
+            with contextlib.suppress(OSError):  # it may already be closed
                 port = ports.get(str(file.readlink()))
                 if port is not None:
                     found[port] = name

@@ -1,7 +1,7 @@
 """Traps: a process dies, pauses or loses the brokers at the very beginning of a step.
 
-A trap waits for the next epoch of the durable log by which a transition enters its state, or with which one
-ends. ``states_entered`` compares two images of the log without any rule of production.
+Traps wait for the next epoch of the durable log in which a transition enters a state or ends.
+``states_entered`` compares two images of the log without any rule of production.
 """
 
 from collections.abc import Iterator

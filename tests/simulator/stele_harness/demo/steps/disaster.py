@@ -194,7 +194,7 @@ async def _well(scene: Scene, answer: RecoveredAnswer) -> bool:
 
 
 async def _lost(scene: Scene, commits: Commits) -> list[str]:
-    """Commands whose outcome is another one by now: each is asked for again under its id."""
+    """Commands whose outcome has changed since. The query for each uses its request id."""
     lost = list[str]()
     for envelope, epoch in commits.acknowledged:
         outcome = await _ask(scene, envelope)
