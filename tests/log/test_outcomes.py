@@ -245,7 +245,7 @@ def test_an_id_from_the_future_that_was_decided_has_the_outcome_that_it_had() ->
     asked_ms = 1001 + 10 * MINUTE_MS
     ids = ahead.pipeline._ids
     later = Ids(ids.next_state_id, lambda: asked_ms)
-    ahead.pipeline._ids = ahead.pipeline._maker._ids = later
+    ahead.pipeline._ids = ahead.pipeline._builder._ids = later
     envelope = Envelope(request_id=uuid7(asked_ms, 5), command=SetSetting("a", "1"))
     ahead.submit(envelope)
     ahead.settle()

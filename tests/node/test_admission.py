@@ -419,7 +419,7 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
         reach=noted("reach"), recognise=noted("recognise"), check_host=lambda _: None
     )
     followed: Any = SimpleNamespace(follower=SimpleNamespace(image=image), caught_up=None)
-    names = ("last_told", "admit", "wait_for_membership", "keep_noted", "keep_announced")
+    names = ("newest_ack", "admit", "wait_for_membership", "keep_noted", "keep_announced")
     for name in names:
         monkeypatch.setattr(f"stele.agent.member.{name}", noted(name))
     monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
@@ -427,7 +427,7 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
     member = Membership(settings, directory("n1"), RIGHT, gate, followed)
     async with member.admitting(Stop()):
         await until(lambda: "keep_noted" in done, "the node to be known")
-    assert done[:3] == ["reach", "last_told", first]
+    assert done[:3] == ["reach", "newest_ack", first]
     assert done[-3:] == ["recognise", "wait_for_membership", "keep_noted"]
     assert "admit" in done
 

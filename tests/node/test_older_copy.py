@@ -25,7 +25,7 @@ from stele.agent.identity import (
 from stele.agent.identity import (
     HEARTBEATS_FILE as FILE,
 )
-from stele.agent.older_copy import SETTING, check_newest, is_older, last_told
+from stele.agent.older_copy import SETTING, check_newest, is_older, newest_ack
 from stele.domain.messages import Ack
 from stele.log.brokers import Brokers
 from stele.runtime.service import Stop
@@ -263,7 +263,7 @@ def test_a_time_that_is_none_is_no_reason_to_end_otherwise(folder: Path) -> None
 
 async def test_nobody_is_asked_about_a_new_directory(folder: Path) -> None:
     directory, said = boot(folder, "n1", "demo"), list[str]()
-    assert await last_told(Brokers("127.0.0.1:1"), directory, Stop(), said.append) is None
+    assert await newest_ack(Brokers("127.0.0.1:1"), directory, Stop(), said.append) is None
     assert not said
 
 

@@ -16,7 +16,7 @@ from stele.log.archive.container import (
     NotArchivedError,
     as_container,
 )
-from stele.log.archive_store.layout import Shot
+from stele.log.archive_store.layout import StoredSnapshot
 from stele.runtime.answers.catch_up import ArchiveAnswer, SnapshotAnswer, SpanAnswer
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable, DifferentLogsError, replica_source
 from stele.runtime.transport import OnPiece
@@ -93,7 +93,7 @@ async def test_what_one_replica_lacks_another_has() -> None:
     )
     assert source.about == ("books", "books/1", NEW)
     assert source.spans == [EpochSpan(1, 40)]
-    assert source.shots == [Shot(NEW, 10, STATE), Shot(NEW, 20, STATE)]
+    assert source.shots == [StoredSnapshot(NEW, 10, STATE), StoredSnapshot(NEW, 20, STATE)]
     assert source.urls == ["http://0", "http://1"]
 
 
@@ -159,7 +159,7 @@ async def test_replicas_that_know_no_log_yet_do_not_count() -> None:
 async def test_a_snapshot_that_cannot_be_read_is_not_given_out() -> None:
     source = await replica_source(Canned(answer((1, 40), shots=(20,))))
     with pytest.raises(DamagedFileError):
-        await source.files(Shot(NEW, 20, STATE))
+        await source.files(StoredSnapshot(NEW, 20, STATE))
 
 
 async def test_the_state_of_an_epoch_is_asked_for() -> None:

@@ -10,7 +10,7 @@ The order of disk and network is part of the protocol (docs/design.md, rule 50):
 
 - A version or a fence is on the disk before the first ack that contains it. After a restart the
   node therefore knows the epoch below which it may not serve (I6).
-- The epoch that created data is on the disk before rows of that data are stored (``creations``).
+- The epoch that created data is on the disk before rows of that data are stored (``Creations``).
 """
 
 from __future__ import annotations

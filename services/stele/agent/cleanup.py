@@ -59,7 +59,7 @@ class Sized(Protocol):
 
 
 class Deletable(Protocol):
-    """The part of a store that cleanup needs. A span names a partition (``agent.partitions``)."""
+    """The part of a store that cleanup needs. A span names a partition (``agent.stores.Span``)."""
 
     async def partitions(self) -> Sequence[str]: ...
     async def measure(self, spans: Sequence[Span]) -> Sized: ...

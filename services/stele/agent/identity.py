@@ -240,7 +240,7 @@ class DataDirectory:
         self.store_path = folder / store_file
         self.identity = identity
         self.data_ids: Callable[[], Iterable[str]] = tuple
-        """Returns the ids of the data in the store. ``binding.bind`` sets it."""
+        """Returns the ids of the data in the store. ``bind`` sets it."""
         self._saving = threading.Lock()
 
     def promised(self) -> Promised | None:

@@ -31,7 +31,7 @@ from stele.agent.gate import (
     unknown_data_text,
 )
 from stele.agent.identity import DataDirectory
-from stele.agent.older_copy import check_newest, last_told
+from stele.agent.older_copy import check_newest, newest_ack
 from stele.agent.settings import AgentSettings
 from stele.domain.image import Image
 from stele.domain.membership.model import is_unclaimed
@@ -160,9 +160,9 @@ class Membership:
 
         settings = self._settings
         waits("it is read in the topic of acks.")
-        told = await last_told(settings.brokers, self.directory, stop, waits)
+        newest = await newest_ack(settings.brokers, self.directory, stop, waits)
         promised = self.directory.identity.acknowledged
-        await asyncio.to_thread(check_newest, self.directory, told, settings.accept_older_copy)
+        await asyncio.to_thread(check_newest, self.directory, newest, settings.accept_older_copy)
         identity, image = self.directory.identity, self.follower.image
         is_read = (
             image.log_id.hex() == identity.log_id and image.epoch >= identity.acknowledged.epoch
@@ -179,13 +179,13 @@ class Membership:
     @asynccontextmanager
     async def _announced(self, stop: Stop) -> AsyncIterator[None]:
         """Keep the node's row in the log correct inside the block. Failures do not end the node."""
-        settings, directory, told = self._settings, self.directory, self.advertised
+        settings, directory, advertised = self._settings, self.directory, self.advertised
         announcer = Announcer(
-            partial(announcement_again, directory.identity, told),
+            partial(announcement_again, directory.identity, advertised),
             settings.brokers,
             settings.cluster,
         )
-        keeping = keep_announced(directory, told, self.follower, announcer, stop)
+        keeping = keep_announced(directory, advertised, self.follower, announcer, stop)
         task = asyncio.create_task(keeping, name="announce")
         try:
             yield

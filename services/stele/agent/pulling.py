@@ -93,7 +93,7 @@ class Portion(msgspec.Struct, frozen=True):
 
 
 class Sessions(Protocol):
-    """The node's sessions; see ``domain.sessions`` and the agent."""
+    """The node's sessions; see ``domain.fencing.SessionManager``."""
 
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
 

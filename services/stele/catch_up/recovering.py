@@ -25,7 +25,7 @@ from stele.domain.requests.memory import to_facts
 from stele.log.archive.archive import Archive, folded
 from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError, head_of
-from stele.log.chain import FROZEN, next_state_id
+from stele.log.chain import ENTROPY_BITS, FROZEN, next_state_id
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.errors import LogError, RecoveredError
 from stele.log.fold import Start, recovered_from
@@ -91,9 +91,8 @@ def state_id_in(request: Request, name: str) -> bytes:
 
 
 READ_RECORDS: Final = 2000
-WRITE_S: Final = 30.0
+BROKER_LIMIT_S: Final = 30.0
 LOOK_S: Final = 0.1
-ENTROPY_BITS: Final = 74
 
 T = TypeVar("T")
 
@@ -123,6 +122,7 @@ class RecoverQuestion(NamedTuple):
 
 
 Ends = Callable[[], Awaitable[tuple[int, int]]]
+"""Returns the offsets of the first record of the topic, and of the next one."""
 
 
 async def recover(
@@ -321,7 +321,7 @@ async def _answered(
 ) -> T:
     """Return a broker's answer, and retry on ``passing`` errors.
 
-    Raises TimeoutError after ``WRITE_S``.
+    Raises TimeoutError after ``BROKER_LIMIT_S``.
     """
 
     def is_passing(error: Exception) -> bool:
@@ -329,7 +329,7 @@ async def _answered(
             log.warning("a recovery waits for the brokers", why=str(error))
         return isinstance(error, passing)
 
-    async with asyncio.timeout(WRITE_S):
+    async with asyncio.timeout(BROKER_LIMIT_S):
         async for attempt in until_it_works(on=is_passing):
             with attempt:
                 return await ask()
@@ -368,7 +368,7 @@ async def _write(
 
     # The position in the topic decides. Read it back, because another replica may have recovered
     # first.
-    async with asyncio.timeout(WRITE_S):
+    async with asyncio.timeout(BROKER_LIMIT_S):
         while True:
             found = await _answered(look_through, (TimeoutError, KafkaException))
             if found is not None:

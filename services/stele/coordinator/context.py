@@ -1,6 +1,6 @@
 """The context of one call of ``next_steps``: its input, and values that several rules derive from it.
 
-A context never changes. Rules read it, and return actions (``actions.py``).
+A context never changes. Rules read it, and return actions (``coordinator.actions``).
 """
 
 from functools import cached_property

@@ -47,7 +47,7 @@ from stele.domain.topology.preflight import (
 from stele.domain.topology.waits import ASIDE, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
-ASKED_NODES: Final = 16
+MOST_ASKED_NODES: Final = 16
 """Largest number of sources that are asked for their size: each reads all of its keys for the
 answer.
 """
@@ -130,7 +130,7 @@ def _when_members(image: Image, plan: Preflight, new: Set[str]) -> Iterator[AnyF
         if request.node_id in new:
             node = image.membership.nodes[request.node_id]
             # The balancer needs to know only whether a member has tokens.
-            tokens = (0,) * min(1, plan.tokens.get(node.node_id, 0))
+            tokens = (0,) if plan.tokens.get(node.node_id) else ()
             yield NodeChanged(msgspec.structs.replace(node, state=NodeState.NORMAL, tokens=tokens))
             done = msgspec.structs.replace(
                 request, status=RequestStatus.DONE, finished_epoch=image.epoch
@@ -243,7 +243,7 @@ def largest_sources(plan: Preflight) -> list[str]:
     for gain in plan.gains:
         for source in gain.sources:
             gives[source] += round(gain.share * RING_SIZE)
-    return [node_id for node_id, _ in gives.most_common(ASKED_NODES)]
+    return [node_id for node_id, _ in gives.most_common(MOST_ASKED_NODES)]
 
 
 def with_sizes(
@@ -310,7 +310,7 @@ def _stream(
         size += gain.share * min(gain.needed, 1) * (fmean(found) if found else 0.0)
     if not known:
         return PlannedStream(node_id, share, None, None)
-    time_s = size / bytes_per_s if bytes_per_s else None if size else 0.0
+    time_s = 0.0 if not size else size / bytes_per_s if bytes_per_s else None
     return PlannedStream(node_id, share, round(size), time_s)
 
 

@@ -3,9 +3,9 @@
 All that matters is in the image. A new coordinator claims the next term, calls this function and
 continues where the last one stopped (docs/design.md, rule 23). ``Memory`` only spaces repetitions.
 
-As etcd's raft returns ``Ready``, each call returns one value with everything to do. Rules do not
-send, and do not change the context: they return actions (``actions.py``), which are concatenated
-here in the order of the rules. ``carried_out`` turns them into messages, and the driver sends these.
+Each call returns one value with everything to do. Rules do not send, and do not change
+the context: they return actions (``coordinator.actions``), which are concatenated here in the order
+of the rules. ``carried_out`` turns them into messages, and the driver sends these.
 """
 
 import msgspec

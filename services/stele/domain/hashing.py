@@ -26,7 +26,7 @@ Older builds do not have them and must compute the same hashes.
 
 
 class _Column(Protocol):
-    """The interface of ``column.Column``.
+    """The interface of ``column.NumberColumn``.
 
     This module must not import it: the command line hashes without numpy.
     """

@@ -17,8 +17,8 @@ goes in parts, chained in flight with the record that commits them. No caller wa
 The pipeline calls nobody. It returns a future for each command, and collects in ``Ready`` what its
 owner must do next: append records, read past decisions, run a large decision.
 
-Commands that arrive during a large decision wait for it (``apart``). Lost commands, and commands
-held for another writer's turn (``turns``), are decided with the next ``flush``, once for all records
+Commands that arrive during a large decision wait for it. Lost commands, and commands held for
+another writer's turn (``log.chain.Turns``), are decided with the next ``flush``, once for all records
 that are read together. See docs/design.md, rules 1 to 4, 7 and 9.
 """
 
@@ -104,7 +104,7 @@ class CommitPipeline:
         self.bytes_in_flight = 0
         self._ids = ids
         self._loop = loop
-        self._maker = RecordBuilder(ids, fold.supported)
+        self._builder = RecordBuilder(ids, fold.supported)
         self._ready = Ready()
         self._recalling: dict[int, list[tuple[Waiting, frozenset[int]]]] = {}
         """Commands that wait for a past epoch which may hold their request id, by that epoch, each
@@ -246,7 +246,7 @@ class CommitPipeline:
         tip = self._appended_tip()
         # The record keeps the state id that the barrier got when it was opened: records that were
         # decided behind it already name that id as their prev_state_id.
-        value, epoch = self._maker.encode(
+        value, epoch = self._builder.encode(
             tip, self.fold.image, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
         )
         image = evolve(tip, epoch)
@@ -259,8 +259,9 @@ class CommitPipeline:
         writer, because its image is already known. ``fold.image.epoch`` distinguishes these two.
         """
         head = self._in_flight[0] if self._in_flight else None
-        # Only the head can win, because every other record in flight follows the one before it. Its
-        # image was computed when it was decided, so it is adopted and not folded again.
+        # Only the head can win, because every other record in flight follows the one before it. The
+        # head names the present state, and this is the first record that does, so it has won. Its
+        # image was computed when it was decided: it is adopted and not folded again.
         if head is not None and value == head.value:
             self.turns.won(value)
             self._won(offset)
@@ -288,7 +289,7 @@ class CommitPipeline:
             return
         noop = Envelope(request_id="", command=Noop())
         image = self.fold.image
-        value, _ = self._maker.encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
+        value, _ = self._builder.encode(image, image, noop, NO_DIGEST, (), self._ids.now_ms())
         self.turns.appended(value)
         self._ready.records.append(value)
 
@@ -359,10 +360,10 @@ class CommitPipeline:
                 self._decide_apart(command, envelope)
             return
         # With an open barrier the images are only known after the flush, because its refusals
-        # change the memory of decided requests. That memory can grow on one version only, so the
-        # images that are discarded must not carry it.
+        # change the memory of decided requests. All images share its newest table, which grows with
+        # each decision, so images that may be discarded must not carry it.
         begin = tip if self._open is None else without_memory(tip)
-        made = self._maker.made(envelope, waiting.digest, tip, begin, self.fold.image)
+        made = self._builder.made(envelope, waiting.digest, tip, begin, self.fold.image)
         if self._open is not None and isinstance(made, tuple):
             self.flush()
             if self._is_forgotten(waiting):
@@ -388,7 +389,7 @@ class CommitPipeline:
         the newest.
         """
         tip, read = self._appended_tip(), self.fold.image
-        decide = partial(self._maker.made, envelope, command.digest, tip, tip, read)
+        decide = partial(self._builder.made, envelope, command.digest, tip, tip, read)
         self._deciding = self._ready.deciding = Deciding(command, decide)
         self._by_request[command.request_id] = command
 

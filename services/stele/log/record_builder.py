@@ -1,4 +1,7 @@
-"""Build the records of a command: decide it on a state, split large decisions, and encode the result. Pure."""
+"""Build the records of a command: decide it on a state, split large decisions, and encode the result.
+
+Without input and output. Records in flight carry the futures of their callers.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Set
@@ -24,7 +27,6 @@ from stele.domain.commands import (
 )
 from stele.domain.commits.restricted import restricted
 from stele.domain.context import Decision, WorkedOut
-from stele.domain.context import Decision as Decided
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
@@ -363,7 +365,7 @@ class RecordBuilder:
         """Return the records of a command: one, or parts and the record that commits them."""
         at_ms, decided_on, worked_out = self._ids.now_ms(), tip, WorkedOut()
 
-        def decide_after(epochs: int) -> Decided:
+        def decide_after(epochs: int) -> Decision:
             after = replace(decided_on, epoch=decided_on.epoch + epochs)
             return decide(after, envelope, at_ms, worked_out, self._supported)
 

@@ -1,4 +1,4 @@
-"""What /v1/commands takes and how it is answered. All other answers: ``runtime/answers/metadata_log.py``."""
+"""Requests and answers of /v1/commands. All others are in ``runtime.answers``."""
 
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command, and who asks for it and why. Without ``request_id`` the service draws one.
+    """A command with its actor and reason. Without ``request_id`` the service creates one.
 
-    To be able to ask again after a time-out, send a request id of your own, a UUID of version 7: it takes
-    effect once. A retry without one is another request.
+    Send your own request id, a UUID of version 7, to retry after a time-out: all requests with one id
+    take effect once. A retry without one is another request.
     """
 
     command: AnyCommand
@@ -32,8 +32,9 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_id: str = ""
 
     def envelope(self, horizon_ms: int, caller: "Caller | None" = None) -> Envelope:
-        """Under an id that is newer than the log's horizon where the caller brings none. Raises HttpError for
-        what ``caller``, where that is known, may not ask for.
+        """Return the envelope. A created id is newer than the log's horizon.
+
+        Raises HttpError if ``caller`` is known and may not send the command.
         """
         if caller is not None:
             caller.check(command_name(self.command))
@@ -48,7 +49,7 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Applied as ``epoch``; or refused by ``rejection`` in the light of ``epoch``."""
+    """The outcome of a command: applied as ``epoch``, or rejected at ``epoch``."""
 
     request_id: str
     applied: bool

@@ -25,7 +25,7 @@ WHAT_TO_DO: Final = (
 )
 
 OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
-"""Returns evidence of an older cluster as text; see ``evidence``."""
+"""Returns evidence of an older cluster as text; see ``older_cluster``."""
 
 
 async def nothing_older(_: MetadataLogSettings) -> str:

@@ -54,7 +54,7 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 
-# Backoff between writers: how long and how often a writer lets others win (``log.turns``).
+# Backoff between writers: how long and how often a writer lets others win (``log.chain.Turns``).
 
 
 FIRST_WINDOW_S: Final = 0.1
@@ -470,7 +470,7 @@ class Writer:
     async def _certain(self, timeout_s: float) -> None:
         """Wait until all suspicions about the log end, at most ``timeout_s``.
 
-        The caller checks the result.
+        Returns in any case: the caller checks whether suspicions are left.
         """
         self._reader.look_at_clocks()
         if self._reader.in_doubt:
@@ -567,7 +567,7 @@ class Writer:
         before = self._fold.image
         foreign = self._pipeline.on_record(offset, value)
         if self._fold.image is before:
-            return  # a loser is no progress: it may follow a record that was lost
+            return  # a loser proves no progress: the topic may have lost the record before it
         self._progress_s = time.monotonic()
         self._known_end.check_read(offset)
         self.history.add(offset, value, self._fold.image)

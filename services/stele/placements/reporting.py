@@ -1,8 +1,8 @@
-"""The second query: it turns reports of streams into rows of ``reports``.
+"""The streaming query of stream reports, which writes the table ``reports``.
 
-A thread then writes ``movements``. It continues from its own table's heads, as the first query does
-from those of ``events``, and waits for no other part. A report of a session that is not in the log
-yet gets its reason once the table ``streams`` has it.
+A thread then writes ``movements``. It continues from its own table's heads, as the query in ``job``
+does from those of ``events``, and waits for no other part. A report of a session that is not in the
+log yet gets its reason once the table ``streams`` has it.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """Streams that operations need, from the log alone: receiver, sources and request. Pure.
 
 A session is open for a transition while data moves for one of its states, and its id is unique. By
-the session, a reported stream gets its reason from here (``movements.py``).
+the session, a reported stream gets its reason from here.
 """
 
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ from stele.log.archive.container import (
     joined,
 )
 from stele.log.archive.snapshots import start_of
-from stele.log.archive_store.layout import Shot
+from stele.log.archive_store.layout import StoredSnapshot
 from stele.log.archive_store.source import About, ArchiveSize, SourceFile
 from stele.log.chain import RECENT
 from stele.log.fold import BEGINNING_FOR_FOLLOWERS, Start
@@ -354,10 +354,10 @@ class ReplicaSource:
         self._log_id = log_id
         _, first = answers[0]
         self._about = About(first.cluster, first.cluster_id, first.log_id)
-        self._snapshots = dict[Shot, tuple[str, SnapshotAnswer]]()
+        self._snapshots = dict[StoredSnapshot, tuple[str, SnapshotAnswer]]()
         for url, answer in answers:
             for found in answer.snapshots:
-                shot = Shot(found.log_id, found.epoch, found.state_id)
+                shot = StoredSnapshot(found.log_id, found.epoch, found.state_id)
                 self._snapshots.setdefault(shot, (url, found))
 
     @property
@@ -376,7 +376,7 @@ class ReplicaSource:
         )
 
     @property
-    def shots(self) -> Sequence[Shot]:
+    def shots(self) -> Sequence[StoredSnapshot]:
         return [*self._snapshots]
 
     @property
@@ -401,7 +401,7 @@ class ReplicaSource:
     def file_of(self, epoch: int) -> SourceFile:
         return SourceFile("", epoch)
 
-    async def files(self, shot: Shot) -> tuple[bytes, bytes]:
+    async def files(self, shot: StoredSnapshot) -> tuple[bytes, bytes]:
         url, snapshot = self._snapshots[shot]
         image, decided = await self._catch_up.files(url, snapshot, decided=True)
         await asyncio.to_thread(start_of, io.BytesIO(image), io.BytesIO(decided))

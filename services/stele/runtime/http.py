@@ -524,7 +524,7 @@ def build_app(
 ) -> Starlette:
     """A Starlette application with the service's routes, /healthz and /metrics.
 
-    ``plain`` maps paths to handlers of POST that are called before Starlette; see ``http_plain``.
+    ``plain`` maps paths to handlers of POST that are called before Starlette; see ``PlainPost``.
     """
 
     async def healthz(_: Request) -> Response:

@@ -30,8 +30,8 @@ from redis.exceptions import RedisError
 
 # Permissions at one epoch, and the reasons to refuse work that carries a version or a session.
 #
-# Pure, and imports neither the log nor Kafka. ``check.py``, which runs in foreign processes,
-# decides by the same functions as the guard itself.
+# Pure, and imports neither the log nor Kafka: foreign processes decide by the same functions as
+# the guard itself.
 
 
 class Permissions(msgspec.Struct, frozen=True):

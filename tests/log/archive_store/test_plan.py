@@ -10,8 +10,8 @@ from stele.log.archive.container import EpochSpan
 from stele.log.archive_store import layout
 from stele.log.archive_store.layout import (
     PastLogs,
-    Piece,
-    Shot,
+    StoredSegment,
+    StoredSnapshot,
     contents_of,
     history,
     own_shots,
@@ -29,12 +29,12 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
 
 
-def piece(first: int, last: int, log_id: str = NEW) -> Piece:
-    return Piece(log_id, first, last, STATE)
+def piece(first: int, last: int, log_id: str = NEW) -> StoredSegment:
+    return StoredSegment(log_id, first, last, STATE)
 
 
-def shot(epoch: int, log_id: str = NEW) -> Shot:
-    return Shot(log_id, epoch, STATE)
+def shot(epoch: int, log_id: str = NEW) -> StoredSnapshot:
+    return StoredSnapshot(log_id, epoch, STATE)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_segment_is_covered_by_a_longer_one_of_its_log() -> None:
         piece(1, 9, OLD),
     )
     assert layout.covered([other, part, longer, begins, own]) == {part: own, begins: longer}
-    assert layout.covered([piece(1, 16), Piece(NEW, 1, 16, "cd" * 16)]) == {}
+    assert layout.covered([piece(1, 16), StoredSegment(NEW, 1, 16, "cd" * 16)]) == {}
 
 
 def test_what_a_kept_snapshot_needs_is_not_expired() -> None:

@@ -219,7 +219,7 @@ def cancel(
             return Exit.OK
         ended = follow_on(client, asked, outcome.epoch)
         if ended.status is not RequestStatus.CANCELLED:
-            return Exit.OK
+            return Exit.FAILED
         proof = restored(client, ended)
         console().print(proof.text(), soft_wrap=True)
         return Exit.FAILED if proof.differing else Exit.OK

@@ -98,7 +98,7 @@ def pieces_of(streams: bytes, most: int) -> Iterator[bytes]:
 
 
 class Generation(GenerationHead, frozen=True, kw_only=True):
-    """A generation with its streams: ids of 16 bytes, concatenated (``streams.py``)."""
+    """A generation with its streams: ids of 16 bytes, concatenated (``stream_ids``)."""
 
     streams: bytes = b""
 

@@ -16,7 +16,7 @@ from stele.domain.features.model import Count
 class CdcGenerationWritten(Fact, frozen=True):
     """Stream ids of a generation. A later fact of the same generation appends more.
 
-    ``streams`` are ids of 16 bytes each, in the order of their tokens (``streams.py``). ``epoch``
+    ``streams`` are ids of 16 bytes each, in the order of their tokens (``image.stream_ids``). ``epoch``
     wrote them for ``transition_id``. They are not used before they are committed.
     """
 

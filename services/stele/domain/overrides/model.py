@@ -54,7 +54,7 @@ class OverridesImage(msgspec.Struct, frozen=True):
 class RevertState(Command, frozen=True, tag="revert_state", kw_only=True):
     """Make the state at ``to_epoch`` true again, as a new epoch (Cassandra's unsafe revert).
 
-    ``content`` is that state (``overrides.content``), which the metadata log fills in from its
+    ``content`` is that state (``overrides.domain.packed_state``), which the metadata log fills in from its
     history.
     """
 
@@ -64,7 +64,7 @@ class RevertState(Command, frozen=True, tag="revert_state", kw_only=True):
 
 
 class LoadState(Command, frozen=True, tag="load_state", kw_only=True):
-    """Make the state in ``content`` (``overrides.content``) true from now on.
+    """Make the state in ``content`` (``overrides.domain.packed_state``) true from now on.
 
     ``founds``: it is the first state of a cluster that was founded for it, and its nodes have yet
     to start. ``of_*`` describe the origin of the state, as in ``Override``.

@@ -245,7 +245,7 @@ class DecidedGeneration(Fact, frozen=True):
     """In snapshots only: a sealed generation of decided requests.
 
     ``entries`` are of 8 bytes each, little-endian. The other fields are those of
-    ``memory.Generation``.
+    ``memory.SealedGeneration``.
     """
 
     base: int

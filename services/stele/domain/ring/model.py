@@ -491,7 +491,7 @@ _WHOLE: Final = ranges_by_column((Range(MIN_TOKEN, MIN_TOKEN),))
 
 
 class RingImage(msgspec.Struct, frozen=True, dict=True):
-    """Placements by name; see ``schema.facts.placement_name``."""
+    """Placements by name; see ``schema.model.placement_name``."""
 
     placements: Map[str, Placement] = Map()
     nodes: NodeNumbers = NO_NODES

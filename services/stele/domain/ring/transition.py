@@ -118,7 +118,7 @@ class TransitionPlan(msgspec.Struct, frozen=True):
 
     ``rows`` are the affected ranges. ``split`` are the rows before the operation that the tokens
     ``split_at`` cut. ``merge`` are the rows after it that were cut by the tokens ``merge_at``.
-    ``locks`` are the ranges that it must have exclusively (``locks.locks_of``).
+    ``locks`` are the ranges that it must have exclusively (``locks_of``).
     """
 
     rows: tuple[TransitionRow, ...]

@@ -1,4 +1,4 @@
-"""Changes of keyspaces in a batch."""
+"""Decide a batch of schema changes: all of them, or none."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def _after(step: Context, made: tuple[AnyFact, ...], number: int) -> Context:
     """Return the context of the next change."""
     after = step.fold(step.image, made)
     # A drop is a request with the command's id. A later drop of the batch needs another id.
-    taken = after.requests is not step.image.requests
+    made_request = after.requests is not step.image.requests
     envelope = step.envelope
-    if taken:
+    if made_request:
         request_id = step.unique(f"request after change {number}")
         envelope = msgspec.structs.replace(envelope, request_id=request_id)
     return step._replace(image=after, envelope=envelope)

@@ -26,8 +26,8 @@ from stele.log.archive_store.layout import (
     Claim,
     Contents,
     ForeignStoreError,
-    Piece,
-    Shot,
+    StoredSegment,
+    StoredSnapshot,
     StoreKind,
     claim,
     contents_of,
@@ -58,7 +58,7 @@ class Copier:
         self.store = store
         self._source = source
         self._kind = kind
-        self._same: dict[Piece, bool] = {}
+        self._same: dict[StoredSegment, bool] = {}
         self._checked = set[str]()
 
     async def claim(self) -> About:
@@ -128,7 +128,7 @@ class Copier:
             await self.store.delete(name)
         return names
 
-    async def _own(self, about: About, contents: Contents) -> list[Piece]:
+    async def _own(self, about: About, contents: Contents) -> list[StoredSegment]:
         """Return the pieces that belong to the source's history, as far as it has the state ids.
 
         Epochs of an older log after the source's last epoch are not in that history, because the
@@ -152,7 +152,7 @@ class Copier:
         older = [p for p in contents.pieces if p.log_id != about.log_id and p.last <= own_last]
         return of_log + [piece for piece in older if await self._is_same(piece)]
 
-    async def _is_same(self, piece: Piece) -> bool:
+    async def _is_same(self, piece: StoredSegment) -> bool:
         """Return whether the piece ends with the source's state, or the source lacks that epoch."""
         if piece not in self._same:
             state_id = await self._source.state_id_of(piece.last)
@@ -176,7 +176,9 @@ class Copier:
                 before, following = record, record.epoch + 1
         yield piece
 
-    async def _put_piece(self, records: list[Archived], contents: Contents, put: "_Put") -> Piece:
+    async def _put_piece(
+        self, records: list[Archived], contents: Contents, put: "_Put"
+    ) -> StoredSegment:
         piece = piece_of(records)
         if piece.name in contents.sizes:  # its name determines its content
             return piece
@@ -188,7 +190,7 @@ class Copier:
         put.blobs.append(Blob(piece.name, len(content)))
         return piece
 
-    async def _put_shot(self, shot: Shot, put: "_Put") -> None:
+    async def _put_shot(self, shot: StoredSnapshot, put: "_Put") -> None:
         """Put the two files of a snapshot, the decided requests first: it exists once both do."""
         image, decided = await self._source.files(shot)
         for name, content in ((shot.decided_name, decided), (shot.name, image)):
@@ -202,12 +204,12 @@ class Copier:
         stat = await self.store.stat(name)
         return stat.size_bytes == size_bytes and stat.sha256 in ("", sha256)
 
-    async def _accept(self, piece: Piece) -> None:
+    async def _accept(self, piece: StoredSegment) -> None:
         """Accept another process's put of the same epochs, packed differently, if it is whole."""
         if not await self._is_whole(piece):
             await self._take_away(piece.name)
 
-    async def _is_whole(self, piece: Piece) -> bool:
+    async def _is_whole(self, piece: StoredSegment) -> bool:
         if piece.name not in self._checked:
             try:
                 content = await self.store.get(piece.name)
@@ -244,13 +246,13 @@ def without(contents: Contents, names: Sequence[str]) -> Contents:
     return contents_of(Blob(name, size_bytes) for name, size_bytes in sizes.items())
 
 
-def piece_of(records: Sequence[Archived]) -> Piece:
+def piece_of(records: Sequence[Archived]) -> StoredSegment:
     """Return the piece of a segment with these records, which determines its name."""
     first, last = records[0], records[-1]
-    return Piece(last.value[LOG_ID].hex(), first.epoch, last.epoch, last.links[1].hex())
+    return StoredSegment(last.value[LOG_ID].hex(), first.epoch, last.epoch, last.links[1].hex())
 
 
-def check_piece(piece: Piece, content: bytes) -> list[Archived]:
+def check_piece(piece: StoredSegment, content: bytes) -> list[Archived]:
     """Return the records of a segment. Raises DamagedFileError if they do not match its name."""
     records = from_container(content)
     if not records or piece_of(records) != piece:
@@ -276,7 +278,7 @@ def _measured(content: bytes | Path) -> tuple[int, str]:
         return content.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _reached(own: Sequence[EpochSpan], there: Sequence[Piece], base: int) -> int:
+def _reached(own: Sequence[EpochSpan], there: Sequence[StoredSegment], base: int) -> int:
     """Return the epoch up to which the store has all wanted epochs of the archive's newest span."""
     if not own:
         return 0

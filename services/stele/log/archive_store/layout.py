@@ -1,4 +1,4 @@
-"""Names of blobs. Pure.
+"""Layout of an archive in a blob store: names, manifest, claim, and plans of what to put or delete.
 
 A name contains epochs and history of its blob. All writers of a store therefore write equivalent
 content under the same name.
@@ -31,7 +31,7 @@ _SEGMENT: Final = re.compile(_LOG + r"/segments/(\d{20})-(\d{20})-([0-9a-f]{32})
 _SNAPSHOT: Final = re.compile(_LOG + r"/snapshots/(\d{20})-([0-9a-f]{32})(-decided)?\.avro")
 
 
-class Piece(NamedTuple):
+class StoredSegment(NamedTuple):
     """A segment in a store: epochs ``first`` to ``last``. Epoch ``last`` is of log ``log_id``."""
 
     log_id: str
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
         return f"logs/{self.log_id}/segments/{epochs}-{self.state_id}.avro"
 
 
-class Shot(NamedTuple):
+class StoredSnapshot(NamedTuple):
     """A snapshot in a store."""
 
     log_id: str
@@ -74,8 +74,8 @@ class Shot(NamedTuple):
 class Contents(NamedTuple):
     """A store's listing: pieces and snapshots in order, and the sizes of all blobs by name."""
 
-    pieces: tuple[Piece, ...]
-    shots: tuple[Shot, ...]
+    pieces: tuple[StoredSegment, ...]
+    shots: tuple[StoredSnapshot, ...]
     """Snapshots with both files in the store."""
     sizes: dict[str, int]
 
@@ -88,16 +88,16 @@ class Contents(NamedTuple):
 
 def contents_of(blobs: Iterable[Blob]) -> Contents:
     """Parse a listing. Names of another form count only for the sizes."""
-    pieces, sizes = list[Piece](), dict[str, int]()
-    files = defaultdict[Shot, int](int)
+    pieces, sizes = list[StoredSegment](), dict[str, int]()
+    files = defaultdict[StoredSnapshot, int](int)
     for name, size_bytes in blobs:
         sizes[name] = size_bytes
         if (found := _SEGMENT.fullmatch(name)) is not None:
             log_id, first, last, state_id = found.groups()
-            pieces.append(Piece(log_id, int(first), int(last), state_id))
+            pieces.append(StoredSegment(log_id, int(first), int(last), state_id))
         elif (found := _SNAPSHOT.fullmatch(name)) is not None:
             log_id, epoch, state_id, _ = found.groups()
-            files[Shot(log_id, int(epoch), state_id)] += 1
+            files[StoredSnapshot(log_id, int(epoch), state_id)] += 1
     shots = (shot for shot, count in files.items() if count == 2)
     return Contents(tuple(sorted(pieces)), tuple(sorted(shots)), sizes)
 
@@ -221,7 +221,11 @@ async def claim(store: BlobStore, own: Claim) -> None:
         # claim back shows which.
         await store.put_new(CLAIM_NAME, msgspec.json.encode(own))
         found = await claim_of(store)
-    if found is None or (found.cluster_id, found.kind) == (own.cluster_id, own.kind):
+    if found is None:
+        raise StoreRefusedError(
+            f"{store.url} does not show {CLAIM_NAME} after it was written. Check the store."
+        )
+    if (found.cluster_id, found.kind) == (own.cluster_id, own.kind):
         return
     if found.cluster_id == own.cluster_id:
         raise ForeignStoreError(
@@ -244,7 +248,7 @@ async def claim(store: BlobStore, own: Claim) -> None:
 class PieceRange(NamedTuple):
     """Epochs ``first`` to ``last`` of a piece."""
 
-    piece: Piece
+    piece: StoredSegment
     first: int
     last: int
 
@@ -272,9 +276,9 @@ UNKNOWN: Final = PastLogs("", {})
 """The past when no snapshot names earlier logs."""
 
 
-def history(pieces: Iterable[Piece], past: PastLogs = UNKNOWN) -> list[PieceRange]:
+def history(pieces: Iterable[StoredSegment], past: PastLogs = UNKNOWN) -> list[PieceRange]:
     """Return the parts to read, in order of epochs, each epoch once. There may be gaps."""
-    by_log = dict[str, list[Piece]]()
+    by_log = dict[str, list[StoredSegment]]()
     for piece in pieces:
         by_log.setdefault(piece.log_id, []).append(piece)
     found, before = list[PieceRange](), LAST_EPOCH
@@ -291,7 +295,9 @@ def spans(parts: Iterable[PieceRange]) -> list[EpochSpan]:
     return joined(EpochSpan(part.first, part.last) for part in parts)
 
 
-def own_shots(contents: Contents, past: PastLogs = UNKNOWN) -> tuple[list[Shot], list[Shot]]:
+def own_shots(
+    contents: Contents, past: PastLogs = UNKNOWN
+) -> tuple[list[StoredSnapshot], list[StoredSnapshot]]:
     """Return the snapshots of this history, and the doubtful ones.
 
     A doubtful snapshot belongs to an older log, and its epoch is in a piece of a newer log. Only
@@ -301,7 +307,7 @@ def own_shots(contents: Contents, past: PastLogs = UNKNOWN) -> tuple[list[Shot],
     ends = dict[str, int]()
     for part in parts:
         ends[part.piece.log_id] = max(part.last, ends.get(part.piece.log_id, 0))
-    sure, doubtful = list[Shot](), list[Shot]()
+    sure, doubtful = list[StoredSnapshot](), list[StoredSnapshot]()
     for shot in contents.shots:
         if shot.epoch > past.end_of(shot.log_id):
             continue
@@ -312,7 +318,7 @@ def own_shots(contents: Contents, past: PastLogs = UNKNOWN) -> tuple[list[Shot],
     return sure, doubtful
 
 
-def _of_one_log(pieces: list[Piece], before: int) -> list[PieceRange]:
+def _of_one_log(pieces: list[StoredSegment], before: int) -> list[PieceRange]:
     """Return as few parts as possible of one log's pieces, only with epochs before ``before``."""
     found, following = list[PieceRange](), 0
     for first, last, piece in sorted((each.first, -each.last, each) for each in pieces):
@@ -340,23 +346,23 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 def lacking(
     own: Iterable[EpochSpan], there: Iterable[EpochSpan], first: int = 1
 ) -> list[EpochSpan]:
-    """Return the parts of blocks in ``own`` that ``there`` lacks at least partly, in order.
+    """Return the parts of blocks in ``own`` that ``there`` does not cover completely, in order.
 
     Epochs before ``first`` are left out.
     """
-    covered = joined(there)
+    stored = joined(there)
     return [
         part
         for span in own
         if span.last >= first
         for part in _blocks(EpochSpan(max(first, span.first), span.last))
-        if not any(each.first <= part.first and part.last <= each.last for each in covered)
+        if not any(each.first <= part.first and part.last <= each.last for each in stored)
     ]
 
 
-def covered(pieces: Iterable[Piece]) -> dict[Piece, Piece]:
+def covered(pieces: Iterable[StoredSegment]) -> dict[StoredSegment, StoredSegment]:
     """Return the pieces that a longer piece of the same log covers, each with that piece."""
-    found, longest = dict[Piece, Piece](), dict[str, Piece]()
+    found, longest = dict[StoredSegment, StoredSegment](), dict[str, StoredSegment]()
     for piece in sorted(pieces, key=lambda each: (each.first, -each.last)):
         before = longest.get(piece.log_id)
         if before is None or piece.last > before.last:
@@ -366,7 +372,7 @@ def covered(pieces: Iterable[Piece]) -> dict[Piece, Piece]:
     return found
 
 
-def base_of(shots: Iterable[Shot], cutoff: int) -> int:
+def base_of(shots: Iterable[StoredSnapshot], cutoff: int) -> int:
     """Return the epoch of the newest snapshot before epoch ``cutoff``; 0 if there is none.
 
     All later epochs can be folded from it.

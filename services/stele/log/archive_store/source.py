@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from stele.log.archive.archive import Archive, folded
 from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, NotArchivedError
 from stele.log.archive.snapshots import Kept, SnapshotHead, hash_of
-from stele.log.archive_store.layout import Shot
+from stele.log.archive_store.layout import StoredSnapshot
 from stele.log.chain import FROZEN, LOG_ID
 from stele.log.fold import BEGINNING, Fold
 from stele.log.port import LogPast, Record
@@ -64,7 +64,7 @@ class ArchiveSource(EpochSource, Protocol):
     def about(self) -> About: ...
 
     @property
-    def shots(self) -> Sequence[Shot]:
+    def shots(self) -> Sequence[StoredSnapshot]:
         """The snapshots."""
 
     @property
@@ -74,7 +74,7 @@ class ArchiveSource(EpochSource, Protocol):
         """Return the state id of an epoch in hex; None if the archive lacks it."""
         ...
 
-    async def files(self, shot: Shot) -> tuple[bytes | Path, bytes | Path]:
+    async def files(self, shot: StoredSnapshot) -> tuple[bytes | Path, bytes | Path]:
         """Return a snapshot's file and the file of its decided requests, both whole."""
         ...
 
@@ -117,7 +117,7 @@ class LocalSource:
         return self._archive.segments.spans()
 
     @property
-    def shots(self) -> Sequence[Shot]:
+    def shots(self) -> Sequence[StoredSnapshot]:
         return [shot_of(kept.head) for kept in self._archive.snapshots.all()]
 
     @property
@@ -133,7 +133,7 @@ class LocalSource:
     async def records(self, first: int, last: int) -> list[Archived]:
         return await asyncio.to_thread(self._records, first, last)
 
-    async def files(self, shot: Shot) -> tuple[Path, Path]:
+    async def files(self, shot: StoredSnapshot) -> tuple[Path, Path]:
         kept = self._archive.snapshots.named(shot.stem)
         if kept is None:
             raise DamagedFileError(f"snapshot {shot.stem} is not here any more")
@@ -167,8 +167,8 @@ class LocalSource:
         return found
 
 
-def shot_of(head: SnapshotHead) -> Shot:
-    return Shot(head.log_id, head.epoch, head.state_id)
+def shot_of(head: SnapshotHead) -> StoredSnapshot:
+    return StoredSnapshot(head.log_id, head.epoch, head.state_id)
 
 
 # Fold the whole history of a log: from archives where the topic lacks epochs, then the topic.

@@ -16,9 +16,9 @@ from stele.log.archive_store.layout import (
     Entry,
     ForeignStoreError,
     PastLogs,
-    Piece,
     PieceRange,
-    Shot,
+    StoredSegment,
+    StoredSnapshot,
     StoreKind,
     claim_of,
     contents_of,
@@ -50,7 +50,7 @@ class StoredArchive:
         self.claim = claim
         self.manifest = manifest
         self.parts = list[PieceRange]()
-        self.shots = list[Shot]()
+        self.shots = list[StoredSnapshot]()
         """Snapshots, the newest first."""
         self.sizes = contents.sizes
         self._state_ids: dict[int, str] = {}
@@ -145,7 +145,7 @@ class StoredArchive:
             self._state_ids.update((each.epoch, each.links[1].hex()) for each in records)
         return self._state_ids[epoch]
 
-    async def files(self, shot: Shot) -> tuple[bytes, bytes]:
+    async def files(self, shot: StoredSnapshot) -> tuple[bytes, bytes]:
         """Return a snapshot and its decided requests. Raises DamagedFileError, BlobStoreError."""
         return await self.blob(shot.name), await self.blob(shot.decided_name)
 
@@ -184,7 +184,7 @@ class StoredArchive:
             return PastLogs(shot.log_id, {each.log_id: each.last_epoch for each in before})
         return UNKNOWN
 
-    async def _longer(self, part: PieceRange) -> Piece:
+    async def _longer(self, part: PieceRange) -> StoredSegment:
         """Find a longer piece that covers the part, in a new listing.
 
         A mirror that is written to may have replaced a segment since its listing. Raises

@@ -15,7 +15,7 @@ import msgspec
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError, check_follows
 from stele.log.archive.snapshots import UnreadableSnapshotError, start_of
-from stele.log.archive_store.layout import Shot
+from stele.log.archive_store.layout import StoredSnapshot
 from stele.log.archive_store.source import ArchiveSource
 from stele.log.blobs.port import BlobMissingError
 from stele.log.errors import LogError
@@ -173,7 +173,7 @@ class _Verifier:
             if shot in self._source.shots:  # otherwise a newer one replaced it meanwhile
                 await self._compare(shot)
 
-    async def _compare(self, shot: Shot) -> None:
+    async def _compare(self, shot: StoredSnapshot) -> None:
         try:
             files = await self._source.files(shot)
             start = await asyncio.to_thread(_start_in, shot, files)
@@ -211,7 +211,7 @@ def _flaw_of(fold: Fold, record: Archived) -> str:
     return ""
 
 
-def _start_in(shot: Shot, files: tuple[bytes | Path, bytes | Path]) -> Start:
+def _start_in(shot: StoredSnapshot, files: tuple[bytes | Path, bytes | Path]) -> Start:
     """Return the state in a snapshot's files. Raises DamagedFileError if it is not ``shot``'s."""
 
     def opened(file: bytes | Path) -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""Answers of catch-up: what its archive holds, and where a reader of the log begins."""
+"""Answers of catch-up: contents of its archive, and the start of a reader of the log."""
 
 from enum import StrEnum
 from typing import Final
@@ -9,11 +9,14 @@ from stele.domain.cluster.model import Incarnation
 from stele.log.archive_store.verify import ArchiveVerdict
 
 MOST_EPOCHS: Final = 100
-"""Whose state ids one question about a history may ask for; each is looked up on the disk."""
+"""Limit of the epochs in one request for state ids. Each is read from the disk."""
 
 
 class SnapshotAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of the metadata that this replica holds. Only who decides needs its ``decided_bytes`` too."""
+    """A snapshot of the metadata that this replica holds.
+
+    ``decided_bytes`` is the size of the memory of decided requests, which only a metadata-log reads.
+    """
 
     name: str
     epoch: int
@@ -34,8 +37,9 @@ class SpanAnswer(msgspec.Struct, frozen=True):
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How far this replica has put its archive into a blob store: epochs up to ``epoch``; ``why`` it does not
-    get on, empty when it does.
+    """Progress of the copy of this replica's archive to a blob store.
+
+    The store has the epochs up to ``epoch``. ``why`` is the reason of a failure, empty without one.
     """
 
     url: str
@@ -45,7 +49,7 @@ class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckState(StrEnum):
-    """Of a check of the whole archive. Failed is one that came to no verdict."""
+    """State of a check of the whole archive. A failed check has no verdict."""
 
     NONE = "none"
     RUNNING = "running"
@@ -54,8 +58,10 @@ class CheckState(StrEnum):
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest check of the whole archive: epochs ``first`` to ``epoch`` were looked at, of those up to
-    ``last``, and so many ``snapshots`` compared. ``why`` it failed.
+    """The newest check of the whole archive.
+
+    Epochs ``first`` to ``epoch`` are checked, up to ``last`` are to be checked. ``snapshots`` is
+    the number of compared snapshots, ``why`` the reason of a failure.
     """
 
     state: CheckState
@@ -70,8 +76,10 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one replica holds. ``epoch`` is the newest that it has applied, ``spans`` what is on its disk: more
-    than one means that something is missing in between.
+    """The archive of one replica.
+
+    ``epoch`` is the newest that it has applied. ``spans`` are the epochs on its disk. Epochs between
+    two spans are missing.
     """
 
     replica_id: str
@@ -81,20 +89,20 @@ class ArchiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     incarnations: tuple[Incarnation, ...]
     epoch: int
     trouble: str
-    """Why it does not read the log any further, or not for certain; empty while it does."""
+    """Reason why it does not read the log, or has doubts about it; empty if neither is so."""
     spans: tuple[SpanAnswer, ...]
     size_bytes: int
     snapshots: tuple[SnapshotAnswer, ...]
     damaged: tuple[str, ...]
     filling: str = ""
-    """What it is being given by others, in words."""
+    """The transfer of missing epochs from other replicas, as text."""
     store: StoreAnswer | None = None
     begins: int = 0
-    """Epochs before this one were deleted from the archives of all; 0: none was."""
+    """Epochs before this one were deleted from all archives; 0: none."""
 
 
 class Known(StrEnum):
-    """Whether an epoch that a reader remembers is one of this log's."""
+    """Whether the epoch that a reader has belongs to this log."""
 
     SAME = "same"
     OTHER = "other"
@@ -103,9 +111,10 @@ class Known(StrEnum):
 
 
 class StartAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How a reader gets to the newest epoch: by ``snapshot``, or without one by the records after its own.
+    """The way of a reader to the newest epoch: ``snapshot``, or the records after its own epoch.
 
-    Those take about ``tail_bytes`` on this replica's disk, up to epoch ``last``; None when some are missing.
+    These records have about ``tail_bytes`` on this replica's disk, up to epoch ``last``. None: some
+    are missing.
     """
 
     replica_id: str
@@ -119,15 +128,17 @@ class StartAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The log continues another one, so its topic alone cannot be read from the beginning."""
     snapshot: SnapshotAnswer | None = None
     stopped: str = ""
-    """Why it reads the log no further; empty while it does."""
+    """Reason why it does not read the log; empty while it does."""
     begins: int = 0
-    """Epochs before this one were deleted from the archives of all; 0: none was."""
+    """Epochs before this one were deleted from all archives; 0: none."""
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica can give back of the log: state ids that it knows, as hex digits by epoch, and from which
-    epoch to which it has the image. ``nodes`` and ``replicas`` are the addresses of members and of catch-up
-    replicas that the log has, by id.
+    """The part of the log that a replica can restore.
+
+    ``states`` are state ids in hex, by epoch. The replica has the images of epochs ``first_image`` to
+    ``last_image``. ``nodes`` and ``replicas`` are the addresses of members and of catch-up replicas in
+    the log, by id.
     """
 
     replica_id: str
@@ -142,7 +153,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveredAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The log goes on as ``log_id`` with its first ``epoch``, which stands at ``offset`` of the topic."""
+    """The log continues as ``log_id``. Its first ``epoch`` is at ``offset`` of the topic."""
 
     replica_id: str
     log_id: str
@@ -151,12 +162,13 @@ class RecoveredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     last_epoch: int
     known_epoch: int
     was_there: bool
-    """Somebody else had recovered it before."""
+    """An earlier recovery had written it."""
 
 
 class RecoverableAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """No known fact prevents a recovery. ``not_looked_at``: why the topic, which may have such a fact, was
-    not read.
+    """No known fact prevents a recovery.
+
+    ``not_looked_at`` is the reason why the topic was not read. It may have such a fact.
     """
 
     not_looked_at: str = ""

@@ -1,4 +1,4 @@
-"""Answers of the coordinator: how far each transition is, and what is waited for."""
+"""Answers of the coordinator: progress of each transition, and its waits."""
 
 import msgspec
 
@@ -7,9 +7,10 @@ from stele.domain.topology.waits import ASIDE, WaitKind
 
 
 class BlockerAnswer(msgspec.Struct, frozen=True):
-    """A node that something waits for; ``silent_for_s`` is None when it never sent a heartbeat.
+    """A node that delays something.
 
-    It ``is_down`` when it was silent for longer than the coordinator's limit.
+    ``silent_for_s`` is the time since its last heartbeat, None if it never sent one. ``is_down``: that
+    time exceeds the coordinator's limit.
     """
 
     node_id: str
@@ -19,8 +20,10 @@ class BlockerAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeProgress(msgspec.Struct, frozen=True):
-    """One node's newest report of the work of a session; ``still_for_s``: so long it has not got on.
-    ``bytes_compared`` were not streamed, since the node has the same.
+    """One node's newest report of the work of a session.
+
+    ``still_for_s`` is the time without progress. ``bytes_compared`` were equal on both sides and not
+    streamed.
     """
 
     kind: str
@@ -34,8 +37,10 @@ class NodeProgress(msgspec.Struct, frozen=True):
 
 
 class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One open transition. ``eta_s`` is None while the rate is unknown; with ``eta_at_least`` it is by the
-    limit ``stream_mib_per_s`` alone. Sums are over the nodes that have reported.
+    """One open transition.
+
+    ``eta_s`` is None while the rate is unknown. With ``eta_at_least`` it is a lower bound from the
+    limit ``stream_mib_per_s``. Sums are over the nodes that have reported.
     """
 
     transition_id: str
@@ -55,7 +60,10 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitLimit(msgspec.Struct, frozen=True):
-    """A wait ends in ``left_s``, by a setting of the coordinator's (empty: fixed), and what happens then."""
+    """The limit of a wait: it ends in ``left_s``, after ``limit_s`` in all.
+
+    ``setting`` is the coordinator's setting, empty for a fixed limit. ``then`` is the consequence.
+    """
 
     left_s: float
     limit_s: float
@@ -66,11 +74,12 @@ class WaitLimit(msgspec.Struct, frozen=True):
 class WaitProgress(msgspec.Struct, frozen=True):
     """A wait of the coordinator and its blockers; ``request_ids`` is empty if all requests wait.
 
-    ``cause`` is the node that alone causes the wait, empty when there is none or it is not known; it is
-    the first of the blockers. ``other_request`` has what is waited for. ``waited_s`` counts from when the
-    coordinator that answers met the wait. Without a ``limit`` no setting ends it. ``detail``: what is lacking.
-    ``eta_s``: in how many seconds it is over, as things go; none where nobody can tell. ``sole_copies``: ranges
-    that may lose acknowledged writes if the blockers that are down were excluded; empty: none do.
+    ``cause`` is the only node that causes the wait, and the first of the blockers. It is empty if
+    there are several, or if it is unknown. ``other_request`` must end first. ``waited_s`` counts from
+    the time at which the answering coordinator met the wait. Without a ``limit`` the wait has no time
+    limit. ``detail`` names the missing condition. ``eta_s`` is the estimated rest in seconds, None if
+    unknown. ``sole_copies`` are the ranges that may lose acknowledged writes if the blockers that are
+    down are excluded.
     """
 
     request_ids: tuple[str, ...]
@@ -87,8 +96,10 @@ class WaitProgress(msgspec.Struct, frozen=True):
 
 
 class ReplicaProgress(msgspec.Struct, frozen=True):
-    """A catch-up replica that the coordinator asks for a sign of life. ``silent_for_s`` is None when it was
-    never heard; ``epoch`` is how far it had read the log when it was.
+    """A catch-up replica that the coordinator probes.
+
+    ``silent_for_s`` is the time since its last answer, None without one. ``epoch`` is the newest that
+    it had read then.
     """
 
     silent_for_s: float | None
@@ -97,8 +108,10 @@ class ReplicaProgress(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the coordinator works on. ``barrier_level`` is what the present version's barrier asks for, and
-    ``barrier_relaxed`` that it had waited in vain for a higher level.
+    """All work of the coordinator.
+
+    ``barrier_level`` is the level that the barrier of the present version requires.
+    ``barrier_relaxed``: a higher level had timed out.
     """
 
     term: int
@@ -114,7 +127,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """By id; none on standby."""
 
     def of_request(self, request_id: str) -> TransitionProgress | None:
-        """The open transition that carries a request out."""
+        """Return the open transition that carries out a request."""
         return next((t for t in self.transitions if request_id in t.request_ids), None)
 
     def wait_of(self, request_id: str) -> WaitProgress | None:

@@ -6,13 +6,13 @@ from typing import Final
 import msgspec
 
 LASTING: Final = "lasting"
-"""The detail of a 503 that says whether somebody has to mend it: asking again later does not."""
+"""Detail of a 503: true if an operator must repair it, so that a retry does not help."""
 
 Detail = str | int | float | bool | None | Sequence[str | int]
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """``message`` is one sentence: what is the case; ``hint`` one: what to do."""
+    """An error. ``message`` states the problem in one sentence, ``hint`` the remedy."""
 
     code: str
     message: str
@@ -21,7 +21,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def code_in(content: bytes | bytearray) -> str:
-    """The code of an error that was answered; empty where that is none of ours."""
+    """Return the code of an error body; empty if the body is not of Stele."""
     try:
         return msgspec.json.decode(content, type=ErrorBody).code
     except (msgspec.DecodeError, UnicodeDecodeError):

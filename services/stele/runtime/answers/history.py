@@ -1,4 +1,4 @@
-"""Answers of metadata-log about epochs, and about all that is true at one; see ``metadata_log``."""
+"""Answers of metadata-log about epochs, and about the whole state at one; see ``metadata_log``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ from stele.runtime.answers.metadata_log import AtEpoch
 
 
 class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One epoch of the log; ids of states and logs in hex."""
+    """One epoch of the log. Ids of states and logs are in hex."""
 
     prev_state_id: str
     state_id: str
@@ -44,22 +44,22 @@ class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Epochs that were searched for, the newest first, of those that this call looked at."""
+    """The matches among the epochs that this call examined, newest first."""
 
     newest: int
-    """The newest epoch that there is."""
+    """The newest epoch of the log."""
     looked_at: int
     next_before: int
-    """Ask again with ``before`` this to go on; 0: all was looked at."""
+    """``before`` of the next call; 0: all epochs were examined."""
     epochs: tuple[EpochAnswer, ...]
     begins: int = 0
-    """Epochs up to this one are not kept; 0: all are."""
+    """Epochs up to this one are not kept; 0: all are kept."""
     stores: tuple[str, ...] = ()
-    """They may have what is not kept."""
+    """Stores that may have epochs that are not kept."""
 
 
 class ChangesAnswer(AtEpoch, frozen=True, kw_only=True):
-    """What one epoch changed: the sections of the diff that it touches; of placements, how many rows."""
+    """The changes of one epoch, by section of the diff. Placements have the number of rows."""
 
     command: str
     request_id: str
@@ -69,14 +69,14 @@ class ChangesAnswer(AtEpoch, frozen=True, kw_only=True):
 
 
 class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is true at an epoch."""
+    """The whole state at an epoch."""
 
     hash: str
     cluster: str
     cluster_id: str
     log_id: str
     incarnations: tuple[Incarnation, ...]
-    """What the log was before each of its recoveries, the oldest first."""
+    """The logs before each recovery, oldest first."""
     commits: Commits
     overrides: OverridesImage
     topology: Versions
@@ -97,9 +97,9 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     settings: Mapping[str, str]
     services: tuple[Service, ...]
     repairs: dict[str, tuple[int, ...]]
-    """By the table's id when each of its tablets was repaired last; see ``domain.repairs``."""
+    """By the table's id, the time of the last repair of each tablet; see ``domain.repairs``."""
     restricted_repairs: dict[str, tuple[int, ...]]
-    """The same of the repair that goes on among some replicas."""
+    """The same for a repair that runs among some replicas only."""
     table_snapshots: tuple[TableSnapshot, ...]
     table_restores: tuple[RestoreSummary, ...]
     cdc_generations: tuple[GenerationSummary, ...]

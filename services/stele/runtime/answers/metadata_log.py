@@ -1,7 +1,7 @@
-"""Answers of metadata-log. Every answer about the state says its epoch and state id (32 hex digits).
+"""Answers of metadata-log. Every answer about the state has its epoch and state id (32 hex digits).
 
-A page has at most ``limit`` rows; ``next_cursor`` asks for those after it, of the same epoch, and is empty
-in the last page.
+A page has at most ``limit`` rows. ``next_cursor`` requests the next page of the same epoch, and is
+empty in the last page.
 """
 
 from functools import cached_property
@@ -38,7 +38,7 @@ class Page(AtEpoch, frozen=True, kw_only=True):
 
 
 class NodesPage(Page, frozen=True, kw_only=True):
-    """Nodes by id, those that have left too."""
+    """Nodes by id, including those that left."""
 
     nodes: tuple[Node, ...]
 
@@ -50,8 +50,10 @@ class ServicesPage(Page, frozen=True, kw_only=True):
 
 
 class RequestsPage(Page, frozen=True, kw_only=True):
-    """Topology requests by id. All that ended after ``since_epoch``, at ``since_ms`` (milliseconds since 1970),
-    are here; 0: none was ever forgotten.
+    """Topology requests by id.
+
+    All that ended after ``since_epoch``, at ``since_ms`` (milliseconds since 1970), are included. 0:
+    none was forgotten.
     """
 
     since_epoch: int = 0
@@ -67,15 +69,16 @@ class RequestAnswer(AtEpoch, frozen=True, kw_only=True):
 
 
 class KeyspacesPage(Page, frozen=True, kw_only=True):
-    """Keyspaces by name, those that are being dropped too; ``balancing`` is that of the cluster."""
+    """Keyspaces by name, including those that are being dropped. ``balancing`` is that of the cluster."""
 
     balancing: Balancing = Balancing()
     keyspaces: tuple[Keyspace, ...]
 
 
 class TablesPage(Page, frozen=True, kw_only=True):
-    """Tables by keyspace and name, those that are being dropped too. ``tablets`` is how many each table with
-    tablets has, by the table's id.
+    """Tables by keyspace and name, including those that are being dropped.
+
+    ``tablets`` is the number of tablets of each table that has them, by the table's id.
     """
 
     tablets: dict[str, int] = {}
@@ -83,7 +86,7 @@ class TablesPage(Page, frozen=True, kw_only=True):
 
 
 class SchemaAnswer(AtEpoch, frozen=True, kw_only=True):
-    """All objects of the schema. ``schema_version`` is the last epoch that changed it, and its state id."""
+    """All objects of the schema. ``schema_version`` is the last epoch that changed it, with its state id."""
 
     schema_version: SchemaVersion
     keyspaces: tuple[Keyspace, ...]
@@ -96,7 +99,7 @@ class SchemaAnswer(AtEpoch, frozen=True, kw_only=True):
 
 
 class PlacementsPage(Page, frozen=True, kw_only=True):
-    """Rows of one placement in ring order; ``keyspaces`` share it, ``ranges`` are all that it has."""
+    """Rows of one placement in ring order. ``keyspaces`` share it. ``ranges`` is the number of all rows."""
 
     placement: str
     keyspaces: tuple[str, ...]
@@ -111,9 +114,10 @@ class TableSnapshotsPage(Page, frozen=True, kw_only=True):
 
 
 class CatchUpAnswer(AtEpoch, frozen=True, kw_only=True):
-    """The archive: replicas and readers by id, and the snapshots that a majority of the members has, the newest
-    first. ``archive_replication`` is how many members are asked for, ``truncation`` how far the log can be
-    truncated at the time of the epoch.
+    """The archive: replicas and readers by id, and the snapshots of a majority of members, newest first.
+
+    ``archive_replication`` is the number of members that is asked for. ``truncation`` is the limit of
+    a truncation of the log at the time of the epoch.
     """
 
     archive_replication: str
@@ -123,18 +127,18 @@ class CatchUpAnswer(AtEpoch, frozen=True, kw_only=True):
     archive: ArchiveSummary
     truncation: Truncation
     trimming: Trimming = Trimming()
-    """What becomes of the archive's own beginning."""
+    """The limits of deletions at the beginning of the archive."""
 
 
 class TabletRepairTime(msgspec.Struct, frozen=True):
-    """When a tablet was repaired last, in milliseconds of the log's own time; 0: never."""
+    """The time of the last repair of a tablet, in milliseconds of the log's time; 0: never."""
 
     tablet: int
     repaired_ms: int
 
 
 class RepairsPage(Page, frozen=True, kw_only=True):
-    """Tablets of one table by number, with when each was repaired last; ``tablets`` are all that it has."""
+    """Tablets of one table by number, with their last repairs. ``tablets`` is the number of all."""
 
     table: str
     tablets: int
@@ -142,7 +146,7 @@ class RepairsPage(Page, frozen=True, kw_only=True):
 
 
 class TopologyAnswer(AtEpoch, frozen=True, kw_only=True, dict=True):
-    """The cluster, its versions, what is under way, and whose commands the log takes."""
+    """The cluster, its versions, open transitions, and the callers whose commands the log takes."""
 
     cluster: str
     cluster_id: str
@@ -154,12 +158,12 @@ class TopologyAnswer(AtEpoch, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def by_request(self) -> dict[str, TransitionSummary]:
-        """Open transitions by each request that they carry out."""
+        """Open transitions by the requests that they carry out."""
         return {i: each for each in reversed(self.transitions) for i in each.request_ids()}
 
 
 class PlannedRow(msgspec.Struct, frozen=True):
-    """A range that a transition gives other replicas."""
+    """A range whose replicas a transition changes."""
 
     placement: str
     start: int
@@ -185,13 +189,13 @@ class SettingsPage(Page, frozen=True, kw_only=True):
 
 
 class CdcGenerationsPage(Page, frozen=True, kw_only=True):
-    """CDC generations in the order in which they were written; those not committed have no time."""
+    """CDC generations in the order of their creation. Those that are not committed have no time."""
 
     cdc_generations: tuple[GenerationSummary, ...]
 
 
 class CdcStream(msgspec.Struct, frozen=True):
-    """The stream of the range that ends with ``end``; its id as 32 hex digits."""
+    """The stream of the range that ends with token ``end``. Its id has 32 hex digits."""
 
     end: int
     stream_id: str

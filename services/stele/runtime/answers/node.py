@@ -6,7 +6,7 @@ import msgspec
 
 
 class KeyspaceSize(msgspec.Struct, frozen=True):
-    """What a node stores of a keyspace, tombstones and what cleanup has yet to delete too."""
+    """Stored data of a keyspace, including tombstones and rows that cleanup has yet to delete."""
 
     keys: int
     bytes: int
@@ -15,7 +15,7 @@ class KeyspaceSize(msgspec.Struct, frozen=True):
 class NodeView(msgspec.Struct, frozen=True):
     """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node.
 
-    ``reason`` says why the node serves no data; empty while it does.
+    ``reason`` is the reason why the node serves no data, empty while it does.
     """
 
     node_id: str
@@ -37,9 +37,9 @@ class NodeView(msgspec.Struct, frozen=True):
     keys: int = 0
     bytes: int = 0
     keyspaces: dict[str, KeyspaceSize] = {}
-    """By keyspace id; those of which the node stores nothing are left out."""
+    """By keyspace id. Keyspaces without data on the node are left out."""
     counted_ago_s: float = 0.0
-    """How long ago the rows and bytes were counted; a count is kept for a second."""
+    """Age of the counts of rows and bytes. A count is kept for a second."""
 
 
 class ChangeView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,7 +84,7 @@ class StreamView(msgspec.Struct, frozen=True):
 
 
 class StreamSetView(msgspec.Struct, frozen=True):
-    """The streams that hold for a time: those of a CDC generation, or of the present tablets.
+    """The streams of a period: those of a CDC generation, or of the present tablets.
 
     ``until_ms`` is 0 for the newest set. Tablets have an empty ``generation``.
     """

@@ -1,4 +1,4 @@
-"""Questions to the coordinator about what a command would do, and its answers."""
+"""Dry runs of commands by the coordinator: requests and answers."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -12,10 +12,10 @@ from stele.runtime.answers.coordinator import WaitProgress
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command for an operation, as ``POST /v1/commands`` of metadata-log takes it; nothing of it is done.
+    """A command for an operation, as ``POST /v1/commands`` of metadata-log takes it. It is not executed.
 
-    ``together`` are asked for at the same time, and go with it as one operation. ``bytes_per_s`` is what a node
-    receives, when it is not to be the rate that was measured last.
+    ``together`` are commands of the same operation. ``bytes_per_s`` replaces the measured rate at
+    which a node receives.
     """
 
     command: OperationCommand
@@ -29,7 +29,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Verdict(StrEnum):
-    """What becomes of the request at first."""
+    """The first step of the request."""
 
     STARTS = "starts"
     WAITS = "waits"
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 
 class PlannedStream(msgspec.Struct, frozen=True):
-    """What a node must receive, and how long that takes; None where it is not known."""
+    """The data that a node receives, and its duration. Unknown values are None."""
 
     node_id: str
     share: float
@@ -46,13 +46,13 @@ class PlannedStream(msgspec.Struct, frozen=True):
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command would do if it were sent now, in the light of ``epoch``.
+    """The effect of a command that is sent now, at ``epoch``.
 
-    ``wait`` is the first thing that it waits for, ``failure`` what the coordinator would end it with.
-    ``held_bytes`` are of the nodes that were asked; sizes are estimates from them, as if all ranges of all
-    keyspaces held the same. ``bytes_per_s`` is what a node receives: the rate that was measured last or that
-    was asked with, and not more than the log's ``limit_bytes_per_s``, none while no limit is set. ``at_least``:
-    no rate is known, so it is that limit, and it takes no less.
+    ``wait`` is its first wait, ``failure`` the rejection with which the coordinator would end it.
+    ``held_bytes`` are the sizes that nodes reported. Other sizes are estimates from them, which assume
+    equal bytes in all ranges of all keyspaces. ``bytes_per_s`` is the rate at which a node receives:
+    measured or given, and at most the log's ``limit_bytes_per_s`` if that is set. ``at_least``: no rate
+    is known, so the limit is used and the duration is a lower bound.
     """
 
     epoch: int

@@ -1,11 +1,12 @@
-"""Where a process stands in the log: ``GET /v1/position`` of every service."""
+"""The position of a process in the log: ``GET /v1/position`` of every service."""
 
 import msgspec
 
 
 class Position(msgspec.Struct, frozen=True):
-    """``state_id`` and ``log_id`` are 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``:
-    equal epochs must have equal ones.
+    """A position. All processes at one epoch have equal hashes.
+
+    ``state_id`` and ``log_id`` have 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``.
     """
 
     service: str

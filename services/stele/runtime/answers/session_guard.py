@@ -9,7 +9,7 @@ from stele.domain.schema.objects import SchemaVersion
 
 
 class BlockerView(msgspec.Struct, frozen=True):
-    """A node that something waits for. Seconds; ``silent_for_s`` is None when it never sent a heartbeat."""
+    """A node that delays a barrier. ``silent_for_s`` is None if it never sent a heartbeat."""
 
     node_id: str
     why: str
@@ -18,8 +18,10 @@ class BlockerView(msgspec.Struct, frozen=True):
 
 
 class BarrierView(msgspec.Struct, frozen=True):
-    """``GET /v1/barrier`` of the session guard: ``satisfied`` when so many have answered as ``level`` asks for;
-    ``missing`` are the replicas whose answers it lacks.
+    """``GET /v1/barrier`` of the session guard.
+
+    ``satisfied``: as many nodes as ``level`` requires have acknowledged. ``missing`` are the replicas
+    whose acks are missing.
     """
 
     complete: bool
@@ -32,7 +34,7 @@ class BarrierView(msgspec.Struct, frozen=True):
 
 
 class Liveness(StrEnum):
-    """``unknown``: not heard lately, but neither has the guard read the acks for a full time-out."""
+    """Liveness of a node. ``unknown``: the guard has not read the acks for a full time-out yet."""
 
     UP = "up"
     DOWN = "down"
@@ -40,7 +42,10 @@ class Liveness(StrEnum):
 
 
 class NodeLiveness(msgspec.Struct, frozen=True):
-    """One row of ``GET /v1/nodes`` of the session guard; ``lag`` in epochs; None: never heard."""
+    """One row of ``GET /v1/nodes`` of the session guard.
+
+    ``lag`` is in epochs. It and ``silent_for_s`` are None if no heartbeat was received.
+    """
 
     node_id: str
     liveness: Liveness
@@ -75,7 +80,7 @@ class SchemaAgreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckCode(StrEnum):
-    """What ``GET /v1/check`` says; the first that applies."""
+    """Result of ``GET /v1/check``: the first that applies."""
 
     PERMITTED = "permitted"
     NOT_CURRENT = "not_current"
@@ -85,10 +90,10 @@ class CheckCode(StrEnum):
 
 
 class CheckView(msgspec.Struct, frozen=True):
-    """``GET /v1/check`` of the session guard: ``ok`` when all that was asked about may go on.
+    """``GET /v1/check`` of the session guard. ``ok``: all requested work is permitted.
 
-    The log's end was asked ``proof_age_s`` ago, and all that was there is in this answer; None when it
-    never was. A refusal has the shape of every error: ``code``, ``message``, ``hint``, ``details``.
+    The answer includes the log up to its end of ``proof_age_s`` ago. None: the end was never read. A
+    refusal has the fields of every error: ``code``, ``message``, ``hint``, ``details``.
     """
 
     ok: bool
@@ -104,7 +109,7 @@ class CheckView(msgspec.Struct, frozen=True):
 
 
 class SessionsView(msgspec.Struct, frozen=True):
-    """``GET /v1/sessions`` of the session guard: those that are open at ``epoch``, in order of their ids."""
+    """``GET /v1/sessions`` of the session guard: the sessions that are open at ``epoch``, by id."""
 
     log_id: str
     epoch: int

@@ -1,4 +1,4 @@
-"""The answer of metadata-log about what the log is made of."""
+"""The answer of metadata-log about the contents of the log."""
 
 import msgspec
 
@@ -6,17 +6,17 @@ from stele.domain.epoch_stats import EpochStats
 
 
 class StatsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the epochs are made of that this call looked at."""
+    """Statistics of the epochs that this call examined."""
 
     newest: int
     next_from: int
-    """Ask again with ``from`` this to go on; 0: all was looked at."""
+    """``from`` of the next call; 0: all epochs were examined."""
     losers: int
-    """Records that lost their epoch, of all that this process has read from the topic."""
+    """Number of records that lost their epoch, among those that this process has read."""
     strays: int
-    """Records of other logs, so too."""
+    """Number of records of other logs, counted in the same way."""
     stats: EpochStats
     begins: int = 0
-    """Epochs up to this one are not kept; 0: all are."""
+    """Epochs up to this one are not kept; 0: all are kept."""
     stores: tuple[str, ...] = ()
-    """They may have what is not kept."""
+    """Stores that may have epochs that are not kept."""

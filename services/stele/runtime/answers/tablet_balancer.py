@@ -9,35 +9,36 @@ from stele.domain.schema.model import Balancing
 
 
 class BalanceState(StrEnum):
-    """How the tablets stand."""
+    """State of the balance."""
 
     NO_TABLETS = "no_tablets"
     BALANCED = "balanced"
     BALANCING = "balancing"
     STALLED = "stalled"
-    """Something has to move, and nothing can."""
+    """Moves are needed, and none is possible."""
     WAITING = "waiting"
-    """Some nodes get nothing now: they are not heard, full, have rows to delete, or moves there have failed."""
+    """Some nodes receive nothing now: they are down or full, have rows to delete, or moves to them failed."""
     OFF = "off"
-    """It is switched off for the cluster, and no node leaves."""
+    """Balancing is off for the cluster, and no node leaves."""
 
 
 class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A move that was planned at the last look, with its reason."""
+    """A move of the last plan, with its reason."""
 
     table: str
     tablet: int
     from_node: str
     to_node: str
     to_shard: int = -1
-    """Below 0: a replica goes away."""
+    """The shard in ``to_node``; below 0: a replica is deleted."""
     kind: str
     why: str
 
 
 class SwitchedOff(msgspec.Struct, frozen=True):
-    """Where balancing is off: a keyspace or table by name, or, without one, the cluster. Once the time limit
-    has passed it is ``expired``, and counts as on.
+    """An object whose balancing is off: a keyspace or table by name, or the cluster without one.
+
+    ``expired``: its time limit has passed, and balancing is on.
     """
 
     name: str
@@ -46,19 +47,18 @@ class SwitchedOff(msgspec.Struct, frozen=True):
 
 
 class BalancedShard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shard of a node has, as ``BalancedNode`` says it."""
+    """The load of a shard of a node; see ``BalancedNode``."""
 
     tablets: int
     size_bytes: int | None
 
 
 class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has, and may have. ``tablets`` are replicas, those on their way counted too.
+    """The load and the capacity of a node. ``tablets`` is the number of replicas after all open moves.
 
-    ``size_bytes`` are those of the tablets that it has once all have arrived, none while nobody reports any;
-    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. ``rate`` is what
-    it serves of these, operations a second. The report is as old as ``report_age_s``; without one there is no
-    capacity either.
+    ``size_bytes`` is their size, None without reports. ``of_share`` is the load divided by the node's
+    share in the measure in use, None if the node takes no part. ``rate`` is in operations per second.
+    ``report_age_s`` is the age of the node's load report. Without a report the capacity is None too.
     """
 
     tablets: int
@@ -68,11 +68,11 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     report_age_s: float | None
     rate: float | None = None
     shards: tuple[BalancedShard, ...] = ()
-    """Of a node that takes part, tablets where they are going to; bytes by the map and what nodes report."""
+    """Shards of a node that takes part. Tablets that move count at their destination."""
 
 
 class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """For each replica of a tablet and each node, whether the balancer would move it there."""
+    """The balancer's verdict on the move of each replica of a tablet to each node."""
 
     epoch: int
     state_id: str
@@ -80,11 +80,11 @@ class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
     tablet: int
     verdicts: tuple[NodeVerdict, ...]
     shards: dict[str, int] = {}
-    """Of each node that it is read from."""
+    """The shard in each node that serves reads of it."""
 
 
 class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All moves from an epoch on until everything is even; nothing is done."""
+    """All moves from an epoch on until the cluster is balanced. None is executed."""
 
     epoch: int
     state_id: str
@@ -92,14 +92,16 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tablets stand at an epoch: moves under way, tables that get another number of tablets, or whose
-    tablets get other numbers of replicas (``recounting``, in words), repairs of tablets (``repairing``), what
-    comes next, and requests that cannot go on.
+    """The balance of the tablets at an epoch.
 
-    ``balanced_by`` is size or count, with the reason ``why``; by size, operations are ``rate_weight`` percent
-    of a tablet's load. ``down`` are members that are not heard,
-    ``avoided`` those to or from which moves have failed just now, ``full`` those whose disks have no room left.
-    ``off`` is what balancing is switched off for, the cluster first.
+    ``under_way`` are open moves, ``resizing`` tables whose number of tablets changes, ``recounting``
+    tables whose number of replicas changes, ``repairing`` repairs of tablets, ``planned`` the next
+    moves, and ``stuck`` requests that cannot continue, with reasons.
+
+    ``balanced_by`` is size or count, for the reason ``why``. By size, operations make ``rate_weight``
+    percent of a tablet's load. ``down`` are members without heartbeats, ``avoided`` those with failed
+    moves, ``full`` those without free disk space. ``off`` are the objects whose balancing is off, the
+    cluster first.
     """
 
     epoch: int
@@ -121,12 +123,13 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     off: tuple[SwitchedOff, ...] = ()
     rate_weight: int = 0
     restricted: str = ""
-    """Whose the log is, in words: nothing begins meanwhile."""
+    """The restriction of the log to some callers, as text. No move starts during it."""
 
 
 class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What each node had and served at a moment: operations a second, where it counts them, bytes, and
-    tablets that are read from it.
+    """The load of each node at one time: operations per second, bytes, and tablets that it serves.
+
+    Nodes that do not count operations have no rate.
     """
 
     at_ms: int
@@ -136,7 +139,7 @@ class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The load by node over so long, as far as it is known; the oldest sample first."""
+    """The known load by node over ``span_ms``, oldest sample first."""
 
     span_ms: int
     every_ms: int

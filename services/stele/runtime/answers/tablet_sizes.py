@@ -1,4 +1,4 @@
-"""What the tablet-balancer knows of sizes; apart from its other answers, which take numpy to load."""
+"""Sizes of tablets. A separate module, because the balancer's other answers import numpy."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from stele.domain.tablets.sizes import TableSizes
 
 
 class SizesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the sizes of a table's tablets, at an epoch."""
+    """The known sizes of a table's tablets at an epoch."""
 
     epoch: int
     state_id: str

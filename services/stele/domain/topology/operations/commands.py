@@ -3,6 +3,7 @@
 import msgspec
 
 from stele.domain.base import Command
+from stele.domain.names import PARTITIONER
 
 
 class Join(Command, frozen=True, tag="join", kw_only=True):
@@ -21,7 +22,7 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
     initial_tokens: tuple[int, ...] = ()
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
-    partitioner: str = "Murmur3Partitioner"
+    partitioner: str = PARTITIONER
     host_id: str = ""
     shards: int = 1
 
@@ -44,7 +45,7 @@ class Replace(Command, frozen=True, tag="replace", kw_only=True):
     zero_token: bool = False
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
-    partitioner: str = "Murmur3Partitioner"
+    partitioner: str = PARTITIONER
     host_id: str = ""
     shards: int = 1
 
@@ -102,7 +103,7 @@ class Exclude(Command, frozen=True, tag="exclude", omit_defaults=True):
 
 
 class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
-    """Drop a keyspace. Its name is free once every late coordinator of it is fenced out."""
+    """Drop a keyspace. Its name is free once no node coordinates requests to it with an older version."""
 
     name: str
 

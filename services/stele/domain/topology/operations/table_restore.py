@@ -1,7 +1,7 @@
 """Restore of a table from a snapshot: all of its tablets, as streams have room.
 
 The request is the goal. While it is open, the balancer asks for restores of tablets that are not
-restored yet (``tablets.restoring``). It is done when none is left, and fails when one of them has
+restored yet (``tablets.repairing.restores``). It is done when none is left, and fails when one of them has
 failed ``TRIES`` times. A cancel ends it at once, with the requests on its behalf.
 
 Meanwhile the table can be neither dropped nor truncated. So truncated data cannot return after a
