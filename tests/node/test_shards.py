@@ -18,7 +18,7 @@ from stele.domain.messages import Order
 from stele.domain.names import OrderKind, TransitionState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
-from stele.domain.topology.live_copies import left_behind
+from stele.domain.topology.live_copies import is_to_be_deleted
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, Row
@@ -279,10 +279,10 @@ async def test_of_other_data_than_a_transition_moves_it_asks_for_nothing_to_be_d
     node.go_to(STATE.STREAMING)
     image, range_ = node.world.image, Range(node.row().start, node.row().end)
     order = replace(node.order(OrderKind.CLEANUP), node_id="n9")
-    assert left_behind(image, order, node.data_id, range_)
+    assert is_to_be_deleted(image, order, node.data_id, range_)
     for other in (node.world.data_id, "no such data"):
-        assert not left_behind(image, order, other, range_)
-    assert not left_behind(image, replace(order, session="closed"), node.data_id, range_)
+        assert not is_to_be_deleted(image, order, other, range_)
+    assert not is_to_be_deleted(image, replace(order, session="closed"), node.data_id, range_)
 
 
 async def test_rows_of_any_shard_are_given_by_the_name_of_their_data(node: OneNode) -> None:

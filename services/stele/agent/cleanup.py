@@ -25,7 +25,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.domain.schema.model import change_log_of, owner_of
-from stele.domain.topology.live_copies import is_foreign, is_wanted, left_behind
+from stele.domain.topology.live_copies import is_foreign, is_to_be_deleted, is_wanted
 from stele.log.follower import LogFollower
 
 BATCH_ROWS: Final = 200
@@ -148,7 +148,7 @@ class Cleaner:
         image, range_ = self._follower.image, Range(span.start, span.end)
         data_id, shard = parted(span.keyspace)
         if image.topology.of_session(order.session) is not None:
-            return left_behind(image, order, data_id, range_, shard)
+            return is_to_be_deleted(image, order, data_id, range_, shard)
         return is_foreign(image, self._node_id, data_id, range_, shard)
 
     def _check(self, order: Order) -> None:

@@ -58,7 +58,7 @@ def is_ready(context: StepContext, transition: Transition, settled: Settled) -> 
     if (transition.mark and state.on_failure) or not state.opens_session:
         return PASSED
     if state.everybody_does is not None or state.cleaned_by is not None:
-        return _have_all_done(context, transition, state)
+        return _have_reported_work(context, transition, state)
     return _may_move_reads(context, transition, state)
 
 
@@ -148,7 +148,7 @@ def _has_streamed(context: StepContext, transition: Transition) -> Check:
     return failed(*actions, *_undo_if_dead(context, transition))
 
 
-def _have_all_done(context: StepContext, transition: Transition, state: State) -> Check:
+def _have_reported_work(context: StepContext, transition: Transition, state: State) -> Check:
     """Check that every member that is not excluded has reported its work.
 
     Failed work is ordered again without a limit. If there is a way back, the transition is undone

@@ -33,7 +33,7 @@ def base_table_alone_moves(patch: Patch) -> None:
 @planted(STORY)
 def colocated_rows_stay_behind(patch: Patch) -> None:
     """A node that gave a tablet away deletes only the rows of the table that owns the tablet map."""
-    plain = live_copies.left_behind
+    plain = live_copies.is_to_be_deleted
 
     def owned(image: Image, order: Order, data_id: str, range_: Range, shard: int = 0) -> bool:
         data = image.schema.of_data(data_id)

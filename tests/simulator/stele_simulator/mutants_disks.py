@@ -75,9 +75,9 @@ def old_end_is_proof_of_loss(patch: Patch) -> None:
 def older_copies_are_taken(patch: Patch) -> None:
     """A node does not compare its disk with its earlier acknowledgements."""
 
-    async def last_told(*_: object) -> None: ...
+    async def newest_ack(*_: object) -> None: ...
 
-    patch.attribute(member, "last_told", last_told)
+    patch.attribute(member, "newest_ack", newest_ack)
 
 
 @planted(RUN, rule="I1")

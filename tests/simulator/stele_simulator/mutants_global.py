@@ -37,7 +37,7 @@ def truncation_keeps_the_data(patch: Patch) -> None:
 @planted(RUN)
 def truncation_ends_by_a_quorum(patch: Patch) -> None:
     """A truncation is done when most members have reported."""
-    plain = transitions._have_all_done
+    plain = transitions._have_reported_work
 
     def most_have(context: StepContext, transition: Transition, state: State) -> Check:
         members = len(context.image.membership.taking_part())
@@ -46,7 +46,7 @@ def truncation_ends_by_a_quorum(patch: Patch) -> None:
         passed = any(2 * len(wait.blockers) < members for wait in waits)
         return Check(found.passed or passed, found.actions)
 
-    patch.attribute(transitions, "_have_all_done", most_have)
+    patch.attribute(transitions, "_have_reported_work", most_have)
 
 
 @planted(STORY)

@@ -78,7 +78,7 @@ def cleanup_forgets_shards(patch: Patch) -> None:
         open_, data = image.topology.of_session(order.session), image.schema.of_data(data_id)
         return open_ is not None and data is not None and data.placement in open_.plans
 
-    patch.function(live_copies.left_behind, of_plans)
+    patch.function(live_copies.is_to_be_deleted, of_plans)
 
 
 @planted(STORY)

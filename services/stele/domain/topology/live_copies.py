@@ -220,7 +220,9 @@ def is_wanted(image: Image, order: Order) -> bool:
     return node is not None and bool(order.session) and node.cleanup_session() == order.session
 
 
-def left_behind(image: Image, order: Order, data_id: str, range_: Range, shard: int = 0) -> bool:
+def is_to_be_deleted(
+    image: Image, order: Order, data_id: str, range_: Range, shard: int = 0
+) -> bool:
     """Return whether the order's transition asks the node to delete this range of a shard.
 
     The shard must neither read nor write it, and its live replicas must have every acknowledged

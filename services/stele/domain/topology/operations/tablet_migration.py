@@ -173,7 +173,7 @@ def needed(image: Image, requests: list[Request]) -> list[str]:
     return [request.to_node for request in requests if request.to_node]
 
 
-def has_not_lost_more_before(image: Image, transition: Transition) -> bool:
+def may_return_after_reads_moved(image: Image, transition: Transition) -> bool:
     """Return whether reads may go back: at least as many of the new replicas are dead as of the
     old.
     """
@@ -220,7 +220,7 @@ TABLET_MIGRATION: Final = Operation(
             delta=transition.write_both_read_new,
             on_success=_STATE.USE_NEW,
             on_failure=_STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP,
-            turns_back_if=has_not_lost_more_before,
+            turns_back_if=may_return_after_reads_moved,
             reads_have_moved=True,
         ),
         _STATE.USE_NEW: State(delta=transition.finish, on_success=_STATE.CLEANUP),
