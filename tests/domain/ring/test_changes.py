@@ -250,6 +250,33 @@ def test_a_placement_is_created_by_whatever_numbers_it_was_made(
     )
 
 
+def test_equal_placements_of_one_row_share_their_table_also_after_a_change() -> None:
+    here, there = (Placement.of([whole_row("a", "b")]), Placement.of([whole_row("b", "a")]))
+    image = RingImage(nodes=NodeNumbers(("a", "b")))
+    for name, placement in (("p", here), ("q", there), ("r", here)):
+        image = folded(image, list(image.creation(name, placement)))
+    tables = {name: each.table for name, each in image.placements.items()}
+    assert tables["p"] is tables["r"] is not tables["q"]
+    moved = folded(image, list(image.replacement("q", tables["p"].all())))
+    assert moved.placements["q"].table is tables["p"]
+    assert moved.placements["q"] == here
+    assert image.placements["q"] == there
+
+
+def test_a_shared_table_is_not_for_a_reader_that_lacks_its_nodes() -> None:
+    """Every reader must stop at the same record, whatever it has read of other logs."""
+    image = RingImage(nodes=NodeNumbers(("a", "b")))
+    facts = list(image.creation("p", Placement.of([whole_row("a", "b")])))
+    assert folded(image, facts).placements["p"].rows == (whole_row("a", "b"),)
+    with pytest.raises(PlacementError, match="unknown number"):
+        folded(RingImage(nodes=NodeNumbers(("a",))), facts)
+
+
+def whole_row(*nodes: str) -> RangeReplicas:
+    """The row of a placement with one row."""
+    return RangeReplicas(MIN_TOKEN, MIN_TOKEN, nodes, nodes)
+
+
 @given(before=moving(), after=moving())
 def test_all_rows_of_a_placement_are_replaced(before: Rows, after: Rows) -> None:
     nodes = NodeNumbers(NODES)

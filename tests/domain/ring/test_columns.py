@@ -175,16 +175,6 @@ def test_a_change_of_one_row_shares_all_other_chunks() -> None:
     assert [at for at, (old, new) in pairs if old is not new] == [table.find(50)[0]]
 
 
-def test_equal_tables_of_one_row_share_their_chunk_also_after_a_change() -> None:
-    one, two = (Columns.of(rows_of({1: (2, (3, 4))})) for _ in range(2))
-    assert one.chunks[0] is two.chunks[0]
-    other = Columns.of(rows_of({1: (2, (4, 3))}))
-    assert other.chunks[0] is not one.chunks[0]
-    changed = other.splice(1, 2, rows_of({1: (2, (3, 4))}))
-    assert changed.chunks[0] is one.chunks[0]
-    assert plain_of(changed.all()) == {1: (2, (3, 4))}
-
-
 def test_arrays_of_a_table_cannot_be_written() -> None:
     table = Columns.of(rows_of({1: (2, (3,))}))
     with pytest.raises(ValueError, match="read-only"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain, pairwise
 from struct import Struct
 from typing import Final, Self
@@ -116,10 +116,6 @@ CHUNK_ROWS: Final = 768
 more to copy.
 """
 
-SHARED_ROWS: Final = 1
-"""Largest chunk that equal tables share. Thousands of tables have a map of one tablet."""
-SHARED_CHUNKS: Final = 4096
-
 MIN_CHUNK_ROWS: Final = CHUNK_ROWS // 2
 MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
 
@@ -222,8 +218,6 @@ class Chunk:
 
         The keys of ``new`` equal those at these places.
         """
-        if len(new) == len(self.rows) <= SHARED_ROWS:
-            return _chunk_of(_owned(Rows(self.rows.keys, new.values)))
         changed = object.__new__(Chunk)
         changed.keys, changed.even, changed._hash_sum = self.keys, self.even, None
         columns, values = [*self.rows.values], [*self.values]
@@ -487,26 +481,7 @@ def _chunked(rows: Rows) -> Iterator[Chunk]:
     bounds = [len(rows) * index // count for index in range(count + 1)]
     for low, high in pairwise(bounds):
         if low < high:
-            yield _chunk_of(_owned(rows.cut(low, high)))
-
-
-def _chunk_of(rows: Rows) -> Chunk:
-    """Return a chunk of these rows, which own their arrays."""
-    if len(rows) > SHARED_ROWS:
-        return Chunk(rows)
-    columns = (rows.keys, *rows.values)
-    return _shared_chunk(tuple([(c.dtype.char, c.shape, c.tobytes()) for c in columns]))
-
-
-@lru_cache(maxsize=SHARED_CHUNKS)
-def _shared_chunk(columns: tuple[tuple[str, tuple[int, ...], bytes], ...]) -> Chunk:
-    """Return the chunk for rows that are given as kind, shape and content of their columns.
-
-    A chunk takes 1.5 kB, most of it for the objects around a few numbers. Chunks never change, so
-    equal ones can be one object.
-    """
-    keys, *values = (np.ndarray(shape, kind, content) for kind, shape, content in columns)
-    return Chunk(Rows(keys, tuple(values)))
+            yield Chunk(_owned(rows.cut(low, high)))
 
 
 @cache

@@ -487,7 +487,7 @@ ROWS_PER_FACT: Final = 20_000
 parts.
 """
 
-_WHOLE: Final = ranges_by_column((Range(MIN_TOKEN, MIN_TOKEN),))
+WHOLE_RING: Final = ranges_by_column((Range(MIN_TOKEN, MIN_TOKEN),))
 
 
 class RingImage(msgspec.Struct, frozen=True, dict=True):
@@ -554,7 +554,7 @@ class RingImage(msgspec.Struct, frozen=True, dict=True):
     def creation(self, name: str, placement: Placement) -> Iterable[RingFact]:
         """Yield the facts of a placement that does not exist yet."""
         rows, nodes = self._numbered(placement)
-        return self._facts(name, PlacementChange(_WHOLE, rows, ends_of(rows.keys), nodes))
+        return self._facts(name, PlacementChange(WHOLE_RING, rows, ends_of(rows.keys), nodes))
 
     def replacement(self, name: str, rows: Rows) -> Iterable[RingFact]:
         """Yield the facts that replace all rows of a placement by ``rows``.
