@@ -43,7 +43,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """Releases a schema of Epoch that was changed; gives its header."""
     folder = tmp_path / "schemas"
     shutil.copytree(schema_folder(), folder)
-    caches = (load_schemas, codec.releases, codec._tails, codec._readers)
+    caches = (load_schemas, codec.older_releases, codec._tails, codec._readers)
 
     def forget() -> None:
         for cached in caches:

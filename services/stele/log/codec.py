@@ -6,7 +6,7 @@ builds can read it. ``decide`` rejects facts whose feature is disabled (docs/des
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from io import BytesIO
 from struct import Struct
@@ -38,12 +38,43 @@ Fields = dict[str, dict[str, Schema]]
 
 
 @cache
-def releases(name: str) -> tuple[tuple[bytes, Fields], ...]:
-    """Return header and fields of all releases of a schema, the oldest first."""
+def older_releases(name: str) -> tuple[tuple[bytes, Fields, Fields], ...]:
+    """Return the older releases of a schema, the oldest first.
+
+    Each is its header, its fields, and the fields of the newest schema that it may not keep.
+    """
     schemas = load_schemas()
-    return tuple(
-        (header, _fields(schemas.by_header[header][1])) for header in schemas.releases[name]
-    )
+    *older, newest = schemas.releases[name]
+    fields = _fields(schemas.by_header[newest][1])
+    known = [(header, _fields(schemas.by_header[header][1])) for header in older]
+    return tuple([(header, each, _fields_at_risk(each, fields)) for header, each in known])
+
+
+def _fields_at_risk(known: Fields, newest: Fields) -> Fields:
+    """Return the fields that the older release lacks, and those that may contain such a field."""
+    found: Fields = {
+        record: {name: field for name, field in fields.items() if name not in known.get(record, ())}
+        for record, fields in newest.items()
+    }
+    records, before = {each for each in newest if each not in known or found[each]}, set[str]()
+    while records != before:
+        before = records
+        for record, fields in newest.items():
+            inside = {n: f for n, f in fields.items() if _names_in(f["type"]) & before}
+            found[record].update(inside)
+        records = before | {record for record, fields in found.items() if fields}
+    return found
+
+
+def _names_in(schema: Schema) -> set[str]:
+    """Return the names of the types in a field's type, without those inside of its records."""
+    if isinstance(schema, str):
+        return {schema}
+    if isinstance(schema, list):
+        return set().union(*map(_names_in, schema))
+    if "name" in schema:
+        return {schema["name"]}
+    return _names_in(schema.get("items") or schema.get("values") or schema["type"])
 
 
 def oldest_sufficient(name: str, record: dict[str, Any]) -> bytes:
@@ -52,22 +83,17 @@ def oldest_sufficient(name: str, record: dict[str, Any]) -> bytes:
     The value of a union of records is a pair of the record's name and its fields. ``facts`` are a
     list of these pairs. The newest release always suffices.
     """
-    *older, (newest, fields) = releases(name)
-    for header, known in older:
-        if _suffices(name, record, known, fields):
+    for header, known, at_risk in older_releases(name):
+        if _holds(f"stele.{name}", record, known, at_risk):
             return header
-    return newest
+    return load_schemas().headers[name]
 
 
-def _suffices(name: str, record: dict[str, Any], known: Fields, newest: Fields) -> bool:
-    return _holds(f"stele.{name}", record, known, newest)
-
-
-def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> bool:
+def _holds(name: str, value: dict[str, Any], known: Fields, at_risk: Fields) -> bool:
     """Return whether all fields that the older release lacks have their defaults, also inside."""
     if name not in known:
         return False
-    for field, schema in newest[name].items():
+    for field, schema in at_risk[name].items():
         if field not in value:
             continue
         if field not in known[name]:
@@ -75,35 +101,34 @@ def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> b
             plain = list(given) if isinstance(given, tuple) else given  # Avro's defaults are lists
             if plain != schema.get("default"):
                 return False
-        elif not _holds_inside(schema["type"], value[field], known, newest):
+        elif not _holds_inside(schema["type"], value[field], known, at_risk):
             return False
     return True
 
 
-def _holds_inside(schema: Schema, value: Any, known: Fields, newest: Fields) -> bool:
+def _holds_inside(schema: Schema, value: Any, known: Fields, at_risk: Fields) -> bool:
     if isinstance(schema, str):
-        return schema not in newest or _holds(schema, value, known, newest)
-    if isinstance(schema, list) and isinstance(value, tuple) and value[:1] and value[0] in newest:
+        return schema not in at_risk or _holds(schema, value, known, at_risk)
+    if isinstance(schema, list) and isinstance(value, tuple) and value[:1] and value[0] in at_risk:
         named, body = value
-        return _holds(named, body, known, newest)
+        return _holds(named, body, known, at_risk)
     if isinstance(schema, list):
         return value is None or all(
-            _holds_inside(branch, value, known, newest)
+            _holds_inside(branch, value, known, at_risk)
             for branch in schema
             if branch != "null" and isinstance(value, dict | tuple)
         )
+    held: Iterable[bool] = ()
     match schema["type"]:
         case "record":
-            held = [_holds(schema["name"], value, known, newest)]
+            held = (_holds(schema["name"], value, known, at_risk),)
         case "array" if isinstance(schema["items"], list):
-            held = [_holds(each, body, known, newest) for each, body in value]
+            held = (_holds(each, body, known, at_risk) for each, body in value)
         case "array":
-            held = [_holds_inside(schema["items"], each, known, newest) for each in value]
+            held = (_holds_inside(schema["items"], each, known, at_risk) for each in value)
         case "map":
             values = value.values()
-            held = [_holds_inside(schema["values"], each, known, newest) for each in values]
-        case _:
-            held = []
+            held = (_holds_inside(schema["values"], each, known, at_risk) for each in values)
     return all(held)
 
 
