@@ -128,7 +128,7 @@ def _rows(left: Ints, rack: Ints, units: int, factor: int, in_rack: int) -> Ints
     for number in range(int(rack.max()) + 1):
         here = np.flatnonzero(rack == number)
         places = np.repeat(here, left[here])
-        if in_rack == 1:
+        if in_rack == 1 and units > 1:
             places = places[np.argsort(_mixed(len(places), number))]
         found.append(places)
     rows: Ints = np.concatenate(found).reshape(factor, units).T

@@ -86,14 +86,16 @@ def alter_schema(context: Context, command: c.AlterSchema) -> Decision:
             f"The command has {len(command.changes)} changes; one batch has at most {MAX_CHANGES}.",
             "Divide it into several commands.",
         )
-    step, facts = context, list[AnyFact]()
+    step, facts, made = context, list[AnyFact](), tuple[AnyFact, ...]()
     for number, change in enumerate(command.changes, 1):
+        # The facts of the last change are not folded here: the writer folds all of them.
+        if made:
+            step = _after(step, made, number - 1)
         try:
             made = tuple(DECIDED_BY[type(change)](step, change))
         except RejectedChange as refused:
             return _located(refused.rejection, number, change, len(command.changes))
         facts += made
-        step = _after(step, made, number)
     return tuple(_last_rows(facts))
 
 

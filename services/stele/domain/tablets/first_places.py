@@ -6,6 +6,8 @@ date. The cost does not depend on the number of tablets.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Set
+from copy import copy
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -101,7 +103,7 @@ def _found(
 ) -> FirstPlaces:
     going, replaced = image.requests.going(), image.requests.replaced()
     used = {node_id for (node_id, _), n in alone.items() if n}
-    nodes = [
+    nodes = tuple(
         ClusterNode(
             node.node_id,
             node.dc,
@@ -113,12 +115,9 @@ def _found(
         )
         for node in map(image.membership.nodes.__getitem__, sorted(image.membership.nodes))
         if (node.state in STAYS and node.tokens) or node.node_id in used
-    ]
-    none, nobody = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
-    by_count = BalanceOptions(balance_by=BalanceBy.COUNT)
-    state = BalanceColumns(
-        nodes, 1, none, none.astype(np.float64), nobody, nobody, options=by_count
     )
+    state = copy(_without_replicas(nodes))
+    state.load, state.shard_load = state.load.copy(), state.shard_load.copy()
     # The state is indexed by position, the counts by node id.
     place = {node.id: at for at, node in enumerate(nodes)}
     for (node_id, shard), count in alone.items():
@@ -140,6 +139,16 @@ def _found(
         image.ring.tablet_counts,
         moves,
         dropped,
+    )
+
+
+@lru_cache(maxsize=1)
+def _without_replicas(nodes: tuple[ClusterNode, ...]) -> BalanceColumns:
+    """Return the state of these nodes. Many tables are created between two changes of the nodes."""
+    none, nobody = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
+    by_count = BalanceOptions(balance_by=BalanceBy.COUNT)
+    return BalanceColumns(
+        [*nodes], 1, none, none.astype(np.float64), nobody, nobody, options=by_count
     )
 
 
