@@ -1,9 +1,9 @@
 """Costs of tables: `python -m benchmarks.ddl [--scale 0.1]`. Runs the metadata-log's writer on a log in memory.
 
 Prints processor time. Commits of tables are compared with commits of a setting by as many clients in the
-same run. `--scale` multiplies all numbers of tables. There is neither a broker nor HTTP, because both cost
-as much for a table as for any other commit. The last figure is the check of a request's table version by a
-replica.
+same run. All clients use one keyspace; a rejection of any command fails the run. `--scale` multiplies all
+numbers of tables. There is neither a broker nor HTTP, because both cost as much for a table as for any
+other commit. The last figure is the check of a request's table version by a replica.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import timeit
 import tracemalloc
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from itertools import count
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -38,6 +37,7 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.node.wire import Read, ReadMode
 from stele.runtime.request_ids import new_request_id
+from stele.runtime.service import collect_seldom
 from tests.agent.test_judging import judge_of
 from tests.coordinator.world import World, empty_cluster
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -56,8 +56,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Costs of tables.")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies numbers of tables")
     scale = parser.parse_args().scale
+    collect_seldom()  # as every service does
     shown = Shown("what", "measured", "goal", title=f"tables at scale {scale:g}")
-    for figure in (*asyncio.run(commits(scale)), *batches(scale), asyncio.run(version_check())):
+    for figure in (*asyncio.run(commits(scale)), *start(scale), asyncio.run(version_check())):
         goal = f"{figure.goal:,.4g} {figure.unit}" if figure.goal else ""
         shown.add_row(figure.what, f"{figure.value:,.2f} {figure.unit}", goal)
     Console().print(shown)
@@ -69,6 +70,7 @@ async def commits(scale: float) -> list[Figure]:
     return [
         *await created(CLIENTS, many, lambda n: CreateTable(f"bench.t{n}")),
         *await created(DDL_CLIENTS, few, lambda n: AlterSchema((creation(n),))),
+        await batch(batch_size(scale)),
     ]
 
 
@@ -105,18 +107,19 @@ async def committed(
     return time.process_time() - began_s
 
 
-def batches(scale: float) -> Iterator[Figure]:
-    """Batches of tables with columns, and the start of a service with so many."""
-    size, image, numbers = max(10, round(BATCH * scale)), cluster().image, count()
+async def batch(size: int) -> Figure:
+    """One command that creates tables with columns, from its decision to its outcome."""
+    writer = await writer_of(cluster())
+    batch_s = await committed(writer, 1, 1, lambda n: creations(n, size))
+    await writer.close()
+    return Figure(f"one command of {size:,} tables: commit", batch_s, "s", 1)
 
-    def batch() -> AlterSchema:
-        return AlterSchema(tuple(creation(next(numbers)) for _ in range(size)))
 
-    first = batch()
-    decide_s = seconds(lambda: decided(image, first))
-    yield Figure(f"a batch of {size:,} tables: decide", decide_s, "s", 1)
-    for _ in range(max(1, round(COLUMNED * scale) // size)):
-        image = apply_facts(image, decided(image, batch()))
+def start(scale: float) -> Iterator[Figure]:
+    """The start of a service with many tables with columns, and the memory that they take."""
+    image, size = cluster().image, batch_size(scale)
+    for number in range(max(1, round(COLUMNED * scale) // size)):
+        image = apply_facts(image, decided(image, creations(number, size)))
     file, tables = BytesIO(), len(image.schema.tables)
     head = head_of(image, 1, Anchor(0, bytes(16)), 0)
     write(file, head, image_to_facts(image))
@@ -124,12 +127,21 @@ def batches(scale: float) -> Iterator[Figure]:
     yield Figure(f"start with a snapshot of {tables:,} tables", start_s, "s", 3)
     gc.collect()
     tracemalloc.start()
-    start = start_of(file)
+    started = start_of(file)
     gc.collect()
     size_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(start.image.schema.tables) == tables
+    assert len(started.image.schema.tables) == tables
     yield Figure(f"memory of a table with {COLUMNS} columns", size_bytes / tables, "bytes", 2_000)
+
+
+def batch_size(scale: float) -> int:
+    return max(10, round(BATCH * scale))
+
+
+def creations(number: int, size: int) -> AlterSchema:
+    """The batch of this number."""
+    return AlterSchema(tuple(map(creation, range(number * size, (number + 1) * size))))
 
 
 async def version_check() -> Figure:
