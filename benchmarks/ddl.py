@@ -49,7 +49,7 @@ BATCH = 1_000
 COLUMNED, COLUMNS = 30_000, 10
 CHECKS = 200_000
 TIMEOUT_S = 60.0
-"""Of one commit."""
+"""Limit of one commit."""
 
 
 def main() -> None:
