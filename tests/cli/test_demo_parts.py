@@ -19,11 +19,13 @@ from stele.cli.main import build_app
 from stele.cli.places import STACK_FILE
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
+from stele.runtime.answers.node import ChangeView
 from stele.runtime.answers.tablet_balancer import BalanceAnswer
 from stele.words.facts import EpochRow
 from stele_harness.demo.checks import Check, Report, read_report
 from stele_harness.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
 from stele_harness.demo.operation import Fault, step_durations
+from stele_harness.demo.rows import ADDED, NUMBER, Acknowledged, RowLoad
 from stele_harness.demo.scenario import STEPS, chosen_steps
 from stele_harness.demo.several import one_waits_for_the_other, share_a_transition
 from stele_harness.demo.site import MOST_RESTARTS, Never, Site
@@ -237,6 +239,46 @@ async def test_a_lost_write_is_found(server: Server) -> None:
         load._all = [load.keys[0][0]]
         load._all[0].acknowledged = load._all[0].attempted = 1
         assert len(await asyncio.wait_for(load.lost_writes(), 90)) == 1
+
+
+async def test_a_client_that_sends_a_dropped_column_reads_the_version_and_writes_without_it(
+    server: Server,
+) -> None:
+    async with aiohttp.ClientSession() as http:
+        load = RowLoad(http, "loans.counts", 7)
+        load.nodes, load.columns = (server.url,), (NUMBER, ADDED)
+        key = load.keys[0][0]
+        path = f"/v1/data/loans.counts/{key.name}"
+        error = {"code": "dropped_column", "message": "", "details": {"table_version": 9}}
+        server.answer("PUT", path, error, status=400)
+        server.answer("PUT", path, {"timestamp": 5, "version": 1, "epoch": 9})
+        await load._write(key)
+        assert (load.version, load.columns, load.dropped_at) == (9, (NUMBER,), {9})
+        assert load.acknowledged == {key.name: [Acknowledged(5, 1)]}
+        assert not load.refused()
+        server.answers.clear()
+        server.answer("PUT", path, error, status=400)
+        await load._write(key)
+        assert load.refused(), "a node with older columns than the client's refuses a right row"
+
+
+def change(time_us: int, number: int, reader: str = "ada") -> ChangeView:
+    row = {"desk": "desk", "reader": reader, "title": "dune", NUMBER: number}
+    return ChangeView(time_us, b"", "put", row=row)
+
+
+async def test_acknowledged_rows_that_a_change_log_lacks_or_has_in_another_order_are_found() -> (
+    None
+):
+    async with aiohttp.ClientSession() as http:
+        load = RowLoad(http, "loans.counts", 7)
+        load.acknowledged["desk/ada/dune"] = [Acknowledged(1, 1), Acknowledged(3, 2)]
+        unknown = change(4, 3)
+        assert not load.missing_changes([change(1, 1), change(3, 2), unknown])
+        assert load.missing_changes([change(1, 1)]) == ["desk/ada/dune: 2"]
+        assert load.missing_changes([change(1, 1, "bob"), change(3, 2)]) == ["desk/ada/dune: 1"]
+        assert load.missing_changes([change(3, 2), change(1, 1)])
+        assert load.missing_changes([change(1, 1), change(3, 2), change(5, 1)])
 
 
 def test_the_library_leaves_out_what_is_no_data(tmp_path: Path) -> None:

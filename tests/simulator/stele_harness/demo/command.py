@@ -59,8 +59,8 @@ def demo(
     out.print(
         Panel.fit(
             "Kafka, Redis, every service and three data nodes as processes of this machine; "
-            "then real data, load,\njoins, leaves, two kill -9, two nodes that die for good, a table "
-            "in tablets, and every claim checked.",
+            "then real data, load,\njoins, leaves, two kill -9, two nodes that die for good, columns that "
+            "change, a table in tablets,\nand every claim checked.",
             title="stele demo",
         )
     )

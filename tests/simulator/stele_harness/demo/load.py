@@ -67,11 +67,13 @@ class Load:
         http: aiohttp.ClientSession,
         seed: int = 1,
         *,
+        table: str = KEYSPACE,
         prefix: str = "load",
         keys_per_worker: int = KEYS_PER_WORKER,
         pause_s: float = PAUSE_S,
     ) -> None:
         self._http = http
+        self._table = table
         self._random = random.Random(seed)
         self._pause_s = pause_s
         self._stop = asyncio.Event()
@@ -111,7 +113,7 @@ class Load:
         lost: list[str] = []
         for key in self._all:
             answer = await self._call("GET", node, key.name, None)
-            number = answer.number(key.name)
+            number = self._number(answer, key.name)
             if not key.acknowledged <= number <= key.attempted:
                 lost.append(f"{key.name} through {node}: {number}, acknowledged {key.acknowledged}")
         return lost
@@ -127,7 +129,7 @@ class Load:
         number = key.attempted
         began = time.monotonic()
         for node in self._some_nodes():
-            answer = await self._call("PUT", node, key.name, value_of(key.name, number))
+            answer = await self._call("PUT", node, key.name, self._content(key.name, number))
             if answer.status == 200:
                 key.acknowledged = max(key.acknowledged, number)
                 now = time.monotonic()
@@ -147,7 +149,7 @@ class Load:
             answer = await self._call("GET", node, key.name, None)
             if answer.status in (200, 404):
                 self.account.reads_answered += 1
-                number = answer.number(key.name)
+                number = self._number(answer, key.name)
                 if not least <= number <= key.attempted:
                     self.account.stale_reads.append(
                         f"{key.name} through {node}: {number} after {least} was acknowledged"
@@ -161,12 +163,25 @@ class Load:
         """Two different nodes, as any driver would try: the second one when the first cannot."""
         return self._random.sample(self.nodes, min(2, len(self.nodes)))
 
+    def _content(self, key: str, number: int) -> bytes:
+        """Return the value to write for a number."""
+        return value_of(key, number)
+
+    def _number(self, answer: Answer, key: str) -> int:
+        """Return the number that was read: 0 for none, -1 for a value of another key."""
+        return 0 if answer.status == 404 else number_in(answer.body, key)
+
+    def _headers(self) -> dict[str, str]:
+        """Return the headers of a request."""
+        return {}
+
     async def _call(self, method: str, node: str, key: str, value: bytes | None) -> Answer:
         try:
             async with self._http.request(
                 method,
-                node + data_path(KEYSPACE, key),
+                node + data_path(self._table, key),
                 params={"consistency": "quorum"},
+                headers=self._headers(),
                 data=value,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
             ) as answer:
@@ -194,10 +209,6 @@ class Answer(NamedTuple):
         if self.status == NEVER_SENT or 400 <= self.status < 500:
             return True
         return any(code in self.body for code in UNDONE_CODES)
-
-    def number(self, key: str) -> int:
-        """The number that was read: 0 for none, -1 for what is no value of this key."""
-        return 0 if self.status == 404 else number_in(self.body, key)
 
     def why(self) -> str:
         return f"{self.status} {self.body[:160].decode(errors='replace')}"

@@ -19,6 +19,7 @@ from stele_harness.demo.load import Load
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Site
 from stele_harness.demo.steps import (
+    columns,
     disaster,
     fences,
     join,
@@ -71,6 +72,7 @@ STEPS: tuple[Step, ...] = (
         remove.run,
         ("together",),
     ),
+    Step("columns", "A table's columns change while rows are written", columns.run, ("members",)),
     Step(
         "tablets",
         "A table in tablets: split, spread over a new node, and off it again",
@@ -78,6 +80,7 @@ STEPS: tuple[Step, ...] = (
         ("library",),
         ("tablet",),
     ),
+    Step("changes", "The change log of the table", columns.read_changes, ("columns",)),
     Step("settle", "The load stops: its account", settle.run, ("load",)),
     Step("read-back", "Every file, through every node", read_back.run, ("library", "settle")),
     Step("fences", "Old versions are fenced out", fences.run, ("library",), ("version", "fence")),
@@ -141,7 +144,7 @@ async def play(directory: Path, steps: tuple[Step, ...], timeline: Timeline) -> 
 
 
 async def _abandon(scene: Scene) -> None:
-    """Whatever a step that failed has left running."""
+    """Stop what a failed step has left running."""
     if scene.load.running:
         await scene.load.stop()
     for task in scene.background:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stele.domain.names import OWNS_TOKENS, NodeState
 from stele_harness.demo.load import Load
+from stele_harness.demo.rows import RowLoad
 from stele_harness.demo.site import Site
 from stele_harness.demo.timeline import Timeline
 
@@ -25,6 +26,9 @@ class Scene:
     load: Load
     digests: dict[str, str] = field(default_factory=dict)
     """Key of each loaded file -> SHA-256 of its content, hex."""
+
+    rows: RowLoad | None = None
+    """The load of the table with columns, after its step."""
 
     background: list[asyncio.Task[None]] = field(default_factory=list)
     """What runs beside the steps until the load stops."""

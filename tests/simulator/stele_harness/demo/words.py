@@ -31,6 +31,13 @@ PROVES: Final[dict[str, str]] = {
     "two nodes join as one transition": "data moves once for both, not twice",
     "a dead node is removed under load": "the others make up for the copies that are gone",
     "of two requests for the same ranges one waits for the other": "operations on the same data do not mix",
+    "columns are added, renamed and dropped, and no request fails": (
+        "programs and tables can be changed one after the other"
+    ),
+    "no acknowledged row is lost while columns change": "a change of columns rewrites no data",
+    "every acknowledged row is in the change log, in order": (
+        "other systems can follow the table, also after its tablets have moved"
+    ),
     "a table is split while it is written": "the number of pieces changes without a stop",
     "a new node is given its share of the tablets": "the balancer fills what is empty",
     "a node that leaves gives its tablets away first": "nothing leaves with the last copy",
@@ -71,6 +78,7 @@ def _on_the_path() -> list[str]:
 def suggestions(played: set[str]) -> list[Suggestion]:
     """For the cluster that these steps leave behind."""
     has_library, has_table = "library" in played, "tablets" in played
+    has_columns = "columns" in played
     found = [
         ("stele status", "the cluster at a glance"),
         ("stele epochs --last 30", "what happened, who asked, why"),
@@ -88,6 +96,11 @@ def suggestions(played: set[str]) -> list[Suggestion]:
         ]
     if has_table:
         found.append(("stele tablet list shelves.digests", "where the pieces of a table are"))
+    if has_columns:
+        found += [
+            ("stele schema show loans", "a table with columns, as CQL"),
+            ("stele cdc tail loans.counts --count 3", "the first changes of its rows"),
+        ]
     return [
         *found,
         ("stele stack add-node --rack r2", "one more node"),
