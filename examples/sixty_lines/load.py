@@ -1,9 +1,10 @@
-"""Clients that write and read for some seconds, and then read back all that was acknowledged.
+"""Clients that write rows for some seconds, and then read back all that was acknowledged.
 
-python -m examples.sixty_lines.load METADATA_LOG_URL KEYSPACE SECONDS
+python -m examples.sixty_lines.load METADATA_LOG_URL KEYSPACE.TABLE SECONDS
 """
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -18,12 +19,20 @@ KEYS = 150
 """Of each client, which write to keys of their own."""
 
 
+def columns_of(client: Client) -> list[str]:
+    """Return the columns of a row, without the key, in the version that the router has read."""
+    columns = client.router.lookup(client.keyspace, b"").columns
+    return [each.name for each in columns.columns if not each.in_primary_key] if columns else []
+
+
 async def write(client: Client, name: int, end_s: float, acknowledged: dict[str, bytes]) -> int:
-    """How many writes failed, whose values may be there or not."""
+    """Return the number of writes that failed. Their values may be there or not."""
     failed = number = 0
     while time.monotonic() < end_s:
         number += 1
-        key, value = f"c{name}/{number % KEYS}", os.urandom(100)
+        key = f"c{name}/{number % KEYS}"
+        row = {column: os.urandom(16).hex() for column in columns_of(client)}
+        value = json.dumps(row).encode()
         acknowledged.pop(key, None)
         try:
             await client.put(key, value)
@@ -36,13 +45,14 @@ async def write(client: Client, name: int, end_s: float, acknowledged: dict[str,
     return failed
 
 
-async def main(url: str, keyspace: str, seconds: float) -> int:
+async def main(url: str, table: str, seconds: float) -> int:
     acknowledged: dict[str, bytes] = {}
     async with http_router([url]) as router, aiohttp.ClientSession() as http:
-        client, end_s = Client(router, http, keyspace), time.monotonic() + seconds
+        client, end_s = Client(router, http, table), time.monotonic() + seconds
         await asyncio.gather(*(write(client, n, end_s, acknowledged) for n in range(CLIENTS)))
         found = {key: await client.get(key) for key in acknowledged}
     lost = [key for key, value in acknowledged.items() if found[key] != value]
+    print(f"columns at the end: {', '.join(columns_of(client))}")
     print(f"{len(acknowledged)} acknowledged values read back, {len(lost)} lost")
     return 1 if lost else 0
 

@@ -1,6 +1,6 @@
 """A key-value store of sixty lines that is a member of a Stele cluster, by STELE_* variables.
 
-A value begins with eight bytes of its client's timestamp, by which the newer one of two is known.
+A value begins with its client's time in eight bytes. In a table with columns, a JSON row follows.
 """
 
 import sqlite3
@@ -38,9 +38,8 @@ class Shelf:
 
     def scan(self, span, after, limit):
         text = f"select token, key, value from rows where {IN_SPAN} and (token, key) > (?, ?)"
-        first = after or (span.start, b"")
-        found = self.ask(f"{text} order by token, key limit ?", *span.bounds(), *first, limit)
-        return [Row(*row) for row in found]
+        values = (*span.bounds(), *(after or (span.start, b"")), limit)
+        return [Row(*row) for row in self.ask(f"{text} order by token, key limit ?", *values)]
 
     def merge(self, data_id, rows):
         text = f"insert into rows values (?, ?, ?, ?) {NEWER}"
@@ -62,6 +61,7 @@ def routes(member, shelf):
     async def put(request):
         routed, value = request_of(request), await request.body()
         async with member.request(routed):
+            member.check_columns(routed, value[8:])
             row = Row(routed.token, request.path_params["key"].encode(), value)
             shelf.merge(routed.data_id, [row])
         return Response()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from stele.agent import Code, ColumnsChanged
 from stele.agent.columns import watch_columns
-from stele.domain.routed import routed_of
+from stele.domain.routed import Routed, routed_of
 from stele.domain.schema.model import CreateKeyspace, CreateTable, TableCreation
+from stele.runtime.http import HttpError
 from tests.agent.test_embedded import member_of
 from tests.agent.test_judging import judge_of, routed
 from tests.node.columned import PLAYS, USERS, alter, change, column, create_tables, schema_of
@@ -82,6 +84,46 @@ async def test_a_request_of_an_older_table_version_is_served_and_told_of_the_new
             assert member.newer_table_version(request) == found
     of_truncated_data = replace(request, data_id=f"{data.data_id}@9", table_version=older)
     assert member.newer_table_version(of_truncated_data) == newer
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        (b'{"name": "ada"}', ""),
+        (b'{"name": "ada", "age": 7}', "dropped_column"),
+        (b'{"nmae": "ada"}', "unknown_column"),
+        (b'["ada"]', "malformed_json"),
+    ],
+)
+async def test_a_row_with_a_column_that_the_table_lacks_is_refused_with_its_version(
+    row: bytes, code: str
+) -> None:
+    world = World()
+    create_tables(world)
+    alter(world, drop=("age",))
+    member, _ = await member_of(world)
+    found = ""
+    try:
+        member.check_columns(_of(world, USERS), row)
+    except HttpError as error:
+        found = error.body.code
+        assert error.status == 400
+        assert error.body.details["table_version"] == schema_of(world.image).version
+    assert found == code
+
+
+async def test_a_table_without_columns_takes_any_bytes() -> None:
+    world = World()
+    world.apply(CreateKeyspace("music", {"dc1": 3}))
+    world.apply(CreateTable("music.opaque"))
+    member, _ = await member_of(world)
+    member.check_columns(_of(world, "music.opaque"), b"\0")
+
+
+def _of(world: World, table: str) -> Routed:
+    data = world.image.schema.serving(table)
+    assert data is not None
+    return replace(routed(world, b"k"), data_id=data.data_id)
 
 
 async def test_a_request_of_a_table_version_that_is_not_read_yet_is_refused_as_behind() -> None:

@@ -9,20 +9,33 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stele.client import HistoryChangedError, ServiceAwayError, check
-from stele.domain.commands import CreateKeyspace, CreateTable, DropKeyspace, SetSetting, Truncate
+from stele.domain.commands import (
+    AlterSchema,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    SetSetting,
+    Truncate,
+)
 from stele.domain.image import Image
+from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.log.errors import AnchorLostError
 from stele.router import NotReady, Router, StaleRoute, http_router
 from stele.router.over_http import LACKS_S, LINE_BYTES
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.transport import HttpTransport, OnPiece
+from stele.words.cql_parser import parse_cql
 from tests.deployment.in_memory import Site
 from tests.domain.history import History, join, three_nodes
 from tests.services.world import until
 
 TABLE = "music.songs"
+COLUMNS = (
+    "CREATE TABLE music.plays (day date PRIMARY KEY); CREATE TABLE films.cast (id int PRIMARY KEY)"
+)
 KEYS = [f"key-{number}".encode() for number in range(200)]
 
 
@@ -35,11 +48,15 @@ def life() -> History:
             assert history.apply(command) is None  # type: ignore[arg-type]
         world.run()
 
+    history.enable(SCHEMA_OBJECTS)
     then(CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=4))
     then(CreateTable(TABLE), SetSetting("colour", "blue"))
-    then(join(4, "r1"))
+    then(replace(join(4, "r1"), supported_features=(SCHEMA_OBJECTS,)))
     then(Truncate("library"), CreateKeyspace("films", {"dc1": 1}))
     then(DropKeyspace("library"))
+    then(
+        AlterSchema(parse_cql(COLUMNS)), AlterSchema(parse_cql("ALTER TABLE music.plays ADD n int"))
+    )
     return history
 
 
@@ -49,6 +66,7 @@ def same_routes(router: Router, image: Image) -> None:
     assert router.image.membership.nodes == image.membership.nodes
     assert router.image.schema.by_id == image.schema.by_id
     assert router.image.schema.tables == image.schema.tables
+    assert router.image.schema.schemas == image.schema.schemas
     assert {*router.image.ring.placements} == {*image.ring.placements}
     for data in image.schema.all_data():
         if image.schema.serving(data.name) is None:

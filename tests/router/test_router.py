@@ -11,6 +11,7 @@ import pytest
 
 from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
+from stele.domain.routed import TABLE_VERSION
 from stele.router import (
     NotReady,
     Place,
@@ -25,6 +26,7 @@ from stele.router import (
     write_quorum,
 )
 from stele.router.router import kept_current
+from tests.node.columned import USERS, create_tables, schema_of
 from tests.node.world import KEYSPACE, World
 
 WITHOUT = [
@@ -48,6 +50,16 @@ def router_at(image: Image) -> Router:
     router = Router()
     router.take(image)
     return router
+
+
+def test_a_request_carries_the_version_of_the_columns_that_it_was_made_from() -> None:
+    world = World()
+    create_tables(world)
+    router = router_at(world.image)
+    for name, version in ((USERS, schema_of(world.image).version), (KEYSPACE, None)):
+        replicas = router.lookup(name, b"key")
+        headers = replicas.headers(replicas.place(replicas.reads[0]))
+        assert headers.get(TABLE_VERSION) == (str(version) if version else None)
 
 
 async def test_a_key_has_the_replicas_of_its_row_before_while_and_after_a_join() -> None:

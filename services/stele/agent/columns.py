@@ -1,6 +1,7 @@
 """Changes of the columns of tables, reported after each epoch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -9,6 +10,7 @@ from stele.domain.image import Image
 from stele.domain.schema.model import TableDropped, TableSchemaChanged
 from stele.domain.schema.objects import Column, TableSchema
 from stele.log.follower import LogFollower
+from stele.runtime.http import HttpError
 
 
 class ColumnsChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,28 @@ class ColumnsChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OnColumns = Callable[[ColumnsChanged], None]
+
+
+def check_columns(schema: TableSchema, row: bytes) -> None:
+    """Check that ``row`` is a JSON object whose names are columns of the table. Raises HttpError."""
+    version = {"table_version": schema.version}
+    try:
+        names = msgspec.json.decode(row, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        text = f"The table has columns, and the row is no JSON object: {error}."
+        hint = "Send an object of columns."
+        raise HttpError(400, "malformed_json", text, hint=hint, details=version) from error
+    dropped = {column.name for column in schema.dropped_columns}
+    for name in names:
+        if schema.column(name) is None:
+            shown = name[:128]
+            raise HttpError(
+                400,
+                "dropped_column" if name in dropped else "unknown_column",
+                f"Version {schema.version} of the table has no column {shown!r}.",
+                hint="Read the log to this epoch, and send columns of that version.",
+                details={"column": shown, **version},
+            )
 
 
 def watch_columns(follower: LogFollower, on_columns: OnColumns) -> None:

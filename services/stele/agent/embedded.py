@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stele.agent.agent import Agent, kafka_agent
-from stele.agent.columns import OnColumns, watch_columns
+from stele.agent.columns import OnColumns, check_columns, watch_columns
 from stele.agent.identity import DataDirectory, bind, boot
 from stele.agent.judging import Judge, Refusal, Routing, Sourcing
 from stele.agent.load import HeldTablets, disk_of, reporting_load
@@ -94,6 +94,16 @@ class Member:
         The store sends it back, and the sender reads the log up to this epoch.
         """
         return self._judge.newer_table_version(routed)
+
+    def check_columns(self, routed: Routed, row: bytes) -> None:
+        """Check that ``row`` is a JSON object of columns of the table. Values are not checked.
+
+        A table without columns takes any bytes. Call it inside ``request``, which reads the log up
+        to the sender's columns. Raises HttpError with the table's version.
+        """
+        schema = self.image.schema.columns_of(routed.data_id)
+        if schema is not None:
+            check_columns(schema, row)
 
     @asynccontextmanager
     async def request(self, routed: Routed) -> AsyncIterator[None]:

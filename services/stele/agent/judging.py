@@ -27,7 +27,6 @@ from stele.domain.fencing import (
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.model import owner_of
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 
@@ -248,9 +247,7 @@ class Judge:
         sent = request.table_version
         if not sent:
             return 0
-        schemas, data_id = self._follower.image.schema.schemas, request.data_id
-        # Data that was never truncated has the id of its table. This is on the path of each request.
-        schema = schemas.get(data_id) or schemas.get(owner_of(data_id))
+        schema = self._follower.image.schema.columns_of(request.data_id)
         return 0 if schema is None or schema.version <= sent else schema.version
 
     def _is_newer(self, request: Request) -> bool:

@@ -28,6 +28,7 @@ from stele.domain.ring.model import RingImage
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import RangeReplicas, range_of
 from stele.domain.schema.model import Keyspace, SchemaImage, Table
+from stele.domain.schema.objects import TableSchema
 from stele.domain.tables import row_json
 from stele.domain.topology.heads import Versions
 from stele.domain.topology.image import TopologyImage
@@ -41,8 +42,10 @@ Json = dict[str, Any]
 R = TypeVar("R", bound=msgspec.Struct)
 replace = msgspec.structs.replace
 
-ROUTED_BY: Final = frozenset(("topology", "nodes", "keyspaces", "tables", "placements"))
-"""Sections of the state that route a key. A change of other sections only advances the epoch."""
+ROUTED_BY: Final = frozenset(
+    ("topology", "nodes", "keyspaces", "tables", "table_schemas", "placements")
+)
+"""Sections of the state that requests are made from. Other changes only advance the epoch."""
 
 
 class RoutingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,7 @@ class RoutingState(msgspec.Struct, frozen=True, kw_only=True):
     keyspaces: tuple[Keyspace, ...]
     tables: tuple[Table, ...]
     placements: dict[str, tuple[RangeReplicas, ...]]
+    table_schemas: tuple[TableSchema, ...] = ()
 
 
 class ChangeEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +73,7 @@ class ChangeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def routes(self) -> bool:
-        """Return whether the change may have moved a key."""
+        """Return whether the change may have moved a key, or changed columns."""
         return not ROUTED_BY.isdisjoint(self.changes)
 
 
@@ -83,7 +87,7 @@ def image_of(state: RoutingState) -> Image:
             name=state.cluster, cluster_id=state.cluster_id, log_id=bytes.fromhex(state.log_id)
         ),
         membership=MembershipImage(Map({node.node_id: node for node in state.nodes})),
-        schema=_schema(state.keyspaces, state.tables),
+        schema=_schema(state.keyspaces, state.tables, state.table_schemas),
         ring=RingImage(
             placements=Map({n: Placement.of(rows) for n, rows in state.placements.items()})
         ),
@@ -105,6 +109,8 @@ def with_diff(image: Image, diff: Json, to: ChangeEvent) -> Image:
     schema = image.schema
     keyspaces = _rows({**schema.by_id}, diff["keyspaces"], "keyspace_id", Keyspace)
     tables = _rows({**schema.tables}, diff["tables"], "table_id", Table)
+    columns = diff.get("table_schemas", _NOTHING)
+    table_schemas = _rows({**schema.schemas}, columns, "table_id", TableSchema)
     nodes = _rows({**image.membership.nodes}, diff["nodes"], "node_id", Node)
     versions = {n: getattr(image.topology, n) for n in Versions.__struct_fields__}
     versions |= {n: change["after"] for n, change in diff["topology"].items()}
@@ -113,8 +119,9 @@ def with_diff(image: Image, diff: Json, to: ChangeEvent) -> Image:
         membership=MembershipImage(Map(nodes)),
         topology=_topology(image.topology, msgspec.convert(versions, Versions)),
     )
-    if diff["keyspaces"] != _NOTHING or diff["tables"] != _NOTHING:
-        changed = replace(changed, schema=_schema(keyspaces.values(), tables.values()))
+    if any(each != _NOTHING for each in (diff["keyspaces"], diff["tables"], columns)):
+        of_tables = tables.values(), table_schemas.values()
+        changed = replace(changed, schema=_schema(keyspaces.values(), *of_tables))
     if diff["placements"]:
         changed = replace(changed, ring=_ring(image.ring, diff["placements"]))
     return moved_on(changed, to)
@@ -153,13 +160,16 @@ def _rows(known: dict[str, R], diff: Json, key: str, kind: type[R]) -> dict[str,
     return known
 
 
-def _schema(keyspaces: Iterable[Keyspace], tables: Iterable[Table]) -> SchemaImage:
+def _schema(
+    keyspaces: Iterable[Keyspace], tables: Iterable[Table], table_schemas: Iterable[TableSchema]
+) -> SchemaImage:
     by_id = {keyspace.keyspace_id: keyspace for keyspace in keyspaces}
     of_tables = {table.table_id: table for table in tables}
     return SchemaImage(
         by_id=Map(by_id),
         ids=Map({keyspace.name: each for each, keyspace in by_id.items()}),
         tables=Map(of_tables),
+        schemas=Map({schema.table_id: schema for schema in table_schemas}),
         table_ids=Map(
             {f"{by_id[t.keyspace_id].name}.{t.name}": each for each, t in of_tables.items()}
         ),

@@ -24,6 +24,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.routed import Routed
+from stele.domain.schema.objects import TableSchema
 
 # Errors between a key and its replicas: a closed set. Each text says what to do.
 
@@ -122,6 +123,11 @@ class Replicas(msgspec.Struct, frozen=True, gc=False):
         return self.image.log_id.hex()
 
     @property
+    def columns(self) -> TableSchema | None:
+        """The columns of the table; None for a keyspace, and for a table without columns."""
+        return self.image.schema.columns_of(self.data_id)
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The nodes that serve reads, the primary first."""
         return self.row.reads
@@ -137,8 +143,10 @@ class Replicas(msgspec.Struct, frozen=True, gc=False):
     def headers(self, place: Place, *, reads: bool = False) -> dict[str, str]:
         """Return the HTTP headers of a request to this replica; ``stele.agent`` reads them.
 
-        Set ``reads`` if the request only reads. A GET needs no mark.
+        Set ``reads`` if the request only reads. A GET needs no mark. They contain the version of the
+        table's columns, so a replica that has older ones reads the log before it serves.
         """
+        columns = self.columns
         routed = Routed(
             version=self.version,
             epoch=self.epoch,
@@ -148,6 +156,7 @@ class Replicas(msgspec.Struct, frozen=True, gc=False):
             log_id=self.log_id,
             host_id=self.image.membership.nodes[place.node_id].host_id,
             reads=reads,
+            table_version=0 if columns is None else columns.version,
         )
         return routed.headers()
 

@@ -456,6 +456,14 @@ class SchemaImage(msgspec.Struct, frozen=True, dict=True):
         table = self.tables.get(owner_id)
         return self.data_of(table) if table is not None and table.data_id == data_id else None
 
+    def columns_of(self, data_id: str) -> TableSchema | None:
+        """Return the columns of the table with this data; None if it has none, or is unknown.
+
+        Data that was truncated, and a change log, have the columns of their table.
+        """
+        # Data that was never truncated has the id of its table. This is on the path of each request.
+        return self.schemas.get(data_id) or self.schemas.get(owner_of(data_id))
+
     def all_data(self) -> Iterator[Data]:
         """Yield all owners of data, including those that are being dropped."""
         yield from (keyspace for keyspace in self.by_id.values() if not keyspace.tablets)
