@@ -30,6 +30,7 @@ from stele.cli.local.foreground import (
     Teller,
     java_notes,
     run_in_foreground,
+    services_to_start,
     start_detached,
 )
 from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, tail_log, wait_ready
@@ -439,6 +440,14 @@ def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
         forget_dead(directory)
     assert "To have what was left out (`--without`): `stele stack down`" in raised.value.hint
     assert (directory / STACK_FILE).exists()
+
+
+@pytest.mark.parametrize("cdc", [False, True])
+def test_the_connector_is_started_on_request(directory: Path, cdc: bool) -> None:
+    options = StackOptions(directory=directory, cdc=cdc)
+    assert ("--cdc" in options.arguments()) is cdc
+    names = [spec.name for spec in services_to_start(("placements",), cdc=options.cdc)]
+    assert ("cdc-connector" in names) is cdc
 
 
 @pytest.mark.parametrize("how", [[], ["--detach"]])

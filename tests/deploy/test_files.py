@@ -158,6 +158,12 @@ def test_prometheus_asks_every_service(compose: dict[str, Any]) -> None:
     assert targets == serving
 
 
+def test_each_profile_is_stopped_by_the_command_that_stops_all(compose: dict[str, Any]) -> None:
+    profiles = {each for s in compose["services"].values() for each in s.get("profiles", [])}
+    (stopped,) = re.findall(r"COMPOSE_PROFILES=(\S+) ", (ROOT / "infra/compose").read_text())
+    assert {*stopped.split(",")} == profiles
+
+
 def test_every_metric_that_is_shown_or_watched_exists() -> None:
     for service in SERVICES_WITH_METRICS:
         __import__(f"stele.{service}.metrics")

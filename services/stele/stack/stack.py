@@ -77,6 +77,9 @@ SERVICES: tuple[ServiceSpec, ...] = (
     ServiceSpec("console", "stele.console", {"STELE_CONSOLE_COMMANDS": "true"}),
 )
 
+CDC_CONNECTOR: Final = ServiceSpec("cdc-connector", "stele.cdc_connector")
+"""Publishes change logs. It is started on request only."""
+
 
 def node_specs(count: int) -> tuple[ServiceSpec, ...]:
     """Return the specs of nodes n1..n<count> of dc1, in racks r1, r2, r3 in turn."""

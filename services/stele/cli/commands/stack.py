@@ -44,6 +44,7 @@ def up(
     cluster: Annotated[str, Parameter(name="--cluster")] = "stele",
     detach: Annotated[bool, Parameter(name="--detach", negative="")] = False,
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
+    cdc: Annotated[bool, Parameter(name="--cdc", negative="")] = False,
     found: Annotated[bool, Parameter(name="--found", negative="--no-found")] = True,
     where: Here = Here(),
 ) -> int:
@@ -55,6 +56,7 @@ def up(
         cluster: Name of the cluster.
         detach: Return when all processes are up; `stele stack down` stops them.
         without: A service that is not started, such as placements (Spark); may be repeated.
+        cdc: Start the connector too, which publishes the changes of captured tables to Kafka.
         found: Create the cluster if the log is empty. With --no-found it waits for `stele found`, which can
             begin with a dump.
     """
@@ -64,6 +66,7 @@ def up(
         brokers=brokers,
         nodes=nodes,
         without=without,
+        cdc=cdc,
         found=found,
     )
     return start_detached(options) if detach else run_in_foreground(options)

@@ -38,7 +38,7 @@ from stele.stack.folders import node_numbers
 from stele.stack.jars import JarsMissing
 from stele.stack.ports import NoFreePort
 from stele.stack.redis import RedisFailed
-from stele.stack.stack import SERVICES, ServiceSpec, Stack
+from stele.stack.stack import CDC_CONNECTOR, SERVICES, ServiceSpec, Stack
 from stele.stack.supervisor import ChildFailed
 
 TICK_S = 0.25
@@ -59,6 +59,8 @@ class StackOptions:
     brokers: int = 1
     nodes: int = 3
     without: tuple[str, ...] = ()
+    cdc: bool = False
+    """True if the connector of change data capture is started too."""
     found: bool = True
     """True if the metadata-log founds an empty log. Otherwise the user founds it."""
 
@@ -69,6 +71,7 @@ class StackOptions:
             *("--dir", str(self.directory), "--cluster", self.cluster),
             *("--brokers", str(self.brokers), "--nodes", str(self.nodes)),
             *(part for name in self.without for part in ("--without", name)),
+            *(["--cdc"] if self.cdc else []),
             *([] if self.found else ["--no-found"]),
         ]
 
@@ -99,7 +102,7 @@ def run_in_foreground(options: StackOptions) -> int:
             cluster=options.cluster,
             brokers=options.brokers,
             nodes=_nodes(options),
-            services=services_to_start(options.without),
+            services=services_to_start(options.without, cdc=options.cdc),
             env={} if options.found else {"STELE_FOUND": "no"},
         )
         forget(options.directory)
@@ -170,13 +173,17 @@ def spawn_detached(options: StackOptions) -> subprocess.Popen[bytes]:
         )
 
 
-def services_to_start(without: tuple[str, ...]) -> tuple[ServiceSpec, ...]:
-    """Return all services except ``without``. Raises CliError for an unknown name."""
+def services_to_start(without: tuple[str, ...], *, cdc: bool) -> tuple[ServiceSpec, ...]:
+    """Return all services except ``without``, and the connector with ``cdc``.
+
+    Raises CliError for an unknown name.
+    """
     known = {spec.name for spec in SERVICES}
     for name in without:
         if name not in known:
             raise CliError(f"There is no service '{name}'.", f"Known: {', '.join(sorted(known))}.")
-    return tuple(spec for spec in SERVICES if spec.name not in without)
+    chosen = tuple(spec for spec in SERVICES if spec.name not in without)
+    return (*chosen, CDC_CONNECTOR) if cdc else chosen
 
 
 def starting(stack: StackFile | None) -> str:
