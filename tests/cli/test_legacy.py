@@ -10,7 +10,13 @@ import msgspec
 import pytest
 from cassandra import InvalidRequest
 from cassandra.connection import DefaultEndPoint
-from cassandra.metadata import KeyspaceMetadata, Metadata
+from cassandra.metadata import (
+    ColumnMetadata,
+    KeyspaceMetadata,
+    Metadata,
+    TableMetadataV3,
+    UserType,
+)
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 
@@ -35,6 +41,10 @@ def test_a_description_becomes_a_dump_that_holds_the_state(stele: Stele, tmp_pat
     document = msgspec.json.decode(output.read_bytes())
     image = dumps.sound(output).image
     assert image is not None
+    table = image.schema.table_named("orders.customers")
+    assert table is not None
+    columns = [column.name for column in image.schema.schemas[table.table_id].columns]
+    assert columns == ["id", "home", "name"]
     assert document["hash"] == state_hash(image)
     assert document["cluster_id"] == image.cluster_id
     assert [path.name for path in tmp_path.iterdir()] == ["shop.json"]
@@ -53,6 +63,55 @@ def test_all_problems_are_printed_and_no_file_is_written(stele: Stele, tmp_path:
     assert not output.exists()
     ran = stele("import", "read", f"--file={file}", f"--output={output}", "--ignore=127.0.7.5")
     assert ran.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            "CREATE TABLE orders.a (id uuid PRIMARY KEY); CREATE TABLE orders.b (id a PRIMARY KEY)",
+            "schema: Change 2 of 2 (create_table orders.b): ",
+        ),
+        (
+            "CREATE KEYSPACE orders\n WITH replication = {'class': 'SimpleStrategy'};\n"
+            "CREATE TRIGGER audit ON orders.items USING 'Audit'",
+            "schema of orders: line 3, column 8: found 'TRIGGER'",
+        ),
+        (
+            "/*\nWarning: Table orders.wide omitted because it has constructs not compatible\n*/",
+            "schema of orders: Table orders.wide omitted",
+        ),
+        (
+            "CREATE TABLE audit.log (id uuid PRIMARY KEY)",
+            "schema of orders: it has 'audit.log', which belongs to another keyspace",
+        ),
+        (
+            "CREATE TABLE orders.items (id uuid PRIMARY KEY) WITH tombstone_gc = {'mode': 'repair'}",
+            "schema of orders.items: Tables have no parameter 'tombstone_gc'",
+        ),
+    ],
+)
+def test_a_part_of_a_schema_that_is_not_supported_is_named_and_nothing_is_written(
+    stele: Stele, tmp_path: Path, schema: str, reason: str
+) -> None:
+    output, file = tmp_path / "shop.json", tmp_path / "cluster.json"
+    file.write_bytes(encode_description(with_schema("orders", f"{schema};")))
+    arguments = ("import", "read", f"--file={file}", f"--output={output}")
+    ran = stele(*arguments)
+    assert ran.exit_code == 1
+    assert reason in ran.out
+    assert "1 problem; no file is written" in ran.out
+    assert not output.exists()
+    assert stele(*arguments, "--without=orders").exit_code == 0
+
+
+def with_schema(name: str, schema: str) -> LegacyCluster:
+    legacy = example()
+    keyspaces = (
+        msgspec.structs.replace(each, schema=schema) if each.name == name else each
+        for each in legacy.keyspaces
+    )
+    return msgspec.structs.replace(legacy, keyspaces=tuple(keyspaces))
 
 
 def test_a_wrong_file_is_refused_with_the_field_and_the_remedy(
@@ -220,6 +279,30 @@ def test_a_row_of_a_node_that_has_left_is_an_error_that_names_it() -> None:
     peers = [row for row in peer_rows() if row["peer"] != LOCAL_NODE]
     with pytest.raises(CliError, match=r"The row of 127\.0\.7\.9 in the peers table has no rack"):
         reader(system__peers_v2=[*peers, left]).description()
+
+
+def test_the_schema_over_cql_is_that_of_the_driver_without_the_keyspace(
+    stele: Stele, tmp_path: Path
+) -> None:
+    some = reader(system_views__gossip_info=gossip())
+    orders = some._cluster.metadata.keyspaces["orders"]
+    orders.user_types["person"] = UserType("orders", "person", ["name"], ["text"])
+    table = TableMetadataV3("orders", "items", options={"comment": "it's", "cdc": False})
+    key, singer = ColumnMetadata(table, "id", "uuid"), ColumnMetadata(table, "by", "frozen<person>")
+    table.columns = {"id": key, "by": singer}
+    table.partition_key = [key]
+    orders.tables["items"] = table
+    described = some.description()
+    (schema,) = (each.schema for each in described.keyspaces if each.name == "orders")
+    assert "CREATE KEYSPACE" not in schema
+    file, output = tmp_path / "cluster.json", tmp_path / "shop.json"
+    file.write_bytes(encode_description(described))
+    ran = stele("import", "read", f"--file={file}", f"--output={output}")
+    assert ran.exit_code == 0, ran.out
+    assert "2 objects of its schema" in ran.out
+    image = dumps.sound(output).image
+    assert image is not None and image.schema.type_named("orders.person")
+    assert image.schema.table_named("orders.items")
 
 
 def test_a_keyspace_with_tablets_is_recognized_over_cql() -> None:

@@ -50,6 +50,7 @@ def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
     assert image is not None
     assert image.cluster == cluster
     assert image.schema.ids == wanted.schema.ids
+    assert image.schema.table_named("orders.customers"), "its schema comes too"
     for name, placement in wanted.ring.placements.items():
         assert image.ring.placements[name] == placement
     assert {*image.membership.nodes} == {*wanted.membership.nodes}

@@ -187,8 +187,17 @@ class _SystemTables:
                 strategy=strategy,
                 options={str(key): str(value) for key, value in options.items()},
                 tablets=name in tablets,
+                schema="" if strategy == LOCAL else self._schema(name),
                 ranges=() if strategy == LOCAL else tuple(self._ranges(name, addresses)),
             )
+
+    def _schema(self, keyspace: str) -> str:
+        """Return the objects of a keyspace as CQL; empty if the driver does not know the keyspace."""
+        found = self._cluster.metadata.keyspaces.get(keyspace)
+        if found is None:
+            return ""
+        text: str = found.export_as_string()
+        return text.removeprefix(f"{found.as_cql_query()};").lstrip("\n")
 
     def _ranges(self, keyspace: str, addresses: dict[str, str]) -> Iterator[LegacyRange]:
         token_map = self._cluster.metadata.token_map

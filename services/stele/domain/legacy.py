@@ -9,23 +9,29 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from stele.domain.base import Rejection
 from stele.domain.cluster.model import ClusterCreated
+from stele.domain.commands import AlterSchema, Envelope
 from stele.domain.context import bad_name
+from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
+from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.json_documents import JsonDocumentError, decode_document
 from stele.domain.membership.model import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState
 from stele.domain.ring.placement import Placement, text_of
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range
-from stele.domain.schema.model import Keyspace, KeyspaceChanged, placement_name
+from stele.domain.schema.domain import SCHEMA_OBJECTS
+from stele.domain.schema.model import AnyChange, Keyspace, KeyspaceChanged, placement_name
 from stele.domain.topology.rings import ring_now
 
 FORMAT: Final = "stele-legacy-1"
@@ -90,6 +96,13 @@ class LegacyKeyspace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = {}
     tablets: Annotated[bool, Meta(description="Whether ScyllaDB spreads it by tablets.")] = False
+    schema: Annotated[
+        str,
+        Meta(
+            description="Its types, functions, aggregates, tables, indexes and views as CQL, as `DESCRIBE"
+            " KEYSPACE` of cqlsh prints them."
+        ),
+    ] = ""
     ranges: Annotated[
         tuple[LegacyRange, ...],
         Meta(description="The replicas of every range, as the legacy cluster computes them."),
@@ -97,7 +110,7 @@ class LegacyKeyspace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LegacyCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A legacy cluster at one moment, without tables and data."""
+    """A legacy cluster at one moment, without data."""
 
     format: Annotated[str, Meta(pattern=f"^{FORMAT}$")]
     cluster: Annotated[_Name, Meta(description="The name of the cluster.")]
@@ -230,13 +243,17 @@ class ImportResult(NamedTuple):
 
 
 def import_cluster(
-    legacy: LegacyCluster, *, ignored: Collection[str] = (), without: Collection[str] = ()
+    legacy: LegacyCluster,
+    *,
+    ignored: Collection[str] = (),
+    without: Collection[str] = (),
+    schemas: Mapping[str, Sequence[AnyChange]] = MappingProxyType({}),
 ) -> ImportResult:
     """Import a legacy cluster.
 
     ``ignored`` are addresses or host ids of nodes that may be down: they become members all the same (CEP-21,
     ``nodetool cms initialize --ignore``). ``without`` are keyspaces to leave out. Keyspaces with LocalStrategy
-    are always left out.
+    are always left out. ``schemas`` are the parsed ``schema`` texts by keyspace.
     """
     problems = [*_cluster_problems(legacy, ignored), *_unknown_keyspaces(legacy, without)]
     left_out = list[str]()
@@ -267,6 +284,15 @@ def import_cluster(
     image = _state(ring, replications) if _has_unique_owners(members) else None
     differences = list[ReplicaDifference]()
     if image is not None:
+        changes = [each for name in sorted(replications) for each in schemas.get(name, ())]
+        with_tables = _with_schema(image, changes)
+        if isinstance(with_tables, Rejection):
+            remedy = with_tables.hint or "Change it in the legacy cluster or in the description."
+            # A rejection names the change itself if there are several.
+            where = "schema" if len(changes) > 1 else f"schema of {changes[0].name}"
+            problems.append(ImportProblem(where, with_tables.message.rstrip("."), remedy))
+        else:
+            image = with_tables
         for name in sorted(ranges):
             placement = image.placement_of(name)
             assert placement is not None
@@ -501,6 +527,18 @@ def _state(legacy: LegacyCluster, replications: Mapping[str, Mapping[str, int]])
             facts += image.ring.creation(placement, ring_now(image).placement({**replication}))
         image = apply_facts(image, facts)
     return image
+
+
+def _with_schema(image: Image, changes: Sequence[AnyChange]) -> Image | Rejection:
+    """Return the state with these objects, created in one batch as by ``stele schema apply``.
+
+    Ids follow from the cluster's id and the objects' order, so they are the same at each call.
+    """
+    if not changes:
+        return image
+    image = apply_facts(image, (FeaturesEnabled((SCHEMA_OBJECTS,)),))
+    decision = decide(image, Envelope(request_id="", command=AlterSchema((*changes,))), at_ms=0)
+    return decision if isinstance(decision, Rejection) else apply_facts(image, decision)
 
 
 def _stable_id(legacy: LegacyCluster, name: str) -> str:

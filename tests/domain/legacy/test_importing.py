@@ -22,6 +22,9 @@ from stele.domain.legacy import (
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.ring.strategy import NodeLocation, placement_of
+from stele.domain.schema.domain import SCHEMA_OBJECTS
+from stele.domain.schema.model import ColumnDefinition, TableCreation
+from stele.domain.schema.objects import ColumnKind
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from tests.domain.legacy.samples import VERSION, example, simple_strategy_ranges, with_node
 from tests.domain.ring.rings import Ring, rings, some_rf
@@ -71,6 +74,19 @@ def test_the_same_cluster_becomes_the_same_state_at_each_import() -> None:
     assert state_hash(image_of(import_cluster(again))) == state_hash(image)
     restored = facts_to_image(image_to_facts(image), image.epoch, image.state_id)
     assert state_hash(restored) == state_hash(image) != state_hash(EMPTY_FOR_FOLLOWERS)
+
+
+def test_the_same_schema_becomes_the_same_state_at_each_import() -> None:
+    columns = (ColumnDefinition(name="id", type="uuid", kind=ColumnKind.PARTITION_KEY),)
+    schemas = {
+        name: (TableCreation(name=f"{name}.items", columns=columns),)
+        for name in ("orders", "audit")
+    }
+    image = image_of(import_cluster(example(), schemas=schemas))
+    again = import_cluster(example(), schemas={"audit": schemas["audit"], **schemas})
+    assert state_hash(image_of(again)) == state_hash(image)
+    assert {*image.schema.table_ids} == {"orders.items", "audit.items"}
+    assert image.features.enabled == (SCHEMA_OBJECTS,)
 
 
 def test_a_keyspace_without_ranges_is_refused_unless_it_is_left_out() -> None:

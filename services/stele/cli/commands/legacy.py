@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, validators
 
@@ -12,7 +14,8 @@ from stele.cli.errors import UsageError
 from stele.cli.output import console, counted, size
 
 if TYPE_CHECKING:
-    from stele.domain.legacy import ImportResult, LegacyCluster
+    from stele.domain.legacy import ImportProblem, ImportResult, LegacyCluster
+    from stele.domain.schema.model import AnyChange
 
 _HINT = "docs/schemas/legacy_cluster.json defines the file; `stele import describe` writes one."
 
@@ -111,14 +114,15 @@ def read(
             "--contact reads the cluster over CQL, --file a description of it.",
         )
     legacy = cql.describe(contact) if file is None else _read_description(file)
-    result = import_cluster(legacy, ignored=ignore, without=without)
+    schemas, wrong = _schemas(legacy, without)
+    result = import_cluster(legacy, ignored=ignore, without=without, schemas=schemas)
     _print_cluster(legacy)
-    _print_keyspaces(result)
+    _print_keyspaces(result, schemas)
     out = console()
-    found = (*result.problems, *result.differences)
+    found = (*wrong, *result.problems, *result.differences)
     for each in found:
         out.print(str(each), soft_wrap=True, markup=False, style="red")
-    if result.image is None:
+    if result.image is None or wrong:
         out.print(f"{counted(len(found), 'problem', 'problems')}; no file is written")
         return 1
     written = dumps.write(output, result.image)
@@ -128,6 +132,51 @@ def read(
         markup=False,
     )
     return 0
+
+
+_CREATE_KEYSPACE: Final = re.compile(r"\A\s*CREATE\s+KEYSPACE\b[^;]*;", re.IGNORECASE)
+_INCOMPLETE: Final = re.compile(r"/\*\s*Warning: ([^\n]*)")
+"""The comment by which the driver and cqlsh mark a table that they cannot write as CQL."""
+
+
+def _schemas(
+    legacy: LegacyCluster, without: tuple[str, ...]
+) -> tuple[dict[str, tuple[AnyChange, ...]], list[ImportProblem]]:
+    """Parse the schemas of the imported keyspaces. Return the changes and the problems."""
+    from stele.domain.legacy import LOCAL, ImportProblem  # noqa: PLC0415 - slow import
+    from stele.words.cql_parser import CqlError, parse_cql  # noqa: PLC0415
+
+    found: dict[str, tuple[AnyChange, ...]] = {}
+    wrong: list[ImportProblem] = []
+    for keyspace in legacy.keyspaces:
+        if keyspace.strategy == LOCAL or keyspace.name in without:
+            continue
+        # The keyspace is made from its options. Its lines stay, because errors name lines.
+        text = _CREATE_KEYSPACE.sub(lambda at: "\n" * at[0].count("\n"), keyspace.schema)
+        reasons = [each.rstrip(".") for each in _INCOMPLETE.findall(text)]
+        try:
+            changes = () if reasons else parse_cql(text)
+        except CqlError as error:
+            reasons, changes = [str(error).rstrip(".")], ()
+        others = sorted({_object(each) for each in changes if not _is_in(each, keyspace.name)})
+        reasons += [f"it has '{name}', which belongs to another keyspace" for name in others]
+        remedy = (
+            "Drop it there, take it out of `schema` in a description, or leave the keyspace out:"
+            f" --without {keyspace.name}."
+        )
+        wrong += (ImportProblem(f"schema of {keyspace.name}", why, remedy) for why in reasons)
+        found[keyspace.name] = () if others else changes
+    return found, wrong
+
+
+def _object(change: AnyChange) -> str:
+    """Return the full name of the object that a change is about; of an index, that of its table."""
+    name: str = getattr(change, "table", "") or getattr(change, "name", "")
+    return name
+
+
+def _is_in(change: AnyChange, keyspace: str) -> bool:
+    return _object(change).partition(".")[0] == keyspace
 
 
 def _read_description(file: Path) -> LegacyCluster:
@@ -153,12 +202,16 @@ def _print_cluster(legacy: LegacyCluster) -> None:
     )
 
 
-def _print_keyspaces(result: ImportResult) -> None:
+def _print_keyspaces(result: ImportResult, schemas: Mapping[str, tuple[AnyChange, ...]]) -> None:
     out = console()
     for name, ranges in result.compared.items():
         if ranges:
             count = sum(each.keyspace == name for each in result.differences)
             differ = counted(count, "difference", "differences") if count else "no difference"
-            out.print(f"keyspace {name}: {ranges} ranges compared, {differ}", soft_wrap=True)
+            objects = len(schemas.get(name, ()))
+            schema = f"; {counted(objects, 'object', 'objects')} of its schema" if objects else ""
+            out.print(
+                f"keyspace {name}: {ranges} ranges compared, {differ}{schema}", soft_wrap=True
+            )
     if result.left_out:
         out.print(f"left out: {', '.join(result.left_out)}", soft_wrap=True, markup=False)
