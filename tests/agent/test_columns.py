@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
 from stele.agent import Code, ColumnsChanged
 from stele.agent.columns import watch_columns
-from stele.domain.routed import Routed, routed_of
+from stele.agent.probing import ROW_PATH
+from stele.domain.routed import TABLE_VERSION, Routed, routed_of
 from stele.domain.schema.model import CreateKeyspace, CreateTable, TableCreation
-from stele.runtime.http import HttpError
+from stele.runtime.http import Health, HttpError, build_app
 from tests.agent.test_embedded import member_of
 from tests.agent.test_judging import judge_of, routed
 from tests.node.columned import PLAYS, USERS, alter, change, column, create_tables, schema_of
@@ -110,6 +112,26 @@ async def test_a_row_with_a_column_that_the_table_lacks_is_refused_with_its_vers
         assert error.status == 400
         assert error.body.details["table_version"] == schema_of(world.image).version
     assert found == code
+
+
+async def test_a_row_is_judged_for_the_kit_as_a_write_of_it_would_be_answered() -> None:
+    world = World()
+    create_tables(world)
+    older = schema_of(world.image).version
+    alter(world, drop=("age",))
+    newer = schema_of(world.image).version
+    member, _ = await member_of(world)
+    app = build_app("store", [member.row_route()], lambda: Health(ok=True))
+    request = _of(world, USERS)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://n1") as http:
+        for version, told in ((older, str(newer)), (newer, None)):
+            headers = replace(request, table_version=version).headers()
+            answer = await http.post(ROW_PATH, headers=headers, content=b'{"name": "ada"}')
+            assert (answer.status_code, answer.headers.get(TABLE_VERSION)) == (204, told)
+        refused = await http.post(ROW_PATH, headers=headers, content=b'{"age": 7}')
+    assert refused.status_code == 400
+    assert refused.json()["code"] == "dropped_column"
+    assert refused.json()["details"]["table_version"] == newer
 
 
 async def test_a_table_without_columns_takes_any_bytes() -> None:

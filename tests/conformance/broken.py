@@ -18,6 +18,7 @@ from stele.agent import identity, member
 from stele.agent.agent import Agent
 from stele.agent.cleanup import Truncator
 from stele.agent.gate import Gate
+from stele.agent.judging import Judge, Request
 from stele.agent.orders import OrderExecutor
 from stele.agent.probing import check_meant
 from stele.agent.pulling import Puller
@@ -29,11 +30,13 @@ from stele.domain.topology.live_copies import is_wanted
 from stele.log.codec import decode_order, encode_ack, encode_report
 from stele.log.fold import check_stray
 from stele.node.__main__ import main
+from stele.node.table_rows import TableRows
 from stele.runtime.service import run_service
 from stele_harness.conformance.data_scenes import (
     a_keyspace_is_truncated,
     a_session_closes,
     a_tablet_moves,
+    columns_change,
     the_log_is_recovered,
 )
 from stele_harness.conformance.scenes import (
@@ -242,6 +245,21 @@ def knows_no_truncation(patch: Patch) -> None:
     patch.function(check_token, check)
 
 
+def serves_columns_that_it_has_not_read(patch: Patch) -> None:
+    def is_newer(self: Judge, request: Request) -> bool:
+        return request.version > self._follower.image.topology.version
+
+    patch.attribute(Judge, "_is_newer", is_newer)
+
+
+def answers_no_table_version(patch: Patch) -> None:
+    patch.attribute(Judge, "newer_table_version", lambda self, request: 0)
+
+
+def takes_columns_that_are_gone(patch: Patch) -> None:
+    patch.attribute(TableRows, "check_columns", lambda self, body: None)
+
+
 def takes_an_older_copy(patch: Patch) -> None:
     """It ignores its earlier acknowledgements."""
 
@@ -283,6 +301,9 @@ BROKEN = {
     cuts_no_tablets: ("resize-is-prepared", a_tablet_moves),
     never_truncates: ("truncates", a_keyspace_is_truncated),
     knows_no_truncation: ("truncated-data-is-refused", a_keyspace_is_truncated),
+    serves_columns_that_it_has_not_read: ("newer-columns-are-read", columns_change),
+    answers_no_table_version: ("newer-version-is-answered", columns_change),
+    takes_columns_that_are_gone: ("missing-column-is-refused", columns_change),
     forgets_to_tell_sessions: ("session-is-told", a_session_closes),
     works_on_when_the_session_has_closed: ("session-ends", a_session_closes),
     knows_its_host_by_its_name: ("wiped-disk-is-refused", a_disk_is_wiped),

@@ -59,6 +59,7 @@ async def test_our_own_agents_break_no_rule(kafka: str, tmp_path: Path, agent: s
     assert result.broken == ()
     assert result.scenes == EVERY_SCENE
     assert not result.not_asked
+    assert bool(result.no_columns) is (agent != "the store for trials")
     if (
         agent != "the store for trials"
     ):  # its values come by a coordinating node, as its own tests have it

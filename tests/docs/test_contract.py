@@ -10,7 +10,7 @@ import pytest
 from stele.agent.agent import HEARTBEAT_S
 from stele.agent.judging import Code
 from stele.agent.orders import REPORT_INTERVAL_S
-from stele.agent.probing import JUDGE_PATH
+from stele.agent.probing import JUDGE_PATH, ROW_PATH
 from stele.domain import routed
 from stele.domain.messages import Ack, Load, Order, Report
 from stele.domain.names import OrderKind, ReportStatus
@@ -96,7 +96,8 @@ def test_the_headers_and_the_path_are_those_of_the_code() -> None:
         routed.TABLE_VERSION,
     )
     assert first("Requests of clients and other nodes", "header") == [*names]
-    assert f"`POST <address>{JUDGE_PATH}`" in PAGE
+    for path in (JUDGE_PATH, ROW_PATH):
+        assert f"`POST <address>{path}`" in PAGE
 
 
 def test_the_rules_are_those_of_the_kit() -> None:
@@ -105,6 +106,6 @@ def test_the_rules_are_those_of_the_kit() -> None:
 
 
 def test_the_page_tells_of_every_scene_and_of_the_times() -> None:
-    assert len(SCENES) == len({name_of(scene) for scene in SCENES}) == 13
+    assert len(SCENES) == len({name_of(scene) for scene in SCENES}) == 14
     assert f"every {HEARTBEAT_S:g} s, and at once" in PAGE
     assert f"every {REPORT_INTERVAL_S:g} s" in PAGE

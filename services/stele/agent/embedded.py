@@ -32,6 +32,7 @@ from stele.agent.probing import (
     check_meant,
     holds_route,
     judge_route,
+    row_route,
 )
 from stele.agent.ranges import OnRanges, watch_ranges
 from stele.agent.settings import AgentSettings
@@ -147,6 +148,13 @@ class Member:
                 self.membership.followed.recent.records, self.membership.directory.promised
             ),
         ]
+
+    def row_route(self) -> BaseRoute:
+        """Return the route by which ``stele conformance`` checks rules for columns.
+
+        A store serves it beside ``routes`` if it calls ``check_columns`` before each write.
+        """
+        return row_route(self._judge, self._check_takes, self.check_columns)
 
     def health(self) -> http.Health:
         return health_of(

@@ -1,7 +1,8 @@
 """HTTP routes that check a node against its contract (``stele conformance``).
 
 ``POST /v1/agent/judge`` returns how a request with these headers would be answered, without any
-effect: 204 if it would be served. ``POST /v1/agent/holds`` returns ``yes`` or ``no``: whether the
+effect: 204 if it would be served. ``POST /v1/agent/row`` does so for a write of the row in its
+body. Only stores that keep columns serve it. ``POST /v1/agent/holds`` returns ``yes`` or ``no``: whether the
 store has rows of a range, served or not.
 """
 
@@ -16,10 +17,18 @@ from starlette.routing import Route
 from stele.agent.judging import Code, Judge, Refusal
 from stele.agent.stores import Span
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
-from stele.domain.routed import DATA, REPLICA, MalformedRequest, Routed, routed_of
+from stele.domain.routed import (
+    DATA,
+    REPLICA,
+    TABLE_VERSION,
+    MalformedRequest,
+    Routed,
+    routed_of,
+)
 from stele.runtime.http import ErrorCode, HttpError
 
 JUDGE_PATH: Final = "/v1/agent/judge"
+ROW_PATH: Final = "/v1/agent/row"
 HOLDS_PATH: Final = "/v1/agent/holds"
 SPAN_START: Final = "x-stele-start"
 SPAN_END: Final = "x-stele-end"
@@ -104,16 +113,42 @@ def judge_route(judge: Judge, check: Callable[[Routed], None]) -> Route:
     """
 
     async def judged(request: Request) -> Response:
-        routed = request_of(request)
-        check(routed)
-        await judge.catch_up([routed])
-        refusal = judge.refusal(routed)
-        if refusal is not None:
-            raise Refused(refusal)
+        await _judged(judge, check, request)
         return Response(status_code=204)
 
     handler: Callable[[Request], Awaitable[Response]] = judged
     return Route(JUDGE_PATH, handler, methods=["POST"])
+
+
+def row_route(
+    judge: Judge, check: Callable[[Routed], None], check_row: Callable[[Routed, bytes], None]
+) -> Route:
+    """Return the route of ``ROW_PATH``, for a store that keeps columns.
+
+    ``check`` is that of ``judge_route``. ``check_row`` raises HttpError for a row with columns that
+    the table lacks, as the store does before a write.
+    """
+
+    async def judged(request: Request) -> Response:
+        routed = await _judged(judge, check, request)
+        check_row(routed, await request.body())
+        newer = judge.newer_table_version(routed)
+        headers = {TABLE_VERSION: str(newer)} if newer else None
+        return Response(status_code=204, headers=headers)
+
+    handler: Callable[[Request], Awaitable[Response]] = judged
+    return Route(ROW_PATH, handler, methods=["POST"])
+
+
+async def _judged(judge: Judge, check: Callable[[Routed], None], request: Request) -> Routed:
+    """Return the routing of a request that would be served. Raises HttpError."""
+    routed = request_of(request)
+    check(routed)
+    await judge.catch_up([routed])
+    refusal = judge.refusal(routed)
+    if refusal is not None:
+        raise Refused(refusal)
+    return routed
 
 
 def holds_route(has_rows: Callable[[Span], bool]) -> Route:

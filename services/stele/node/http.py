@@ -16,7 +16,14 @@ from stele.agent.admission import Advertised, Expelled
 from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
-from stele.agent.probing import ROUTE_ANEW, check_host, check_log, check_meant, judge_route
+from stele.agent.probing import (
+    ROUTE_ANEW,
+    check_host,
+    check_log,
+    check_meant,
+    judge_route,
+    row_route,
+)
 from stele.domain.routed import HOST, TABLE_VERSION, MalformedRequest, Routed, table_version_of
 from stele.node import metrics
 from stele.node.changes import Changes
@@ -94,6 +101,7 @@ class NodeHttp:
             Route(DIGESTS_PATH, self.digests, methods=["POST"]),
             Route(BACKUP_PATH, self.backup, methods=["POST"]),
             judge_route(self._replica.judge, self._check_takes),
+            row_route(self._replica.judge, self._check_takes, self._check_row),
         ]
 
     async def put(self, request: Request) -> Response:
@@ -270,6 +278,17 @@ class NodeHttp:
         self._check_ready()
         check_log(self._agent.image.log_id.hex(), routed.log_id)
 
+    def _check_row(self, routed: Routed, body: bytes) -> None:
+        """Check the columns of a row as a write does. Raises HttpError."""
+        image = self._agent.image
+        data = image.schema.of_data(routed.data_id)
+        rows = None if data is None else rows_of(image, data.name)
+        if rows is not None:
+            try:
+                rows.check_columns(body)
+            except Refused as refused:
+                raise _error_of(refused) from refused
+
     def _check_ready(self) -> None:
         out = self._shut_out()
         if out is not None:
@@ -335,16 +354,20 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
         return await work()
     except Refused as refused:
         outcome = refused.code
-        raise HttpError(
-            refused.status,
-            refused.code,
-            refused.message,
-            hint=refused.hint,
-            details=refused.details,
-        ) from refused
+        raise _error_of(refused) from refused
     finally:
         metrics.requests.labels(kind, outcome).inc()
         metrics.request_seconds.labels(kind).observe(time.perf_counter() - began_s)
+
+
+def _error_of(refused: Refused) -> HttpError:
+    return HttpError(
+        refused.status,
+        refused.code,
+        refused.message,
+        hint=refused.hint,
+        details=refused.details,
+    )
 
 
 def _decode(decode: Callable[[bytes], T], body: bytes) -> T:

@@ -217,6 +217,11 @@ class TableRows:
                 raise self._elsewhere(column)
         return values
 
+    def check_columns(self, body: bytes) -> None:
+        """Check that a body is a JSON object of columns of the table. Raises Refused."""
+        for name in self._object(body):
+            self._column(name)
+
     def _object(self, body: bytes) -> dict[str, object]:
         try:
             found: object = decode_json(body)

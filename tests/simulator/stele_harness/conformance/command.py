@@ -120,6 +120,7 @@ def _print(result: Result, *, json: bool) -> None:
         "Requests were not judged": result.not_asked,
         "Values were not written and read": result.not_tried,
         "What is deleted was not looked at": result.not_counted,
+        "Rows with columns were not judged": result.no_columns,
     }
     for what, why in left_out.items():
         if why:

@@ -93,6 +93,8 @@ class Company:
         self.orders: list[Order] = []
         self.not_asked = ""
         """Reason why requests were not judged; empty if they were."""
+        self.no_columns = ""
+        """Reason why rows with columns were not judged; empty if they were."""
         self.agents: dict[str, Process] = {}
         self.values: Values
         self._paused: set[str] = set()

@@ -4,7 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
+from stele.agent.judging import Code
 from stele.domain.commands import (
+    AlterSchema,
     Cancel,
     CreateKeyspace,
     CreateTable,
@@ -14,14 +18,18 @@ from stele.domain.commands import (
 )
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.routed import Routed
 from stele.domain.schema.model import Data
 from stele.domain.topology.operations.commands import TabletMove
+from stele.words.cql_parser import parse_cql
 from stele_harness.conformance.company import Company
 from stele_harness.conformance.playing import (
     ANSWER_S,
     JOIN_S,
     KEYSPACE,
+    Judged,
     ask,
+    ask_row,
     at_rest,
     have,
     routed,
@@ -32,6 +40,10 @@ TABLETS: Final = "spread"
 TABLE: Final = "spread.books"
 IN_ONE_RACK: Final = ("a5", "a8")
 """Nodes of one rack. A tablet's replica in this rack can move to at least one of them."""
+COLUMNED: Final = f"{KEYSPACE}.columned"
+ROW_OF: Final = "a3"
+"""A node that stays a member in all scenes."""
+BAD_REQUEST: Final = 400
 WORK_S: Final = 25.0
 LEAVES_SESSION_S: Final = 7.0
 RECOVERED_S: Final = 2.0
@@ -59,6 +71,60 @@ async def a_tablet_moves(company: Company) -> None:
         split = lambda: len(_tablets(company)) == wanted  # noqa: E731
         await _done(company, split, "resize-is-prepared", "a3", f"{wanted} tablets")
     await company.values.check(TABLE, after="its tablets were split")
+
+
+async def columns_change(company: Company) -> None:
+    """A table gets a column and loses one. Agents that keep no columns are skipped."""
+    data = _data(company, KEYSPACE)
+    if await ask_row(company, ROW_OF, _row_request(company, data, 0)) is None:
+        return
+    older = await _changed(company, f"CREATE TABLE {COLUMNED} (name text PRIMARY KEY, author text)")
+    newer = await _changed(company, f"ALTER TABLE {COLUMNED} ADD pages int")
+    data = _data(company, COLUMNED)
+    # The agent may not have read the column yet. It reads the log first, or answers ``behind``.
+    rule, end_s = "newer-columns-are-read", time.monotonic() + ANSWER_S
+    answer = await _judged(company, data, newer, "pages")
+    while answer.code == Code.BEHIND and time.monotonic() < end_s:
+        await company.pause()
+        answer = await _judged(company, data, newer, "pages")
+    _expect(rule, answer, answer.code == "", "served")
+    answer = await _judged(company, data, company.image.epoch + 100, "author")
+    _expect(rule, answer, answer.code == Code.BEHIND, f"refused as '{Code.BEHIND}'")
+    answer = await _judged(company, data, older, "author")
+    is_told = (answer.code, answer.table_version) == ("", newer)
+    _expect("newer-version-is-answered", answer, is_told, f"served with version {newer}")
+    dropped = await _changed(company, f"ALTER TABLE {COLUMNED} DROP author")
+    for column in ("author", "nowhere"):
+        answer = await _judged(company, data, dropped, column)
+        is_refused = (answer.status, answer.table_version) == (BAD_REQUEST, dropped)
+        wanted = f"refused with {BAD_REQUEST} and version {dropped}"
+        _expect("missing-column-is-refused", answer, is_refused, wanted)
+
+
+async def _changed(company: Company, cql: str) -> int:
+    """Change the table of ``columns_change``. Return its version, which is the change's epoch."""
+    await company.command(AlterSchema(parse_cql(cql)))
+    columns = company.image.schema.columns_of(_data(company, COLUMNED).data_id)
+    assert columns is not None
+    return columns.version
+
+
+def _row_request(company: Company, data: Data, version: int) -> Routed:
+    rows = company.image.ring.placements[data.placement].rows
+    row = next(row for row in rows if ROW_OF in row.reads)
+    return replace(routed(company, data.data_id, row, ROW_OF), table_version=version)
+
+
+async def _judged(company: Company, data: Data, version: int, column: str) -> Judged:
+    answer = await ask_row(company, ROW_OF, _row_request(company, data, version), column)
+    assert answer is not None, "it has answered before"
+    return answer
+
+
+def _expect(rule: str, answer: Judged, holds: bool, wanted: str) -> None:
+    if not holds:
+        found = f"'{answer.code or 'served'}' with version {answer.table_version}"
+        raise Wrong(rule, ROW_OF, f"a row is answered {found}, not {wanted}")
 
 
 async def a_keyspace_is_truncated(company: Company) -> None:

@@ -17,9 +17,9 @@ from stele_harness.conformance.scenes import SCENES
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run. ``scenes`` were played to their end.
 
-    ``not_asked``, ``not_tried`` and ``not_counted`` give the reason why a check was left out:
-    judging requests, writing values, and counting what is left after deletions. Empty: the check
-    was done.
+    ``not_asked``, ``not_tried``, ``not_counted`` and ``no_columns`` give the reason why a check was
+    left out: judging requests, writing values, counting what is left after deletions, and rows of
+    tables with columns. Empty: the check was done.
     """
 
     scenes: tuple[str, ...]
@@ -27,6 +27,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     not_asked: str = ""
     not_tried: str = ""
     not_counted: str = ""
+    no_columns: str = ""
 
     @property
     def passed(self) -> bool:
@@ -79,4 +80,5 @@ async def run_kit(
         not_asked=company.not_asked,
         not_tried=company.values.not_tried,
         not_counted=company.values.not_counted,
+        no_columns=company.no_columns,
     )

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import msgspec
 
-from stele.agent.probing import JUDGE_PATH
+from stele.agent.probing import JUDGE_PATH, ROW_PATH
 from stele.domain.messages import Order
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
-from stele.domain.routed import Routed
+from stele.domain.routed import TABLE_VERSION, Routed
 from stele_harness.conformance.company import Company
 from stele_harness.conformance.rules import Wrong
 from stele_harness.conformance.values import meant_for
@@ -121,20 +121,47 @@ async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
     limit = aiohttp.ClientTimeout(total=HTTP_S)
     async with aiohttp.ClientSession(timeout=limit) as http:
         for rule, (request, expected) in asked.items():
-            status, body = await _judged(company, http, name, meant_for(name, request))
-            if status == NOT_FOUND:
+            answer = await _judged(company, http, name, JUDGE_PATH, request)
+            if answer.status == NOT_FOUND:
                 company.not_asked = f"{JUDGE_PATH} is not there"
                 return
-            found = "" if status == NO_CONTENT else msgspec.json.decode(body)["code"]
-            if found != expected:
-                what = f"it answers '{found or 'served'}', not '{expected or 'served'}'"
+            if answer.code != expected:
+                what = f"it answers '{answer.code or 'served'}', not '{expected or 'served'}'"
                 raise Wrong(rule, name, what)
 
 
+class Judged(NamedTuple):
+    """The answer of an agent: the code of a refusal, and the table's version if it was sent."""
+
+    status: int
+    code: str
+    table_version: int
+
+
+async def ask_row(company: Company, name: str, request: Routed, *columns: str) -> Judged | None:
+    """Let the agent judge a write of a row. Return None if it keeps no columns.
+
+    The result of the kit states then that such rows were not judged.
+    """
+    limit = aiohttp.ClientTimeout(total=HTTP_S)
+    async with aiohttp.ClientSession(timeout=limit) as http:
+        row = msgspec.json.encode(dict.fromkeys(columns))
+        answer = await _judged(company, http, name, ROW_PATH, request, row)
+    if answer.status == NOT_FOUND:
+        company.no_columns = f"{ROW_PATH} is not there"
+        return None
+    return answer
+
+
 async def _judged(
-    company: Company, http: aiohttp.ClientSession, name: str, request: Routed
-) -> tuple[int, bytes]:
-    """Return status and body. Try again for ANSWER_S.
+    company: Company,
+    http: aiohttp.ClientSession,
+    name: str,
+    path: str,
+    request: Routed,
+    row: bytes = b"",
+) -> Judged:
+    """Return the answer. Try again for ANSWER_S.
 
     An agent that was started again may have announced its new address only a moment ago.
     """
@@ -143,9 +170,21 @@ async def _judged(
         node = company.image.node(name)
         assert node is not None
         try:
-            async with http.post(node.address + JUDGE_PATH, headers=request.headers()) as answer:
-                return answer.status, await answer.read()
+            url, headers = node.address + path, meant_for(name, request).headers()
+            async with http.post(url, headers=headers, data=row or None) as answer:
+                return _answer(answer.status, answer.headers, await answer.read())
         except aiohttp.ClientConnectionError:
             if asyncio.get_running_loop().time() > end_s:
                 raise
         await company.pause()
+
+
+def _answer(status: int, headers: Mapping[str, str], body: bytes) -> Judged:
+    if status == NO_CONTENT:
+        return Judged(status, "", int(headers.get(TABLE_VERSION, "0")))
+    try:
+        error = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        error = {}
+    version = error.get("details", {}).get("table_version", 0)
+    return Judged(status, str(error.get("code", f"status {status}")), int(version))

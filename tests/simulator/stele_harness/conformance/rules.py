@@ -46,6 +46,12 @@ RULES: Final[dict[str, str]] = {
     "foreign-request-is-refused": "A request for a token that the node does not replicate is answered"
     " `not_a_replica`.",
     "request-of-a-closed-session": "A request under a session that is not open is answered `session_closed`.",
+    "newer-columns-are-read": "A row of a table version that was not read yet is served after it was read, or"
+    " answered `behind`.",
+    "newer-version-is-answered": "A row of an older table version is served, and the answer has the"
+    " newer version.",
+    "missing-column-is-refused": "A row with a dropped or unknown column is answered 400, with the"
+    " table's version.",
     "truncated-data-is-refused": "A request for data that was truncated away is answered `stale_version`.",
     "values-are-kept": "A value that all replicas acknowledged is read from each replica that its range has"
     " later: after streams, cleanups, splits and `kill -9`.",

@@ -15,6 +15,7 @@ from stele_harness.conformance.data_scenes import (
     a_keyspace_is_truncated,
     a_session_closes,
     a_tablet_moves,
+    columns_change,
     the_log_is_recovered,
 )
 from stele_harness.conformance.playing import (
@@ -218,6 +219,7 @@ SCENES: Final[tuple[Scene, ...]] = (
     a_disk_is_wiped,
     a_copy_is_put_back,
     a_tablet_moves,
+    columns_change,
     a_keyspace_is_truncated,
     a_session_closes,
     the_log_is_recovered,
