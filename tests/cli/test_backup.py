@@ -65,7 +65,7 @@ def test_what_is_wrong_is_named(stele: Stele, copy: Path, tmp_path: Path) -> Non
     assert "--check" in verified.out
     restored = stele("restore", str(copy), "--into", str(tmp_path / "into"))
     assert restored.exit_code == 1
-    assert "`stele backup verify` tells all that is wrong" in restored.err
+    assert "`stele backup verify` lists all errors" in restored.err
     assert not (tmp_path / "into").exists()
 
 

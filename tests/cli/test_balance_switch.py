@@ -76,11 +76,11 @@ def test_off_says_what_goes_on(server: Server, stele: Stele) -> None:
     state(server, MOVE, of_another_user)
     ran = stele("balance", "off", "music")
     assert ran.out.splitlines()[-1] == (
-        "1 move or resize of the balancer's goes on; nothing cancels it"
+        "1 move or resize of the balancer continues; nothing cancels it"
     )
     ran = stele("balance", "off", "music", "--abort-after", "60s")
     assert ran.out.splitlines()[-1] == (
-        "1 move or resize of the balancer's goes on; what is not done after 60.0 s is cancelled"
+        "1 move or resize of the balancer continues; those that are not done after 60.0 s are cancelled"
     )
     assert "goes on" not in stele("balance", "off", "jazz").out
 

@@ -162,13 +162,13 @@ def test_status_of_an_empty_log_tells_of_the_older_one_that_a_replica_holds(
     new = stele("status")
     assert (new.exit_code, new.out) == (
         0,
-        "The log is empty: there is no cluster yet. `stele found` makes it.\n",
+        "The log is empty: there is no cluster yet. `stele found` creates it.\n",
     )
     lost = stele("status")
     assert lost.exit_code == 1
     assert lost.out == (
         f"The log is empty, but catch-up replica c-1 holds epoch 196627 of log {'0a' * 16}: `stele recover`"
-        " goes on from there.\n"
+        " continues from there.\n"
     )
 
 
@@ -263,7 +263,7 @@ def test_a_dry_run_says_up_to_where_and_why_not_further(server: Server, stele: S
     assert ran.exit_code == 0, ran.err
     assert "epochs 1 to 89 can be deleted" in ran.out
     assert "why not further: reader spark is at epoch 95" in ran.out
-    assert "readers that are lost, and not waited for: old" in ran.out
+    assert "lost readers, for which truncation does not wait: old" in ran.out
     assert not server.asked_for("/v1/commands")
     assert server.asked_for("/v1/catch_up")[0].query["level"] == ["linearizable"]
 

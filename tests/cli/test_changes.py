@@ -582,7 +582,7 @@ def test_a_store_of_others_is_not_taken_for_one_without_the_key(
     server.answer("GET", "/v1/data/library/dune", answer, 404)
     ran = stele("get", "library", "dune")
     assert ran.exit_code == 1
-    assert "takes no `stele put`, `get`, `delete` or `cdc tail`" in " ".join(ran.err.split())
+    assert "does not serve `stele put`, `get`, `delete` and `cdc tail`" in " ".join(ran.err.split())
 
 
 IN_THE_FOREGROUND = (

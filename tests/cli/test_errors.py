@@ -100,7 +100,7 @@ def test_something_else_at_the_address_ends_at_once_and_is_named(
     """It speaks HTTP and has no such path: there is nothing to wait for."""
     ran = stele("status")
     assert ran.exit_code == 1
-    assert f"answers at {server.url}/ is no metadata-log: 404" in one_line(ran.err)
+    assert f"The process at {server.url}/ is no metadata-log: 404" in one_line(ran.err)
     assert "--url" in ran.err
     assert len(server.asked) == 1
 

@@ -190,10 +190,10 @@ def test_stack_status_says_why_a_process_is_not_started_again_and_what_to_do(
         with hold(directory):
             assert run(["stack", "status", "--dir", str(directory)]) == 1
         said[exit_code] = capsys.readouterr().out.splitlines()[-1]
-    do = "`stele stack remove n1` does without it if it is no member, `stele stack add-node` starts another."
+    do = "`stele stack remove n1` removes it if it is no member, `stele stack add-node` starts another."
     for line in said.values():
         assert f": Not admitted: its join was cancelled. {do}" in line
-    assert "as it is it cannot (exit status 78)" in said[78]
+    assert "it cannot start as it is (exit status 78)" in said[78]
     assert "more than 10 times within a minute, the last time with exit status -9" in said[-9]
 
 

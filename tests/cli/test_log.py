@@ -118,7 +118,7 @@ def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
     lines = ran.out.splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["3", "5"]
     assert lines[2].startswith("found 2 epochs; looked at 155 epochs in ")
-    assert lines[2].endswith(": --before 3 goes on")
+    assert lines[2].endswith(": --before 3 continues the search")
     asked = [each.query for each in server.asked_for(path)]
     assert [(q["before"], q["limit"]) for q in asked] == [
         (["7"], ["2"]),

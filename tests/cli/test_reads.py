@@ -329,7 +329,9 @@ def test_a_refusal_says_who_asked_for_what_and_gave_which_reason() -> None:
     assert fact_words(fact) == (
         "leave by ada (its disk is old) is refused (too_few_nodes): 2 nodes would remain."
     )
-    assert fact_words(fact | {"actor": "", "reason": ""}).startswith("leave by somebody is refused")
+    assert fact_words(fact | {"actor": "", "reason": ""}).startswith(
+        "leave by an unknown caller is refused"
+    )
 
 
 def test_keyspaces_as_json_have_the_ranges_that_the_table_shows(

@@ -70,7 +70,7 @@ def test_what_no_log_has_is_no_answer(
     answers(server, "two", json.dumps(msgspec.to_builtins(history("cu-two", "")) | change).encode())
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
-    assert f"What {replicas[1]} tells cannot be read: " in ran.out
+    assert f"The answer of {replicas[1]} cannot be read: " in ran.out
     assert f"--without {replicas[1]}" in ran.err
 
 
@@ -89,7 +89,7 @@ def test_an_address_that_is_none_names_a_node_that_does_not_answer(
 def test_words_are_shown_as_they_are(server: Server, stele: Stele, replicas: list[str]) -> None:
     answers(server, "two", history("[/red] cu", ""))
     ran = stele("recover", "--dry-run")
-    assert f"[/red] cu ({replicas[1]}): images" in ran.out
+    assert f"[/red] cu ({replicas[1]}): holds images" in ran.out
 
 
 def test_who_tells_less_than_before_has_lost_nothing(
@@ -104,8 +104,8 @@ def test_who_tells_less_than_before_has_lost_nothing(
     reads(server, "log", told[8:], told[:6])
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     ran = stele(*asks)
-    assert f"waits for {replicas[1]} to answer" in ran.err
-    assert "goes on after epoch 12" in ran.out
+    assert f"waiting for {replicas[1]} to answer" in ran.err
+    assert "continues after epoch 12" in ran.out
 
 
 def test_a_replica_that_tells_less_than_before_has_it_still(
@@ -117,7 +117,7 @@ def test_a_replica_that_tells_less_than_before_has_it_still(
     silent_from_now_on(server, "two")
     server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
     ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
-    assert "goes on after epoch 12, from cu-one" in ran.out
+    assert "continues after epoch 12, from cu-one" in ran.out
 
 
 def test_what_several_processes_have_in_turn_is_gone_on_from(
@@ -131,7 +131,7 @@ def test_what_several_processes_have_in_turn_is_gone_on_from(
     reads(server, "node", told[10:20])
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 0, ran.err
-    assert "goes on after epoch 20, from cu-one" in ran.out
+    assert "continues after epoch 20, from cu-one" in ran.out
 
 
 def test_each_id_of_an_address_that_is_silent_is_named(
@@ -162,7 +162,7 @@ def test_an_id_of_two_silent_addresses_names_neither(
     assert ran.exit_code == 2
     assert "2 addresses are of 'cu-x'." in ran.err
     ran = stele("recover", "--dry-run")
-    options = ran.err.rpartition("go on without them: ")[2].strip().rstrip(".").split()
+    options = ran.err.rpartition("continue without them: ")[2].strip().rstrip(".").split()
     assert sorted(options) == sorted(["--without", "--without", *more])
     assert stele("recover", "--dry-run", *options).exit_code == 0
 
@@ -178,7 +178,9 @@ def test_a_member_at_whose_address_another_replica_answers_is_absent(
     answers(server, "two", empty)
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
-    assert f"cu-two ({replicas[1]}) does not tell what it holds (cu-nine answers at its" in ran.err
+    assert (
+        f"cu-two ({replicas[1]}) does not report what it holds (cu-nine answers at its" in ran.err
+    )
     ran = stele("recover", "--dry-run", "--without", "cu-two")
     assert ran.exit_code == 0, ran.err
 
@@ -198,7 +200,7 @@ def test_a_replica_that_is_silent_is_missed_also_when_who_told_of_it_is_silent_f
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "3")
     ran = stele(*asks)
     assert ran.exit_code == 1
-    assert f"waits for cu-nine ({server.url}/nine) to answer" in ran.err
+    assert f"waiting for cu-nine ({server.url}/nine) to answer" in ran.err
     assert "--without cu-nine." in ran.err
     assert not any(server.asked_for(f"/{name}/v1/recover") for name in ("one", "two"))
 
@@ -231,7 +233,7 @@ def test_a_replica_is_asked_wherever_anybody_says_that_it_is(
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert f"cu-nine ({server.url}/new) holds later epochs" in ran.err, ran
-    assert "does not tell" not in ran.err
+    assert "does not report" not in ran.err
 
 
 def test_the_option_that_is_shown_is_taken_where_a_replica_moved(
@@ -268,13 +270,13 @@ def test_who_is_on_its_way_up_may_tell_whose_history_counts(
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert "Epoch 4 differs between processes" in ran.err
-    assert f"{replicas[1]} does not tell what it holds" in ran.err
+    assert f"{replicas[1]} does not report what it holds" in ran.err
     assert "it may settle that." in ran.err
     server.answer("GET", "/two/v1/history", recovered_after_3("cu-two"))
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     ran = stele(*asks, "--lose-after", "4")
-    assert f"waits for {replicas[1]} to answer" in ran.err
-    assert "goes on after epoch 4, from cu-two" in ran.out
+    assert f"waiting for {replicas[1]} to answer" in ran.err
+    assert "continues after epoch 4, from cu-two" in ran.out
 
 
 @pytest.mark.parametrize("again", ["promise", "end"])
@@ -300,8 +302,8 @@ def test_who_has_read_less_since_a_start_has_told_the_whole(
         server.answer("GET", "/node/v1/recent", content.getvalue())
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     ran = stele(*asks)
-    assert f"waits for {replicas[1]} to answer" in ran.err
-    assert "goes on after epoch 12" in ran.out, ran
+    assert f"waiting for {replicas[1]} to answer" in ran.err
+    assert "continues after epoch 12" in ran.out, ran
 
 
 def test_what_an_earlier_recovery_gave_up_is_named(
@@ -312,13 +314,13 @@ def test_what_an_earlier_recovery_gave_up_is_named(
     answers(server, "two", history("cu-two", "", LONGER))
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
-    assert "goes on after epoch 4, from cu-one" in ran.out and "no epoch is lost" not in ran.out
-    said = f"epochs 4 to 6 of log {LOG}, which cu-two ({replicas[1]}) has"
-    assert f"GIVEN UP before: {said}" in ran.out
+    assert "continues after epoch 4, from cu-one" in ran.out and "no epoch is lost" not in ran.out
+    said = f"epochs 4 to 6 of log {LOG}, which cu-two ({replicas[1]}) holds"
+    assert f"GIVEN UP by an earlier recovery: {said}" in ran.out
     assert "--take" in ran.err and "--lose-after 4." in ran.err
     assert stele("recover", "--dry-run", "--lose-after", "4").exit_code == 0
     back = stele("recover", "--dry-run", "--take", "cu-two")
-    assert back.exit_code == 0 and "goes on after epoch 6, from cu-two" in back.out
+    assert back.exit_code == 0 and "continues after epoch 6, from cu-two" in back.out
 
 
 def test_a_later_log_of_which_nothing_is_left_is_asked_about(
@@ -327,4 +329,4 @@ def test_a_later_log_of_which_nothing_is_left_is_asked_about(
     tells(server, 3, "03" * 16, "0c" * 16)
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
-    assert f"({server.url}/node knows epoch 3 of log {'0c' * 16})" in ran.err
+    assert f"({server.url}/node has read epoch 3 of log {'0c' * 16})" in ran.err

@@ -40,7 +40,7 @@ def test_a_cancel_ends_with_the_proof(server: Server, stele: Stele) -> None:
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 0, ran.err
     assert ran.out.splitlines()[-1] == (
-        "the placements are those of before: 1 range that it had to change compared at epoch 9"
+        "the placements are as before: 1 range that it had to change compared at epoch 9"
     )
     assert server.asked_for("/v1/placements")[0].query["epoch"] == ["9"]
     asked = [a.query.get("epoch") for a in server.asked_for("/v1/requests/join-n3-1")]

@@ -170,7 +170,7 @@ def test_what_the_balancer_does_for_a_group_is_shown_for_each_of_its_tables(
     server.answer("POST", "/v1/commands", OUTCOME)
     ran = stele("balance", "off", "music.by_band")
     assert ran.exit_code == 0, ran.err
-    assert "1 move or resize of the balancer's goes on" in ran.out
+    assert "1 move or resize of the balancer continues" in ran.out
     server.answer("GET", "/v1/progress", IDLE)
     assert "it is about music.by_band too, co-located with music.songs" in stele("why").out
 
@@ -450,10 +450,10 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
     assert ran.exit_code == 0, ran.err
     text = " ".join(ran.out.split())
     assert "stalled at epoch 31; 1 tablet moves" in text
-    assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
+    assert "request leave-n2 cannot continue: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
-    assert "moves to or from n5 have failed: nothing goes there for a while" in text
-    assert "no room left on n6: nothing goes there" in text
+    assert "moves to or from n5 have failed: no tablet moves there for a while" in text
+    assert "no space is left on n6: no tablet moves there" in text
     assert "by count: no load is known of n10" in text
     assert "reported n2 2 1.5 kB 2.0 MB 95.0 % 3.0 s ago n10 4 never" in text
     assert "music.songs 3 n1 n4 migration n1 has 4 replicas" in text

@@ -64,9 +64,11 @@ def test_a_log_whose_topic_is_deleted_goes_on_from_what_the_replicas_hold(
     plan = deployment.stele("recover", "--dry-run")
     note(plan)
     assert all(f"{replica} (http://{replica}:8080)" in plan for replica in ARCHIVES)
-    assert f"goes on after epoch {before['epoch']}" in plan
+    assert f"continues after epoch {before['epoch']}" in plan
     assert "no epoch is lost" in plan
-    assert f"http://session-guard:8080: knows epoch {before['epoch']}" in plan, "it went on running"
+    assert f"http://session-guard:8080: has read epoch {before['epoch']}" in plan, (
+        "it went on running"
+    )
     note(deployment.stele("recover", "--actor", "ada", "--reason", "broker 1 lost its disk"))
 
     deployment.wait_healthy()

@@ -42,12 +42,12 @@ def test_where_nothing_is_given_up_nothing_is_asked_for() -> None:
 def test_each_that_does_not_answer_is_named_with_what_to_say() -> None:
     refused = unagreed(chosen(), [ONE, TWO], ["cu-1"], None)
     assert refused is not None
-    assert refused.message.startswith("http://two:7100 does not tell what it holds (refused): ")
+    assert refused.message.startswith("http://two:7100 does not report what it holds (refused): ")
     assert "--without http://two:7100." in refused.hint and "cu-1" not in refused.hint
     both = unagreed(chosen(), [ONE, TWO], (), None)
     assert both is not None
     assert both.message == (
-        "cu-1 (http://one:7100), http://two:7100 do not tell what they hold (It begins anew; refused): epochs"
+        "cu-1 (http://one:7100), http://two:7100 do not report what they hold (It begins anew; refused): epochs"
         " that they alone have would be given up."
     )
     assert "--without cu-1 --without http://two:7100." in both.hint

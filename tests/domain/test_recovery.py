@@ -311,7 +311,7 @@ def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named
     sources = archive("a", 7, 8, 9, since=7), archive("b", 2, 3), teller("n1")
     refused = choose(sources)
     assert isinstance(refused, Rejection) and refused.code == "unproven"
-    assert "(b knows epoch 3)" in refused.message and "--take" in refused.hint
+    assert "(b has read epoch 3)" in refused.message and "--take" in refused.hint
     assert refused.details == {"b": "3"}
     found = chosen(*sources, take="a")
     assert (found.epoch, found.unproven) == (9, ("b",))

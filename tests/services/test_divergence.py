@@ -85,7 +85,7 @@ async def test_a_replica_that_diverges_begins_anew_and_agrees(
         assert [first for first, _ in spans(answer)] == [1]
         told = await site.stele("log", "search", "--fact", "ReplicaDiverged")
         assert "cu-3 has diverged (time 1)" in told
-        assert "began anew" in await site.stele("catch-up", "show")
+        assert "started empty" in await site.stele("catch-up", "show")
 
 
 async def agrees(site: Deployment, log: Service, replica_id: str) -> None:

@@ -39,7 +39,7 @@ def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
     url = str(service.http.base_url)
     assert not service.get("/v1/topology")["cluster"], "reading writes to no log"
     assert run(["status", f"--url={url}"]) == 0
-    assert "there is no cluster yet. `stele found` makes it." in capsys.readouterr().out
+    assert "there is no cluster yet. `stele found` creates it." in capsys.readouterr().out
     assert run(["found", f"--from={dump}", f"--url={url}"]) == 0
     assert run(["found", f"--from={dump}", f"--url={url}"]) == 1
     assert "the cluster is there already, and waits for no dump" in capsys.readouterr().err

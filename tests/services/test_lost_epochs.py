@@ -65,7 +65,7 @@ async def is_told_by_who_was_started_since(
     await replica.start()
     await node.start()
     refused = await site.stele("recover", "--dry-run", *site.without(2, 3), fails=True)
-    assert f"({node.url} knows epoch {acknowledged})" in refused
+    assert f"({node.url} has read epoch {acknowledged})" in refused
     answer = await site.stele("recover", "--dry-run", "--json", "--take", "cu-1")
     assert answer["choice"]["known_epoch"] == acknowledged > answer["choice"]["epoch"]
     assert node.url in answer["silent"]

@@ -159,7 +159,7 @@ async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placeme
     finally:
         os.kill(hung, signal.SIGCONT)
     assert code == 0, said
-    assert "the placements are those of before: " in said.splitlines()[-1]
+    assert "the placements are as before: " in said.splitlines()[-1]
     assert await three.ended(request_id) is RequestStatus.CANCELLED
     assert held(three.image) == before
 

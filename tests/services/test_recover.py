@@ -99,7 +99,7 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
             found = await replica.until("/v1/archive", lambda a: a["trouble"], "it to say so")
             assert "stele recover" in found["trouble"]
         refused = await site.stele("recover", "--dry-run", fails=True)
-        assert f"{site.urls.split(',')[2]} does not tell what it holds" in refused  # it never ran
+        assert f"{site.urls.split(',')[2]} does not report what it holds" in refused  # it never ran
         without = site.without(3)
         told = await site.stele("recover", "--dry-run", *without)
         assert told.count(f" of log {found['log_id']}") >= 2

@@ -125,7 +125,7 @@ class Client:
         error = refusal_of(answer)
         if answer.status_code == httpx.codes.NOT_FOUND and error.code in _NOBODYS_PATH:
             raise RefusedError(
-                f"Who answers at {answer.url.copy_with(path='/', query=None)} is no {service}: 404 for {path}.",
+                f"The process at {answer.url.copy_with(path='/', query=None)} is no {service}: 404 for {path}.",
                 f"Is the address right ({self.places.source})?{self.places.look}",
             )
         raise error
@@ -179,7 +179,7 @@ class Client:
         except NO_ANSWER as error:
             raise UnreachableError(
                 f"{url} did not answer ({_short(error)}).",
-                "Whether it was done is unknown: ask it again, it is done once.",
+                "Whether it took effect is unknown. Send it again: it takes effect once.",
             ) from error
         if not answer.is_success:
             raise refusal_of(answer)

@@ -184,7 +184,7 @@ def _follow(client: Client, request_id: str, seen: FollowedOutput) -> Request:
             request = _watch(client, request_id, bar, seen)
     except KeyboardInterrupt:
         out.print(
-            f"\nRequest {request_id} goes on. Follow it: stele request follow {request_id}; "
+            f"\nRequest {request_id} continues. Follow it: stele request follow {request_id}; "
             f"undo it: stele cancel {request_id}",
             soft_wrap=True,
         )

@@ -306,7 +306,7 @@ def confirm(change: Change, what: str, name: str, *, yes: bool) -> None:
         raise UsageError(f"{what} Nothing is done without --yes.", "Add --yes in a script.")
     out = error_console()
     out.print(f"{what} There is no way back.", soft_wrap=True, markup=False, highlight=False)
-    if out.input(f"Type {name} to go on: ", markup=False).strip() != name:
+    if out.input(f"Type {name} to continue: ", markup=False).strip() != name:
         raise UsageError("That is not its name: nothing was done.")
 
 

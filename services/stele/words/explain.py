@@ -397,7 +397,7 @@ def story(known: KnownAnswers) -> Iterator[Line]:
         yield NO_COORDINATOR, "red"
         yield "  do: `stele stack status` shows the processes; start a coordinator.", ""
     elif progress is not None and not progress.active and unfinished:
-        holder = topology.coordinator.holder or "nobody"
+        holder = topology.coordinator.holder or "no coordinator"
         yield f"The coordinator that answers is on standby; {holder} holds the term.", "yellow"
 
 

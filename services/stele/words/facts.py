@@ -332,7 +332,7 @@ def _service(fact: Fact) -> str:
 
 def _refused(fact: Fact) -> str:
     reason = f" ({fact['reason']})" if fact.get("reason") else ""
-    who = f"{fact['actor'] or 'somebody'}{reason}"
+    who = f"{fact['actor'] or 'an unknown caller'}{reason}"
     return f"{fact['command']} by {who} is refused ({fact['code']}): {fact['message']}"
 
 
@@ -348,7 +348,7 @@ def _generation_committed(fact: Fact) -> str:
 def _recovered(fact: Fact) -> str:
     last, known = fact["last_epoch"], fact["known_epoch"]
     lost = f"; epochs {last + 1} to {known} of it are lost" if known > last else ""
-    return f"log {fact['from_log_id']} goes on after epoch {last} as log {fact['log_id']}{lost}"
+    return f"log {fact['from_log_id']} continues after epoch {last} as log {fact['log_id']}{lost}"
 
 
 def _any(fact: Fact) -> str:

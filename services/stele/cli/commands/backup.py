@@ -190,7 +190,7 @@ def _show(verdict: ArchiveVerdict, took_s: float) -> None:
     for flaw in verdict.flaws:
         out.print(flaw, soft_wrap=True)
     if verdict.damaged:
-        out.print("`stele backup TARGET --check` puts what is damaged again.", soft_wrap=True)
+        out.print("`stele backup TARGET --check` replaces the damaged files.", soft_wrap=True)
     out.print("nothing is wrong" if not verdict.flaws else f"wrong: {len(verdict.flaws)}")
 
 
@@ -267,7 +267,7 @@ def _as_cli_errors() -> Iterator[None]:
     except CatchUpUnavailable as error:
         raise UnreachableError(str(error), "Is catch-up running? `stele stack status`.") from error
     except StoreUnavailableError as error:
-        raise UnreachableError(str(error), "Try again: what was put stays.") from error
+        raise UnreachableError(str(error), "Try again: files that were copied are kept.") from error
     except NotEmptyError as error:
         raise UsageError(f"{error}.", "Name a folder that does not exist.") from error
     except NothingToRestoreError as error:
@@ -278,7 +278,7 @@ def _as_cli_errors() -> Iterator[None]:
         raise CliError(str(error)) from error
     except (DamagedFileError, NotArchivedError, LogError) as error:
         raise CliError(
-            f"{error}.".replace("..", "."), "`stele backup verify` tells all that is wrong."
+            f"{error}.".replace("..", "."), "`stele backup verify` lists all errors."
         ) from error
     except (BlobStoreError, DifferentLogsError) as error:
         raise CliError(str(error)) from error

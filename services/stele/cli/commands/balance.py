@@ -177,7 +177,7 @@ def look(client: Client) -> Around:
 
 def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
     if found.restricted:
-        yield f"{found.restricted}; nothing begins meanwhile"
+        yield f"{found.restricted}; no move begins meanwhile"
     for switch in found.off:
         yield switch_text(switch.name, switch.balancing, expired=switch.expired)
     for request in around.resizes:
@@ -193,13 +193,13 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
         asked = f"{what(request, around.names)} ({request.request_id})"
         yield f"{asked} is {request.status}: {left} left on {request.node_id}"
     for request_id, why in found.stuck.items():
-        yield f"request {request_id} cannot go on: {why}"
+        yield f"request {request_id} cannot continue: {why}"
     if found.down:
         yield f"not heard: {joined(found.down)}"
     if found.avoided:
-        yield f"moves to or from {joined(found.avoided)} have failed: nothing goes there for a while"
+        yield f"moves to or from {joined(found.avoided)} have failed: no tablet moves there for a while"
     if found.full:
-        yield f"no room left on {joined(found.full)}: nothing goes there"
+        yield f"no space is left on {joined(found.full)}: no tablet moves there"
     yield f"by {found.balanced_by}{' and rate' if found.rate_weight else ''}: {found.why}"
 
 
@@ -283,9 +283,9 @@ def off(
     end = f"nothing cancels {'it' if len(going) == 1 else 'them'}"
     if command.abort_at_ms:
         patience_s = (command.abort_at_ms - asked_ms) / 1000
-        end = f"what is not done after {duration(patience_s)} is cancelled"
-    one = "move or resize of the balancer's goes on"
-    many = "moves and resizes of the balancer's go on"
+        end = f"those that are not done after {duration(patience_s)} are cancelled"
+    one = "move or resize of the balancer continues"
+    many = "moves and resizes of the balancer continue"
     out.print(
         f"{counted(len(going), one, many)}; {end}",
         soft_wrap=True,
@@ -500,7 +500,7 @@ def _parts(plan: OfflinePlan) -> Iterator[RenderableType]:
         f" {size(plan.moved_within_nodes_bytes)}"
     )
     if not plan.converged:
-        yield Text("it does not come to rest: please report this file", style="red")
+        yield Text("the plan does not converge: please report this file", style="red")
 
 
 def _moves(plan: OfflinePlan) -> Table:

@@ -98,7 +98,7 @@ def _warnings(found: CatchUpAnswer, progress: Progress | None) -> Iterator[str]:
             yield f"{other} is not the members', and does not count"
         if each.began_anew:
             times = counted(each.began_anew, "time", "times")
-            yield f"{each.replica_id} has diverged {times}, set aside what it had, and began anew"
+            yield f"{each.replica_id} has diverged {times}, set its files aside, and started empty"
     for wait in () if progress is None else progress.waits:
         if wait.kind is WaitKind.ARCHIVE:
             yield f"waits for {wait.waiting_for}"

@@ -148,9 +148,9 @@ def ask_any_node(
             return answer
         if answer.status_code == httpx.codes.NOT_FOUND and not _is_about_a_key(answer):
             raise RefusedError(
-                f"The store at {address} takes no `stele put`, `get`, `delete` or `cdc tail`:"
+                f"The store at {address} does not serve `stele put`, `get`, `delete` and `cdc tail`:"
                 f" 404 for {path}.",
-                "They speak to the store for trials: ask a store of your own by its own clients.",
+                "These commands use the API of the trial store. Use the clients of your own store.",
             )
         if not isinstance(refused, UnreachableError):
             refused = refusal_of(answer)

@@ -62,7 +62,7 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
     if change.request_id:
         raise UsageError(
             "`stele found --from` sends two commands, so it takes no --request-id.",
-            "Call it again: it goes on where it was.",
+            "Run it again: it continues where it stopped.",
         )
     dump, out = dumps.sound(file), console()
     with where.client() as client:
@@ -74,8 +74,8 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
             if not _waits(client):
                 raise CliError(
                     "The log is not empty: the cluster is there already, and waits for no dump.",
-                    "A metadata-log with STELE_FOUND=auto founds what is empty: set it to no, or bring a local"
-                    " stack up with --no-found. A cluster's state is replaced by `stele unsafe load`.",
+                    "A metadata-log with STELE_FOUND=auto founds an empty log: set it to no, or start a local"
+                    " stack with --no-found. A cluster's state is replaced by `stele unsafe load`.",
                 )
         envelope = change.envelope(_load(dump))
         out.print(f"request {envelope.request_id}", soft_wrap=True)

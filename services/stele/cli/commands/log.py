@@ -215,7 +215,7 @@ def _show_found(client: Client, asked: dict[str, Any], last: int, before: int | 
             console().print(line_of(msgspec.convert(raw, EpochRow), words), soft_wrap=True)
     took = duration(time.monotonic() - began_s)
     end = _end(found)
-    more = f": --before {end['next_before']} goes on" if end["next_before"] else ""
+    more = f": --before {end['next_before']} continues the search" if end["next_before"] else ""
     epochs = counted(sum(len(part.epochs) for part in found), "epoch", "epochs")
     console().print(f"found {epochs}; {_looked(found)} in {took}{more}", soft_wrap=True)
     if not any(part.epochs for part in found) and _is_unknown(client, asked.get("about", "")):
@@ -401,7 +401,7 @@ def _restrict(command: RestrictCommits, change: Change, where: Where) -> None:
     opens = command.mode is CommitMode.OPEN
     if not opens and not change.reason:
         raise UsageError(
-            "Everybody whose command is not taken will be told why.", 'Say it: --reason "...".'
+            "Callers whose commands are refused receive this reason.", 'Say it: --reason "...".'
         )
     envelope, out = change.envelope(command), console()
     with where.client() as client:
@@ -512,7 +512,7 @@ def _tell(begins: int, epoch: int) -> None:
 def _tell_lost(lost: tuple[str, ...]) -> None:
     if lost:
         console().print(
-            f"readers that are lost, and not waited for: {joined(lost)}", soft_wrap=True
+            f"lost readers, for which truncation does not wait: {joined(lost)}", soft_wrap=True
         )
 
 

@@ -141,11 +141,11 @@ async def _with_archives(
     try:
         return await fold_archive_and_topic(await replica_source(catch_up), log, begin, end, last)
     except CorruptRecordError as error:
-        raise CliError(str(error), "`stele log verify` tells which replica is wrong.") from error
+        raise CliError(str(error), "`stele log verify` names the replica that is wrong.") from error
     except NotArchivedError as error:
         raise CliError(
             f"Epoch {error.epoch} is neither in the topic nor in the archives: no replay can begin.",
-            "`stele catch-up show` tells what is kept; a backup may have more: `stele backup verify`.",
+            "`stele catch-up show` shows the kept epochs; a backup may have more: `stele backup verify`.",
         ) from error
     finally:
         await catch_up.close()

@@ -85,7 +85,10 @@ def recover(
         wait: Wait until a metadata-log accepts commands again.
     """
     if not (reason or dry_run):
-        raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
+        raise UsageError(
+            "A recovery needs a reason.", 'Give it with --reason "why the log was lost".'
+        )
+    _note("asking catch-up replicas and processes for the epochs that they have")
     with where.client() as client:
         left, chosen = _choose(client, only, take, without, 0.0 if dry_run else where.timeout_s)
         if not json.as_json:
@@ -110,23 +113,32 @@ def recover(
                 )
             elif checked.not_looked_at:
                 print_line(
-                    f"the topic was not looked at, which may hold what a recovery is refused for:"
+                    f"the topic was not checked; its records may be a reason to refuse the recovery:"
                     f" {checked.not_looked_at}"
                 )
             return
         who = actor or ("" if client.has_token else user_name())
+        _note(f"recovering the log from {chosen.source}")
         answer = _recover(client, left, chosen, reason, who, force=force)
         if json.as_json:
             print_value_as_json(answer)
         else:
             print_line(
-                f"log {answer.log_id} goes on with epoch {answer.epoch}, at offset {answer.offset}"
+                f"log {answer.log_id} continues with epoch {answer.epoch}, at offset {answer.offset}"
                 + (" (it was recovered before)" if answer.was_there else "")
             )
         if wait:
+            _note(
+                f"waiting until a metadata-log accepts commands, for at most {where.timeout_s:g} s"
+            )
             took_s = _wait(client, answer, where.timeout_s)
             if not json.as_json:
-                print_line(f"commands are taken again after {took_s:.1f} s")
+                print_line(f"a metadata-log accepts commands again after {took_s:.1f} s")
+
+
+def _note(phase: str) -> None:
+    """Print the phase that begins on standard error: each may take minutes."""
+    print_line(phase, error_console())
 
 
 def _addresses(client: Client, only: tuple[str, ...]) -> tuple[str, ...]:
@@ -163,7 +175,7 @@ def _whole(
     while (waits := _waits(left, chosen, without)) and deadline.left_s() > 0:
         for each in waits:
             if each not in said:
-                print_line(f"waits for {each}", error_console())
+                _note(f"waiting for {each}")
         said.update(waits)
         time.sleep(LOOK_S)
         left = compared(client, _ask(client, only).remembering(left))
@@ -176,7 +188,7 @@ def _waits(left: Left, chosen: HistoryChoice | Rejection, without: tuple[str, ..
     found = [f"{each.name} to answer" for each in missed(left.absent, without)]
     if names := _filling(left, chosen):
         newest = max(source.newest for source in left.sources if source.name in names)
-        found.append(f"{', '.join(names)} to get what is missing before epoch {newest}")
+        found.append(f"{', '.join(names)} to fetch the epochs before {newest} that it lacks")
     return found
 
 
@@ -216,8 +228,8 @@ def _agree(
     if unnamed:
         raise CliError(
             f"{', '.join(unnamed)} holds later epochs, and is a replica that only the log names.",
-            "Name it in STELE_CATCH_UP_URLS, with all others. Where it is another cluster's, whose backup"
-            " this one was made of, ask your own alone: `--only catch-up`.",
+            "Name it in STELE_CATCH_UP_URLS, with all others. If it belongs to another cluster, from whose"
+            " backup this one was made, ask only your own replicas: `--only catch-up`.",
         )
     refused = unagreed(chosen, left.absent, without, lose_after)
     if refused is not None:
@@ -227,35 +239,35 @@ def _agree(
 def _show(left: Left) -> None:
     for source in left.sources:
         has = (
-            f"images of epochs {source.first_image} to {source.last_image}"
+            f"holds images of epochs {source.first_image} to {source.last_image}"
             if source.last_image
             else ""
         )
-        knows = f"knows epoch {source.newest}" if source.states else "knows nothing"
+        read = f"has read epoch {source.newest}" if source.states else "has read no epoch"
         of_log = f" of log {source.log_id}" if source.states else ""
-        print_line(f"{source.name}: {has or knows}{of_log}")
+        print_line(f"{source.name}: {has or read}{of_log}")
     for url, why in left.silent.items():
         print_line(f"{url}: {why}")
 
 
 def _show_choice(chosen: HistoryChoice, left: Left, *, asked_all: bool) -> None:
     silent, held_up = len(left.silent), left.held_up(chosen)
-    print_line(f"goes on after epoch {chosen.epoch}, from {chosen.source}")
+    print_line(f"the log continues after epoch {chosen.epoch}, from {chosen.source}")
     if chosen.known_epoch > chosen.epoch:
         lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
-        who = "which somebody has read and nobody holds"
+        why = ": a process has read them, and no source holds them"
         if held_up:
-            who = (
-                f"unless {', '.join(held_up)} gets from another replica what is missing before them"
+            why = (
+                f", unless {', '.join(held_up)} fetches the epochs before them from another replica"
             )
             most = max(source.newest for source in left.sources if source.name in held_up)
             if most < chosen.known_epoch:
-                who += f"; nobody holds those after epoch {most}"
-        print_line(f"LOST: epochs {lost}, {who}")
+                why += f"; no source holds epochs after {most}"
+        print_line(f"LOST: epochs {lost}{why}")
     for each in chosen.given_up:
         print_line(
-            f"GIVEN UP before: epochs {each.first} to {each.last} of log {each.log_id}, which"
-            f" {each.source} has"
+            f"GIVEN UP by an earlier recovery: epochs {each.first} to {each.last} of log"
+            f" {each.log_id}, which {each.source} holds"
         )
     is_whole = chosen.known_epoch == chosen.epoch and not chosen.given_up
     if is_whole and not asked_all:
@@ -269,11 +281,11 @@ def _show_choice(chosen: HistoryChoice, left: Left, *, asked_all: bool) -> None:
             " later ones"
         )
     elif is_whole:
-        print_line("no epoch is lost that anybody has read")
+        print_line("no epoch is lost that any process has read")
     for name in chosen.apart:
         print_line(f"another history: {name}")
     for name in chosen.unproven:
-        print_line(f"nobody can tell whether it is of this history: {name}")
+        print_line(f"not proven to be of this history: {name}")
 
 
 def _check(client: Client, left: Left, chosen: HistoryChoice, *, force: bool) -> RecoverableAnswer:
@@ -324,8 +336,8 @@ def _wait(client: Client, answer: RecoveredAnswer, limit_s: float) -> float:
                 return time.monotonic() - began_s
         time.sleep(LOOK_S)
     raise CliError(
-        "The log is recovered, but no metadata-log takes commands yet.",
-        "Look at `stele stack status`; processes that do not end by themselves are to be restarted.",
+        "The log is recovered, but no metadata-log accepts commands yet.",
+        "Check `stele stack status`, and restart processes that still follow the old log.",
     )
 
 
@@ -544,7 +556,7 @@ def _histories(
         except CliError as error:
             silent[url] = error.message
         except ValueError as error:
-            silent[url] = f"What {url} tells cannot be read: {error}."
+            silent[url] = f"The answer of {url} cannot be read: {error}."
         else:
             yield url, told, source
 

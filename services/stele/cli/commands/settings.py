@@ -44,7 +44,7 @@ def list_settings(
         unsafe = " (unsafe)" if setting.is_unsafe(value) else ""
         shown.add_row(name, value + unsafe, str(setting.default), setting.counts)
     for name in sorted(values.keys() - KNOWN.keys()):
-        shown.add_row(name, values[name], "", "nothing that this build knows")
+        shown.add_row(name, values[name], "", "no setting of this build")
     form.print_table(shown)
 
 
@@ -95,7 +95,7 @@ def reset(
 
 
 def _known(name: str) -> Setting:
-    """Raises UsageError: what nobody reads would look as if it were in force."""
+    """Raises UsageError: a setting that no service reads would look effective."""
     if name in KNOWN:
         return KNOWN[name]
     near = difflib.get_close_matches(name, KNOWN)

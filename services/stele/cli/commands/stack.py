@@ -257,7 +257,7 @@ def remove(
         if known is not None and known.state is not NodeState.LEFT:
             raise CliError(
                 f"{name} is a member ({known.state}).",
-                f"`stele decommission {name}` has it leave; `stele remove {name}` does without it if "
+                f"`stele decommission {name}` moves its data away; `stele remove {name}` removes it if "
                 "it is dead; --force deletes its data as it is.",
             )
     _do(where, Deed.REMOVE, name)
@@ -288,7 +288,7 @@ def _dead(name: str, typed: str) -> str:
     start = f"`stele stack start {name}{typed}`"
     if is_node(name):
         return (
-            f"{name} is dead. `stele remove {name}{typed}` does without it, `stele stack add-node"
+            f"{name} is dead. `stele remove {name}{typed}` removes it from the cluster, `stele stack add-node"
             f" --replace {name}{typed}` puts a new node in its place. {start} brings it back."
         )
     return f"{name} is dead. {start} starts it again."

@@ -72,14 +72,14 @@ def status(read: ReadPoint = ReadPoint(), json: Json = Json(), where: Where = Wh
     elif older is not None:
         console().print(
             f"The log is empty, but catch-up replica {older.replica_id} holds epoch {older.epoch} of log"
-            f" {older.log_id}: `stele recover` goes on from there.",
+            f" {older.log_id}: `stele recover` continues from there.",
             soft_wrap=True,
             highlight=False,
             markup=False,
         )
     elif not topology.cluster:
         console().print(
-            "The log is empty: there is no cluster yet. `stele found` makes it.", soft_wrap=True
+            "The log is empty: there is no cluster yet. `stele found` creates it.", soft_wrap=True
         )
     else:
         head = _head(topology, keyspaces, notice)
@@ -109,7 +109,7 @@ def _head(answer: TopologyAnswer, keyspaces: list[Keyspace], notice: str) -> lis
         *([Text(notice, "yellow")] if notice else ()),
         Text(
             f"version {versions.version}, fence {versions.fence_version}; term "
-            f"{coordinator.term} held by {coordinator.holder or 'nobody'}; "
+            f"{coordinator.term} held by {coordinator.holder or 'no coordinator'}; "
             f"keyspaces: {joined(k.name for k in keyspaces) or 'none'}"
         ),
     ]

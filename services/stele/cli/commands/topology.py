@@ -358,7 +358,7 @@ class RestoreCheck(msgspec.Struct, frozen=True):
             of = counted(self.ranges, "range is", "ranges are")
             return f"{len(self.differing)} of {of} not as before it began"
         return (
-            f"the placements are those of before: {counted(self.ranges, 'range', 'ranges')} that it had to"
+            f"the placements are as before: {counted(self.ranges, 'range', 'ranges')} that it had to"
             f" change compared at epoch {self.epoch}"
         )
 

@@ -145,7 +145,7 @@ def do(stack: Stack, control: Control) -> ControlAnswer:
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
     server = stack.servers.get(name)
     if control.accepts and not is_node(name):
-        raise CliError(f"{name} is no node: it has no data of its own to go on without.", "")
+        raise CliError(f"{name} is no node: it has no data that it could start without.", "")
     if server is not None:
         return _do_to_server(stack, server, control)
     if name not in may:
@@ -159,7 +159,7 @@ def do(stack: Stack, control: Control) -> ControlAnswer:
         case Deed.REMOVE:
             stack.remove(name, "it was removed")
         case Deed.START if states.get(name) is ProcessState.RUNNING:
-            raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
+            raise CliError(f"{name} runs already.", f"`stele stack restart {name}` restarts it.")
         case Deed.START:
             stack.start_one(name, control.accepts)
         case Deed.RESTART:
@@ -190,7 +190,7 @@ def _do_to_server(stack: Stack, server: Server, control: Control) -> ControlAnsw
         text = f"{name} serves everything else of the stack: only nodes are removed."
         raise CliError(text, "`stele stack down --purge` deletes it all.")
     if deed is Deed.START and server.is_running():
-        raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
+        raise CliError(f"{name} runs already.", f"`stele stack restart {name}` restarts it.")
     if deed is Deed.KILL:
         stack.servers.kill(name)
     if deed in (Deed.STOP, Deed.RESTART):

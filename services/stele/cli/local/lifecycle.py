@@ -291,7 +291,7 @@ def why_given_up(directory: Path, service: LocalService) -> tuple[str, str]:
     name, status = service.name, service.exit_code
     last = last_line(directory, name)
     if status == EXIT_BAD_CONFIGURATION:
-        why = f"{name} does not run: as it is it cannot (exit status {status})"
+        why = f"{name} does not run: it cannot start as it is (exit status {status})"
     else:
         often = f"more than {RESTARTS_PER_MINUTE} times within a minute"
         why = f"{name} does not run: it ended {often}, the last time with exit status {status}"
@@ -299,7 +299,7 @@ def why_given_up(directory: Path, service: LocalService) -> tuple[str, str]:
         hint = f"`stele stack remove {name}` deletes it, `stele stack add-node` starts another."
         return f"{why}: {last.rstrip('.')}.", hint
     start = f"`stele stack start {name}` tries again once the cause is gone."
-    remove = f"`stele stack remove {name}` does without it if it is no member"
+    remove = f"`stele stack remove {name}` removes it if it is no member"
     another = "`stele stack add-node` starts another"
     if found := ACCEPTS.search(last):
         option = f"--accept-{found[1].lower().replace('_', '-')} {found[2]}"

@@ -208,13 +208,14 @@ def _unproven(choice: HistoryChoice, sources: Iterable[HistorySource]) -> Reject
     log_id = next(each.log_id for each in sources if each.name == choice.source)
     later = {each.name: f" of log {each.log_id}" for each in unproven if each.log_id > log_id}
     others = ", ".join(
-        f"{name} knows epoch {epoch}{later.get(name, '')}" for name, epoch in sorted(told.items())
+        f"{name} has read epoch {epoch}{later.get(name, '')}"
+        for name, epoch in sorted(told.items())
     )
     return Rejection(
         "unproven",
-        f"{choice.source} has the newest epoch, {choice.epoch}, and nobody can tell whether others are"
-        f" of the same history ({others}): nobody who answers holds what is between them.",
-        "Start what may hold it, such as a replica that is down. Or find out which history nodes and callers"
+        f"{choice.source} has the newest epoch, {choice.epoch}, and it is not proven that others are"
+        f" of the same history ({others}): no source that answers holds the epochs between them.",
+        "Start a replica that may hold them. Or find out which history nodes and callers"
         " have relied on, and name a source that has it with --take.",
         told,
     )
@@ -424,7 +425,7 @@ def unheard(missing: Sequence[Absent]) -> str:
     """Return a sentence on the replicas that do not answer, with the reasons."""
     names = ", ".join(each.name for each in missing)
     why = "; ".join(each.why.rstrip(".") for each in missing)
-    tells = "do not tell what they hold" if len(missing) > 1 else "does not tell what it holds"
+    tells = "do not report what they hold" if len(missing) > 1 else "does not report what it holds"
     return f"{names} {tells} ({why})"
 
 
@@ -441,7 +442,7 @@ def _unheard(missing: Sequence[Absent]) -> tuple[str, str]:
     has, them = ("they alone have", "them") if len(missing) > 1 else ("it alone has", "it")
     return (
         f"{unheard(missing)}: epochs that {has} would be given up.",
-        f"Start {them}, or go on without {them}: {options}.",
+        f"Start {them}, or continue without {them}: {options}.",
     )
 
 
@@ -461,7 +462,7 @@ def _lost(choice: HistoryChoice) -> tuple[str, str]:
     known = [*choice.ahead[:MOST_NAMED], *(["others"] if choice.ahead[MOST_NAMED:] else [])]
     return (
         f"Epochs {choice.epoch + 1} to {choice.known_epoch}, known to"
-        f" {', '.join(known) or 'somebody'}, would be lost: no responding process has them.",
+        f" {', '.join(known) or 'a process'}, would be lost: no responding process has them.",
         "Start what may hold them, such as a replica or a service that is down."
         f" To give them up, say --lose-after {choice.epoch}.",
     )
