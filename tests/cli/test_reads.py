@@ -12,7 +12,7 @@ import yaml
 from stele.cli.reading import as_counted
 from stele.console.epoch_text import live_epoch_text
 from stele.console.views import overview
-from stele.domain.commands import AlterTable, Cancel, DropTable, Leave, MoveTablets, Remove
+from stele.domain.commands import AlterTable, DropTable, MoveTablets
 from stele.domain.registry import FACTS
 from stele.domain.repairs import RepairTimes
 from stele.domain.requests.model import DecidedGeneration, DecidedRequests
@@ -35,7 +35,7 @@ from tests.cli.conftest import (
     transition,
 )
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
-from tests.coordinator.world import three_nodes
+from tests.coordinator.world import nodes_that_left
 
 LIVENESS = [
     {"node_id": "n1", "liveness": "up", "epoch": 7, "lag": 0, "version": 3, "silent_for_s": 0.2},
@@ -124,22 +124,7 @@ def test_no_command_fetches_the_whole_state(
 
 
 def test_the_state_of_a_node_says_how_it_left() -> None:
-    world = three_nodes()
-    world.add("d1 e1 f1")
-    world.run()
-    assert world.apply(Leave("d1")) is None
-    world.run()
-    world.crash("e1")
-    world.pass_s(7)
-    assert world.apply(Remove(node_id="e1")) is None
-    world.run()
-    world.crash("f1")
-    world.pass_s(7)
-    assert world.replace("g1", "f1") is None
-    world.run()
-    world.add("h1")
-    assert world.apply(Cancel(world.image.membership.nodes["h1"].request_id)) is None
-    world.run()
+    world = nodes_that_left()
     told = {node.node_id: node.departure for node in overview(world.image).nodes}
     assert {name: how for name, how in told.items() if how} == {
         "d1": "left",

@@ -14,12 +14,15 @@ from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import (
     AnyCommand,
+    Cancel,
     ClaimCoordinator,
     CreateKeyspace,
     Envelope,
     FoundCluster,
     Join,
+    Leave,
     Rejection,
+    Remove,
     Replace,
     command_name,
 )
@@ -465,4 +468,25 @@ def three_nodes(rf: int = RF) -> World:
     world.add("a1 b1 c1")
     world.run()
     assert world.apply(CreateKeyspace("library", {"dc1": rf})) is None
+    return world
+
+
+def nodes_that_left() -> World:
+    """``d1`` has left, ``e1`` was removed, ``f1`` replaced by ``g1``, and ``h1`` never joined."""
+    world = three_nodes()
+    world.add("d1 e1 f1")
+    world.run()
+    assert world.apply(Leave("d1")) is None
+    world.run()
+    world.crash("e1")
+    world.pass_s(7)
+    assert world.apply(Remove(node_id="e1")) is None
+    world.run()
+    world.crash("f1")
+    world.pass_s(7)
+    assert world.replace("g1", "f1") is None
+    world.run()
+    world.add("h1")
+    assert world.apply(Cancel(world.image.membership.nodes["h1"].request_id)) is None
+    world.run()
     return world

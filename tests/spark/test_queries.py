@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from stele.cli.commands.sql import EXAMPLES
 from stele.cli.main import run as stele
 from stele.placements.queries import VIEWS, QueryError, run, view
+from stele.placements.summaries import SUMMARIES, rows_of
 from stele.placements.tables import SCHEMAS
+from tests.coordinator.world import nodes_that_left
 from tests.docs.pages import Block, blocks
 from tests.spark.filled import fill
 from tests.spark.histories import images, random_log
@@ -96,6 +99,24 @@ def test_each_view_says_the_same_in_spark_and_in_duckdb(
     told = sorted((tuple(row.values()) for row in rows.select(texts).to_pylist()), key=str)
     assert sorted((tuple(row) for row in in_spark.select(*texts).collect()), key=str) == told
     assert sorted(in_duckdb.select(*texts).fetchall(), key=str) == told
+
+
+def test_the_departures_are_those_of_the_command_line() -> None:
+    image = nodes_that_left().image
+    duck = duckdb.connect()
+    for name in ("nodes", "requests"):
+        rows = rows_of(SUMMARIES[name], "c", image)
+        duck.register(name, pa.Table.from_pylist(rows, schema=SUMMARIES[name].schema))
+    found = duck.sql(view("departures", "duckdb")).arrow().read_all().to_pylist()
+    assert {row["node_id"]: (row["departure"], row["replaced_by"]) for row in found} == {
+        "d1": ("left", ""),
+        "e1": ("removed", ""),
+        "f1": ("replaced", "g1"),
+        "h1": ("rejected", ""),
+    }
+    duck.register("requests", pa.Table.from_pylist([], schema=SUMMARIES["requests"].schema))
+    unknown = duck.sql(view("departures", "duckdb")).arrow().read_all().to_pylist()
+    assert {row["departure"] for row in unknown} == {"left"}, "no request is known"
 
 
 def test_each_table_and_each_view_has_a_query_on_the_page() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -29,6 +29,7 @@ from stele.placements.tables import (
     EVENTS,
     OPTIONAL,
     SCHEMAS,
+    STREAMS,
     TableLost,
     open_table,
 )
@@ -217,6 +218,23 @@ def test_changes_of_the_last_days_are_read_by_the_change_feed(
         derived.write_current({"a": rows(epoch)}, {"a": epoch})
     changes = store.table(CURRENT).load_cdf(starting_version=first)
     assert first in pa.table(changes.read_all())["_commit_version"].to_pylist()
+
+
+def test_a_table_of_an_earlier_build_gets_the_present_names_and_takes_rows(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    names = {"reason": "request_reason"}
+    earlier = pa.schema([f.with_name(names.get(f.name, f.name)) for f in SCHEMAS[STREAMS]])
+    table = DeltaTable.create(store.uri(STREAMS), earlier)
+    old = {"cluster": "a", "session": "s1", "to_node": "n1", "request_reason": "a disk broke"}
+    write_deltalake(table, pa.Table.from_pylist([old], schema=earlier), mode="append")
+    derived = Derived(store)
+    new = {"session": "s2", "to_node": "n2", "reason": "more space"}
+    derived.write_streams({"a": [new]}, {"a": 9})
+    rows = store.table(STREAMS).to_pyarrow_table().to_pylist()
+    assert {row["session"]: row["reason"] for row in rows} == {
+        "s1": "a disk broke",
+        "s2": "more space",
+    }
 
 
 def data_files(folder: Path) -> list[Path]:

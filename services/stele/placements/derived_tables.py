@@ -45,6 +45,7 @@ from stele.placements.tables import (
     Conflict,
     existing_table,
     open_table,
+    with_earlier_columns,
 )
 
 # The epoch that a table holds of each cluster, cached in this process.
@@ -419,7 +420,13 @@ def commit(
         mine += f" AND (finished_epoch = 0 OR finished_epoch > {since})"
     replace: dict[str, Any] = {"predicate": mine} if mode == "overwrite" else {}
     try:
-        write_deltalake(table, rows, mode=mode, commit_properties=properties, **replace)  # type: ignore[call-overload]
+        write_deltalake(
+            table,
+            with_earlier_columns(table, rows),
+            mode=mode,
+            commit_properties=properties,
+            **replace,
+        )  # type: ignore[call-overload]
     except CommitFailedError:
         return False
     return True

@@ -46,6 +46,22 @@ VIEWS: Final = {
             max(log_offset) AS newest_offset
         FROM events WHERE row_kind IN ('epoch', 'head') GROUP BY cluster
     """,
+    "departures": """
+        SELECT nodes.cluster, nodes.node_id, nodes.address, nodes.dc, nodes.rack,
+            CASE
+                WHEN ended.request_kind = 'replace' AND ended.node_id <> nodes.node_id THEN 'replaced'
+                WHEN ended.request_kind = 'remove' THEN 'removed'
+                WHEN ended.request_kind IN ('join', 'replace') AND ended.request_status <> 'done'
+                    THEN 'rejected'
+                ELSE 'left'
+            END AS departure,
+            CASE WHEN ended.request_kind = 'replace' AND ended.node_id <> nodes.node_id
+                THEN ended.node_id ELSE '' END AS replaced_by,
+            nodes.request_id, ended.actor, ended.reason, ended.finished_at
+        FROM nodes LEFT JOIN requests AS ended
+            ON ended.cluster = nodes.cluster AND ended.request_id = nodes.request_id
+        WHERE nodes.node_state = 'left'
+    """,
     "stopped": """
         SELECT cluster, epoch, log_offset, fact_kind AS error_kind, reason AS error_text
         FROM events WHERE row_kind IN ('stopped', 'summaries_stopped', 'topic_stopped')
@@ -104,7 +120,8 @@ def view(name: str, engine: str = DATAFUSION) -> str:
 
 def missing(name: str, known: Collection[str]) -> bool:
     """Return whether a view needs a table that does not exist."""
-    return any(f"FROM {table}" in VIEWS[name] for table in SCHEMAS if table not in known)
+    read = {*re.findall(r"(?:FROM|JOIN) (\w+)", VIEWS[name])}
+    return any(table in read for table in SCHEMAS if table not in known)
 
 
 def _execute(builder: QueryBuilder, sql: str) -> pa.Table:

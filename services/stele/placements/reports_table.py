@@ -29,6 +29,7 @@ from stele.placements.tables import (
     TableLost,
     existing_table,
     open_table,
+    with_earlier_columns,
 )
 
 APP: Final = "stele-reports"
@@ -283,7 +284,9 @@ class Movements:
             try:
                 write_deltalake(
                     table,
-                    pa.Table.from_pylist(rows, schema=SCHEMAS[MOVEMENTS]),
+                    with_earlier_columns(
+                        table, pa.Table.from_pylist(rows, schema=SCHEMAS[MOVEMENTS])
+                    ),
                     mode="overwrite",
                     predicate=_predicate(sessions),
                     commit_properties=properties,

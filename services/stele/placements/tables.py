@@ -112,6 +112,10 @@ ATTEMPTS: Final = 20
 """Attempts to commit after other processes before the conflict is an error."""
 
 
+EARLIER_NAMES: Final = {"reason": "request_reason"}
+"""Names that columns had in tables of earlier builds. Their values are copied once."""
+
+
 class TableLost(Exception):
     """A table is gone, or was created again. The next start reads from the present one."""
 
@@ -162,6 +166,21 @@ def _add_later_columns(table: DeltaTable, name: str) -> None:
     lacking = [each for each in SCHEMAS[name] if each.name not in known]
     if lacking:
         table.alter.add_columns(Schema.from_arrow(pa.schema(lacking)).fields)
+    for each in lacking:
+        earlier = EARLIER_NAMES.get(each.name)
+        if earlier in known:
+            table.update(updates={each.name: earlier})
+
+
+def with_earlier_columns(table: DeltaTable, rows: pa.Table) -> pa.Table:
+    """Return the rows with nulls for the columns that only an earlier build had.
+
+    Delta tables refuse rows that lack a column.
+    """
+    for field in pa.schema(table.schema().to_arrow()):
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+    return rows
 
 
 def existing_table(store: TableStore, name: str) -> DeltaTable:
