@@ -221,7 +221,7 @@ def test_changes_of_the_last_days_are_read_by_the_change_feed(
 
 
 def test_a_table_of_an_earlier_build_gets_the_present_names_and_takes_rows(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = TableStore(tmp_path)
     names = {"reason": "request_reason"}
     earlier = pa.schema([f.with_name(names.get(f.name, f.name)) for f in SCHEMAS[STREAMS]])
     table = DeltaTable.create(store.uri(STREAMS), earlier)
