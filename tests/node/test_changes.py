@@ -284,6 +284,9 @@ async def test_a_cursor_older_than_the_log_is_refused(cluster: Cluster) -> None:
         (TABLE, b"short", "", "unknown_stream"),
         (TABLE, b"", "x", "bad_cursor"),
         (TABLE, b"", "-1", "bad_cursor"),
+        (TABLE, b"", "0x1", "bad_cursor"),
+        (TABLE, b"", "f" * 14, "bad_cursor"),
+        (TABLE, b"", "f" * 5000, "bad_cursor"),
     ],
 )
 async def test_a_read_that_means_nothing_is_refused(
@@ -466,7 +469,7 @@ async def test_changes_of_a_table_with_columns_have_the_written_columns(cluster:
     parameters = {"cdc": "{'enabled': 'true', 'preimage': 'true'}"}
     alter(cluster.world, PLAYS, parameters=parameters)
     key = "se/2026-11-29/10:00:00/hey"
-    for row in ({"listener": "ada"}, {"listener": None}, None):
+    for row in ({"listener": "ada"}, {"listener": None}, None, {}):
         await cluster.coordination.write(PLAYS, writes(key, row, PLAYS), Consistency.ALL)
         cluster.now_us += SECOND_US
     alter(cluster.world, PLAYS, rename={"song": "title"})
@@ -480,5 +483,6 @@ async def test_changes_of_a_table_with_columns_have_the_written_columns(cluster:
         ("put", {**plays, "listener": "ada"}, None),
         ("put", {**plays, "listener": None}, {**plays, "listener": "ada"}),
         ("delete", plays, {**plays, "listener": None}),
+        ("put", plays, None),
         ("put", {"country": "se", "day": "2026-11-29", "total": 3}, None),
     ]

@@ -15,6 +15,7 @@ from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, Row
+from stele.node.changes import Changes
 from stele.node.coordinate import Consistency, Coordination, Refused, Written
 from stele.node.load import Rates
 from stele.node.replica import Replica
@@ -90,6 +91,9 @@ class Company:
     def now_us(self) -> int:
         self._now_us += 1
         return self._now_us
+
+    def start_clock(self, now_us: int) -> None:
+        self._now_us = now_us
 
     def send(self, image: Image, node_id: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
         async def answer() -> Answer:
@@ -194,6 +198,27 @@ async def test_a_node_that_is_behind_shows_the_columns_that_the_replicas_of_a_ro
         "tags": None,
         "size": 3,
     }
+
+
+async def test_a_node_that_is_behind_leaves_no_column_out_of_the_changes(company: Company) -> None:
+    """A consumer would go on from its cursor, and never see the column."""
+    newest = company.world.image.cdc.newest()
+    assert newest is not None
+    company.start_clock(1000 * newest.since_ms + 60_000_000)
+    alter(company.world, parameters={"cdc": "{'enabled': 'true'}"})
+    behind = company.nodes["n1"]
+    changes = Changes(behind.coordination, company.now_us)
+    behind.follower.read()
+    behind.follower.deaf = True
+    alter(company.world, add=(column("size", "int"),))
+    await company.write("n2", {"size": 3})
+    company.start_clock(company.now_us() + 60_000_000)
+    with pytest.raises(Refused) as refused:
+        await changes.read(USERS, b"", "", 100)
+    assert (refused.value.status, refused.value.code) == (503, "behind")
+    behind.follower.deaf = False
+    page = await changes.read(USERS, b"", "", 100)
+    assert [change.row for change in page.changes] == [{"name": "ada", "size": 3}]
 
 
 async def test_an_older_sender_is_served_and_told_of_the_newer_version(company: Company) -> None:

@@ -107,6 +107,8 @@ def test_each_native_type_but_counters_has_an_encoding() -> None:
         ("smallint", "32768", "is no smallint"),
         ("text", "1", "'1' is no text"),
         ("time", '"25:00"', "is no time"),
+        ("time", '"12:00:60"', "is no time"),
+        ("time", '"12:00:00.1234567890"', "is no time"),
         ("timestamp", '"yesterday"', "is no timestamp"),
         ("timestamp", "9223372036854775808", "is no timestamp"),
         ("timeuuid", '"00000000-0000-4000-8000-000000000000"', "is no timeuuid"),
@@ -149,8 +151,10 @@ def test_any_json_value_is_encoded_and_shown_or_refused(type_: str, value: objec
     assert encode_value(parsed, shown, fields_of) == encoded
 
 
-def test_equal_sets_and_maps_have_equal_encodings() -> None:
+def test_equal_values_have_equal_encodings() -> None:
     for type_, one, two in (
+        ("tuple<int, text>", [1], [1, None]),
+        ("tuple<int, text>", [], [None, None]),
         ("set<text>", ["b", "a", "b"], ["a", "b"]),
         ("map<text, int>", {"b": 1, "a": 2}, {"a": 2, "b": 1}),
     ):

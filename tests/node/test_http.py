@@ -131,6 +131,14 @@ async def test_a_call_must_name_the_replica_that_it_is_meant_for(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
+@pytest.mark.parametrize("key", ["%ff", "a/%ff", "%c3"])
+async def test_a_key_that_is_no_utf_8_is_refused(key: str) -> None:
+    """All such keys would otherwise be one: that of the replacement character."""
+    async with node_behind(OpenGate()) as client:
+        answer = await client.get(f"/v1/data/library/{key}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_key_encoding")
+
+
 @pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
 async def test_a_node_that_follows_another_log_is_not_answered(path: str) -> None:
     """It does not know that the log was recovered: its versions are of lost epochs."""

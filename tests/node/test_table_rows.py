@@ -188,7 +188,13 @@ def test_what_does_not_fit_the_columns_is_refused_with_the_column_and_the_versio
     assert (answer.code, answer.details["column"]) == ("wrong_type", "day")
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"value", b"\xff", b'{"a":' * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"[]", b"{", b"value", b"\xff", b'{"a":' * 100_000),
+        *(b'{"name": "\xff"}', b'{"\xff": 1}', b'{"age": 1e99999999999999999999}'),
+    ],
+)
 def test_a_body_that_is_no_json_object_is_refused(world: World, body: bytes) -> None:
     with pytest.raises(Refused) as raised:
         write_of(world.image, DataPath(USERS, "ada", b"ada"), body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -23,11 +24,12 @@ from stele.domain.cdc.capture import (
     find_stream,
     stream_sets,
 )
+from stele.domain.cdc.model import GENERATION_LEEWAY_MS
 from stele.domain.image import Image
 from stele.domain.schema.model import Data
 from stele.log.follower import LogFollower
 from stele.node import metrics
-from stele.node.cells import ROW, TOMBSTONE, content_of
+from stele.node.cells import ROW, TOMBSTONE, RowContent, content_of
 from stele.node.change_log import LoggedChange, merged
 from stele.node.commits import StoreError
 from stele.node.coordinate import Coordination, Refused
@@ -44,8 +46,11 @@ from stele.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+_CURSOR: Final = re.compile(r"[0-9a-fA-F]{1,16}")
 MICROS_PER_MS: Final = 1000
 MICROS_PER_S: Final = 1_000_000
+LEEWAY_US: Final = MICROS_PER_MS * GENERATION_LEEWAY_MS
+"""Allowed difference between the clocks of nodes, in microseconds."""
 EXPIRE_EVERY_S: Final = 60.0
 EXPIRE_ROWS: Final = 200
 """Changes that one transaction removes. Small writes wait for a few milliseconds meanwhile."""
@@ -81,14 +86,16 @@ class Changes:
         stream = ChangeStream(b"", WHOLE_RING)
         if stream_id:
             stream = _found(image, data, stream_id)
-        after_us = self._after_us(after, options, stream)
+        after_us = self._after_us(after, options, stream, image)
         last_us = MICROS_PER_MS * stream.until_ms - 1 if stream.until_ms else self._now_us()
         confident_us = self._now_us() - MICROS_PER_MS * self._coordination.window_ms
         upto_us, changes = min(last_us, confident_us), list[LoggedChange]()
         if after_us < upto_us:
-            pages = await self._coordination.changes(table, stream.ranges, after_us, upto_us, limit)
+            image, pages = await self._coordination.changes(
+                table, stream.ranges, after_us, upto_us, limit
+            )
             changes, after_us = merged(pages, limit)
-        rows = rows_of(self._coordination.image, table)
+        rows = rows_of(image, table)
         return ChangesView(
             changes=[_view(change, rows) for change in changes],
             cursor=f"{after_us:x}",
@@ -110,21 +117,20 @@ class Changes:
             )
         return image, data, options
 
-    def _after_us(self, after: str, options: CdcOptions, stream: ChangeStream) -> int:
+    def _after_us(self, after: str, options: CdcOptions, stream: ChangeStream, image: Image) -> int:
         """Return the time of a cursor, or the time before the stream without one. Raises Refused."""
         begin_us = max(0, MICROS_PER_MS * stream.since_ms - 1)
         oldest_us = self._now_us() - MICROS_PER_S * options.ttl_s if options.ttl_s else 0
         if not after:
             return max(begin_us, oldest_us)
-        try:
-            after_us = int(after, 16)
-        except ValueError:
-            after_us = -1
-        if after_us < 0:
+        after_us = int(after, 16) if _CURSOR.fullmatch(after) else -1
+        # A stream may begin later, and its cursor too. No answer has a cursor after that.
+        newest_us = MICROS_PER_MS * max((g.since_ms for g in image.cdc.committed()), default=0)
+        if not 0 <= after_us <= max(self._now_us() + LEEWAY_US, newest_us):
             raise Refused(
                 400,
                 "bad_cursor",
-                f"'{after[:40]}' is no cursor.",
+                f"'{after[:40]}' is no cursor of this table up to now.",
                 "Give the cursor of an earlier answer, or none.",
             )
         if max(after_us, begin_us) < oldest_us:
@@ -164,12 +170,14 @@ def _view(change: LoggedChange, rows: TableRows | None) -> ChangeView:
             before=None if before is None or before.kind == TOMBSTONE else before.value,
         )
     key, content = rows.key_of(change.key), content_of(change.value)
+    replaced = RowContent() if before is None else content_of(before.value)
     return ChangeView(
         time_us=change.time_us,
         key=change.key,
         operation="put" if content.columns else "delete",
         row={**key, **rows.values_of(content)},
-        row_before=None if before is None else {**key, **rows.values_of(content_of(before.value))},
+        # A row that was deleted before has no columns.
+        row_before={**key, **rows.values_of(replaced)} if replaced.columns else None,
     )
 
 

@@ -30,7 +30,7 @@ from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import MAX_TOKEN, Range, RangeReplicas, upper_bound
-from stele.domain.schema.model import Data
+from stele.domain.schema.model import Data, owner_of
 from stele.domain.topology.operations.keyspaces import has_no_data
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
@@ -428,10 +428,11 @@ class Coordination:
 
     async def changes(
         self, table: str, ranges: Sequence[Range], after_us: int, upto_us: int, limit: int
-    ) -> list[ChangePage]:
+    ) -> tuple[Image, list[ChangePage]]:
         """Return the pages of a quorum of each range's replicas. Raises Refused.
 
-        The times are in (``after_us``, ``upto_us``], in microseconds since 1970.
+        The times are in (``after_us``, ``upto_us``], in microseconds since 1970. The image knows
+        all columns of the changes.
         """
         until = self._until()
         while True:
@@ -447,14 +448,21 @@ class Coordination:
                 for range_, attempt in pieces
             )
             try:
-                return [page for pages in await asyncio.gather(*asked) for page in pages]
+                found = [answer for answers in await asyncio.gather(*asked) for answer in answers]
             except _Again as again:
-                refusal = again
-            await self._catch_up(refusal, pieces[0][1])
+                await self._catch_up(again, pieces[0][1])
+                continue
+            newer = max((answer.table_version for answer in found), default=0)
+            if not newer:
+                return image, [answer.changes for answer in found if answer.changes is not None]
+            # Changes without the columns that this node does not know would be lost to the reader.
+            await self._read_up_to(newer, until)
+            if self._follower.image.epoch < newer:
+                raise _behind(self._follower.image, newer)
 
     async def _pages(
         self, attempt: _Attempt, start: int, after_us: int, upto_us: int, limit: int
-    ) -> list[ChangePage]:
+    ) -> Iterable[Answer]:
         """Return the changes with tokens in (``start``, the attempt's token], all in one row."""
         op = ReadChanges(
             version=attempt.version,
@@ -467,10 +475,10 @@ class Coordination:
             after_us=after_us,
             upto_us=upto_us,
             limit=limit,
+            table_version=attempt.table_version,
         )
         enough = enough_reads(Consistency.QUORUM, attempt.row)
-        answers = await self._ask(attempt, attempt.row.reads, lambda _: op, enough)
-        return [answer.changes for answer in answers.values() if answer.changes is not None]
+        return (await self._ask(attempt, attempt.row.reads, lambda _: op, enough)).values()
 
     def _check_time(self, attempt: _Attempt, timestamp_us: int) -> None:
         """Refuse a change whose time no replica would take. Raises Refused."""
@@ -697,7 +705,9 @@ def _of_range(
 ) -> _Attempt:
     """Return an attempt for the tokens that a range and a row share, with the last one as token."""
     last = min(upper_bound(range_.end), upper_bound(row.end), MAX_TOKEN)
-    return _Attempt(image, row, data_id, KeyPlace(last, b""), until, 0)
+    schema = image.schema.schemas.get(owner_of(data_id))
+    version = 0 if schema is None else schema.version
+    return _Attempt(image, row, data_id, KeyPlace(last, b"", version), until, version)
 
 
 def _attempt(

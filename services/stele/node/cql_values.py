@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache, partial
 from ipaddress import ip_address
+from itertools import zip_longest
 from math import isfinite, isinf
 from typing import Any, Final
 
@@ -35,8 +36,6 @@ MAX_TEXT_CHARS: Final = 80
 FieldsOf = Callable[[str], Sequence[TypeField]]
 """A function from the name of a user-defined type to its fields."""
 
-decode_json: Final = msgspec.json.Decoder(float_hook=Decimal).decode
-"""Decode JSON without a loss: numbers with a fraction are decimals. Raises msgspec.DecodeError."""
 encode_json: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 _DRIVER_TYPES: Final[Mapping[str, Any]] = {
@@ -74,6 +73,7 @@ _DURATION: Final = re.compile(
     r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?(?:(\d+)us)?(?:(\d+)ns)?"
 )
 _INTEGER: Final = re.compile(r"-?\d{1,1000}")
+_TIME: Final = re.compile(r"[0-9]{1,2}:[0-9]{1,2}:[0-5]?[0-9](\.[0-9]{1,9})?")
 _NOT_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _CODEC_ERRORS: Final = (
     *(ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError),
@@ -83,6 +83,19 @@ _CODEC_ERRORS: Final = (
 
 class ValueMismatch(ValueError):
     """The JSON value is no value of the type. The text says which part of it is not."""
+
+
+_decode_json: Final = msgspec.json.Decoder(float_hook=Decimal).decode
+
+
+def decode_json(body: bytes | str) -> object:
+    """Decode JSON without a loss: numbers with a fraction are decimals. Raises msgspec.DecodeError."""
+    try:
+        return _decode_json(body)
+    except (ArithmeticError, UnicodeDecodeError) as error:
+        # The decoder passes these on: texts that are no UTF-8, and exponents of 19 digits.
+        why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else "a number is too large"
+        raise msgspec.DecodeError(why) from error
 
 
 def encode_value(type_: CqlType, value: object, fields_of: FieldsOf) -> bytes:
@@ -164,7 +177,8 @@ def _given(type_: CqlType, value: object, fields_of: FieldsOf) -> Any:
     if type_.name == TUPLE:
         if len(items) > len(type_.arguments):
             raise _mismatch(type_, value)
-        inner = zip(type_.arguments, items, strict=False)
+        # All elements are written, so that (1) and (1, null) are one value of a key.
+        inner = zip_longest(type_.arguments, items)
         return tuple(None if each is None else _given(of, each, fields_of) for of, each in inner)
     (element,) = type_.arguments
     found = [_given(element, each, fields_of) for each in items]
@@ -273,7 +287,11 @@ def _date(value: object) -> util.Date:
 
 
 def _time(value: object) -> util.Time:
-    return util.Time(_text(value))
+    text = _text(value)
+    # The codec would add what is above 59 seconds or below a nanosecond.
+    if not _TIME.fullmatch(text):
+        raise ValueError
+    return util.Time(text)
 
 
 def _timestamp(value: object) -> int:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -340,10 +340,21 @@ def _bad_query(name: str, text: str, wanted: str) -> HttpError:
 
 
 def _path_of(request: Request) -> DataPath:
+    """Return the keyspace or table and the key of a data request. Raises HttpError."""
     key = request.path_params["key"]
     raw_path: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
     # /v1/data/KEYSPACE/KEY, and the key may have slashes.
     raw_key = raw_path.split(b"/", 4)[-1]
+    try:
+        unquote_to_bytes(raw_key).decode()
+    except UnicodeDecodeError:
+        # Starlette replaces such bytes, so that different keys would become the same one.
+        raise HttpError(
+            400,
+            "bad_key_encoding",
+            "The key in the path is no UTF-8.",
+            hint="Send text in UTF-8, or encode the key, for example as hex digits.",
+        ) from None
     return DataPath(request.path_params["keyspace"], key, raw_key)
 
 
@@ -373,7 +384,7 @@ def _error_of(refused: Refused) -> HttpError:
 def _decode(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise HttpError(
             400,
             ErrorCode.INVALID_REQUEST,

@@ -126,9 +126,10 @@ class Replica:
         """Return the final answer of an operation, and count it unless it is refused."""
         # The fence may have moved while the operation ran: check once more before the answer (I6).
         refused = self._fenced(op) if answer.done else answer
-        if refused is not None or isinstance(op, ReadChanges):
-            return refused or answer
-        self._rates.count(op.data_id, op.token, written=isinstance(op, Write))
+        if refused is not None:
+            return refused
+        if not isinstance(op, ReadChanges):
+            self._rates.count(op.data_id, op.token, written=isinstance(op, Write))
         newer = self.judge.newer_table_version(op)
         return msgspec.structs.replace(answer, table_version=newer) if newer else answer
 

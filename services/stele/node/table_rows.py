@@ -357,10 +357,7 @@ class TableRows:
 
 def _segments(path: DataPath) -> list[str]:
     """Return the segments of the key. A slash in a value is written as %2F."""
-    try:
-        return [unquote_to_bytes(each).decode() for each in path.raw_key.split(b"/")]
-    except UnicodeDecodeError:
-        return path.key.split("/")
+    return [unquote_to_bytes(each).decode() for each in path.raw_key.split(b"/")]
 
 
 def _composite(values: Sequence[bytes]) -> bytes:
