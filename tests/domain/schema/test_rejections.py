@@ -50,6 +50,10 @@ SCHEMA: tuple[c.AnyChange, ...] = (
     user_type("person", name="text", home="frozen<address>"),
     user_type("loose", tags="list<text>"),
     user_type("key", a="int"),
+    user_type("title", a="int"),
+    user_type("wide", **{f"f{number}": "int" for number in range(250)}),
+    user_type("deep0", a="int"),
+    *(user_type(f"deep{n}", a=f"frozen<deep{n - 1}>") for n in range(1, 8)),
     table(
         "songs",
         column("track", "int", CK),
@@ -69,6 +73,7 @@ SCHEMA: tuple[c.AnyChange, ...] = (
     c.TableCreation(
         name="library.keyed", columns=(column("id", "frozen<key>", PK), column("v", "int"))
     ),
+    table("sorted", column("by", "frozen<title>", CK)),
     table("counts", column("n", "counter"), column("m", "counter")),
     c.TableAlteration(name="library.counts", drop=("m",)),
     table("short", column("v", "int"), parameters={"gc_grace_seconds": "0"}),
@@ -260,8 +265,37 @@ ROWS: tuple[tuple[c.AnyChange, str, str], ...] = (
     ),
     (
         c.TypeAlteration(name="library.key", add=(TypeField("b", "int"),)),
-        "type_in_partition_key",
+        "type_in_primary_key",
         "library.keyed",
+    ),
+    (
+        c.TypeAlteration(name="library.title", add=(TypeField("b", "int"),)),
+        "type_in_primary_key",
+        "library.sorted",
+    ),
+    (
+        c.TypeCreation(name="library.t", fields=(TypeField("a", "frozen<deep7>"),)),
+        "bad_type",
+        "deeper than 16",
+    ),
+    (
+        c.TypeAlteration(name="library.deep0", add=(TypeField("b", "frozen<list<int>>"),)),
+        "bad_type",
+        "deeper than 16",
+    ),
+    (
+        c.TypeCreation(
+            name="library.t", fields=(TypeField("a", f"tuple<{', '.join(['wide'] * 40)}>"),)
+        ),
+        "bad_type",
+        "more than 8192",
+    ),
+    (
+        c.TypeAlteration(
+            name="library.wide", add=(TypeField("b", f"tuple<{', '.join(['int'] * 8000)}>"),)
+        ),
+        "bad_type",
+        "more than 8192",
     ),
     (c.TypeAlteration(name="library.person", rename={"x": "y"}), "unknown_field", "'x'"),
     (c.TypeAlteration(name="library.person", rename={"name": "home"}), "field_exists", "home"),

@@ -15,6 +15,7 @@ from stele.domain.schema.checks import (
     aggregates_using_type,
     check_column_name,
     check_once,
+    check_type_size,
     checked_name,
     functions_using,
     keyspace_of,
@@ -44,9 +45,10 @@ from stele.domain.schema.model import (
     TypeRemoval,
 )
 from stele.domain.schema.objects import (
+    PRIMARY_KEY,
     RESERVED,
     Aggregate,
-    ColumnKind,
+    CqlType,
     Function,
     TypeField,
     UserType,
@@ -82,6 +84,7 @@ def create_type(context: Context, change: TypeCreation) -> Iterable[AnyFact]:
         version=context.epoch,
     )
     _check_fields(change.name, created.fields)
+    check_type_size(image.schema, keyspace, CqlType(name, user=True), created)
     return (TypeChanged(created),)
 
 
@@ -150,12 +153,16 @@ def alter_type(context: Context, change: TypeAlteration) -> Iterable[AnyFact]:
     if after.fields == before.fields:
         return
     _check_initial_conditions(image, change.name, before)
-    yield TypeChanged(after)
     affected = types_affected(schema, before)
+    names = frozenset({before.name, *(user_type.name for user_type in affected)})
+    tables = [columns for _, columns in tables_using(schema, before.keyspace_id, names)]
+    larger = [CqlType(name, user=True) for name in sorted(names)]
+    for type_ in (*larger, *(c.parsed for columns in tables for c in columns.columns)):
+        check_type_size(schema, keyspace, type_, after)
+    yield TypeChanged(after)
     for user_type in affected:
         yield TypeChanged(replace(user_type, version=context.epoch))
-    names = frozenset({before.name, *(user_type.name for user_type in affected)})
-    for _, columns in tables_using(schema, before.keyspace_id, names):
+    for columns in tables:
         yield TableSchemaChanged(replace(columns, version=context.epoch))
 
 
@@ -216,17 +223,17 @@ def _check_added(
             "Use a type that does not contain it.",
             field=field.name,
         )
-    # The values of a partition key would get another form, and so another token.
+    # A stored key would get another form: a row would not be found under its own key any more.
     names = frozenset(containing)
     in_keys = sorted(
         f"{keyspace.name}.{table.name}"
         for table, columns in tables_using(image.schema, before.keyspace_id, names)
-        if any(names & user_types_in(c.type) for c in columns.of_kind(ColumnKind.PARTITION_KEY))
+        if any(names & user_types_in(c.type) for c in columns.of_kind(*PRIMARY_KEY))
     )
     if in_keys:
         raise RejectedChange(
-            "type_in_partition_key",
-            f"{what}: the partition key of {', '.join(in_keys)} has this type.",
+            "type_in_primary_key",
+            f"{what}: the primary key of {', '.join(in_keys)} has this type.",
             "Create another type.",
             tables=",".join(in_keys),
         )

@@ -34,6 +34,7 @@ from stele.domain.schema.objects import (
     TableSchema,
     TypeTextError,
     UserType,
+    check_size,
     parse_argument,
     parse_type,
 )
@@ -172,10 +173,7 @@ def _resolved(schema: SchemaImage, keyspace: Keyspace, text: str, *, argument: b
         parse = parse_argument if argument else parse_type
         found = parse(text, keyspace.name)
     except TypeTextError as error:
-        message = str(error)
-        raise RejectedChange(
-            "bad_type", f"{message[0].upper()}{message[1:]}.", "Use another type."
-        ) from error
+        raise _bad_type(error) from error
     for name in found.user_types():
         if f"{keyspace.name}.{name}" not in schema.type_ids:
             raise RejectedChange(
@@ -184,7 +182,31 @@ def _resolved(schema: SchemaImage, keyspace: Keyspace, text: str, *, argument: b
                 "Create it first; `stele schema show` lists the types.",
                 user_type=name,
             )
+    check_type_size(schema, keyspace, found)
     return found
+
+
+def check_type_size(
+    schema: SchemaImage, keyspace: Keyspace, type_: CqlType, changed: UserType | None = None
+) -> None:
+    """Check the size of a type after a user-defined type is ``changed``. Raises RejectedChange."""
+
+    def fields_of(name: str) -> tuple[str, ...]:
+        found = schema.type_named(f"{keyspace.name}.{name}")
+        if changed is not None and changed.name == name:
+            found = changed
+        assert found is not None, "a type that another one uses cannot be dropped"
+        return tuple(field.type for field in found.fields)
+
+    try:
+        check_size(type_, fields_of)
+    except TypeTextError as error:
+        raise _bad_type(error) from error
+
+
+def _bad_type(error: TypeTextError) -> RejectedChange:
+    message = str(error)
+    return RejectedChange("bad_type", f"{message[0].upper()}{message[1:]}.", "Use another type.")
 
 
 # Rules for the columns of tables and views (Cassandra's ``CreateTableStatement``).

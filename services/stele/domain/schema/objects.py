@@ -33,6 +33,11 @@ VECTOR: Final = "vector"
 RESERVED: Final = frozenset({*NATIVE, *COLLECTIONS, FROZEN, TUPLE, VECTOR, "varchar", "empty"})
 """Names that no user-defined type can have."""
 MAX_DEPTH: Final = 16
+MAX_PARTS: Final = 8192
+"""Largest number of types in a type when all user-defined types in it are expanded.
+
+Types that contain others several times would otherwise grow exponentially with each level.
+"""
 MAX_DIMENSION: Final = 8192
 """Largest number of elements of a vector (Cassandra's guardrail ``vector_dimensions``)."""
 
@@ -164,6 +169,22 @@ def expanded(type_: CqlType, fields_of: Callable[[str], tuple[str, ...]]) -> Cql
         return CqlType(TUPLE, tuple(fields)).freeze()
     inner = tuple(expanded(each, fields_of) for each in type_.arguments)
     return msgspec.structs.replace(type_, arguments=inner)
+
+
+def check_size(type_: CqlType, fields_of: Callable[[str], tuple[str, ...]]) -> None:
+    """Check that the type is small enough after ``expanded``. Raises TypeTextError."""
+    parts, left = 0, [(type_, 0)]
+    while left:
+        part, depth = left.pop()
+        parts += 1
+        # ``frozen`` counts too: the text of the expanded type must be one that can be parsed.
+        inside = depth + (part.frozen or part.user)
+        if inside > MAX_DEPTH:
+            raise TypeTextError(f"'{type_.text()[:80]}' is nested deeper than {MAX_DEPTH} types")
+        if parts > MAX_PARTS:
+            raise TypeTextError(f"'{type_.text()[:80]}' has more than {MAX_PARTS} types inside")
+        arguments = map(parse_type, fields_of(part.name)) if part.user else part.arguments
+        left.extend((each, inside + 1) for each in arguments)
 
 
 def can_read(new: CqlType, old: CqlType) -> bool:
