@@ -219,6 +219,10 @@ def test_a_text_is_a_batch_with_comments_and_one_keyspace() -> None:
         ("CREATE TABLE m.t (a int)", 1, 1, "no PRIMARY KEY"),
         ("CREATE TABLE m.t (a int PRIMARY KEY, PRIMARY KEY (a))", 1, 1, "more than one"),
         ("CREATE TABLE m.t (a int, PRIMARY KEY (b))", 1, 26, "unknown column b"),
+        ("CREATE TABLE m.t (a int PRIMARY KEY, b int, b text)", 1, 45, "'b' is given twice"),
+        ("CREATE TABLE m.t (a int PRIMARY KEY) WITH cdc = {} AND cdc = {}", 1, 56, "'cdc' is"),
+        ("CREATE TABLE m.t (a int PRIMARY KEY) WITH cdc = {'ttl': 1, 'ttl': 2}", 1, 60, "'ttl'"),
+        ("ALTER TABLE m.t RENAME a TO b AND a TO c", 1, 35, "'a' is given twice"),
         ("CREATE TABLE m.t (a int static primary key)", 1, 19, "static column a"),
         (
             "CREATE TABLE m.t (a int PRIMARY KEY) WITH CLUSTERING ORDER BY (a DESC)",

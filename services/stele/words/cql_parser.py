@@ -6,9 +6,9 @@ in lower case. ``USE`` names the keyspace of the names that have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from lark import Lark, Token, Tree
@@ -129,6 +129,8 @@ COMMENT: /(--|\/\/)[^\n]*/ | /\/\*[\s\S]*?\*\//
 %ignore WS
 %ignore COMMENT
 """
+
+T = TypeVar("T")
 
 MOST_EXPECTED: Final = 8
 """Limit of the expected words that an error lists."""
@@ -262,16 +264,15 @@ class _Statements:
         return None if found is None else tuple(map(self._raw, _trees(found)))
 
     def _options(self, tree: Tree[Token]) -> _Options:
-        found, order = dict[str, str | dict[str, str]](), dict[str, ClusteringOrder]()
         options = _maybe(tree, "options")
-        for each in () if options is None else _trees(options):
-            if each.data == "clustering_order":
-                order |= {_name(o.children[0]): _order(o) for o in _trees(each)}
-            else:
-                name, value = each.children
-                text = _scalar(value) if isinstance(value, Token) else _map(value)
-                found[_name(name).lower()] = text
-        return _Options(found, order, tree)
+        if options is None:
+            return _Options({}, {}, tree)
+        orders = (o for each in _all(options, "clustering_order") for o in _trees(each))
+        return _Options(
+            _once(map(_option, _all(options, "option"))),
+            _once((each, _name(each.children[0]), _order(each)) for each in orders),
+            tree,
+        )
 
     def _map_of(self, tree: Tree[Token], name: str) -> dict[str, str]:
         found = _maybe(tree, name)
@@ -319,7 +320,7 @@ class _Statements:
             if keys[0].data == "column"
             else _key_columns(keys[0])
         )
-        columns = {_name(_one(each, "name")): each for each in _all(tree, "column")}
+        columns = _once((each, _name(_one(each, "name")), each) for each in _all(tree, "column"))
         unknown = [name for name in (*partition, *clustering) if name not in columns]
         if unknown:
             raise CqlError(
@@ -332,8 +333,7 @@ class _Statements:
             raise options.error(f"{unordered[0]} in CLUSTERING ORDER BY is no clustering column")
         kinds = dict.fromkeys(partition, ColumnKind.PARTITION_KEY)
         kinds |= dict.fromkeys(clustering, ColumnKind.CLUSTERING)
-        others = [_name(_one(each, "name")) for each in _all(tree, "column")]
-        others = [name for name in others if name not in kinds]
+        others = [name for name in columns if name not in kinds]
         return c.TableCreation(
             name=self._object(tree),
             columns=tuple(
@@ -581,8 +581,23 @@ def _order(tree: Tree[Token]) -> ClusteringOrder:
 
 
 def _map(tree: Tree[Token]) -> dict[str, str]:
-    pairs = (each.children for each in _trees(tree))
-    return {_scalar(key): _scalar(value) for key, value in pairs}  # type: ignore[arg-type]
+    entries = ((each, *map(_scalar, each.children)) for each in _trees(tree))  # type: ignore[arg-type]
+    return _once((each, key, value) for each, key, value in entries)
+
+
+def _option(tree: Tree[Token]) -> tuple[Tree[Token], str, str | dict[str, str]]:
+    name, value = tree.children
+    return tree, _name(name).lower(), _scalar(value) if isinstance(value, Token) else _map(value)
+
+
+def _once(named: Iterable[tuple[Tree[Token], str, T]]) -> dict[str, T]:
+    """Return values by name. A name that is given twice raises CqlError at the second place."""
+    found = dict[str, T]()
+    for tree, name, value in named:
+        if name in found:
+            raise CqlError(tree.meta.line, tree.meta.column, f"'{name}' is given twice")
+        found[name] = value
+    return found
 
 
 def _racks(text: str) -> tuple[str, ...]:
@@ -598,5 +613,5 @@ def _key_columns(tree: Tree[Token]) -> tuple[list[str], list[str]]:
 
 def _renamed(tree: Tree[Token]) -> dict[str, str]:
     rename = _maybe(tree, "rename")
-    pairs = () if rename is None else (_trees(each) for each in _trees(rename))
-    return {_name(old): _name(new) for old, new in pairs}
+    pairs = () if rename is None else _trees(rename)
+    return _once((each, *map(_name, _trees(each))) for each in pairs)
