@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from stele.domain.commands import (
+    AlterSchema,
     AnyCommand,
     Cancel,
     CreateKeyspace,
@@ -26,6 +27,9 @@ from stele.domain.commands import (
 )
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.requests.model import Request
+from stele.domain.schema.domain import SCHEMA_OBJECTS
+from stele.domain.schema.model import AnyChange, ColumnDefinition, TableAlteration, TableCreation
+from stele.domain.schema.objects import ColumnKind
 from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRestore
@@ -351,6 +355,34 @@ def test_another_table_with_other_tablets_is_restored_from_it() -> None:
     asks(world, restore(table="music.copies"), BACK)
     assert [r.table_id for r in world.image.table_snapshots.restores.values()] == [table.table_id]
     over(world, BACK, RequestStatus.DONE)
+
+
+def test_rows_are_restored_only_where_the_ids_of_columns_mean_the_same() -> None:
+    """Elsewhere they would be values of other columns, or no rows at all."""
+    world = kept()
+    world.history.enable(SCHEMA_OBJECTS)
+
+    def creation(name: str, *columns: tuple[str, str]) -> TableCreation:
+        key = ColumnDefinition(name="k", type="text", kind=ColumnKind.PARTITION_KEY)
+        others = (ColumnDefinition(name=name, type=type_) for name, type_ in columns)
+        return TableCreation(name=f"music.{name}", columns=(key, *others))
+
+    def change(*changes: AnyChange) -> None:
+        assert world.apply(AlterSchema(changes)) is None
+
+    number, text = ("n", "int"), ("t", "text")
+    change(creation("rows", number, text), creation("same", number, text))
+    change(creation("swapped", text, number), creation("typed", ("n", "bigint"), text))
+    asks(world, snapshot(tag="rows", table="music.rows"), "rows")
+    world.run()
+    for name, tag in (("swapped", "rows"), ("typed", "rows"), ("same", TAG)):
+        assert refused(world, restore(f"music.{name}", tag)) == "other_columns"
+    assert refused(world, restore(tag="rows")) == "other_columns"
+    change(TableAlteration(name="music.rows", drop=("n",)))
+    world.balances = True
+    for name in ("rows", "same"):
+        asks(world, restore(f"music.{name}", "rows"), f"back {name}")
+        over(world, f"back {name}", RequestStatus.DONE)
 
 
 def test_a_co_located_table_is_restored_by_itself_and_split_with_the_others() -> None:

@@ -17,6 +17,7 @@ LATER_FIELDS: Final[tuple[bytes, ...]] = (
     b',"enable_features":[]',
     b',"retired":[]',
     b',"cdc":""',
+    b',"columns_digest":""',
 )
 """Fields added after the form of records was fixed (``schemas/FORM``), as JSON with their empty
 value.

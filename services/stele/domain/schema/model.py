@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol, get_args
 
 import msgspec
@@ -26,6 +27,7 @@ from stele.domain.schema.objects import (
     TableSchema,
     TypeField,
     UserType,
+    expanded,
 )
 
 
@@ -421,6 +423,28 @@ class SchemaImage(msgspec.Struct, frozen=True, dict=True):
         """Return the user-defined type ``keyspace.type``."""
         type_id = self.type_ids.get(name)
         return None if type_id is None else self.types[type_id]
+
+    def columns_digest(self, table_id: str) -> str:
+        """Return a digest of ids, kinds, names and types of a table's columns.
+
+        It is empty for a table without columns. Rows are stored by the ids of columns, so tables
+        with one digest can read each other's rows.
+        """
+        schema = self.schemas.get(table_id)
+        if schema is None:
+            return ""
+        keyspace = self.by_id[self.tables[table_id].keyspace_id].name
+
+        def fields_of(name: str) -> tuple[str, ...]:
+            found = self.type_named(f"{keyspace}.{name}")
+            assert found is not None, "a type that a column uses cannot be dropped"
+            return tuple(field.type for field in found.fields)
+
+        columns = (
+            (each.column_id, each.kind, each.name, expanded(each.parsed, fields_of).text())
+            for each in schema.columns
+        )
+        return blake2b(repr(sorted(columns)).encode(), digest_size=16).hexdigest()
 
     def full_type_name(self, user_type: UserType) -> str:
         return f"{self.by_id[user_type.keyspace_id].name}.{user_type.name}"

@@ -47,6 +47,8 @@ class TableSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     taken_ms: int
     expires_ms: int
     parts: tuple[WrittenPart, ...]
+    columns_digest: str = ""
+    """See ``SchemaImage.columns_digest``."""
 
     @property
     def size_bytes(self) -> int:

@@ -21,8 +21,13 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
+from stele.domain.schema.model import Table
 from stele.domain.table_snapshots.domain import unknown_snapshot
-from stele.domain.table_snapshots.model import TableRestoreBegun, TableRestoreEnded
+from stele.domain.table_snapshots.model import (
+    TableRestoreBegun,
+    TableRestoreEnded,
+    TableSnapshot,
+)
 from stele.domain.tablets.maps import of_dead_alone
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.operations.base import (
@@ -54,6 +59,14 @@ def restore_table(context: Context, command: RestoreTable) -> Decision:
     snapshot = image.table_snapshots.named(command.snapshot)
     if snapshot is None:
         return unknown_snapshot(command.snapshot)
+    if not _fits(image, snapshot, table):
+        return Rejection(
+            "other_columns",
+            f"Table {command.name} has other columns than {snapshot.table} had in snapshot"
+            f" '{snapshot.name}', and rows are stored by the ids of columns.",
+            f"Restore into {snapshot.table} itself, or into a table that was created by the same"
+            f" statements: `stele schema show {snapshot.table} --epoch {snapshot.epoch}`.",
+        )
     id_, count = context.envelope.request_id, len(image.ring.placements[table.placement])
     asked = new_request(
         context,
@@ -63,6 +76,15 @@ def restore_table(context: Context, command: RestoreTable) -> Decision:
         restore_id=id_,
     )
     return asked, TableRestoreBegun(id_, table.table_id, snapshot.snapshot_id, count)
+
+
+def _fits(image: Image, snapshot: TableSnapshot, table: Table) -> bool:
+    """Return whether the table can read the rows of the snapshot.
+
+    The table that it was taken of can: it never gives the id of a dropped column to another one.
+    """
+    digest = image.schema.columns_digest(table.table_id)
+    return table.table_id == snapshot.table_id or digest == snapshot.columns_digest
 
 
 def missing(image: Image, request: Request) -> MissingCondition | None:

@@ -147,6 +147,7 @@ def on_written(
             taken_ms=log_ms,
             expires_ms=log_ms + SECOND_MS * request.expire_s if request.expire_s else 0,
             parts=wrote,
+            columns_digest=image.schema.columns_digest(table.table_id),
         )
     )
 
