@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,8 +11,10 @@ import aiohttp
 import msgspec
 import pytest
 
+from stele.cdc_connector import publishing
 from stele.cdc_connector.publishing import ChangesUnavailable, Publisher, captured_tables
 from stele.cdc_connector.settings import CdcConnectorSettings
+from stele.cdc_connector.topic import CURSOR, TableTopic, cursor_of
 from stele.domain.commands import AlterTable, CreateTable
 from stele.domain.schema.model import TableOptions
 from stele.runtime.answers.errors import ErrorBody
@@ -23,6 +26,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 TABLE = "library.books"
 PAGE = ChangesView([], "b2", 5, more=False, ended=False)
 EXPIRED = ErrorBody("cdc_cursor_expired", "Changes after this cursor may be gone.")
+BAD = ErrorBody("bad_cursor", "'f' is no cursor.")
 
 
 class Nodes:
@@ -72,14 +76,23 @@ async def test_the_first_node_that_answers_is_read(world: World) -> None:
     assert nodes.asked[0][1]["after"] == "a1" and nodes.asked[0][1]["table"] == TABLE
 
 
-async def test_a_cursor_that_is_too_old_is_the_answer_of_all_nodes(world: World) -> None:
+@pytest.mark.parametrize(("status", "answer"), [(410, EXPIRED), (400, BAD)])
+async def test_a_cursor_that_a_node_refuses_is_refused_by_all(
+    world: World, status: int, answer: ErrorBody
+) -> None:
     """It begins again with the oldest change, and the log says that some may be missing."""
-    nodes = Nodes({"http://n1": (410, EXPIRED), "http://n2": (200, PAGE)})
+    nodes = Nodes({"http://n1": (status, answer), "http://n2": (200, PAGE)})
     connector = await publisher(world, nodes)
     with pytest.raises(ChangesUnavailable) as away:
         await connector._read(TABLE, "a1")
     assert connector._after_failure(TABLE, away.value, "a1") == ""
     assert connector.troubles == {}
+
+
+@pytest.mark.parametrize("value", [b"zz", b"", b"f" * 17, b"\xff", None, "a1"])
+def test_a_foreign_record_in_the_topic_has_no_cursor(value: object) -> None:
+    assert cursor_of([(CURSOR, value)]) == cursor_of(None) == ""
+    assert cursor_of([("other", b"1"), (CURSOR, b"6617018970b05")]) == "6617018970b05"
 
 
 async def test_a_table_that_cannot_be_read_is_tried_again_from_its_cursor(world: World) -> None:
@@ -88,6 +101,28 @@ async def test_a_table_that_cannot_be_read_is_tried_again_from_its_cursor(world:
         await connector._read(TABLE, "a1")
     assert connector._after_failure(TABLE, away.value, "a1") == "a1"
     assert "http://n3" in connector.troubles[TABLE]
+
+
+async def test_any_failure_of_a_table_is_shown_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector = await publisher(world, Nodes({}))
+    tries = asyncio.Queue[str]()
+
+    def begin(topic: TableTopic) -> str:
+        loop.call_soon_threadsafe(tries.put_nowait, topic.name)
+        raise KeyError("no such topic")
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(connector, "_begin", begin)
+    monkeypatch.setattr(publishing, "RETRY_S", 0)
+    async with asyncio.timeout(30):
+        running = asyncio.create_task(connector.run())
+        for _ in range(2):
+            await tries.get()
+    assert connector.troubles == {TABLE: "no such topic"}
+    running.cancel()
+    await asyncio.wait([running])
 
 
 def test_tables_with_a_log_are_published(world: World) -> None:

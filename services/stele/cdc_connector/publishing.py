@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaException
 
 from stele.cdc_connector import metrics
 from stele.cdc_connector.envelope import record_of
@@ -23,14 +22,17 @@ from stele.domain.image import Image
 from stele.log.follower import LogFollower
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.node import ChangesView
-from stele.runtime.kafka import TopicsUnavailable
 from stele.runtime.logs import get_logger
 from stele.runtime.transport import FAILURES, Transport, answer_of
 
 PAGE: Final = 500
 REQUEST_S: Final = 30.0
 RETRY_S: Final = 1.0
-EXPIRED: Final = "cdc_cursor_expired"
+RESTARTS: Final = {
+    "cdc_cursor_expired": "changes may be missing in the topic",
+    "bad_cursor": "all changes are published again: a foreign record had another cursor",
+}
+"""Answers to a cursor after which a table is published from its oldest change, and their meaning."""
 
 log = get_logger(__name__)
 
@@ -89,12 +91,7 @@ class Publisher:
                     self.troubles.pop(table, None)
                     cursor = page.cursor
                     self._measure(table, page)
-                except (
-                    ChangesUnavailable,
-                    KafkaException,
-                    TopicsUnavailable,
-                    TimeoutError,
-                ) as error:
+                except Exception as error:  # a task that ended would stop its table unnoticed
                     cursor = self._after_failure(table, error, cursor)
                     await asyncio.sleep(RETRY_S)
                     continue
@@ -113,8 +110,9 @@ class Publisher:
     def _after_failure(self, table: str, error: Exception, cursor: str | None) -> str | None:
         """Record why a table is not published, and return the cursor to try again with."""
         metrics.failures.labels(table).inc()
-        if isinstance(error, ChangesUnavailable) and error.code == EXPIRED:
-            log.warning("changes may be missing in the topic", table=table, why=str(error))
+        code = error.code if isinstance(error, ChangesUnavailable) else ""
+        if code in RESTARTS:
+            log.warning(RESTARTS[code], table=table, why=str(error))
             return ""
         why = str(error.args[0] if error.args else error)
         if self.troubles.get(table) != why:
@@ -153,7 +151,7 @@ class Publisher:
                 why = f"{address}: {error!r}"
                 continue
             why, code = f"{address}: {refused.message}", refused.code
-            if code == EXPIRED:
+            if code in RESTARTS:
                 break
         raise ChangesUnavailable(why, code)
 

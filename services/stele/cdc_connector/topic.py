@@ -7,8 +7,9 @@ topic, and a restart repeats at most one page.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -18,6 +19,7 @@ from stele.log.ends import READ_TIMEOUT_S, Prober
 from stele.runtime.kafka import TopicSpec, make_named_topic
 
 CURSOR: Final = "stele.cursor"
+_HEX: Final = re.compile(rb"[0-9a-f]{1,16}")
 FLUSH_S: Final = 30.0
 
 
@@ -80,7 +82,9 @@ class TableTopic:
                 if begin < end
             ]
             consumer.assign(last)
-            cursors = [_cursor_of(message) for message in _one_of_each(consumer, len(last))]
+            cursors = [
+                cursor_of(message.headers()) for message in _one_of_each(consumer, len(last))
+            ]
             return max(cursors, key=lambda text: int(text or "0", 16), default="")
         finally:
             prober.close()
@@ -108,7 +112,7 @@ def _one_of_each(consumer: Consumer, partitions: int) -> list[Message]:
     return [*found.values()]
 
 
-def _cursor_of(message: Message) -> str:
-    headers = dict(message.headers() or ())
-    value = headers.get(CURSOR)
-    return value.decode() if isinstance(value, bytes) else ""
+def cursor_of(headers: Iterable[tuple[str, object]] | None) -> str:
+    """Return the cursor in a record's headers; empty for a foreign record without a cursor."""
+    value = dict(headers or ()).get(CURSOR)
+    return value.decode() if isinstance(value, bytes) and _HEX.fullmatch(value) else ""
