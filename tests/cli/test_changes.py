@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
+import httpx
 import msgspec
 import pytest
 
+from stele.cli.commands.data import data_path
 from stele.cli.follow import FollowedOutput
 from stele.cli.history import RequestHistory
 from stele.domain.commands import AnyCommand
@@ -477,6 +480,12 @@ def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_p
     assert stele("put", "library", "a b/ü", "--file", str(tmp_path / "value")).exit_code == 0
     assert server.asked_for(path)[0].body == b"\x00\xff"
     assert server.asked_for(path)[0].query == {"consistency": ["quorum"]}
+
+
+@pytest.mark.parametrize("key", [".", "..", "a/../b", "a//b", "...", "a.b"])
+def test_a_key_with_dots_is_not_another_path(key: str) -> None:
+    path = httpx.URL(f"http://n1{data_path('library', key)}").raw_path.decode()
+    assert unquote(path) == f"/v1/data/library/{key}"
 
 
 def test_who_gets_no_quorum_is_told_so_and_not_that_a_member_is_away(

@@ -177,6 +177,7 @@ class Terminal(io.StringIO):
         ["epochs", "--last", "0"],
         ["watch", "--count", "0"],
         ["demo", "--step"],
+        ["put", "library", "\udcff", "value"],
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(

@@ -86,6 +86,7 @@ async def test_who_is_refused_by_kafka_is_not_well(monkeypatch: pytest.MonkeyPat
     ("method", "path", "body", "status", "code"),
     [
         ("GET", "/nowhere", b"", 404, "not_found"),
+        ("POST", "/ask/", b"", 404, "not_found"),
         ("DELETE", "/ask", b"", 405, "method_not_allowed"),
         ("POST", "/ask", b"{", 400, "malformed_json"),
         ("POST", "/ask", b"\xff", 400, "malformed_json"),

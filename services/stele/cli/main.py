@@ -18,7 +18,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from stele.cli.errors import CliError, Exit
+from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.examples import examples
 from stele.words.operations import TEXTS
 
@@ -162,6 +162,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code, of ``errors.Exit``."""
     try:
         called = next((word for word in arguments if not word.startswith("-")), "")
+        _check_text(arguments)
         result = build_app(called, _epilogue(arguments))(
             list(arguments),
             exit_on_error=False,
@@ -185,6 +186,17 @@ def run(arguments: Sequence[str]) -> int:
         _say(f"{error.filename}: {error.strerror}.")  # disk full, no permission, no such folder
         return Exit.FAILED
     return result if isinstance(result, int) else Exit.OK
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Check that the arguments are text. Raises UsageError."""
+    try:
+        "".join(arguments).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "An argument is no UTF-8.",
+            "Write it in UTF-8. A value can be any bytes: `stele put TABLE KEY --file FILE`.",
+        ) from None
 
 
 def _wrong(error: CycloptsError) -> str:

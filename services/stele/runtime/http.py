@@ -559,6 +559,7 @@ def build_app(
         },
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # a redirection of a path without its key has no error
     app.state.service = name
     app.state.plain = posts
     return app

@@ -170,7 +170,11 @@ def _is_about_a_key(answer: httpx.Response) -> bool:
 
 def data_path(keyspace: str, key: str) -> str:
     """Return the path of a value at a node."""
-    return f"/v1/data/{quote(keyspace, safe='')}/{quote(key)}"
+    # HTTP clients remove the segments "." and "..", so that the path would name another key.
+    segments = (
+        each.replace(".", "%2E") if each in {".", ".."} else quote(each) for each in key.split("/")
+    )
+    return f"/v1/data/{quote(keyspace, safe='')}/{'/'.join(segments)}"
 
 
 def _read(file: str) -> bytes:
