@@ -21,7 +21,7 @@ from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.domain.schema.model import TableOptions, change_log_of
 from stele.log.follower import LogFollower
 from stele.node import store as store_module
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import Cell, ColumnValue, HybridClock, Row, row_cell
 from stele.node.change_log import Capture, ChangePage, LoggedChange, change_of, log_row, merged
 from stele.node.changes import Changes, expire
 from stele.node.coordinate import Consistency, Coordination, Refused, WriteOf
@@ -189,6 +189,14 @@ def test_replicas_are_merged_by_id_and_the_newest_image_stays() -> None:
     changes, upto_us = merged([page(9, without), page(9, with_image, other)], 10)
     assert [(c.key, c.before) for c in changes] == [(b"k", Cell(3, False, b"u")), (b"l", None)]
     assert upto_us == 9
+
+
+def test_images_of_a_row_that_replicas_took_from_different_columns_are_merged() -> None:
+    name, age = (ColumnValue(column_id, 3, b"v") for column_id in (1, 2))
+    written = row(b"k", row_cell(0, [ColumnValue(3, 5, b"w")]))
+    pages = [page(9, log_row(written, row_cell(0, [each]))) for each in (name, age)]
+    ((change,), _) = merged(pages, 10)
+    assert change.before == row_cell(0, [name, age])
 
 
 def test_a_merged_page_is_complete_up_to_the_shortest_of_its_pages() -> None:

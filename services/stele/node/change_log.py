@@ -17,7 +17,7 @@ import msgspec
 
 from stele.agent.stores import parted, partition_of
 from stele.domain.schema.model import change_log_of
-from stele.node.cells import VALUE, Cell, CellKind, Row
+from stele.node.cells import VALUE, Cell, CellKind, Row, newest
 
 TIME_BYTES: Final = 8
 HASH_BYTES: Final = 8
@@ -73,11 +73,15 @@ def log_row(row: Row, before: Cell | None) -> Row:
     data_id, shard = parted(row.keyspace)
     written = bytes([row.kind]) + row.value
     key = first_key(row.timestamp) + blake2b(written, digest_size=HASH_BYTES).digest() + row.key
-    image_us = 0 if before is None else before.timestamp
-    # The time first, big-endian: the greater value has the newer image.
-    value = first_key(image_us) + _encode(_Value(row.kind, row.value, before))
+    value = _logged(row.kind, row.value, before)
     log = partition_of(change_log_of(data_id), shard)
     return Row(log, row.token, key, row.timestamp, VALUE, value)
+
+
+def _logged(kind: CellKind, value: bytes, before: Cell | None) -> bytes:
+    """Return the value of a change. The time is first, so the greater value has the newer image."""
+    image_us = 0 if before is None else before.timestamp
+    return first_key(image_us) + _encode(_Value(kind, value, before))
 
 
 def first_key(time_us: int) -> bytes:
@@ -101,6 +105,14 @@ def change_of(key: bytes, value: bytes) -> LoggedChange:
     )
 
 
+def _with_both_images(one: bytes, other: bytes) -> bytes:
+    """Return the value of a change whose image two replicas took from different rows."""
+    ours, theirs = _decode(one[TIME_BYTES:]), _decode(other[TIME_BYTES:])
+    if ours.before is None or theirs.before is None:
+        return max(one, other)
+    return _logged(ours.kind, ours.value, newest([ours.before, theirs.before]))
+
+
 def merged(pages: list[ChangePage], limit: int) -> tuple[list[LoggedChange], int]:
     """Merge the pages of replicas and ranges.
 
@@ -112,7 +124,8 @@ def merged(pages: list[ChangePage], limit: int) -> tuple[list[LoggedChange], int
     for page in pages:
         for key, value in page.rows:
             if time_of(key) <= upto_us:
-                rows[key] = max(value, rows.get(key, b""))
+                known = rows.get(key, value)
+                rows[key] = value if value == known else _with_both_images(value, known)
     times = sorted(map(time_of, rows))
     if len(times) > limit:
         upto_us = times[limit - 1]

@@ -196,6 +196,7 @@ ROWS: tuple[tuple[c.AnyChange, str, str], ...] = (
     (table("t", parameters={"compaction": "{'enabled': 'true'}"}), "bad_parameter", "compaction"),
     (table("t", parameters={"caching": "{'keys' 'ALL'}"}), "bad_parameter", "caching"),
     (table("t", parameters={"cdc": "{'on': 'true'}"}), "bad_parameter", "cdc"),
+    (table("t", parameters={"cdc": "{'ttl': '59'}"}), "bad_parameter", "ttl of cdc is '59'"),
     (table("t", parameters={"read_repair": "maybe"}), "bad_parameter", "read_repair"),
     (table("t", parameters={"speculative_retry": "soon"}), "bad_parameter", "speculative"),
     (table("t", parameters={"min_index_interval": "4096"}), "bad_parameter", "2048"),

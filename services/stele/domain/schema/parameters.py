@@ -33,6 +33,7 @@ def required(found: T | Rejection) -> T:
 MAX_TTL_S: Final = 20 * 365 * 24 * 60 * 60
 """Longest ``default_time_to_live`` (Cassandra's ``Attributes.MAX_TTL``)."""
 MAX_INT: Final = 2**31 - 1
+MIN_CDC_TTL_S: Final = 60
 CDC: Final = "cdc"
 DEFAULT_TTL: Final = "default_time_to_live"
 GC_GRACE: Final = "gc_grace_seconds"
@@ -173,8 +174,9 @@ def _cdc(name: str, value: str) -> str:
         raise _bad(name, value, "true or false for 'enabled'")
     if entries.get("preimage", "false") not in ("true", "false", "full"):
         raise _bad(name, value, "true, false or full for 'preimage'")
-    if "ttl" in entries:
-        entries["ttl"] = _whole(0, MAX_TTL_S)("ttl of cdc", entries["ttl"])
+    if entries.get("ttl", "0") != "0":
+        # Changes are returned only after the confidence window, and then a reader needs some time.
+        entries["ttl"] = _whole(MIN_CDC_TTL_S, MAX_TTL_S)("ttl of cdc", entries["ttl"])
     return map_literal(entries)
 
 
