@@ -199,6 +199,15 @@ def test_images_of_a_row_that_replicas_took_from_different_columns_are_merged() 
     assert change.before == row_cell(0, [name, age])
 
 
+def test_an_image_has_the_columns_that_are_older_than_the_change() -> None:
+    """A write of another column may arrive first, with a later time."""
+    older, newer = ColumnValue(1, 3, b"v"), ColumnValue(2, 7, b"v")
+    written = row(b"k", row_cell(0, [ColumnValue(3, 5, b"w")]))
+    for kept, before in (([older, newer], row_cell(0, [older])), ([newer], None)):
+        logged_row = log_row(written, row_cell(0, kept))
+        assert change_of(logged_row.key, logged_row.value).before == before
+
+
 def test_a_merged_page_is_complete_up_to_the_shortest_of_its_pages() -> None:
     early, late = (log_row(row(b"k", Cell(at, False, b"v")), None) for at in (3, 8))
     changes, upto_us = merged([page(5, early), page(9, early, late)], 10)

@@ -126,6 +126,15 @@ def merged(one: Cell, other: Cell) -> Cell:
     return row_cell(deleted_us, (*ours.columns, *theirs.columns))
 
 
+def older_part(cell: Cell, timestamp: int) -> Cell | None:
+    """Return what a cell has from before a time. None if it has nothing, or an opaque value."""
+    if cell.timestamp < timestamp:
+        return cell
+    content = content_of(cell.value) if cell.kind == ROW else RowContent()
+    older = [column for column in content.columns if column.timestamp < timestamp]
+    return row_cell(content.deleted_us, older) if older else None
+
+
 def newest(cells: list[Cell]) -> Cell:
     """Return the version that contains all of these cells."""
     return reduce(merged, cells)

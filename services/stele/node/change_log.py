@@ -17,7 +17,7 @@ import msgspec
 
 from stele.agent.stores import parted, partition_of
 from stele.domain.schema.model import change_log_of
-from stele.node.cells import VALUE, Cell, CellKind, Row, newest
+from stele.node.cells import VALUE, Cell, CellKind, Row, newest, older_part
 
 TIME_BYTES: Final = 8
 HASH_BYTES: Final = 8
@@ -66,10 +66,9 @@ _decode: Final = msgspec.msgpack.Decoder(_Value).decode
 def log_row(row: Row, before: Cell | None) -> Row:
     """Return the row of the change log for a row that is written to a partition.
 
-    A cell that is newer than the row is no image before the change.
+    What is newer than the row is no image before the change.
     """
-    if before is not None and before.timestamp >= row.timestamp:
-        before = None
+    before = None if before is None else older_part(before, row.timestamp)
     data_id, shard = parted(row.keyspace)
     written = bytes([row.kind]) + row.value
     key = first_key(row.timestamp) + blake2b(written, digest_size=HASH_BYTES).digest() + row.key
