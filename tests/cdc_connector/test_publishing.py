@@ -91,8 +91,8 @@ async def test_a_cursor_that_a_node_refuses_is_refused_by_all(
 
 @pytest.mark.parametrize("value", [b"zz", b"", b"f" * 17, b"\xff", None, "a1"])
 def test_a_foreign_record_in_the_topic_has_no_cursor(value: object) -> None:
-    assert cursor_of([(CURSOR, value)]) == cursor_of(None) == ""
-    assert cursor_of([("other", b"1"), (CURSOR, b"6617018970b05")]) == "6617018970b05"
+    assert cursor_of({CURSOR: value}) == cursor_of({}) == ""
+    assert cursor_of({"other": b"1", CURSOR: b"6617018970b05"}) == "6617018970b05"
 
 
 async def test_a_table_that_cannot_be_read_is_tried_again_from_its_cursor(world: World) -> None:

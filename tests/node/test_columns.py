@@ -14,13 +14,14 @@ from stele.agent.judging import Code, Routing
 from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node import coordinate
+from stele.node.cells import Cell, HybridClock, Row, content_of
 from stele.node.changes import Changes
 from stele.node.coordinate import Consistency, Coordination, Refused, Written
 from stele.node.load import Rates
 from stele.node.replica import Replica
 from stele.node.store import Store
-from stele.node.wire import Answer, AnyOp, Read, ReadMode
+from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.columned import (
     USERS,
@@ -86,6 +87,7 @@ class Company:
     def __init__(self, world: World) -> None:
         self.world = world
         self.nodes = dict[str, Node]()
+        self.sent = list[AnyOp]()
         self._now_us = 0
 
     def now_us(self) -> int:
@@ -97,6 +99,7 @@ class Company:
 
     def send(self, image: Image, node_id: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
         async def answer() -> Answer:
+            self.sent.append(op)
             return (await self.nodes[node_id].replica.serve([op]))[0]
 
         return asyncio.get_running_loop().create_task(answer())
@@ -295,6 +298,23 @@ async def test_replicas_with_different_columns_of_a_row_agree_after_a_read(
     full = await company.nodes["n1"].coordination.read(USERS, reads("ada"), Consistency.ALL)
     assert row_of(full.image, "ada", full.cell) == merged_row
     assert await company.read("n2") == merged_row
+
+
+async def test_a_read_writes_a_large_row_back_in_pieces(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is larger than a call between nodes could otherwise not be read."""
+    monkeypatch.setattr(coordinate, "PIECE_BYTES", 1)
+    row = {"age": 1, "tags": ["x"], "home": {"street": "Ring"}}
+    cell = writes("ada", row)(company.world.image).cell_at(company.now_us())
+    op = read_of(company.world.image)
+    await company.nodes["n1"].store.write([Row(op.data_id, op.token, op.key, *cell)])
+    found = await company.nodes["n2"].coordination.read(USERS, reads("ada"), Consistency.ALL)
+    assert row_of(found.image, "ada", found.cell) == {"name": "ada", **row}
+    written = [op.cell for op in company.sent if isinstance(op, Write)]
+    assert {len(content_of(each.value).columns) for each in written} == {1}
+    stored = [await company.stored(name) for name in NODES]
+    assert stored.count(cell) >= 2
 
 
 NUMBERS = frozenset({"age", "size", "weight", "height"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -82,9 +82,8 @@ class TableTopic:
                 if begin < end
             ]
             consumer.assign(last)
-            cursors = [
-                cursor_of(message.headers()) for message in _one_of_each(consumer, len(last))
-            ]
+            headers = (dict(each.headers() or ()) for each in _one_of_each(consumer, len(last)))
+            cursors = map(cursor_of, headers)
             return max(cursors, key=lambda text: int(text or "0", 16), default="")
         finally:
             prober.close()
@@ -112,7 +111,7 @@ def _one_of_each(consumer: Consumer, partitions: int) -> list[Message]:
     return [*found.values()]
 
 
-def cursor_of(headers: Iterable[tuple[str, object]] | None) -> str:
+def cursor_of(headers: Mapping[str, object]) -> str:
     """Return the cursor in a record's headers; empty for a foreign record without a cursor."""
-    value = dict(headers or ()).get(CURSOR)
+    value = headers.get(CURSOR)
     return value.decode() if isinstance(value, bytes) and _HEX.fullmatch(value) else ""

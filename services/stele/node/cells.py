@@ -6,7 +6,7 @@ each column has its own value and timestamp, and two versions of a row are merge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -133,6 +133,24 @@ def older_part(cell: Cell, timestamp: int) -> Cell | None:
     content = content_of(cell.value) if cell.kind == ROW else RowContent()
     older = [column for column in content.columns if column.timestamp < timestamp]
     return row_cell(content.deleted_us, older) if older else None
+
+
+def pieces(cell: Cell, limit_bytes: int) -> Iterator[Cell]:
+    """Yield cells that make up a cell when they are merged.
+
+    Only rows have several. Each has at least one column, and more up to the limit.
+    """
+    if cell.kind != ROW or len(cell.value) <= limit_bytes:
+        yield cell
+        return
+    content, part, size_bytes = content_of(cell.value), list[ColumnValue](), 0
+    for column in content.columns:
+        size_bytes += len(column.value or b"")
+        if part and size_bytes > limit_bytes:
+            yield row_cell(content.deleted_us, part)
+            part, size_bytes = [], len(column.value or b"")
+        part.append(column)
+    yield row_cell(content.deleted_us, part)
 
 
 def newest(cells: list[Cell]) -> Cell:

@@ -34,8 +34,9 @@ from stele.domain.schema.model import Data, owner_of
 from stele.domain.topology.operations.keyspaces import has_no_data
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, newest, stamp_of
+from stele.node.cells import Cell, HybridClock, newest, pieces, stamp_of
 from stele.node.change_log import ChangePage
+from stele.node.settings import MAX_VALUE_BYTES
 from stele.node.wire import Answer, AnyOp, Read, ReadChanges, ReadMode, Write
 
 T = TypeVar("T")
@@ -214,6 +215,10 @@ SCHEMA_WAIT_S: Final = 1.0
 
 It may be in records not read yet.
 """
+
+
+PIECE_BYTES: Final = MAX_VALUE_BYTES // 4
+"""Size of a piece of a row that a read writes back, in bytes."""
 
 
 class _Sent:
@@ -628,7 +633,9 @@ class Coordination:
         enough = enough_writes(Consistency.QUORUM, attempt.row)
         if not enough(have):
             self.repairs += 1
-            await self._write(attempt, cell, enough, have, settles=True)
+            # A row grows column by column, and may be larger than a call between nodes.
+            for piece in pieces(cell, PIECE_BYTES):
+                await self._write(attempt, piece, enough, have, settles=True)
 
     async def _ask(
         self,

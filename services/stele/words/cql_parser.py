@@ -581,8 +581,14 @@ def _order(tree: Tree[Token]) -> ClusteringOrder:
 
 
 def _map(tree: Tree[Token]) -> dict[str, str]:
-    entries = ((each, *map(_scalar, each.children)) for each in _trees(tree))  # type: ignore[arg-type]
-    return _once((each, key, value) for each, key, value in entries)
+    return _once(map(_entry, _trees(tree)))
+
+
+def _entry(tree: Tree[Token]) -> tuple[Tree[Token], str, str]:
+    key, value = tree.children
+    assert isinstance(key, Token)
+    assert isinstance(value, Token)
+    return tree, _scalar(key), _scalar(value)
 
 
 def _option(tree: Tree[Token]) -> tuple[Tree[Token], str, str | dict[str, str]]:
@@ -613,5 +619,5 @@ def _key_columns(tree: Tree[Token]) -> tuple[list[str], list[str]]:
 
 def _renamed(tree: Tree[Token]) -> dict[str, str]:
     rename = _maybe(tree, "rename")
-    pairs = () if rename is None else _trees(rename)
-    return _once((each, *map(_name, _trees(each))) for each in pairs)
+    pairs = [] if rename is None else _trees(rename)
+    return _once((each, _name(each.children[0]), _name(each.children[1])) for each in pairs)
