@@ -79,20 +79,29 @@ def placement_changed(image: RingImage, fact: PlacementChanged) -> RingImage:
     before = image.placement(fact.placement)
     # One row replaces the only row, so the result depends on the new row alone.
     if len(before) == len(fact.added) == 1 and fact.removed == _WHOLE:
-        after = Placement(_table_of_one_row(fact.added, image.nodes), image.nodes)
+        table = _table_of_one_row(fact.added, len(image.nodes.names))
+        after = Placement(table, image.nodes)
     else:
         after = changed(before, unpacked(fact.removed, fact.added, image.nodes))
     return image.with_placement(fact.placement, after)
 
 
 @lru_cache(maxsize=SHARED_TABLES)
-def _table_of_one_row(row: PackedRows, nodes: NodeNumbers) -> Columns:
+def _table_of_one_row(row: PackedRows, known: int) -> Columns:
     """Return the table of a placement with one row: one object for equal rows.
 
-    Thousands of tables have a map of one tablet, on the same few nodes. A table of one row takes
-    2 kB, and 60 µs to check and build.
+    ``known`` is the number of nodes that have a number; errors name nodes by it. Thousands of
+    tables have a map of one tablet, on the same few nodes. A table of one row takes 2 kB, and 60 µs
+    to check and build.
     """
+    nodes = _numbers_of(known)
     return changed(Placement(EMPTY_RING.table, nodes), unpacked(_WHOLE, row, nodes)).table
+
+
+@lru_cache(maxsize=1)
+def _numbers_of(count: int) -> NodeNumbers:
+    """Return numbers in place of names: tables must not keep the names of every earlier epoch."""
+    return NodeNumbers(tuple(map(str, range(count))))
 
 
 def placement_dropped(image: RingImage, fact: PlacementDropped) -> RingImage:
