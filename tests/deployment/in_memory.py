@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from stele.domain.image import Image
 from stele.domain.schema.domain import SCHEMA_OBJECTS
+from stele.domain.schema.objects import SchemaVersion
 from stele.domain.topology.commands import Advance
 from stele.log.codec import encode_epoch
 from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
+from stele.runtime.answers.session_guard import SchemaAgreement
 from stele.runtime.http import Health, bind, build_app, serving
 from tests.domain.history import History, join, three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -33,12 +35,22 @@ class Site:
         self.partition = MemoryPartition()
         self.history = history
         self.given = 0
+        self.agreements = list[tuple[int, int]]()
+        """Epochs whose agreement was asked for, and the limits of the waits, in seconds."""
         self.writer: Writer
         self.http: httpx.AsyncClient
 
     @property
     def image(self) -> Image:
         return self.history.images[self.given]
+
+    async def _agreement(self, epoch: int, wait_s: int) -> SchemaAgreement:
+        """Answer as a session-guard that waits for ``n3``."""
+        self.agreements.append((epoch, wait_s))
+        version = SchemaVersion(epoch)
+        return SchemaAgreement(
+            epoch=epoch, schema_version=version, agreed=False, behind=("n3",), members=()
+        )
 
     def give(self, count: int) -> None:
         for epoch in self.history.epochs[self.given : self.given + count]:
@@ -52,7 +64,7 @@ class Site:
         """The address at which it is served inside the block."""
         self.writer = writer = Writer(MemoryLog(self.partition), SETTINGS)
         await writer.start()
-        api = MetadataLogApi(writer, SETTINGS)
+        api = MetadataLogApi(writer, SETTINGS, agreement=self._agreement)
         app = build_app("metadata-log", api.routes(), lambda: Health(ok=True), plain=api.plain())
         try:
             async with (

@@ -159,16 +159,21 @@ async def test_the_schema_is_changed_and_read_at_each_epoch(site: Site) -> None:
     (schema,) = after["table_schemas"]
     assert [column["name"] for column in schema["columns"]] == ["id"]
     assert await site.get("/v1/schema", epoch=epoch - 1) == before
+    assert site.agreements == [(epoch, 10)]
+    assert (changed.json()["agreed"], changed.json()["behind"]) == (False, ["n3"])
     again = await site.http.post("/v1/schema", json=asked)
     assert again.status_code == 409
     assert again.json()["rejection"]["code"] == "keyspace_exists"
     cql = "ALTER TABLE radio.songs ADD artist text; CREATE INDEX ON radio.songs (artist)"
-    assert (await site.http.post("/v1/schema", json={"cql": cql})).status_code == 200
+    quick = await site.http.post("/v1/schema", json={"cql": cql, "no_wait": True})
+    assert quick.status_code == 200 and "agreed" not in quick.json()
+    assert site.agreements == [(epoch, 10)], "neither a rejection nor no_wait waits"
     (schema,) = (await site.get("/v1/schema"))["table_schemas"]
     assert [index["name"] for index in schema["indexes"]] == ["songs_artist_idx"]
     for body, code in (
         ({"changes": [{"type": "create_tabel"}]}, "invalid_request"),
         ({}, "invalid_request"),
+        ({"cql": cql, "wait_s": 61}, "invalid_request"),
         ({"cql": "DROP TABL radio.songs"}, "bad_cql"),
     ):
         wrong = await site.http.post("/v1/schema", json=body)

@@ -11,6 +11,7 @@ from stele.log.kafka import KafkaLog
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.founding import older_cluster
 from stele.metadata_log.http import MetadataLogApi
+from stele.metadata_log.schema_request import MARGIN_S, MOST_WAIT_S, Guards
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.topic_settings import TopicSettings, differences_of
 from stele.metadata_log.writer import Writer
@@ -23,6 +24,7 @@ from stele.runtime.kafka import wait_for_topics
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service, started
+from stele.runtime.transport import HttpTransport
 
 NAME = "metadata-log"
 
@@ -66,7 +68,15 @@ async def main(stop: Stop) -> None:
         topics.looked_at(),
     ):
         position = position_route(NAME, settings.instance_id, writer)
-        api = MetadataLogApi(writer, settings, lambda: topics.trouble or refused_lately(), callers)
+        # A session-guard is silent until the members agree, or its time is over.
+        transport = HttpTransport(silent_s=MOST_WAIT_S + MARGIN_S)
+        api = MetadataLogApi(
+            writer,
+            settings,
+            lambda: topics.trouble or refused_lately(),
+            callers,
+            Guards(settings.session_guard_urls, transport).agreement,
+        )
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],
@@ -75,7 +85,10 @@ async def main(stop: Stop) -> None:
             ),
             plain=api.plain(),
         )
-        await serve(app, settings, NAME, stop)
+        try:
+            await serve(app, settings, NAME, stop)
+        finally:
+            await transport.close()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from stele.metadata_log.questions import (
     resumed_after,
 )
 from stele.metadata_log.reads import ImageReads
-from stele.metadata_log.schema_request import SchemaRequest
+from stele.metadata_log.schema_request import Agreement, SchemaOutcome, SchemaRequest
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.streams import Streams
@@ -79,7 +79,7 @@ class MetadataLogApi:
     """The request handlers and their shared state.
 
     ``topic_trouble`` returns what is wrong with the log's topic. Without ``callers`` no request is
-    authenticated.
+    authenticated. Without ``agreement`` no change of the schema waits for agreement.
     """
 
     def __init__(
@@ -88,10 +88,12 @@ class MetadataLogApi:
         settings: MetadataLogSettings,
         topic_trouble: Callable[[], str] = lambda: "",
         callers: Callers | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
         self._writer = writer
         self._topic_trouble = topic_trouble
         self._callers = callers
+        self._agreement = agreement
         self._timeout_s = settings.request_timeout_s
         self._reads = ImageReads(writer, self._timeout_s)
         self._pages = PageHandlers(self._reads)
@@ -134,13 +136,17 @@ class MetadataLogApi:
         return await self._commit(parse_json(body, CommandRequest), caller)
 
     async def post_schema(self, body: bytes, authorization: str) -> HttpAnswer:
-        """Decide a batch of schema changes, as the command ``alter_schema``."""
+        """Decide a batch of schema changes, and wait until the live members have applied them."""
         caller = None if self._callers is None else self._callers.who(authorization)
         # Parsing CQL of a thousand tables takes a second, in which commands must not wait.
-        request = await asyncio.to_thread(parse_json(body, SchemaRequest).command_request)
-        return await self._commit(request, caller)
+        asked = parse_json(body, SchemaRequest)
+        request = await asyncio.to_thread(asked.command_request)
+        return await self._commit(request, caller, None if asked.no_wait else asked.wait_s)
 
-    async def _commit(self, request: CommandRequest, caller: Caller | None) -> HttpAnswer:
+    async def _commit(
+        self, request: CommandRequest, caller: Caller | None, wait_s: int | None = None
+    ) -> HttpAnswer:
+        """Commit a command. With ``wait_s``, wait for the agreement of the members."""
         envelope = request.envelope(self._writer.horizon_ms, caller)
         details = {"request_id": envelope.request_id}
         try:
@@ -162,7 +168,13 @@ class MetadataLogApi:
             return json_answer(_busy(error), 503, RETRY_LATER)
         if not outcome.taken:
             return _not_taken(outcome)
-        return json_answer(outcome_answer(outcome), 200 if outcome.applied else 409)
+        answer = outcome_answer(outcome)
+        if self._agreement is not None and wait_s is not None and outcome.applied:
+            found = await self._agreement(outcome.epoch, wait_s)
+            if found is not None:
+                fields = msgspec.structs.asdict(answer)
+                answer = SchemaOutcome(**fields, agreed=found.agreed, behind=found.behind)
+        return json_answer(answer, 200 if outcome.applied else 409)
 
     async def get_state(self, request: Request) -> Response:
         """Return the whole state, encoded in pieces, because it may have hundreds of thousands

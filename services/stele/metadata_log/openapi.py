@@ -11,7 +11,7 @@ from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.view import filters
 from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import LEVELS, MAX_NUMBER, MAX_PAGE_ROWS, PAGE_ROWS
-from stele.metadata_log.schema_request import SchemaRequest
+from stele.metadata_log.schema_request import SchemaOutcome, SchemaRequest
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.history import (
@@ -220,6 +220,7 @@ _TYPES: Final[tuple[type, ...]] = (
     CommandRequest,
     SchemaRequest,
     OutcomeAnswer,
+    SchemaOutcome,
     ErrorBody,
     Health,
     ChangesAnswer,
@@ -256,7 +257,7 @@ def openapi() -> Json:
             "/v1/schema": {
                 **reads["/v1/schema"],
                 "post": _post_command(
-                    schema, error, "Change the schema in one epoch", SchemaRequest
+                    schema, error, "Change the schema in one epoch", SchemaRequest, SchemaOutcome
                 ),
             },
             "/v1/epochs": {"get": _get_epochs(schema, error)},
@@ -289,7 +290,9 @@ def query_parameters() -> dict[str, frozenset[str]]:
     }
 
 
-def _post_command(schema: Schemas, error: Json, summary: str, body: type) -> Json:
+def _post_command(
+    schema: Schemas, error: Json, summary: str, body: type, applied: type = OutcomeAnswer
+) -> Json:
     return {
         "summary": summary,
         "security": [{}, {_BEARER: []}],
@@ -298,7 +301,7 @@ def _post_command(schema: Schemas, error: Json, summary: str, body: type) -> Jso
             "content": {"application/json": {"schema": schema[body]}},
         },
         "responses": {
-            "200": _answer("Applied", schema[OutcomeAnswer]),
+            "200": _answer("Applied", schema[applied]),
             "409": _answer("Rejected: nothing was changed", schema[OutcomeAnswer]),
             "400": error,
             "401": _answer("A token is needed, and this is none", schema[ErrorBody]),
