@@ -20,14 +20,15 @@ TERM = 1
 class Founding:
     """Commands in, records out; each must be accepted."""
 
-    def __init__(self, seed: str, topic_id: str = "") -> None:
+    def __init__(self, seed: str, topic_id: str = "", features: tuple[str, ...] = ()) -> None:
         self.image: Image = EMPTY
         self.records: list[bytes] = []
         self.envelopes: dict[str, Envelope] = {}
         self._random = Random(f"{seed}/founding")
         cluster = f"sim/{self._uuid()}"
         log_id = next_state_id(bytes(16), 0, self._random.getrandbits(74)).hex()
-        self.apply(commands.FoundCluster(cluster, log_id, topic_id))
+        found = commands.FoundCluster(cluster, log_id, topic_id, enable_features=features)
+        self.apply(found)
         self.apply(commands.ClaimCoordinator(FOUNDER, TERM))
 
     def join_all(self, joins: Iterable[commands.Join]) -> None:

@@ -21,7 +21,7 @@ Plant = Callable[[Patch], None]
 
 
 class PlantedBug(msgspec.Struct, frozen=True):
-    """A known fault: how to plant it, how it is found, and the rule of docs/design.md that it breaks."""
+    """A known fault: how to plant it, how it is found, and the rule that it breaks."""
 
     plant: Plant
     found_by: str
@@ -38,7 +38,10 @@ PLANTED: Final[dict[str, PlantedBug]] = {}
 
 
 def planted(found_by: str, *, rule: str = "") -> Callable[[Plant], Plant]:
-    """Declare the function that plants a bug; ``rule`` is a rule or an invariant of docs/design.md."""
+    """Declare the function that plants a bug.
+
+    ``rule`` is a rule or an invariant of docs/design.md or docs/internals/verification.md.
+    """
 
     def declare(plant: Plant) -> Plant:
         name = plant.__name__

@@ -5,7 +5,7 @@ those of images, and a lost log changes none of them.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from stele.domain.commands import Envelope, Outcome, Rejection, command_digest
+from stele.domain.commands import AlterSchema, Envelope, Outcome, Rejection, command_digest
 from stele.domain.context import Decision
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
@@ -18,6 +18,7 @@ from stele_simulator.part_checks import PartChecks, check_size, is_too_large
 from stele_simulator.processes.releases import OLDER, UNKNOWN
 from stele_simulator.request_checks import RequestChecks, checks_of
 from stele_simulator.restriction_checks import MODES, RULE, check_restricted
+from stele_simulator.schema_checks import check_batch, check_schema
 from stele_simulator.stream_checks import StreamChecks
 from stele_simulator.switch_checks import check_switches
 from stele_simulator.tablet_checks import check_tablets
@@ -67,6 +68,8 @@ class EpochWitness:
         try:
             check_restricted(before, epoch)
             check_switches(before, after)
+            check_schema(before, after)
+            self._check_batch(before, after, epoch)
             self._log.check(before, after, self.by_version)
             if after.topology is before.topology:  # else the log's checks have
                 check_tablets(before, after)
@@ -140,6 +143,11 @@ class EpochWitness:
             f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
             f"on that state it decides {str(decision)[:300]}",
         )
+
+    def _check_batch(self, before: Image, after: Image, epoch: Epoch) -> None:
+        for sent in self._sent(before, epoch.request_id, epoch.command_digest)[-1:]:
+            if isinstance(sent.command, AlterSchema):
+                check_batch(sent.command, after)
 
     def _is_refused(self, decision: Decision, code: str) -> bool:
         """By what is decided; or since that has no room in a record."""

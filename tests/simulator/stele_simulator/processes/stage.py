@@ -193,12 +193,14 @@ class Stage(World):
     # -- beginning
 
     def found_with(
-        self, joins: list[commands.Join], keyspaces: Mapping[str, dict[str, int]]
+        self,
+        joins: list[commands.Join],
+        keyspaces: Mapping[str, dict[str, int]],
+        features: tuple[str, ...] = (),
     ) -> None:
         """The first epochs, and every process."""
-        founding = Founding(
-            f"{self.scenario.profile}/{self.scenario.seed}", topic_id=self.topic.topic_id
-        )
+        seed = f"{self.scenario.profile}/{self.scenario.seed}"
+        founding = Founding(seed, self.topic.topic_id, features)
         nodes = [self._node(join.node_id, join) for join in joins]
         founding.join_all(
             replace(

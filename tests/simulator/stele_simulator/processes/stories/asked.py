@@ -10,6 +10,7 @@ from stele.domain import commands
 from stele.domain.names import CommitMode
 from stele.domain.ring.ranges import ANY
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.words.cql_parser import parse_cql
 from stele_simulator.asked import DC, replace_command
 from stele_simulator.processes.releases import FEATURE, NewCommand
 from stele_simulator.processes.stories.sentences import Room
@@ -129,6 +130,28 @@ def drop(story: Story, name: str) -> None:
 def truncate(story: Story, name: str) -> None:
     """That the keyspace or table is empty."""
     story.ask(name, commands.Truncate(name))
+
+
+# -- schema objects
+
+
+@sentence(r"schema", "schema")
+def alter_schema(story: Story) -> None:
+    """The CQL statements under it, in one batch; runs until the answer."""
+    outcomes = story.stage.admin.outcomes
+    count = len(outcomes)
+    story.stage.request(commands.AlterSchema(parse_cql(" ".join(story.line.table))))
+    story.run_until(lambda: len(outcomes) > count, lambda: "no answer yet")
+
+
+@sentence(r"schema at once", "schema at once")
+def alter_schema_at_once(story: Story) -> None:
+    """Each line under it is a batch of its own. All are sent at the same moment; runs until all answers."""
+    outcomes = story.stage.admin.outcomes
+    count = len(outcomes) + len(story.line.table)
+    for line in story.line.table:
+        story.stage.request(commands.AlterSchema(parse_cql(line)))
+    story.run_until(lambda: len(outcomes) >= count, lambda: "no answer yet")
 
 
 # -- tablets

@@ -111,15 +111,24 @@ def ended_because(story: Story, name: str, text: str) -> None:
     assert text in request.error, f"its reason is '{request.error}'"
 
 
-@sentence(r"refused (\w+)", "refused too_few_nodes")
-def refused(story: Story, code: str) -> None:
-    """Runs until all that was asked has an answer; the newest rejection is this."""
+@sentence(
+    r"refused (\w+)(?: or (\w+))?", "refused too_few_nodes", "refused unknown_type or type_in_use"
+)
+def refused(story: Story, code: str, other: str | None) -> None:
+    """Runs until all that was asked has an answer; the newest rejection is this, or one of these two."""
     # the order of answers to concurrent requests is random
     admin = story.stage.admin
     story.run_until(lambda: not admin.waiting, lambda: "no answer yet")
     codes = [outcome.rejection.code for outcome in admin.outcomes if outcome.rejection]
     newest = codes[-1] if codes else "nothing"
-    assert newest == code, f"the newest refusal is {newest}"
+    assert newest in (code, other), f"the newest refusal is {newest}"
+
+
+@sentence(r"applied", "applied")
+def applied(story: Story) -> None:
+    """The newest request that was answered was applied."""
+    refused = story.stage.admin.outcomes[-1].rejection
+    assert refused is None, f"it was refused: {refused}"
 
 
 @sentence(r"it names (.+)", "it names A, coordinator/c1")

@@ -9,6 +9,7 @@ from typing import Final
 
 from stele.domain import commands
 from stele.domain.image import Image
+from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele_simulator.asked import DC
 from stele_simulator.processes.kafka import BROKER, FLOWS
 from stele_simulator.processes.releases import FEATURE, NEWER, OLDER
@@ -20,10 +21,15 @@ from stele_simulator.processes.stories.waited import features_of, until_known
 sentence: Final = Room(__doc__)
 
 
-@sentence(r"cluster (.+) rf (\d+)", "cluster A@100 B@200/r2 C@300,400*2 rf 2")
-def cluster(story: Story, nodes: str, rf: str) -> None:
+@sentence(
+    r"cluster (.+) rf (\d+)( with schema objects)?",
+    "cluster A@100 B@200/r2 C@300,400*2 rf 2",
+    "cluster A@100 B@200 rf 2 with schema objects",
+)
+def cluster(story: Story, nodes: str, rf: str, schema: str | None) -> None:
     """It begins, with nodes at their tokens (in a rack, with so many shards) and the keyspace `data`."""
-    story.stage.found_with([join_of(node) for node in nodes.split()], {DATA: {DC: int(rf)}})
+    joins = [join_of(node) for node in nodes.split()]
+    story.stage.found_with(joins, {DATA: {DC: int(rf)}}, (SCHEMA_OBJECTS,) if schema else ())
     story.epochs_told = len(story.stage.epochs())
     story.run_until(partial(_all_serve, story), lambda: "somebody has not read the log")
 
