@@ -33,6 +33,7 @@ app = App(
 def run(
     *,
     seed: int = 0,
+    columns: Annotated[bool, Parameter(negative="")] = False,
     scenario: Path | None = None,
     trace: Annotated[bool, Parameter(negative="")] = False,
     html: Annotated[bool, Parameter(negative="")] = False,
@@ -43,18 +44,19 @@ def run(
 
     Args:
         seed: Chooses the cluster, the requests, the faults and their times.
+        columns: Run a cluster whose tables have columns that change under load. These runs have other seeds.
         scenario: A scenario file (.json, as a failed run writes it) or a story (.txt) instead of a seed.
         trace: Print every event, not only the figures.
         html: Write the run to a web page: a lane for each process, its faults, every epoch.
         shrink: After a failure, search for a smaller scenario that fails alike, and write it to a file.
         json: Print the result as JSON.
     """
-    from stele_simulator.processes.making import Disaster, make_disaster
+    from stele_simulator.processes.making import Disaster, make_columns, make_disaster
     from stele_simulator.processes.run import run_disaster_scenario
 
     if scenario is not None and scenario.suffix == ".txt":
         return _tell(scenario, trace=trace, html=html)
-    chosen = make_disaster(seed)
+    chosen = make_columns(seed) if columns else make_disaster(seed)
     if scenario is not None:
         chosen = msgspec.json.decode(_content(scenario), type=Disaster)
     lines = list[str]()

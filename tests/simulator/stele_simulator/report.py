@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele_simulator.processes.making import Round
+from stele_simulator.processes.making import COLUMNS, Round
 from stele_simulator.result import Failure, Result
 from stele_simulator.scenario import Action
 from stele_simulator.shrink import Shrunk
@@ -101,4 +101,4 @@ def failed_lines(result: Result) -> list[str]:
 
 
 def replay_command(result: Result) -> str:
-    return f"stele sim run --seed {result.seed}"
+    return f"stele sim run --seed {result.seed}{' --columns' * (result.profile == COLUMNS)}"

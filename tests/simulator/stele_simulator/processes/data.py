@@ -28,6 +28,16 @@ TABLE: Final = f"{TABLETS}.t"
 OTHER_TABLE: Final = f"{TABLETS}.u"
 """Co-located with the first one, where there is one."""
 TABLE_TRUNCATED: Final = f"{TABLETS}.v"
+COLUMNS_TABLES: Final = (f"{TABLETS}.c", f"{KEYSPACE}.c")
+"""Tables with columns, in some runs: one with tablets, one without."""
+COLUMNS_TYPES: Final = {
+    "a": "text",
+    "b": "int",
+    "c": "set<text>",
+    "d": "frozen<person>",
+    "e": "text",
+}
+"""Columns that they may have beside their keys, which a rename changes."""
 KEYSPACE_TRUNCATED: Final = "brief"
 """A keyspace that is sometimes truncated, in some disasters, while clients write to it."""
 KEYS: Final = 6
@@ -93,7 +103,11 @@ class Rows:
 
     def check(self) -> int:
         """How many operations were checked. Raises Violation."""
-        return check_registers(each for age in range(self.age + 1) for each in self._of(age))
+        return check_registers(self.by_age())
+
+    def by_age(self) -> Iterator[KvOp]:
+        """Yield the operations of each age, with the age in their keys."""
+        return (each for age in range(self.age + 1) for each in self._of(age))
 
     def _of(self, age: int) -> Iterator[KvOp]:
         """Writes of ages before may have been lost or not: they take effect when they are read, if ever."""

@@ -24,6 +24,10 @@ from stele_simulator.processes.weather import WEATHER, make_weather
 from stele_simulator.scenario import Action, ClockError, times
 
 PROFILE: Final = "disaster"
+COLUMNS: Final = "columns"
+"""Profile of runs whose schema changes. Their seeds are others than those of disasters."""
+COLUMNS_EVERY_S: Final = 3.0
+COLUMNS_LOST_SHARE: Final = 0.3
 FAULT_EVERY_S: Final = 9.0
 AWAY_EVERY_S: Final = 25.0
 """A node is away for longer than barriers or readers are patient."""
@@ -192,6 +196,8 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Least replication factor of temporary keyspaces."""
     colocated: bool = False
     """Another table has the tablets of the first."""
+    columns: bool = False
+    """Two tables have columns, which change while clients of their own write and read them."""
     watches: int = 0
     """Number of watches of epochs. Metadata-logs then keep little of the past, and read it from the archive.
     """
@@ -318,6 +324,44 @@ def make_disaster(seed: int) -> Disaster:
         silences=make_silences(
             Random(f"silences/{seed}"), _upgraded(base), tablets=bool(base.tablets)
         ),
+    )
+
+
+def make_columns(seed: int) -> Disaster:
+    """Make a run in which tables with columns and their changes are under load. The log may be lost once."""
+    random = Random(f"columns/{seed}")
+    members = random.choice((2, 3, 3))
+    rounds = [Round(after_s=FIRST_ROUND_S) for _ in range(random.choice((1, 2)))]
+    if random.random() < COLUMNS_LOST_SHARE:
+        rounds.append(_round(random, Disaster(seed=seed, replicas=2), 0))
+    base = Disaster(
+        seed=seed,
+        profile=COLUMNS,
+        replicas=2,
+        nodes=4,
+        members=members,
+        callers=1,
+        clients=1,
+        copies=members,
+        tablets=4,
+        racks=random.choice((1, 1, 2)),
+        pressed=True,
+        asked=True,
+        columns=True,
+        weather=make_weather(random),
+        rounds=tuple(rounds),
+    )
+    actions = _faults(random, base) + _of_nodes(random, base)
+    requests = _requests(random, base)
+    requests += [
+        Action(at_s, COLUMNS, number=random.randrange(1_000_000))
+        for at_s in times(random, COLUMNS_EVERY_S, base.length_s + REQUESTS_PAST_S)
+    ]
+    return msgspec.structs.replace(
+        base,
+        actions=tuple(_at_any_await(random, actions) if seed % 2 else actions),
+        requests=tuple(sorted(requests, key=lambda action: action.at_s)),
+        clocks=_clocks(random, base),
     )
 
 

@@ -18,10 +18,19 @@ from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas, contains, range_of
+from stele.domain.schema.model import (
+    AnyChange,
+    ColumnDefinition,
+    TableAlteration,
+    TypeAlteration,
+)
+from stele.domain.schema.objects import ColumnKind, TypeField
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log.commander import Commander, NotTakenError
 from stele.runtime.request_ids import new_request_id
 from stele_simulator.processes.data import (
+    COLUMNS_TABLES,
+    COLUMNS_TYPES,
     HOT_KEY,
     KEYSPACE_TRUNCATED,
     OTHER_TABLE,
@@ -31,7 +40,7 @@ from stele_simulator.processes.data import (
 )
 from stele_simulator.processes.deaths import Deaths
 from stele_simulator.processes.machine import Machine
-from stele_simulator.processes.making import BURY, CLEANED, DEAD
+from stele_simulator.processes.making import BURY, CLEANED, COLUMNS, DEAD
 from stele_simulator.processes.members import BROKERS, CLUSTER, DC
 from stele_simulator.scenario import Action
 
@@ -51,6 +60,7 @@ CLEANED_SLOW_S: Final = 10.0
 CLEANED_PAUSE_S: Final = 2.0
 WITHIN_SHARE: Final = 0.25
 """Share of moves to another shard of the same node, where it has several."""
+TRUNCATED_SHARE: Final = 0.04
 EXPIRE_S: Final = 10
 """A snapshot of a table is deleted again after that."""
 MADE: Final = ("q0", "q1")
@@ -331,6 +341,58 @@ def _taken_tokens(_: RequesterMachine, image: Image, chance: Random) -> AnyComma
     return commands.MoveNode(node_id=one, tokens=image.membership.nodes[two].tokens)
 
 
+def _change_columns(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
+    """Change a table with columns, or the type that it uses. Sometimes the table is truncated."""
+    name = chance.choice(COLUMNS_TABLES)
+    table = image.schema.table_named(name)
+    columns = None if table is None else image.schema.schemas.get(table.table_id)
+    if columns is None:
+        return None
+    if chance.random() < TRUNCATED_SHARE:
+        return commands.Truncate(name)
+    there = {column.name: column for column in columns.columns}
+    person = f"{name.partition('.')[0]}.person"
+    if chance.random() < 0.2:
+        number = chance.randrange(100)
+        change: AnyChange = TypeAlteration(name=person, add=(TypeField(f"f{number}", "int"),))
+        return commands.AlterSchema((change,))
+    if chance.random() < 0.1:
+        (key,) = columns.of_kind(ColumnKind.PARTITION_KEY)
+        new = f"id{chance.randrange(100)}"
+        return commands.AlterSchema((TableAlteration(name=name, rename={key.name: new}),))
+    changed = chance.choice(sorted(COLUMNS_TYPES))
+    if changed in there:
+        change = TableAlteration(name=name, drop=(changed,))
+    else:
+        added = ColumnDefinition(name=changed, type=COLUMNS_TYPES[changed])
+        change = TableAlteration(name=name, add=(added,))
+    again = TableAlteration(name=name, add=(ColumnDefinition(name=changed, type="text"),))
+    both = changed in there and COLUMNS_TYPES[changed] == "text" and chance.random() < 0.5
+    return commands.AlterSchema((change, again) if both else (change,))
+
+
+def _snapshot_columns(asking: RequesterMachine, _: Image, __: Random) -> AnyCommand:
+    tag = f"c{asking.now_ms()}"
+    return commands.SnapshotTable(name=COLUMNS_TABLES[0], snapshot=tag, expire_s=EXPIRE_S)
+
+
+def _resize_columns(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
+    count = len(_rows_of(image, COLUMNS_TABLES[0]))
+    wanted = 2 * count if chance.random() < 0.5 else count // 2
+    return commands.ResizeTable(COLUMNS_TABLES[0], min(MOST_TABLETS, max(LEAST_TABLETS, wanted)))
+
+
+def _move_columns(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
+    move = some_move(image, chance, COLUMNS_TABLES[0])
+    return None if move is None else commands.MoveTablets((move,))
+
+
+def _change_or_move(asking: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
+    others: tuple[Choose, ...] = (_snapshot_columns, _resize_columns, _move_columns, _move_columns)
+    choose = chance.choice((*(_change_columns for _ in range(6)), *others))
+    return choose(asking, image, chance)
+
+
 KINDS: Final[dict[str, Choose]] = {
     "migrate": _migrate,
     "migrate_hot": _migrate_hot,
@@ -354,4 +416,5 @@ KINDS: Final[dict[str, Choose]] = {
     "cdc_generation": lambda *_: commands.NewCdcGeneration(force=True),
     "exclude_well": _exclude_well,
     "taken_tokens": _taken_tokens,
+    COLUMNS: _change_or_move,
 }

@@ -18,6 +18,7 @@ from stele.log.archive.container import Container, DamagedFileError, EpochSpan
 from stele.log.archive.snapshots import SCHEMA, SnapshotHead, read_facts, read_head
 from stele.log.codec import decode_epoch
 from stele_simulator.kernel import us
+from stele_simulator.processes.columns import KEYS as COLUMN_KEYS
 from stele_simulator.processes.data import all_keys
 from stele_simulator.processes.members import LogMachine, NodeMachine, ReplicaMachine
 from stele_simulator.processes.operator import Operator
@@ -128,6 +129,9 @@ def _read_rows(world: "World", operator: Operator) -> None:
     if not world.clients and not world.routers:
         return
     keys = all_keys(tablets=bool(world.scenario.tablets), colocated=world.scenario.colocated)
+    rows = [{f"key{number}" for number in range(COLUMN_KEYS)} for _ in world.column_clients]
+    for client, own in zip(world.column_clients, rows, strict=True):
+        client.spawn(client.read_all(own))
     if world.clients:
         world.clients[0].spawn(world.clients[0].read_all(keys))
     else:
@@ -137,11 +141,14 @@ def _read_rows(world: "World", operator: Operator) -> None:
     def reads(_: "World") -> str:
         if world.routers:
             keys.intersection_update(key for each in world.routers for key in each.unread)
+        if any(rows):
+            return f"nobody answers for rows {rows}"
         return f"nobody answers for {', '.join(sorted(keys))}" if keys else ""
 
     limit_s = ROUTERS_LIMIT_S if world.routers else REST_LIMIT_S
     _until(world, operator, reads, "a quorum answers for every key", limit_s)
     world.tablet_rows.rest(world.witness.image)
+    world.columns.check()
     try:
         world.witness.checks += world.rows.check()
     except Violation as violation:

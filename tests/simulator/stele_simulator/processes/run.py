@@ -413,6 +413,8 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "owed reads": world.answers.checks,
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
+            "columns read and written": world.columns.done,
+            "refused columns": world.columns.refused,
             **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in image.membership.nodes.values()),
         },

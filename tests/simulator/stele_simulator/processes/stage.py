@@ -24,6 +24,8 @@ from stele_simulator.messages import KvOp
 from stele_simulator.network import FINE
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.callers import Caller
+from stele_simulator.processes.columns import KEYS as COLUMN_KEYS
+from stele_simulator.processes.columns import ColumnClient
 from stele_simulator.processes.data import OK, DataClient
 from stele_simulator.processes.interposed import Current
 from stele_simulator.processes.machine import Machine
@@ -168,6 +170,18 @@ class StoryClient(DataClient):
         return not self.stage.is_new_or_gone(pending.key.partition("/")[0])
 
 
+class StoryColumnClient(ColumnClient):
+    """Writes and reads single columns while the clients of the story work."""
+
+    def __init__(self, name: str, world: "Stage", table: str, node: str = "") -> None:
+        super().__init__(name, world, table, node)
+        self.stage = world
+
+    @property
+    def works(self) -> bool:
+        return self.stage.clients_work
+
+
 class Stage(World):
     """Everything in a story. Make and run it inside ``interposed``."""
 
@@ -244,6 +258,12 @@ class Stage(World):
     def use_table(self, name: str) -> None:
         """A client writes and reads in a table, or in all that there are."""
         StoryClient(f"client in {name or 'tables'}", self, name).start()
+
+    def use_columns(self, table: str, node: str = "") -> None:
+        """A client writes and reads single columns of a table, at one node or at any."""
+        name = f"columns{len(self.column_clients) + 1}"
+        self.column_clients.append(StoryColumnClient(name, self, table, node))
+        self.column_clients[-1].start()
 
     def start_balancer(self) -> None:
         balancer = BalancerMachine(f"b{len(self.balancers) + 1}", self)
@@ -479,12 +499,17 @@ class Stage(World):
         }
         reader = StoryClient("reader", self, DATA)
         reader.spawn(reader.read_all(keys))
+        rows = [{f"key{number}" for number in range(COLUMN_KEYS)} for _ in self.column_clients]
+        for client, own in zip(self.column_clients, rows, strict=True):
+            client.spawn(client.read_all(own))
         deadline_us = self.kernel.now_us + us(REST_LIMIT_S)
-        while keys and self.kernel.now_us < deadline_us:
+        while (keys or any(rows)) and self.kernel.now_us < deadline_us:
             self.run_until(self.kernel.now_us + us(0.1))
         self.demand(
             not keys, "I10", "a quorum answers for every key", f"nobody does for {sorted(keys)}"
         )
+        self.demand(not any(rows), "I10", "a quorum answers for every row", f"not for {rows}")
+        self.columns.check()
         try:
             self.witness.checks += self.rows.check()
         except Violation as violation:

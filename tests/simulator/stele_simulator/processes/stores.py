@@ -9,6 +9,8 @@ import sqlite3 as real
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+import msgspec
+
 from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Puller, Reading
@@ -20,13 +22,22 @@ from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.node import store as node_store
-from stele.node.cells import Cell, Row
-from stele.node.coordinate import Consistency, Coordination, Found, PlaceOf, WriteOf, Written
+from stele.node.cells import ROW, Cell, Row
+from stele.node.coordinate import (
+    Consistency,
+    Coordination,
+    Found,
+    PlaceOf,
+    Refused,
+    WriteOf,
+    Written,
+)
 from stele.node.replica import Replica
 from stele.node.store import Size, Store
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp, Compare, Scan
 from stele_simulator.patching import Patch
+from stele_simulator.processes.columns import REGISTERS
 from stele_simulator.processes.holds import watch_holds
 from stele_simulator.processes.members import FOLDER, NodeMachine
 from stele_simulator.processes.shelf import Shelf
@@ -51,7 +62,9 @@ select max(timestamp) from cells where token = ? and key = ? and (keyspace = ? o
 
 Key = tuple[str, bytes]
 """The id of the data, and the key."""
-Standing = tuple[int, int, bytes] | None
+StoredCell = tuple[int, int, bytes]
+"""Timestamp, kind and value."""
+Standing = StoredCell | None
 
 
 class Acknowledged(NamedTuple):
@@ -336,10 +349,19 @@ class StoreWitness:
             self._world.truncations.takes(node, data_id)
 
     def put(self, before: Standing, given: Row, after: Standing) -> None:
-        """Check that the newer of two rows is kept."""
+        """Check that the newer of two rows is kept, or the newer value of each of their columns."""
         came = given.timestamp, int(given.kind), bytes(given.value)
         newest = came if before is None else max(before, came)
         self.checks += 1
+        if given.kind == ROW and before is not None and after is not None:
+            lost = _lost_columns([before, came], after)
+            self._demand(
+                not lost,
+                REGISTERS,
+                f"of {given.key!r} stands the newer value of each column of {before} and {came}",
+                f"{after} stands, without {lost}",
+            )
+            return
         self._demand(
             after == newest,
             NEWEST,
@@ -349,6 +371,20 @@ class StoreWitness:
 
     def _demand(self, holds: bool, invariant: str, expected: str, found: str) -> None:
         self._world.demand(holds, invariant, expected, found)
+
+
+def _lost_columns(given: list[StoredCell], after: StoredCell) -> list[Any]:
+    """Return the columns that are older after a merge, or in none of the versions that were merged."""
+    versions = [msgspec.msgpack.decode(value) for _, _, value in given]
+    deleted_us = max(deleted for deleted, _ in versions)
+    known = [each for _, columns in versions for each in columns]
+    kept = {column_id: (at, value) for column_id, at, value in msgspec.msgpack.decode(after[2])[1]}
+    older = [
+        (column_id, at)
+        for column_id, at, _ in known
+        if at > deleted_us and kept.get(column_id, (0, b""))[0] < at
+    ]
+    return older + [each for each in kept.items() if [each[0], *each[1]] not in known]
 
 
 def _places_of(image: Image, name: str, token: int) -> set[tuple[str, int]]:
@@ -400,7 +436,10 @@ def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
         at_least: int = 0,
     ) -> Written:
         image = self._follower.image
-        key = write(image).place.key
+        try:
+            key = write(image).place.key
+        except Refused:  # the node may know its columns once it has read the log
+            return await plain_write(self, name, write, consistency, at_least)
         least = stores.least(image, name, key)
         done = await plain_write(self, name, write, consistency, at_least)
         image = self._follower.image
@@ -416,7 +455,10 @@ def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
         at_least: int = 0,
     ) -> Found:
         image = self._follower.image
-        key = place(image).key
+        try:
+            key = place(image).key
+        except Refused:
+            return await plain_read(self, name, place, consistency, at_least)
         least = stores.least(image, name, key)
         found = await plain_read(self, name, place, consistency, at_least)
         image = self._follower.image

@@ -63,9 +63,10 @@ class Web:
         headers: Mapping[str, str] = _NOTHING,
         body: bytes | None = None,
         method: str = "",
+        seen: dict[str, str] | None = None,
     ) -> None:
         """Send a request. ``reply`` is called at the source with status and body, or never. 0: connection
-        refused.
+        refused. ``seen`` receives the headers of the answer before that.
         """
         network, parts = self._world.network, urlsplit(url)
         target = self.machines[parts.netloc]
@@ -87,9 +88,11 @@ class Web:
         late_us = self.late_us(source, target, parts.path)
         if late_us:
             kernel = self._world.kernel
-            kernel.deliver(kernel.now_us + late_us, target, self._serve, target, request, answer)
+            kernel.deliver(
+                kernel.now_us + late_us, target, self._serve, target, request, answer, seen
+            )
         else:
-            self._carry(target, self._serve, target, request, answer)
+            self._carry(target, self._serve, target, request, answer, seen)
 
     def follow(
         self,
@@ -131,8 +134,7 @@ class Web:
         to: tuple[Owner, Stream, Callable[[bytes], None]],
         end: Reply,
     ) -> None:
-        (source, stream, on_piece), stopping = to, asyncio.Event()
-        request.scope["app"] = types.SimpleNamespace(state=types.SimpleNamespace(stopping=stopping))
+        source, stream, on_piece = to
         route = next(each for each in target.routes if each.matches(request.scope)[0] is Match.FULL)
         request.scope.update(route.matches(request.scope)[1])
         try:
@@ -159,11 +161,15 @@ class Web:
         delay_us = network.delay_us(network.chance("web", owner.name))
         kernel.deliver(kernel.now_us + delay_us, owner, call, *args)
 
-    def _serve(self, target: "Machine", request: Request, answer: Reply) -> None:
+    def _serve(
+        self, target: "Machine", request: Request, answer: Reply, seen: dict[str, str] | None
+    ) -> None:
         if target.loop is not None:
-            target.loop.create_task(self._handle(target, request, answer))
+            target.loop.create_task(self._handle(target, request, answer, seen))
 
-    async def _handle(self, target: "Machine", request: Request, answer: Reply) -> None:
+    async def _handle(
+        self, target: "Machine", request: Request, answer: Reply, seen: dict[str, str] | None
+    ) -> None:
         for route in target.routes:
             match, more = route.matches(request.scope)
             if match is Match.FULL:
@@ -174,6 +180,8 @@ class Web:
                     answer(error.status, msgspec.json.encode(error.body))
                     return
                 self.on_served(target, request.url.path)
+                if seen is not None:
+                    seen.update(response.headers)
                 answer(*await _content(target, request, response))
                 return
         answer(404, b"there is nothing of this name")
@@ -205,6 +213,7 @@ def _request(
         "scheme": "http",
         "server": ("sim", 80),
         "query_string": query.encode(),
+        "app": types.SimpleNamespace(state=types.SimpleNamespace(stopping=asyncio.Event())),
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }
     return Request(scope, receive)

@@ -268,6 +268,7 @@ class Witness:
         before = self.image_of(self.records[self.head].previous)
         after = self._images[self.head] = evolve(before, epoch)
         self._world.trace(epoch_line(epoch, after))
+        self._world.columns.changed(before, after)
         if self._world.kernel.now_us == 0:
             return
         if epoch.actor == BALANCER and epoch.request_id:  # parts of a decision have no request's id

@@ -8,6 +8,7 @@ from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.requests.model import GENERATIONS
+from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.log.archive.segments import SegmentLimits
 from stele.log.errors import AnchorLostError, LostWinnersError
 from stele.runtime.build import Build
@@ -20,7 +21,9 @@ from stele_simulator.processes.backups import BackupWitness
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.broker import Topic
 from stele_simulator.processes.callers import Caller, Freezer, Mover
+from stele_simulator.processes.columns import ColumnClient, ColumnWitness, columned
 from stele_simulator.processes.data import (
+    COLUMNS_TABLES,
     KEYSPACE,
     KEYSPACE_TRUNCATED,
     OTHER_TABLE,
@@ -137,7 +140,11 @@ class World:
         self.stores = StoreWitness(self)
         self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
-        self.truncations = TruncationWitness(self)
+        self.truncations, self.columns = TruncationWitness(self), ColumnWitness(self)
+        self.column_clients = [
+            ColumnClient(f"columns{i + 1}", self, table)
+            for i, table in enumerate(2 * COLUMNS_TABLES if scenario.columns else ())
+        ]
         self.backups, self.answers = BackupWitness(self), AnswerWitness(self)
         self._make_callers(scenario)
         self.traps, self.late, self.rivals = Traps(self), Late(self), Rivals(self)
@@ -165,9 +172,9 @@ class World:
 
     def found(self) -> None:
         """Lay down the first epochs by the production rules, and start everything."""
-        founding = Founding(
-            f"{self.scenario.profile}/{self.scenario.seed}", topic_id=self.topic.topic_id
-        )
+        features = (SCHEMA_OBJECTS,) if self.scenario.columns else ()
+        seed = f"{self.scenario.profile}/{self.scenario.seed}"
+        founding = Founding(seed, self.topic.topic_id, features)
         members = self.nodes[: self.scenario.members]
         founding.join_all(
             self.join_of(node.name, node.identity().host_id, node.dc, node.rack, node.shards)
@@ -191,6 +198,8 @@ class World:
             founding.apply(CreateTable(TABLE))
         if self.scenario.colocated:
             founding.apply(CreateTable(OTHER_TABLE, colocated_with=TABLE))
+        if self.scenario.columns:
+            founding.apply(commands.AlterSchema(tuple(columned(COLUMNS_TABLES))))
         if self.scenario.truncated:
             founding.apply(CreateTable(TABLE_TRUNCATED))
             founding.apply(CreateKeyspace(KEYSPACE_TRUNCATED, self.scenario.replication))
@@ -206,7 +215,7 @@ class World:
             caller.start()
         if self.scenario.memory.is_short:
             self.latecomer.start()
-        for client in (*self.clients, *self.truncated_clients):
+        for client in (*self.clients, *self.truncated_clients, *self.column_clients):
             client.start()
         for watch in self.watches:
             watch.start()
@@ -227,7 +236,14 @@ class World:
 
     def witnesses(self) -> tuple[Checking, ...]:
         """Who checks."""
-        rows = self.stores, self.tablet_rows, self.truncations, self.streams, self.holds
+        rows = (
+            self.stores,
+            self.tablet_rows,
+            self.truncations,
+            self.columns,
+            self.streams,
+            self.holds,
+        )
         return self.witness, self.releases, self.backups, *rows
 
     # -- what processes use

@@ -139,6 +139,16 @@ def use(story: Story, name: str) -> None:
     story.stage.use_table(everything(name))
 
 
+@sentence(
+    r"a client uses columns of (\S+)(?: through (\w+))?",
+    "a client uses columns of m.t",
+    "a client uses columns of m.t through X",
+)
+def use_columns(story: Story, table: str, node: str | None) -> None:
+    """From now on, it writes single columns of the table and reads its rows, at any node or at one."""
+    story.stage.use_columns(table, node or "")
+
+
 # -- releases
 
 
