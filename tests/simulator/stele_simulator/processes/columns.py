@@ -96,7 +96,6 @@ class ColumnWitness:
         """Requests that were refused for their columns."""
         self._world = world
         self._rows = Rows()
-        self._images: dict[int, Image] = {}
         self._targets: dict[tuple[str, str], set[Target]] = defaultdict(set)
         """By table and name of a column: all columns that ever had the name."""
         self._open: dict[OpenWrite, None] = {}
@@ -105,9 +104,8 @@ class ColumnWitness:
 
     # -- the log --
 
-    def changed(self, _: Image, after: Image) -> None:
+    def changed(self, after: Image) -> None:
         """One more epoch."""
-        self._images[after.epoch] = after
         for table_id, columns in after.schema.schemas.items():
             table = after.schema.tables[table_id]
             name = after.schema.full_name(table)
@@ -118,21 +116,24 @@ class ColumnWitness:
 
     def schema_of(self, table: str, epoch: int = -1) -> tuple[str, TableSchema] | None:
         """Return data id and columns of a table at an epoch, or now."""
-        image = self._world.witness.image if epoch < 0 else self._images.get(epoch)
+        witness = self._world.witness
+        image = witness.image if epoch < 0 else witness.image_of_epoch(epoch)
         found = None if image is None else image.schema.table_named(table)
         columns = None if image is None or not found else image.schema.schemas.get(found.table_id)
         return None if found is None or columns is None else (found.data_id, columns)
 
     def fits(self, table: str, epoch: int, name: str, value: object) -> bool:
         """Return whether the table has the column at an epoch, with a type that has the value."""
-        known = self.schema_of(table, epoch)
+        known, image = self.schema_of(table, epoch), self._world.witness.image_of_epoch(epoch)
         column = None if known is None else known[1].column(name)
-        if column is None or (column.type == INT) != isinstance(value, int):
+        if image is None or column is None or (column.type == INT) != isinstance(value, int):
             return False
         if not isinstance(value, dict):
             return True
-        keyspace, schema = table.partition(".")[0], self._images[epoch].schema
-        types = [schema.type_named(f"{keyspace}.{each}") for each in column.parsed.user_types()]
+        keyspace = table.partition(".")[0]
+        types = [
+            image.schema.type_named(f"{keyspace}.{each}") for each in column.parsed.user_types()
+        ]
         return {*value} <= {field.name for each in types if each for field in each.fields}
 
     # -- writes --
@@ -205,9 +206,13 @@ def _register_of(target: Target, key: str) -> str:
 
 
 class Request(NamedTuple):
-    """A request: what the client knew of the table, and the least version that it names, or 0."""
+    """A request: what the client knew of the table, and the least version that it names, or 0.
 
-    table: str
+    ``incarnation`` is that of the node's process when the request began.
+    """
+
+    node: str
+    incarnation: int
     key: str
     data_id: str
     columns: TableSchema
@@ -248,8 +253,10 @@ class ColumnClient(DataClient):
             return None
         data_id, columns = known
         least = columns.version if self.chance.random() < LEAST_SHARE else 0
-        newest, now_s = witness.newest(data_id, key), self.world.kernel.now_s
-        return Request(self._table, key, data_id, columns, least, newest, now_s)
+        newest, node = witness.newest(data_id, key), self._node()
+        machine, now_s = self.world.machines.get(node), self.world.kernel.now_s
+        incarnation = -1 if machine is None else machine.incarnation
+        return Request(node, incarnation, key, data_id, columns, least, newest, now_s)
 
     async def _write(self, key: str) -> bool:
         request = self._request(key)
@@ -273,8 +280,9 @@ class ColumnClient(DataClient):
 
     async def _put(self, request: Request, name: str, value: object, shown: str) -> bool:
         witness = self.world.columns
-        pending = witness.writes(self._table, name, self._begun(request.key, shown))
-        status, content, _ = await self._send(pending.operation.node, request, {name: value})
+        began = replace(self._begun(request.key, shown), node=request.node)
+        pending = witness.writes(self._table, name, began)
+        status, content, _ = await self._send(request, {name: value})
         if status == OK:
             target = self._is_served(request, name, value, content)
             if target is not None:
@@ -288,8 +296,9 @@ class ColumnClient(DataClient):
         request = self._request(key)
         if request is None:
             return True
-        witness, age, began = self.world.columns, self.world.rows.age, self._begun(key, None)
-        status, content, headers = await self._send(began.node, request, None)
+        witness, age = self.world.columns, self.world.rows.age
+        began = replace(self._begun(key, None), node=request.node)
+        status, content, headers = await self._send(request, None)
         if status == OK:
             found = self._document(request, msgspec.json.decode(content), headers)
             if found is not None:
@@ -356,12 +365,12 @@ class ColumnClient(DataClient):
             f"{name} = {value}, which fits version {version} of {self._table}, is accepted",
             f"it gets {code}",
         )
-        waited_s = self.world.kernel.now_s - request.began_s
         witness.demand(
-            version >= request.columns.version or waited_s > READ_LOG_S,
+            version >= request.columns.version or self._cannot_read_the_log(request),
             FITS,
-            f"a node reads the log, which had version {request.columns.version}, before it refuses",
-            f"it refused {name} by version {version} after {waited_s:.3f} s",
+            f"{request.node} reads the log, which had version {request.columns.version}, before it"
+            " refuses",
+            f"it refused {name} by version {version} at once",
         )
         self._goes_forward(request, version, request.data_id)
 
@@ -394,16 +403,24 @@ class ColumnClient(DataClient):
             f"a client that names version {request.least} is served by it or a newer one",
             f"it was served by version {version}",
         )
-        waited_s = self.world.kernel.now_s - request.began_s
         if data_id == request.data_id:
             witness.demand(
-                version >= request.newest or waited_s > READ_LOG_S,
+                version >= request.newest or self._cannot_read_the_log(request),
                 FORWARD,
                 f"{request.key} is not answered by a version before {request.newest}, which it was"
                 " answered by before",
-                f"it was answered by version {version} after {waited_s:.3f} s",
+                f"it was answered by version {version} through {request.node} at once",
             )
             witness.answered(data_id, request.key, version)
+
+    def _cannot_read_the_log(self, request: Request) -> bool:
+        """Return whether the node has tried to read the log for long, or its reader has stopped."""
+        node, waited_s = (
+            self.world.machines.get(request.node),
+            self.world.kernel.now_s - request.began_s,
+        )
+        has_stopped = node is None or node.failure or node.incarnation != request.incarnation
+        return bool(has_stopped) or waited_s > READ_LOG_S
 
     # -- requests --
 
@@ -435,14 +452,14 @@ class ColumnClient(DataClient):
         return self._node_name or super()._node()
 
     async def _send(
-        self, node: str, request: Request, row: Mapping[str, object] | None
+        self, request: Request, row: Mapping[str, object] | None
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """Return status, body and headers; -1 for no answer, 0 for a refused connection."""
         future, kernel = Future[tuple[int, bytes]](), self.world.kernel
         headers = dict[str, str]()
         self.world.web.ask(
             self,
-            f"http://{node}/v1/data/{self._table}/{request.key}",
+            f"http://{request.node}/v1/data/{self._table}/{request.key}",
             lambda *found: future.set(found),
             headers={TABLE_VERSION: str(request.least)} if request.least else {},
             body=None if row is None else msgspec.json.encode(row),

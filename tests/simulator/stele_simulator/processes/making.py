@@ -342,6 +342,7 @@ def make_columns(seed: int) -> Disaster:
         members=members,
         callers=1,
         clients=1,
+        guards=1,
         copies=members,
         tablets=4,
         racks=random.choice((1, 1, 2)),

@@ -22,11 +22,13 @@ from stele_simulator.invariants import rows_are_kept
 from stele_simulator.kernel import us
 from stele_simulator.messages import KvOp
 from stele_simulator.network import FINE
+from stele_simulator.processes.agreement import AgreementClient
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.callers import Caller
 from stele_simulator.processes.columns import KEYS as COLUMN_KEYS
 from stele_simulator.processes.columns import ColumnClient
 from stele_simulator.processes.data import OK, DataClient
+from stele_simulator.processes.guards import GuardMachine
 from stele_simulator.processes.interposed import Current
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.making import Disaster
@@ -170,6 +172,18 @@ class StoryClient(DataClient):
         return not self.stage.is_new_or_gone(pending.key.partition("/")[0])
 
 
+class StoryAgreementClient(AgreementClient):
+    """Asks while the clients of the story work."""
+
+    def __init__(self, name: str, world: "Stage") -> None:
+        super().__init__(name, world)
+        self.stage = world
+
+    @property
+    def works(self) -> bool:
+        return self.stage.clients_work
+
+
 class StoryColumnClient(ColumnClient):
     """Writes and reads single columns while the clients of the story work."""
 
@@ -264,6 +278,15 @@ class Stage(World):
         name = f"columns{len(self.column_clients) + 1}"
         self.column_clients.append(StoryColumnClient(name, self, table, node))
         self.column_clients[-1].start()
+
+    def start_guard(self) -> None:
+        """Start a session guard, and a client that asks for agreement."""
+        guard = GuardMachine(f"g{len(self.guards) + 1}", self)
+        self.guards.append(guard)
+        self.machines[guard.name] = self.web.machines[guard.name] = guard
+        guard.boot()
+        self.agreement_clients.append(StoryAgreementClient(f"asks {guard.name}", self))
+        self.agreement_clients[-1].start()
 
     def start_balancer(self) -> None:
         balancer = BalancerMachine(f"b{len(self.balancers) + 1}", self)

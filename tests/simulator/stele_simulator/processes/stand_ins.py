@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import aiohttp
+from yarl import URL
 
 from stele_simulator.processes.web import WebTransport
 
@@ -57,6 +58,7 @@ class Call:
         total_s: float | None,
     ) -> None:
         self.status = 0
+        self.url = URL(url)
         self._asked = transport, url, body, headers, total_s
         self._content = b""
 

@@ -62,6 +62,7 @@ class Witness:
         self._lines: dict[bytes, dict[bytes, int]] = {}
         self._images: dict[bytes, Image] = {ZERO: EMPTY}
         """Images of the records, by state."""
+        self._by_epoch: dict[int, Image] = {}
 
     @property
     def image(self) -> Image:
@@ -75,6 +76,10 @@ class Witness:
     def image_at(self, state_id: bytes) -> Image | None:
         """Return the image of the records up to this state, if it was ever the newest."""
         return self._images.get(state_id)
+
+    def image_of_epoch(self, epoch: int) -> Image | None:
+        """Return the newest image that had this number."""
+        return self._by_epoch.get(epoch)
 
     def members(self) -> tuple[str, ...]:
         """Return the members of the archive."""
@@ -244,6 +249,7 @@ class Witness:
             self.acknowledged(machine, ack)
             self._world.releases.acknowledged(machine, ack)
             self._world.streams.acknowledged(ack)
+            self._world.agreement.sent(ack)
             self._world.holds.acknowledged(machine, ack)
         elif topic.endswith(".commands"):
             self.barriers.sends(machine, key)
@@ -259,7 +265,9 @@ class Witness:
             if outcome.taken and outcome.state_id in self.line(self.head):
                 self.promises.tells(outcome)
         elif topic.endswith(".acks"):
-            self._world.older.lands(decode_ack(value))
+            ack = decode_ack(value)
+            self._world.older.lands(ack)
+            self._world.agreement.landed(ack)
 
     # -- what wins --
 
@@ -268,7 +276,8 @@ class Witness:
         before = self.image_of(self.records[self.head].previous)
         after = self._images[self.head] = evolve(before, epoch)
         self._world.trace(epoch_line(epoch, after))
-        self._world.columns.changed(before, after)
+        self._by_epoch[after.epoch] = after
+        self._world.columns.changed(after)
         if self._world.kernel.now_us == 0:
             return
         if epoch.actor == BALANCER and epoch.request_id:  # parts of a decision have no request's id

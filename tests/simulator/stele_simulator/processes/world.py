@@ -16,6 +16,7 @@ from stele.runtime.catch_up import CatchUp
 from stele_simulator.founding import Founding
 from stele_simulator.kernel import Clock, Kernel, us
 from stele_simulator.network import FINE, Network
+from stele_simulator.processes.agreement import AgreementClient, AgreementWitness
 from stele_simulator.processes.answers import AnswerWitness
 from stele_simulator.processes.backups import BackupWitness
 from stele_simulator.processes.balancing import BalancerMachine
@@ -141,6 +142,8 @@ class World:
         self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
         self.truncations, self.columns = TruncationWitness(self), ColumnWitness(self)
+        self.agreement = AgreementWitness(self)
+        self.agreement_clients = [AgreementClient("agreement", self)] * scenario.columns
         self.column_clients = [
             ColumnClient(f"columns{i + 1}", self, table)
             for i, table in enumerate(2 * COLUMNS_TABLES if scenario.columns else ())
@@ -213,6 +216,8 @@ class World:
             machine.boot()
         for caller in (*self.callers, self.mover, self.freezer, self.roller):
             caller.start()
+        for asker in self.agreement_clients:
+            asker.start()
         if self.scenario.memory.is_short:
             self.latecomer.start()
         for client in (*self.clients, *self.truncated_clients, *self.column_clients):
@@ -240,6 +245,7 @@ class World:
             self.stores,
             self.tablet_rows,
             self.truncations,
+            self.agreement,
             self.columns,
             self.streams,
             self.holds,

@@ -140,6 +140,14 @@ def it_names(story: Story, who: str) -> None:
     assert ", ".join(named) == who, f"it names {', '.join(named)}"
 
 
+@sentence(r"expect no agreement for ([\d.]+)", "expect no agreement for 5")
+def expect_no_agreement(story: Story, seconds: str) -> None:
+    """Runs so many seconds: no guard answers that all members have applied the newest epoch of now."""
+    asked = story.image.epoch
+    story.run(float(seconds))
+    assert story.stage.agreement.newest < asked, "all agree"
+
+
 @sentence(r"expect an answer through (\w+)", "expect an answer through X")
 def expect_answer(story: Story, name: str) -> None:
     """Runs until a write of the client there is acknowledged."""

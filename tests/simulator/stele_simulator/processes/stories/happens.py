@@ -50,6 +50,12 @@ def balancer_works(story: Story) -> None:
     story.stage.start_balancer()
 
 
+@sentence(r"a session guard works", "a session guard works")
+def guard_works(story: Story) -> None:
+    """From now on, and a client asks the guards whether the members agree on the schema."""
+    story.stage.start_guard()
+
+
 # -- who breaks
 
 

@@ -67,6 +67,14 @@ def until_waits(story: Story, name: str) -> None:
     story.run_until(lambda: name in missed(), lambda: f"it waits for {sorted(missed())}")
 
 
+@sentence(r"until all agree on the schema", "until all agree on the schema")
+def until_agreed(story: Story) -> None:
+    """A guard answers that all live members have applied the newest epoch."""
+    witness = story.stage.agreement
+    asked = story.image.epoch
+    story.run_until(lambda: witness.newest >= asked, lambda: f"they agree on {witness.newest}")
+
+
 @sentence(r"until the log knows the release of (\w+)", "until the log knows the release of X")
 def until_known(story: Story, name: str) -> None:
     """Wait until the installed release has announced itself."""
