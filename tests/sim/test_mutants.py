@@ -33,7 +33,7 @@ RENEW = "`python -m tests.sim.record` finds a run for it and writes the record"
 
 def test_each_rule_has_a_planted_bug_or_a_test() -> None:
     section = PAGE.read_text().partition("### A planted bug for each rule")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| ([ACIS]?\d+) \| [^|]* \| (.*) \|$", section, re.MULTILINE)
+    found = re.findall(r"^\| ([ACDIS]?\d+) \| [^|]* \| (.*) \|$", section, re.MULTILINE)
     rows = dict(found)
     assert len(rows) == len(found)
     assert [*rows] == [
@@ -42,6 +42,7 @@ def test_each_rule_has_a_planted_bug_or_a_test() -> None:
         *(f"S{number}" for number in range(1, 7)),
         *(f"C{number}" for number in range(1, 4)),
         "A1",
+        *(f"D{number}" for number in range(1, 5)),
     ]
     for rule, cell in rows.items():
         if rule in UNBREAKABLE:

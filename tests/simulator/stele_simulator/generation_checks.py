@@ -46,7 +46,7 @@ def _check_written(generation: Generation, after: Image) -> None:
     transition = after.topology.transitions.get(generation.transition_id)
     if transition is not None:
         wanted |= {token for subject in transition.subjects for token in subject.tokens}
-    found = _ends(generation)
+    found = ends_of(generation.streams)
     require(
         found == sorted({*found}) and wanted <= {*found},
         _RULE,
@@ -107,7 +107,7 @@ def _check_newest(before: Image, after: Image) -> None:
 
 def _check_joins(after: Image) -> None:
     newest = _newest(after)
-    ends = set[int]() if newest is None else {*_ends(newest)}
+    ends = set[int]() if newest is None else {*ends_of(newest.streams)}
     for transition in after.topology.open():
         goes_on = not transition.mark and transition.state in _COMMITTED
         if transition.kind is RequestKind.JOIN and goes_on:
@@ -125,9 +125,8 @@ def _newest(image: Image) -> Generation | None:
     return max(committed, key=lambda generation: generation.since_ms, default=None)
 
 
-def _ends(generation: Generation) -> list[int]:
+def ends_of(streams: bytes) -> list[int]:
     """The token in the upper half of each stream's id."""
-    streams = generation.streams
     return [
         int.from_bytes(streams[begin : begin + _TOKEN_BYTES], "big", signed=True)
         for begin in range(0, len(streams), _STREAM_BYTES)

@@ -19,7 +19,7 @@ from stele_simulator.planting import STORY, planted
 
 @planted(STORY, rule="C1")
 def newer_row_wins_whole(patch: Patch) -> None:
-    """Of two versions of a row the newer one stays, so that columns that only the other has are lost."""
+    """A merge keeps the newer version of a row, so that columns that only the other has are lost."""
 
     def newer(one: Cell, other: Cell) -> Cell:
         return max(one, other, key=lambda cell: cell.timestamp)
@@ -156,7 +156,7 @@ def replicas_do_not_mention_newer_columns(patch: Patch) -> None:
 
 @planted(STORY, rule="C3")
 def senders_do_not_read_newer_columns(patch: Patch) -> None:
-    """A node that learns of newer columns goes on with its own, without reading the log."""
+    """A node that learns of newer columns continues with its own, without reading the log."""
 
     async def nothing(self: Coordination, epoch: int, until: float) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Agreement on the schema (A1): a guard that answers "agreed" has heard of the epoch from every live member.
+"""Agreement on the schema (A1): "agreed" is answered when every live member has acknowledged the epoch.
 
 The check takes members from the log's images, and liveness and progress from the acks that nodes
 sent. It does not use the guards' fold of these.
@@ -39,7 +39,7 @@ class AgreementWitness:
     def __init__(self, world: "World") -> None:
         self.checks = 0
         self.agreed = 0
-        """Number of answers that say so."""
+        """Number of positive answers."""
         self.newest = 0
         """The newest epoch of these."""
         self._world = world

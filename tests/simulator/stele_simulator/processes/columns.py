@@ -67,7 +67,8 @@ def columned(tables: Sequence[str]) -> Iterator[AnyChange]:
         yield TypeCreation(name=f"{keyspace}.person", fields=(TypeField("name", "text"),))
         key = ColumnDefinition(name="id", type="text", kind=ColumnKind.PARTITION_KEY)
         others = [ColumnDefinition(name=n, type=type_) for n, type_ in COLUMNS_TYPES.items()]
-        yield TableCreation(name=table, columns=(key, *others))
+        captured = {"cdc": "{'enabled': 'true'}"}
+        yield TableCreation(name=table, columns=(key, *others), parameters=captured)
 
 
 class Target(NamedTuple):
@@ -245,6 +246,11 @@ class ColumnClient(DataClient):
             else:
                 await self._read(key)
 
+    async def read_all(self, keys: set[str]) -> None:
+        """Read each of these keys at any node."""
+        self._node_name = ""
+        await super().read_all(keys)
+
     def _request(self, key: str) -> Request | None:
         """Return a request by the table's present columns; None while there is no table."""
         witness = self.world.columns
@@ -284,7 +290,7 @@ class ColumnClient(DataClient):
         pending = witness.writes(self._table, name, began)
         status, content, _ = await self._send(request, {name: value})
         if status == OK:
-            target = self._is_served(request, name, value, content)
+            target = self._is_served(request, name, value, shown, content)
             if target is not None:
                 witness.ended(pending, target)
         elif status >= REFUSED and code_in(content) != UNKNOWN:
@@ -319,7 +325,7 @@ class ColumnClient(DataClient):
     # -- answers --
 
     def _is_served(
-        self, request: Request, name: str, value: object, content: bytes
+        self, request: Request, name: str, value: object, shown: str, content: bytes
     ) -> Target | None:
         """Check the version of an acknowledged write, and return the column that was written."""
         written = msgspec.json.decode(content)
@@ -341,6 +347,7 @@ class ColumnClient(DataClient):
         if known is None or found is None:
             return None
         self._goes_forward(request, version, known[0])
+        self.world.changes.wrote(self._table, request.key, shown, request.began_s, written)
         return Target(known[0], found.column_id)
 
     def _is_refused(
@@ -425,7 +432,7 @@ class ColumnClient(DataClient):
     # -- requests --
 
     def _value(self, column: Column) -> tuple[object, str]:
-        """Return a new value for a column, and the text by which a read is recognised."""
+        """Return a new value for a column, and the text that identifies it in a read."""
         text = self._text()
         if column.type == INT:
             number = int.from_bytes(self.name.encode()[-2:]) * 10_000 + self._written

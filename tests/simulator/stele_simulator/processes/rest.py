@@ -149,10 +149,19 @@ def _read_rows(world: "World", operator: Operator) -> None:
     _until(world, operator, reads, "a quorum answers for every key", limit_s)
     world.tablet_rows.rest(world.witness.image)
     world.columns.check()
+    _until(world, operator, late_consumers, "consumers read all changes")
+    for consumer in world.consumers:
+        world.changes.check(consumer.name, consumer.table)
     try:
         world.witness.checks += world.rows.check()
     except Violation as violation:
         world.demand(False, violation.invariant, violation.expected, violation.found)
+
+
+def late_consumers(world: "World") -> str:
+    """Return the consumers that have not read up to the newest acknowledged write."""
+    late = [c.name for c in world.consumers if c.complete_us < world.changes.newest_us(c.table)]
+    return f"{', '.join(late)} have not read all changes" if late else ""
 
 
 def _until(

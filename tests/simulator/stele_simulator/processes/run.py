@@ -413,6 +413,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "owed reads": world.answers.checks,
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
+            "changes": world.changes.seen,
             "agreements": world.agreement.agreed,
             "columns read and written": world.columns.done,
             "refused columns": world.columns.refused,

@@ -25,6 +25,7 @@ from stele_simulator.network import FINE
 from stele_simulator.processes.agreement import AgreementClient
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.callers import Caller
+from stele_simulator.processes.changes import Consumer
 from stele_simulator.processes.columns import KEYS as COLUMN_KEYS
 from stele_simulator.processes.columns import ColumnClient
 from stele_simulator.processes.data import OK, DataClient
@@ -33,6 +34,7 @@ from stele_simulator.processes.interposed import Current
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.making import Disaster
 from stele_simulator.processes.members import FOLDER, NodeMachine
+from stele_simulator.processes.rest import late_consumers
 from stele_simulator.processes.stage_checks import StageChecks
 from stele_simulator.processes.traps import IDLE, states_entered
 from stele_simulator.processes.world import World
@@ -278,6 +280,11 @@ class Stage(World):
         name = f"columns{len(self.column_clients) + 1}"
         self.column_clients.append(StoryColumnClient(name, self, table, node))
         self.column_clients[-1].start()
+
+    def follow_changes(self, table: str) -> None:
+        """A consumer follows the changes of a captured table until the story is at rest."""
+        self.consumers.append(Consumer(f"consumer{len(self.consumers) + 1}", self, table))
+        self.consumers[-1].start()
 
     def start_guard(self) -> None:
         """Start a session guard, and a client that asks for agreement."""
@@ -533,6 +540,11 @@ class Stage(World):
         )
         self.demand(not any(rows), "I10", "a quorum answers for every row", f"not for {rows}")
         self.columns.check()
+        while (late := late_consumers(self)) and self.kernel.now_us < deadline_us:
+            self.run_until(self.kernel.now_us + us(0.5))
+        self.demand(not late, "I10", "consumers read all changes", late)
+        for consumer in self.consumers:
+            self.changes.check(consumer.name, consumer.table)
         try:
             self.witness.checks += self.rows.check()
         except Violation as violation:

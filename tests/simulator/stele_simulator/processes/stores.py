@@ -21,6 +21,7 @@ from stele.domain.messages import Order
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.model import CHANGE_LOG
 from stele.node import store as node_store
 from stele.node.cells import ROW, Cell, Row
 from stele.node.coordinate import (
@@ -37,6 +38,7 @@ from stele.node.store import Size, Store
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp, Compare, Scan
 from stele_simulator.patching import Patch
+from stele_simulator.processes.changes import is_captured
 from stele_simulator.processes.columns import REGISTERS
 from stele_simulator.processes.holds import watch_holds
 from stele_simulator.processes.members import FOLDER, NodeMachine
@@ -54,8 +56,12 @@ FRESH: Final = "quorum requests are linearizable"
 CLEAN: Final = "cleanup is complete"
 OWN: Final = "nobody deletes what is its own"
 NEWEST: Final = "the newest row stays"
+LOGGED: Final = "D1"
 _STANDING: Final = """
 select timestamp, tombstone, value from cells where keyspace = ? and token = ? and key = ?"""
+_LOGGED: Final = """
+select 1 from cells where (keyspace = ? or keyspace like ?) and token = ?
+and substr(key, 1, 8) = ? and substr(key, 17) = ?"""
 _STORED: Final = "select distinct keyspace, token from cells"
 _EVERYWHERE: Final = """
 select max(timestamp) from cells where token = ? and key = ? and (keyspace = ? or keyspace like ?)"""
@@ -177,6 +183,8 @@ class StoreWitness:
     def wrote(self, image: Image, name: str, key: bytes, epoch: int, timestamp: int) -> None:
         """A node says that a write is done."""
         self._holds(image, name, key, epoch, timestamp, "was acknowledged")
+        if is_captured(self._world.witness.image_of_epoch(epoch), name):
+            self._is_logged(image, name, key, epoch, timestamp)
 
     def read(
         self, image: Image, name: str, key: bytes, epoch: int, cell: Cell | None, least: Least
@@ -220,6 +228,31 @@ class StoreWitness:
             any(_is_quorum(having, row) for row in rows),
             ON_DISK,
             f"timestamp {timestamp} of {name}/{key.decode()}, which {what}, or a newer one, is on the disks of"
+            f" a quorum of {', '.join(rows[0].writes)}",
+            f"{', '.join(sorted(having)) or 'nobody'} has it there",
+        )
+
+    def _is_logged(self, image: Image, name: str, key: bytes, epoch: int, timestamp: int) -> None:
+        """D1: the change of an acknowledged write is on the disks of a quorum."""
+        data_id, token = self._data_id(image, name, epoch), token_of(key)
+        if not data_id or self.age() < 0:
+            return
+        rows = [*self._rows(image, data_id, token, epoch)]
+        there = {node.node_id: node for node in self._world.nodes}
+        if any(node_id not in there for row in rows for node_id in row.writes):
+            return  # its disk was thrown away meanwhile
+        values = f"{data_id}{CHANGE_LOG}", f"{data_id}{CHANGE_LOG}#%", token, _time(timestamp), key
+        engines = {node_id: self.engine_of(node) for node_id, node in there.items()}
+        having = {
+            node_id
+            for node_id, engine in engines.items()
+            if engine is not None and engine.execute(_LOGGED, values).fetchone() is not None
+        }
+        self.checks += 1
+        self._demand(
+            any(_is_quorum(having, row) for row in rows),
+            LOGGED,
+            f"the change of {name}/{key.decode()} at {timestamp}, which was acknowledged, is on the disks of"
             f" a quorum of {', '.join(rows[0].writes)}",
             f"{', '.join(sorted(having)) or 'nobody'} has it there",
         )
@@ -278,7 +311,11 @@ class StoreWitness:
         engine = self.engine_of(node) if database is None else database.engine
         if engine is None:
             return {}
-        found = engine.execute("select keyspace, key, timestamp from cells")
+        # Keys of change logs are no texts.
+        rows = (
+            f"select keyspace, key, timestamp from cells where not instr(keyspace, '{CHANGE_LOG}')"
+        )
+        found = engine.execute(rows)
         return {(partition, bytes(key).decode()): at for partition, key, at in found}
 
     def forget_rows(self, node: NodeMachine) -> None:
@@ -365,12 +402,16 @@ class StoreWitness:
         self._demand(
             after == newest,
             NEWEST,
-            f"of {given.key.decode()} stands {newest}, the newer of {before} and {came}",
+            f"of {given.key!r} stands {newest}, the newer of {before} and {came}",
             f"{after} stands",
         )
 
     def _demand(self, holds: bool, invariant: str, expected: str, found: str) -> None:
         self._world.demand(holds, invariant, expected, found)
+
+
+def _time(timestamp_us: int) -> bytes:
+    return timestamp_us.to_bytes(8, "big")
 
 
 def _lost_columns(given: list[StoredCell], after: StoredCell) -> list[Any]:

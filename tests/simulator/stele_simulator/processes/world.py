@@ -22,6 +22,7 @@ from stele_simulator.processes.backups import BackupWitness
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.broker import Topic
 from stele_simulator.processes.callers import Caller, Freezer, Mover
+from stele_simulator.processes.changes import ChangeWitness, Consumer
 from stele_simulator.processes.columns import ColumnClient, ColumnWitness, columned
 from stele_simulator.processes.data import (
     COLUMNS_TABLES,
@@ -142,7 +143,11 @@ class World:
         self.tablet_rows, self.streams = TabletRows(self), StreamWitness(self)
         self.holds = HoldWitness(self)
         self.truncations, self.columns = TruncationWitness(self), ColumnWitness(self)
-        self.agreement = AgreementWitness(self)
+        self.agreement, self.changes = AgreementWitness(self), ChangeWitness(self)
+        self.consumers = [
+            Consumer(f"consumer{i + 1}", self, table)
+            for i, table in enumerate(COLUMNS_TABLES if scenario.columns else ())
+        ]
         self.agreement_clients = [AgreementClient("agreement", self)] * scenario.columns
         self.column_clients = [
             ColumnClient(f"columns{i + 1}", self, table)
@@ -216,7 +221,7 @@ class World:
             machine.boot()
         for caller in (*self.callers, self.mover, self.freezer, self.roller):
             caller.start()
-        for asker in self.agreement_clients:
+        for asker in (*self.agreement_clients, *self.consumers):
             asker.start()
         if self.scenario.memory.is_short:
             self.latecomer.start()
@@ -246,6 +251,7 @@ class World:
             self.tablet_rows,
             self.truncations,
             self.agreement,
+            self.changes,
             self.columns,
             self.streams,
             self.holds,

@@ -155,6 +155,18 @@ def use_columns(story: Story, table: str, node: str | None) -> None:
     story.stage.use_columns(table, node or "")
 
 
+@sentence(r"a consumer follows (\S+)", "a consumer follows m.t")
+def follow_changes(story: Story, table: str) -> None:
+    """From now on, it reads the changes of a captured table at any node, until the story is at rest."""
+    story.stage.follow_changes(table)
+
+
+@sentence(r"the clock of (\w+) is ([\d.]+) late", "the clock of X is 12 late")
+def set_clock(story: Story, name: str, seconds: str) -> None:
+    """The machine's clock is set back by so many seconds."""
+    story.stage.machines[name].clock.skew_ms -= round(1000 * float(seconds))
+
+
 # -- releases
 
 
