@@ -295,5 +295,5 @@ def _where(content: bytes) -> str:
     except RecursionError:
         return "it is nested too deeply"
     except UnicodeDecodeError as error:
-        return f"byte {error.start} is no UTF-8"
+        return f"byte {error.start} is not valid UTF-8"
     return ""

@@ -194,7 +194,7 @@ def _check_text(arguments: Sequence[str]) -> None:
         "".join(arguments).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            "An argument is no UTF-8.",
+            "An argument is not valid UTF-8.",
             "Write it in UTF-8. A value can be any bytes: `stele put TABLE KEY --file FILE`.",
         ) from None
 

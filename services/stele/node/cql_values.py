@@ -93,8 +93,12 @@ def decode_json(body: bytes | str) -> object:
     try:
         return _decode_json(body)
     except (ArithmeticError, UnicodeDecodeError) as error:
-        # The decoder passes these on: texts that are no UTF-8, and exponents of 19 digits.
-        why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else "a number is too large"
+        # The decoder passes these on: texts that are not valid UTF-8, and exponents of 19 digits.
+        why = (
+            "it is not valid UTF-8"
+            if isinstance(error, UnicodeDecodeError)
+            else "a number is too large"
+        )
         raise msgspec.DecodeError(why) from error
 
 

@@ -352,7 +352,7 @@ def _path_of(request: Request) -> DataPath:
         raise HttpError(
             400,
             "bad_key_encoding",
-            "The key in the path is no UTF-8.",
+            "The key in the path is not valid UTF-8.",
             hint="Send text in UTF-8, or encode the key, for example as hex digits.",
         ) from None
     return DataPath(request.path_params["keyspace"], key, raw_key)
