@@ -178,8 +178,8 @@ def streams_begin_when_they_are_read(patch: Patch) -> None:
     """A stream that is read for the first time begins now, and not when it began to hold."""
     plain = Changes._after_us
 
-    def now(self: Changes, after: str, options: Any, stream: ChangeStream) -> int:
-        return plain(self, after, options, stream) if after else self._now_us()
+    def now(self: Changes, after: str, options: Any, stream: ChangeStream, image: Image) -> int:
+        return plain(self, after, options, stream, image) if after else self._now_us()
 
     patch.attribute(Changes, "_after_us", now)
 
