@@ -199,7 +199,7 @@ def test_nodes_shows_what_each_holds_of_each_keyspace(server: Server, stele: Ste
 
 
 def node_view(node_id: str, host_id: str = "", **stored: int) -> dict[str, Any]:
-    """Return a node's report about itself at its address; ``stored`` are bytes by keyspace id."""
+    """Return a node's report about itself at its address; ``stored`` are bytes by data id."""
     sizes = {keyspace_id.replace("_", "-"): size for keyspace_id, size in stored.items()}
     return {
         "node_id": node_id,
@@ -228,6 +228,18 @@ def test_nodes_says_in_bytes_what_each_stores_of_each_keyspace(
     shown = msgspec.json.decode(stele("nodes", "--json").out)
     assert shown["holds"]["films"] == shown["holds"]["library"] == {"n1": 0.5, "n2": 0.5}
     assert shown["stored_bytes"] == {"films": {"n1": 0}, "library": {"n1": 57_300}}
+
+
+def test_nodes_counts_the_data_of_a_keyspace_s_tables(server: Server, stele: Stele) -> None:
+    tables = [
+        {"table_id": "t-1", "keyspace_id": "id-1", "name": "books", "truncated_version": 4},
+        {"table_id": "t-2", "keyspace_id": "id-2", "name": "other"},
+    ]
+    cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}], tables=tables)
+    view = node_view("n1", id_1=1_000, **{"t_1@4": 200, "t_1@4+cdc": 30, "t_2": 4})
+    server.answer("GET", "/n1/v1/node", view)
+    shown = msgspec.json.decode(stele("nodes", "--json").out)
+    assert shown["stored_bytes"] == {"library": {"n1": 1_230}}
 
 
 @pytest.mark.parametrize("stranger", [node_view("n9", id_1=1), node_view("n1", "other", id_1=1)])

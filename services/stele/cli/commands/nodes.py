@@ -23,7 +23,7 @@ from stele.domain.membership.model import Node
 from stele.domain.names import NodeState
 from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import RING_SIZE, held_tokens
-from stele.domain.schema.model import Keyspace
+from stele.domain.schema.model import Keyspace, Table, owner_of
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.words.names import departure
@@ -57,10 +57,11 @@ def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where =
         live = asked or []
         heard = {row.node_id: row for row in live}
         stored = _stored(client, found, heard) if newest and keyspaces else {}
+        tables = reading.tables() if stored else []
         left = _departures(client, reading, found)
     if form.is_document:
         now = {
-            "stored_bytes": {k.name: _bytes(k, stored) for k in keyspaces},
+            "stored_bytes": {k.name: stored_bytes(k, tables, stored) for k in keyspaces},
             "liveness": live,
         }
         form.print_document(
@@ -74,6 +75,7 @@ def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where =
             }
         )
         return
+    sizes = {k.name: stored_bytes(k, tables, stored) for k in keyspaces} if newest else {}
     up = ("up", "heard") if newest else ()
     holds = tuple(f"holds {keyspace.name}" for keyspace in keyspaces)
     several = ("shards",) if any(node.shards > 1 for node in found) else ()
@@ -99,7 +101,7 @@ def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where =
             *(_up(heard.get(node.node_id)) if newest else ()),
             f"since epoch {node.cleanup_since}" if node.cleanup_since else "",
             *([str(node.shards)] if several else []),
-            *(_cell(node, keyspace, held, stored if newest else None) for keyspace in keyspaces),
+            *(_cell(node, held[k.name], sizes.get(k.name)) for k in keyspaces),
             node.address or NO_ADDRESS,
         )
     form.print_table(shown)
@@ -153,21 +155,25 @@ def _up(row: NodeLiveness | None) -> tuple[RenderableType, str]:
     return (styled(""), "") if row is None else (styled(row.liveness), ago(row.silent_for_s))
 
 
-def _cell(node: Node, keyspace: Keyspace, held: Held, stored: Stored | None) -> str:
+def _cell(node: Node, held: dict[str, int], sizes: dict[str, int] | None) -> str:
     """Return ``50.0 %, 1.2 MB``, or ``50.0 %`` for a past epoch; empty for a node that left."""
     if node.state is NodeState.LEFT:
         return ""
-    share = percent(held[keyspace.name].get(node.node_id, 0), RING_SIZE)
-    if stored is None:
+    share = percent(held.get(node.node_id, 0), RING_SIZE)
+    if sizes is None:
         return share
-    size_bytes = _bytes(keyspace, stored).get(node.node_id)
+    size_bytes = sizes.get(node.node_id)
     return f"{share}, {UNKNOWN if size_bytes is None else size(size_bytes)}"
 
 
-def _bytes(keyspace: Keyspace, stored: Stored) -> dict[str, int]:
-    """Return the bytes of the nodes that answered."""
-    sizes = {node_id: view.keyspaces.get(keyspace.keyspace_id) for node_id, view in stored.items()}
-    return {node_id: found.bytes if found else 0 for node_id, found in sizes.items()}
+def stored_bytes(keyspace: Keyspace, tables: list[Table], stored: Stored) -> dict[str, int]:
+    """Return the bytes of the keyspace and its tables at each node that answered."""
+    owners = {keyspace.keyspace_id}
+    owners |= {t.table_id for t in tables if t.keyspace_id == keyspace.keyspace_id}
+    return {
+        node_id: sum(s.bytes for data, s in view.keyspaces.items() if owner_of(data) in owners)
+        for node_id, view in stored.items()
+    }
 
 
 def _shares(held: dict[str, int]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class KeyspaceSize(msgspec.Struct, frozen=True):
-    """Stored data of a keyspace, including tombstones and rows that cleanup has yet to delete."""
+    """Stored data of a keyspace or table, including tombstones and rows that cleanup has yet to delete."""
 
     keys: int
     bytes: int
@@ -37,7 +37,7 @@ class NodeView(msgspec.Struct, frozen=True):
     keys: int = 0
     bytes: int = 0
     keyspaces: dict[str, KeyspaceSize] = {}
-    """By keyspace id. Keyspaces without data on the node are left out."""
+    """By data id, of a keyspace or a table. Those without data on the node are left out."""
     counted_ago_s: float = 0.0
     """Age of the counts of rows and bytes. A count is kept for a second."""
 
