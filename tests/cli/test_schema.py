@@ -170,6 +170,37 @@ def test_the_history_says_who_changed_the_schema_and_why(server: Server, stele: 
     assert "type person has name text, home frozen<address>" in ran.out
 
 
+def test_the_history_has_a_replication_change_once_with_who_requested_it(
+    server: Server, stele: Stele
+) -> None:
+    request = {"request_id": "r", "kind": "keyspace_rf_change", "actor": "ada", "reason": "safer"}
+    request |= {"keyspace_id": "k", "submitted_epoch": 3, "submitted_at_ms": 1}
+    keyspace = {"keyspace_id": "k", "name": "library", "replication": {"dc1": 2}}
+
+    def epoch(number: int, status: str, placement: str, rf: int) -> dict[str, Any]:
+        row = {**keyspace, "placement": placement, "replication": {"dc1": rf}}
+        facts = [
+            {"type": "KeyspaceChanged", "keyspace": row},
+            {"type": "RequestChanged", "request": {**request, "status": status}},
+        ]
+        return {"epoch": number, "command": "advance", "actor": "coordinator-1", "facts": facts}
+
+    rows = [
+        epoch(8, "failed", "dc1:3", 3),
+        epoch(7, "running", "r", 3),
+        epoch(6, "done", "dc1:3", 3),
+        epoch(5, "running", "r", 2),
+    ]
+    server.answer("GET", "/v1/schema", answer(library()))
+    searched = {"newest": 9, "looked_at": 9, "next_before": 0, "epochs": rows}
+    server.answer("GET", "/v1/epochs/search", searched)
+    for section in ("keyspaces", "tables", "requests"):
+        server.answer("GET", f"/v1/{section}", {"epoch": 1, "state_id": "00", section: []})
+    head, fact = stele("schema", "history").out.splitlines()
+    assert head.startswith("epoch 6 ") and head.endswith("keyspace_rf_change by ada: safer")
+    assert fact.strip() == "keyspace library is replicated dc1:3"
+
+
 def test_a_file_of_changes_is_one_command(server: Server, stele: Stele, tmp_path: Path) -> None:
     world = library()
     server.answer("POST", "/v1/commands", ACCEPTED)

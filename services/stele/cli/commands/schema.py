@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +19,9 @@ from stele.cli.options import FROM_ONE, AgreedChange, Change, Format, Json, Read
 from stele.cli.output import clock, console, counted, print_value_as_json, styled, table
 from stele.domain.commands import AlterSchema, Envelope, Rejection
 from stele.domain.json_documents import JsonDocumentError, decode_document
-from stele.domain.schema.model import AnyChange
+from stele.domain.names import RequestStatus
+from stele.domain.requests.model import Request
+from stele.domain.schema.model import AnyChange, placement_name
 from stele.domain.schema.parameters import map_literal
 from stele.runtime.answers.metadata_log import SchemaAnswer
 from stele.runtime.answers.session_guard import SchemaAgreement
@@ -42,6 +45,9 @@ FACTS: Final = (
     *("AggregateChanged", "AggregateDropped"),
 )
 """Facts of epochs that changed the schema."""
+
+
+NOT_DONE: Final = (RequestStatus.FAILED, RequestStatus.CANCELLED)
 
 
 class ChangesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,12 +213,13 @@ def history(
     with where.client() as client:
         end = _read(client, epoch).epoch
         rows = newest_such(client, asked, last, end)
-        shown = [] if json.as_json else [msgspec.convert(raw, EpochRow) for raw in rows]
+        rows = [raw for raw in rows if _schema_facts(raw["facts"])]
+        shown = [] if json.as_json else [_as_requested(raw) for raw in rows]
         # One row for each fact, because each is printed on a separate line.
         single = [
             (number, msgspec.structs.replace(row, facts=(fact,)))
             for number, row in enumerate(shown)
-            for fact in _schema_facts(row)
+            for fact in _schema_facts(row.facts)
         ]
         words = HistoryWords(client, shown[-1].epoch) if shown else None
         lines = words.summaries([row for _, row in single]) if words else []
@@ -229,17 +236,51 @@ def history(
         out.print(f"No epoch up to {end} changed the schema.", soft_wrap=True)
 
 
-def _schema_facts(row: EpochRow) -> list[dict[str, Any]]:
-    """Return the facts of an epoch about the schema. A table with columns has one of them."""
+def _schema_facts(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the facts of an epoch about the schema. A table with columns has one of them.
+
+    A replication change counts when it is done: neither its start nor its rollback changes the
+    schema.
+    """
+    if any(request["status"] in NOT_DONE for request in _requests(facts)):
+        return []
     with_columns = {
-        fact["schema"]["table_id"] for fact in row.facts if fact["type"] == "TableSchemaChanged"
+        fact["schema"]["table_id"] for fact in facts if fact["type"] == "TableSchemaChanged"
     }
     return [
         fact
-        for fact in row.facts
+        for fact in facts
         if fact["type"] in FACTS
         and not (fact["type"] == "TableChanged" and fact["table"]["table_id"] in with_columns)
+        and not (fact["type"] == "KeyspaceChanged" and _is_moving(fact["keyspace"]))
     ]
+
+
+def _is_moving(keyspace: dict[str, Any]) -> bool:
+    """Return True while the keyspace has a placement of its own: its replication is changing."""
+    own = keyspace["placement"] != placement_name(keyspace["replication"])
+    return own and not keyspace.get("tablets") and not keyspace.get("dropped_version")
+
+
+def _requests(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the requests about keyspaces and tables whose status these facts change."""
+    found = (fact["request"] for fact in facts if fact["type"] == "RequestChanged")
+    return [each for each in found if each.get("keyspace_id") or each.get("table_id")]
+
+
+def _as_requested(raw: dict[str, Any]) -> EpochRow:
+    """Return the epoch with the operation, actor and reason of the request that it carries out.
+
+    A person requests a drop or a replication change, and the coordinator carries it out.
+    """
+    row = msgspec.convert(raw, EpochRow)
+    requests = _requests(row.facts)
+    if not requests:
+        return row
+    request = msgspec.convert(requests[0], Request)
+    return msgspec.structs.replace(
+        row, command=request.kind, actor=request.actor, reason=request.reason
+    )
 
 
 @app.command
