@@ -10,6 +10,7 @@ import pytest
 import stele
 from stele.domain.commands import COMMANDS
 from stele.domain.requests import not_taken
+from stele.log.chain import MAGIC
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas
 from tests.docs.pages import REPOSITORY
 from tests.docs.topics_page import PAGE, SAMPLES, Sample, page_with, pieces
@@ -18,6 +19,11 @@ from tests.docs.topics_page import PAGE, SAMPLES, Sample, page_with, pieces
 def test_the_page_is_made_from_the_code() -> None:
     page = PAGE.read_text()
     assert page == page_with(page), "python -m tests.docs.topics_page writes it anew"
+
+
+def test_the_framing_example_has_the_fingerprint_of_the_present_schema() -> None:
+    fingerprint = load_schemas().headers["Envelope"][len(MAGIC) :].hex()
+    assert f"`STELE_COMMAND_SCHEMA_IDS=7={fingerprint}`" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[sample.topic for sample in SAMPLES])

@@ -27,7 +27,7 @@ from stele.log.codec import (
     encode_outcome,
     encode_report,
 )
-from stele.log.schemas import HEADER_BYTES, schema_folder
+from stele.log.schemas import HEADER_BYTES, header_of, schema_folder
 from stele.runtime.kafka import topic_specs
 from tests.docs.pages import REPOSITORY, made_anew
 
@@ -220,7 +220,7 @@ def sections() -> Iterator[str]:
         yield f"```text\n{_json(sample.message)}\n```\n\n"
         yield (
             f"{len(encoded)} bytes. Header `{_hex(encoded[:2])}`, fingerprint"
-            f" `{_hex(encoded[2:HEADER_BYTES])}`, then:\n\n"
+            f" `{_hex(encoded[2:HEADER_BYTES])}`{_release(sample, encoded)}, then:\n\n"
         )
         yield "| field | type | bytes of the sample | |\n|---|---|---|---|\n"
         for piece in pieces(sample):
@@ -228,6 +228,15 @@ def sections() -> Iterator[str]:
         yield "\n"
         if sample.topic == "commands":
             yield from _commands()
+
+
+def _release(sample: Sample, encoded: bytes) -> str:
+    """Return a note if the sample is written in an older schema, for processes not upgraded yet."""
+    newest = header_of(fastavro.schema.load_schema(schema_folder() / f"{sample.schema}.avsc"))
+    if encoded[:HEADER_BYTES] == newest:
+        return ""
+    present = newest[2:].hex(" ")
+    return f" (the oldest schema that holds this message; that of the file is `{present}`)"
 
 
 def _commands() -> Iterator[str]:

@@ -70,7 +70,7 @@ class MetadataLogSettings(ServiceSettings, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^([0-9]{1,10}=[0-9a-f]{16}(,[0-9]{1,10}=[0-9a-f]{16})*)?$",
-            description="Commands may come in Confluent's framing too: by a registry's id the fingerprint of"
-            " the Envelope's schema, as in 7=6a9d103f5011a8ef; several are separated by commas.",
+            description="Schemas of commands in Confluent's framing: ID=FINGERPRINT, several separated by"
+            " commas. The file names in schemas/history have the fingerprints of Envelope.",
         ),
     ] = ""
