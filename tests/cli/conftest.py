@@ -178,7 +178,7 @@ def cluster(
     requests: Rows = [],  # noqa: B006
     transitions: Rows = [],  # noqa: B006
     keyspaces: Rows = [KEYSPACE],  # noqa: B006
-    tables: Rows = [],  # noqa: B006
+    tables: Rows | None = None,
 ) -> None:
     """Answers as of one state: two members, a keyspace, a ring of two ranges."""
     topology = {
@@ -195,7 +195,8 @@ def cluster(
     server.answer("GET", "/v1/nodes", {**at(epoch), "nodes": nodes})
     server.answer("GET", "/v1/requests", {**at(epoch), "requests": requests})
     server.answer("GET", "/v1/keyspaces", {**at(epoch), "keyspaces": keyspaces})
-    server.answer("GET", "/v1/tables", {**at(epoch), "tables": tables})
+    if tables is not None:
+        server.answer("GET", "/v1/tables", {**at(epoch), "tables": tables})
     server.answer("GET", "/v1/placements", {**at(epoch), **placement})
     for row in requests:
         carried = [t for t in transitions if row["request_id"] in request_ids(t)]

@@ -10,12 +10,14 @@ from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.model import Observed
 from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSetting
 from stele.domain.topology.limits import MIB
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.tablets.sizes import TableSizes
+from stele.domain.topology.operations.commands import KeyspaceRfChange, ResizeTable, TabletMove
 from stele.domain.topology.operations.table import OPERATIONS, Operation
 from stele.domain.topology.waits import WaitKind
 from stele.domain.view import section
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
 from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.tablet_sizes import SizesAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
 from tests.coordinator.test_dead_for_good import two_of_a_rack
@@ -117,6 +119,48 @@ def test_a_plan_of_a_tablet_names_its_table(server: Server, stele: Stele) -> Non
     assert f"{TABLE}: 1 tablet changes, 25.0 % of the ring; it has 4 now" in lines
     assert any(line.startswith(f"{TABLE} {target} ") for line in lines)
     assert "tablets:" not in ran.out
+
+
+def test_a_plan_of_a_resize_says_that_no_data_moves_and_what_the_balancer_may_undo(
+    server: Server, stele: Stele
+) -> None:
+    world = with_table("a1 b1 c1", 4)
+    found = answer_of(world, ResizeTable(TABLE, 8), {}, None)
+    server.answer("POST", "/v1/plan", found)
+    place = {"epoch": found.epoch, "state_id": "ab", "next_cursor": ""}
+    for name in ("keyspaces", "tables"):
+        server.answer("GET", f"/v1/{name}", {**place, name: section(world.image, name)})
+    sizes = TableSizes(
+        table=TABLE,
+        tablets=4,
+        known=0,
+        size_bytes=0,
+        target_bytes=1,
+        largest=(),
+        wanted=4,
+        why="it is small",
+    )
+    answer = SizesAnswer(epoch=found.epoch, state_id="ab", sizes=sizes)
+    server.answer("GET", "/v1/balance/sizes", answer)
+    ran = stele("plan", "resize-table", TABLE, "8")
+    assert ran.exit_code == 0, ran.err
+    assert f"{TABLE}: 4 tablets become 8; no data moves" in ran.out.splitlines()
+    assert "copies held" not in ran.out
+    assert "the balancer may change it back to 4 tablets: it is small." in ran.out
+
+
+def test_a_plan_of_a_replication_change_has_the_keyspace_s_name(
+    server: Server, stele: Stele
+) -> None:
+    world = three_nodes(rf=1)
+    found = answer_of(world, KeyspaceRfChange("library", {"dc1": 2}), {}, None)
+    server.answer("POST", "/v1/plan", found)
+    place = {"epoch": found.epoch, "state_id": "ab", "next_cursor": ""}
+    server.answer("GET", "/v1/keyspaces", {**place, "keyspaces": section(world.image, "keyspaces")})
+    ran = stele("plan", "alter-keyspace", "library", "--replication", "dc1=2")
+    assert ran.exit_code == 0, ran.err
+    assert found.plan.request.request_id not in ran.out
+    assert "\nkeyspace library: " in ran.out and "\nlibrary " in ran.out
 
 
 def test_what_is_not_known_is_called_unknown(server: Server, stele: Stele) -> None:

@@ -218,7 +218,7 @@ def test_nodes_says_in_bytes_what_each_stores_of_each_keyspace(
 ) -> None:
     n1, n2 = ({**node, "address": f"{server.url}/{node['node_id']}"} for node in NODES)
     empty = {**KEYSPACE, "keyspace_id": "id-2", "name": "films"}
-    cluster(server, nodes=[n1, n2], keyspaces=[KEYSPACE, empty])
+    cluster(server, nodes=[n1, n2], keyspaces=[KEYSPACE, empty], tables=[])
     server.answer("GET", "/n1/v1/node", node_view("n1", id_1=57_300))
     ran = stele("nodes")
     assert "holds films" in ran.out and "holds library" in ran.out
@@ -261,7 +261,7 @@ def test_nodes_does_not_wait_for_a_node_that_is_down(server: Server, stele: Stel
 def test_nodes_of_the_past_are_shown_without_what_is_known_of_now_alone(
     server: Server, stele: Stele
 ) -> None:
-    cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}, NODES[1]])
+    cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}, NODES[1]], tables=[])
     server.answer("GET", "/guard/v1/nodes", LIVENESS)
     server.answer("GET", "/n1/v1/node", node_view("n1", id_1=57_300))
     past, of_now = stele("nodes", "--epoch", "7").out, (" up ", " heard ", "57.3 kB", " down ")

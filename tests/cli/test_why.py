@@ -85,6 +85,16 @@ def test_why_of_a_stream_that_has_just_begun_says_what_the_limit_says(
     assert line in stele("why").out
 
 
+def test_why_of_a_slow_stream_names_the_limit_in_force(server: Server, stele: Stele) -> None:
+    work = PROGRESS["transitions"][0]  # type: ignore[index]
+    wait = {**STALLED, "cause": "", "limit": None, "blockers": [{**RECEIVER, "is_down": False}]}
+    slow = {**work, "limit_bytes_per_s": 1 << 20}
+    under_way(server, {**PROGRESS, "waits": [wait], "transitions": [slow]})
+    out = stele("why").out
+    assert "stream_mib_per_s limits each receiver to 1.0 MB/s" in out
+    assert "no setting ends this wait" not in out
+
+
 def test_why_shows_how_fast_it_goes(server: Server, stele: Stele) -> None:
     under_way(server)
     ran = stele("why")

@@ -254,6 +254,7 @@ def _transition(
         bytes_per_s=rate.bytes_per_s(),
         eta_s=eta_s,
         eta_at_least=at_least,
+        limit_bytes_per_s=limit,
     )
 
 

@@ -112,7 +112,7 @@ def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
         parts.append(f"about {duration(wait.eta_s)} to go")
     if wait.limit is not None:
         parts.append(limit_text(wait.limit, wait.kind))
-    elif wait.blockers:
+    elif wait.blockers and (wait.cause or wait.kind not in WORK):
         parts.append("no setting ends this wait")
     return "; ".join(parts)
 
@@ -202,6 +202,8 @@ def moved(work: TransitionProgress) -> Iterator[str]:
         yield f"how long it will take is unknown: no data has moved {when}"
     elif work.bytes_total > work.bytes_done:
         yield _to_go(work)
+    if work.limit_bytes_per_s is not None and work.bytes_total > work.bytes_done:
+        yield f"stream_mib_per_s limits each receiver to {size(work.limit_bytes_per_s)}/s"
 
 
 def advice(case: Case) -> str:

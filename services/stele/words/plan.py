@@ -10,7 +10,7 @@ from rich.text import Text
 
 from stele.domain.commands import Rejection
 from stele.domain.names import TABLET_MAP
-from stele.domain.topology.preflight import PlannedPlacement, PlannedStep, Preflight
+from stele.domain.topology.preflight import Gain, PlannedPlacement, PlannedStep, Preflight
 from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, Verdict
 from stele.words.explain import BY_LIMIT, UNKNOWN, passes, waiting_line
@@ -31,9 +31,10 @@ def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[Renderab
         yield Text(f"declares dead for good: {joined(plan.excludes)}", style="yellow")
     if plan.steps:
         yield _steps(plan.steps)
-    yield from map(_placement, plan.placements)
-    if plan.placements:
-        yield _shares(plan)
+    yield from (_placement(each, plan) for each in plan.placements)
+    shares = _shares(plan)
+    if shares.row_count:
+        yield shares
     if found.streams:
         yield _streams(found)
         yield Text(_total(found))
@@ -121,26 +122,47 @@ def _steps(steps: tuple[PlannedStep, ...]) -> Table:
     return shown
 
 
-def _placement(placement: PlannedPlacement) -> Text:
+def _placement(placement: PlannedPlacement, plan: Preflight) -> Text:
     names = ", ".join(placement.keyspaces)
+    if plan.request.resizes:
+        return Text(_resize(names, plan))
     if placement.placement.startswith(TABLET_MAP):
         whose, changing = names, counted(placement.changing, "tablet changes", "tablets change")
     else:
-        whose = f"placement {placement.placement} ({names})"
+        is_own = _is_own(placement.placement, plan)
+        whose = f"keyspace {names}" if is_own else f"placement {placement.placement} ({names})"
         changing = counted(placement.changing, "range changes", "ranges change")
     share = percent(placement.changing_share, 1)
     return Text(f"{whose}: {changing}, {share} of the ring; it has {placement.ranges} now")
 
 
+def _resize(names: str, plan: Preflight) -> str:
+    before, after = plan.request.tablet_count_before, plan.request.tablet_count
+    text = f"{names}: {counted(before, 'tablet becomes', 'tablets become')} {after}"
+    if after > before:
+        return f"{text}; no data moves"
+    return f"{text}, once the balancer has moved siblings to the same nodes"
+
+
+def _is_own(placement: str, plan: Preflight) -> bool:
+    """Return True for the temporary placement of a replication change, named by the request's id.
+
+    The id of a plan is new each time, and no such placement exists.
+    """
+    return placement in {request.request_id for request in plan.requests()}
+
+
 def _place(placement: str, plan: Preflight) -> str:
     """Return what a share is of. The message names a table that the plan itself does not change."""
     name = _name(placement, plan)
-    return "its tablets" if name.startswith(TABLET_MAP) else f"placement {name}"
+    if name.startswith(TABLET_MAP):
+        return "its tablets"
+    return f"keyspace {name}" if _is_own(placement, plan) else f"placement {name}"
 
 
 def _name(placement: str, plan: Preflight) -> str:
-    """Return the table's name for tablets, else the placement's own name."""
-    if placement.startswith(TABLET_MAP):
+    """Return the name of a table or of a keyspace with its own placement, else the placement's."""
+    if placement.startswith(TABLET_MAP) or _is_own(placement, plan):
         found = (each.keyspaces for each in plan.placements if each.placement == placement)
         return ", ".join(next(found, ())) or placement
     return placement
@@ -163,29 +185,40 @@ def _copies(share: float) -> str:
 
 
 def _streams(found: PlanAnswer) -> Table:
-    columns = ("node", "ranges", "from", "bytes", "time")
-    shown = table("moves to", *columns, right=("ranges", "bytes", "time"))
+    gains = found.plan.gains
+    with_tablets = any(gain.placement.startswith(TABLET_MAP) for gain in gains)
+    with_ranges = not all(gain.placement.startswith(TABLET_MAP) for gain in gains) or not gains
+    counts = ("ranges",) * with_ranges + ("tablets",) * with_tablets
+    columns = ("node", *counts, "from", "bytes", "time")
+    shown = table("moves to", *columns, right=("ranges", "tablets", "bytes", "time"))
     for stream in found.streams:
-        gains = [gain for gain in found.plan.gains if gain.node_id == stream.node_id]
-        sources = {
-            f"{gain.needed} of {joined(gain.sources)}" if gain.needed < len(gain.sources)
-            else joined(gain.sources)
-            for gain in gains
-        }  # fmt: skip
+        own = [gain for gain in gains if gain.node_id == stream.node_id]
+        tablets = sum(gain.ranges for gain in own if gain.placement.startswith(TABLET_MAP))
+        ranges = sum(gain.ranges for gain in own) - tablets
         shown.add_row(
             stream.node_id,
-            str(sum(gain.ranges for gain in gains)),
-            "; ".join(sorted(sources)),
+            *(str(ranges),) * with_ranges,
+            *(str(tablets),) * with_tablets,
+            "; ".join(sorted({_sources(gain) for gain in own})),
             _bytes(stream.size_bytes),
             _time(stream.duration_s, found),
         )
     return shown
 
 
+def _sources(gain: Gain) -> str:
+    """Return the nodes to pull from: ``n1``, ``n1, n2``, ``one of n1, n2``, ``2 of n1, n2, n3``."""
+    names = ", ".join(gain.sources)
+    if gain.needed >= len(gain.sources):
+        return names
+    return f"{'one' if gain.needed == 1 else gain.needed} of {names}"
+
+
 def _total(found: PlanAnswer) -> str:
     return (
         f"in all: {_bytes(found.size_bytes)}, {_time(found.duration_s, found)} ({_rate(found)});"
-        f" estimated from what {counted(len(found.held_bytes), 'node holds', 'nodes hold')}"
+        f" estimated from what {counted(len(found.held_bytes), 'node holds', 'nodes hold')},"
+        " as if all ranges and tablets had the same density of data"
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tables import changed_fields
-from stele.words.units import NEVER, clock
+from stele.words.units import NEVER, clock, counted
 
 Json = Mapping[str, Any]
 Line = tuple[str, str]
@@ -60,8 +60,36 @@ def _fields(what: str, changed: Json) -> Iterator[Line]:
             inner = changed_fields(before, after)
             yield from _fields(what, {f"{name} {key}": value for key, value in inner.items()})
         else:
-            change = f"{_field(name, before)} -> {_field(name, after)}"
+            change = _members(before, after) or f"{_field(name, before)} -> {_field(name, after)}"
             yield "~", f"{what}: {name.removesuffix(MOMENT)} {change}"
+
+
+def _members(before: object, after: object) -> str:
+    """Return the changes between two lists of named things, such as columns; empty for others.
+
+    For example ``-pages, +title int, note text -> blob``.
+    """
+    one, two = _by_name(before), _by_name(after)
+    if one is None or two is None:
+        return ""
+    gone = [f"-{name}" for name in one if name not in two]
+    new = [
+        f"+{name} {row.get('type', '')}".rstrip() for name, row in two.items() if name not in one
+    ]
+    changed = [
+        f"{name} {_value(row.get('type'))} -> {_value(two[name].get('type'))}"
+        for name, row in one.items()
+        if name in two and row.get("type") != two[name].get("type")
+    ]
+    return ", ".join([*gone, *new, *changed])
+
+
+def _by_name(rows: object) -> dict[str, Json] | None:
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and "name" in row for row in rows
+    ):
+        return None
+    return {str(row["name"]): row for row in rows}
 
 
 def _is_map(value: object) -> TypeGuard[dict[str, Any]]:
@@ -80,9 +108,15 @@ def _rows(rows: Json, what: str, key: str) -> Iterator[Line]:
 
 def _placements(placements: Json) -> Iterator[Line]:
     for name, rows in placements.items():
+        removed = {_range(row) for row in rows["removed"]}
+        same = {_range(row) for row in rows["added"]} & removed
         signed = [("-", row) for row in rows["removed"]] + [("+", row) for row in rows["added"]]
         for sign, row in sorted(signed, key=lambda found: (found[1]["start"], found[0] == "+")):
-            yield sign, f"placement {name}: {_range(row)}"
+            if _range(row) not in same:
+                yield sign, f"placement {name}: {_range(row)}"
+        if same:
+            count = counted(len(same), "range", "ranges")
+            yield "~", f"placement {name}: {count}: only the version changed"
 
 
 def _repairs(tables: Json) -> Iterator[Line]:

@@ -253,6 +253,7 @@ def _take(found: list[Raw], page: Iterable[Raw], count: int, barriers: bool) -> 
     return hidden
 
 
+@app.default
 @app.command
 def show(
     epoch: int,

@@ -33,7 +33,7 @@ def ring(
 ) -> None:
     """List the ranges of each placement: share, and the replicas that serve reads and writes.
 
-    + marks replicas that are written and not yet read, - those that are read and leave.
+    Marks: `+` for replicas that are written and not yet read, `-` for those that are read and leave.
 
     Args:
         keyspace: Only the placement of this keyspace. For a table with tablets, use `stele tablet list`.

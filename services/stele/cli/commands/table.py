@@ -166,9 +166,8 @@ def resize(
     """The answer says what the balancer would do, and which option keeps the number."""
     require_table_name(name)
     with where.client() as client:
-        undone = (
-            "" if isinstance(change, Planning) else _undone_by_the_balancer(client, name, tablets)
-        )
+        is_json_plan = isinstance(change, Planning) and change.as_json
+        undone = "" if is_json_plan else _undone_by_the_balancer(client, name, tablets)
         status = submit_and_follow(client, change, ResizeTable(name, tablets))
     if undone and status == Exit.OK:
         console().print(undone, soft_wrap=True, markup=False, highlight=False)

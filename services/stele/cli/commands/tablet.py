@@ -43,7 +43,7 @@ def list_tablets(
 ) -> None:
     """List the tablets of a table: range and replicas.
 
-    + marks replicas that are written and not yet read, - those that are read and leave.
+    Marks: `+` for replicas that are written and not yet read, `-` for those that are read and leave.
 
     Args:
         table: KEYSPACE.TABLE.

@@ -40,7 +40,8 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One open transition.
 
     ``eta_s`` is None while the rate is unknown. With ``eta_at_least`` it is a lower bound from the
-    limit ``stream_mib_per_s``. Sums are over the nodes that have reported.
+    limit ``stream_mib_per_s``. That limit is ``limit_bytes_per_s`` of each receiver, None if it is
+    not set. Sums are over the nodes that have reported.
     """
 
     transition_id: str
@@ -57,6 +58,7 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float | None
     eta_s: float | None
     eta_at_least: bool = False
+    limit_bytes_per_s: int | None = None
 
 
 class WaitLimit(msgspec.Struct, frozen=True):
