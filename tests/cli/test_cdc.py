@@ -90,7 +90,7 @@ def test_epochs_say_what_became_of_generations(server: Server, stele: Stele) -> 
     ]
     epoch = {"epoch": 5, "command": "advance", "facts": facts}
     server.answer("GET", "/v1/epochs/5", epoch)
-    shown = stele("epoch", "show", "5").out
+    shown = stele("epoch", "5").out
     assert "CDC generation g-1 is written with 3 streams" in shown
     assert "CDC generation g-1 holds from" in shown
     assert "CDC generation g-1 is published" in shown

@@ -9,8 +9,8 @@ from stele.cli.commands.plan import COMMANDS
 from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.model import Observed
 from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSetting
-from stele.domain.topology.limits import MIB
 from stele.domain.tablets.sizes import TableSizes
+from stele.domain.topology.limits import MIB
 from stele.domain.topology.operations.commands import KeyspaceRfChange, ResizeTable, TabletMove
 from stele.domain.topology.operations.table import OPERATIONS, Operation
 from stele.domain.topology.waits import WaitKind

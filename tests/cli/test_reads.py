@@ -503,6 +503,25 @@ def test_the_history_and_the_diff_show_altered_options_before_and_after() -> Non
     ]
 
 
+def test_a_diff_counts_ranges_whose_version_alone_changed_and_names_changed_columns() -> None:
+    rows = [{"start": n, "end": n + 9, "reads": ["a"], "writes": ["a"]} for n in (0, 9)]
+    moved = {**rows[1], "reads": ["b"], "writes": ["b"], "version": 5}
+    removed = [{**row, "version": 4} for row in rows]
+    placements = {"dc1:1": {"removed": removed, "added": [{**rows[0], "version": 5}, moved]}}
+    assert diff_lines({"placements": placements}) == [
+        ("-", "placement dc1:1: (9, 18] a"),
+        ("+", "placement dc1:1: (9, 18] b"),
+        ("~", "placement dc1:1: 1 range: only the version changed"),
+    ]
+    columns = [{"name": name, "type": "int"} for name in ("pages", "year", "title")]
+    after = [columns[1], {**columns[2], "type": "text"}, {"name": "isbn", "type": "text"}]
+    fields = {"columns": {"before": columns, "after": after}}
+    changed = {"table_schemas": {"changed": [{"table_id": "t", "fields": fields}]}}
+    assert diff_lines(changed) == [
+        ("~", "columns of table t: columns -pages, +isbn text, title int -> text")
+    ]
+
+
 def test_every_kind_of_fact_has_words() -> None:
     in_snapshots_only = {
         DecidedGeneration,

@@ -191,6 +191,15 @@ def test_why_says_that_no_node_can_take_the_tablets_of_a_node_to_be_removed(
     assert msgspec.json.decode(stele("why", "--json").out)["no_place"] == {JOIN: no_place}
 
 
+def test_why_of_a_remove_keeps_the_number_of_tablets_that_are_left(
+    server: Server, stele: Stele
+) -> None:
+    cluster(server, requests=[request("pending", kind="remove", node_id="n2", removes_node=True)])
+    server.answer("GET", "/v1/progress", IDLE)
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCING))
+    assert "3 tablets are left on n2, beside those that move now" in stele("why").out
+
+
 def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("failed", error="Rolled back: disk full")])
     server.answer("GET", "/v1/progress", IDLE)

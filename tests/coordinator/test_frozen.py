@@ -36,7 +36,7 @@ def test_while_the_log_is_frozen_nothing_is_asked_for_and_why_says_by_whom() -> 
     world.pass_s(30)
     assert asked(world) == []
     waits = world.brain.steps.waits
-    assert {wait.kind for wait in waits if "to be taken" in wait.what} == {WaitKind.RESTRICTED}
+    assert {wait.kind for wait in waits if "the log to take" in wait.what} == {WaitKind.RESTRICTED}
     brain = world.brain
     seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
     progress = progress_of(seen, world.limits, StreamRates(), waits, active=True)

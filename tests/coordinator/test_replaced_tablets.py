@@ -70,7 +70,8 @@ def test_the_new_node_is_normal_before_its_tablets_are_rebuilt_within_the_stream
     removal = removal_of(world, "c1")
     assert removal.status is RequestStatus.PENDING and removal.reason == "replaced by c9"
     assert error_of(world, "replace-c9") == (
-        f"{count} tablets of c1 are rebuilt now: `stele why {removal.request_id}`"
+        f"{count} tablets of c1 had yet to be rebuilt when it ended:"
+        f" `stele why {removal.request_id}`"
     )
     most = 0
 

@@ -363,7 +363,7 @@ def test_a_log_that_does_not_answer_is_what_is_waited_for() -> None:
     world.log_down_until_s = world.now_s + 100
     world.pass_s(9)
     line, *_, advice = told(world, "join-a2")
-    assert "advance to be applied" in line and "STELE_RESEND_S" in line
+    assert "the log to commit advance" in line and "STELE_RESEND_S" in line
     assert seconds(line)[0] > 7, "since the first time that it was sent"
     assert "whether a metadata-log runs" in advice
 

@@ -91,14 +91,15 @@ def epoch_text(row: EpochRow, names: HistoryNames) -> EpochText:
     """Return a past epoch in words, without its changes of maps."""
     lines = fact_lines(row, names)
     shown = tuple(lines[:MOST_LINES])
+    actor, reason = _asked_by(row)
     return EpochText(
         epoch=row.epoch,
         state_id=row.state_id,
         at_ms=row.at_ms,
         command=row.command,
         request_id=row.request_id,
-        actor=row.actor,
-        reason=row.reason,
+        actor=actor,
+        reason=reason,
         origin=row.origin,
         refused=any(fact.get("type") == "CommandRefused" for fact in row.facts),
         lines=shown,
@@ -110,6 +111,15 @@ def epoch_text(row: EpochRow, names: HistoryNames) -> EpochText:
             if (what := names.operation(each))
         },
     )
+
+
+def _asked_by(row: EpochRow) -> tuple[str, str]:
+    """Return the actor and the reason of an epoch, or else of its refusal or its only request."""
+    facts = [f for f in row.facts if f.get("type") == "CommandRefused"]
+    facts += [f["request"] for f in row.facts if f.get("type") == "RequestChanged"]
+    if len(facts) != 1:
+        return row.actor, row.reason
+    return row.actor or facts[0].get("actor", ""), row.reason or facts[0].get("reason", "")
 
 
 def live_epoch_text(before: Image, epoch: Epoch, after: Image) -> EpochText:

@@ -143,13 +143,13 @@ def _submitted(
     if not takes_from(seen.image.commits, COORDINATOR):
         # Nothing is sent while the log does not take it. All other work continues.
         restricted = restricted_text(seen.image.commits)
-        what = f"{name} to be taken"
+        what = f"the log to take {name}"
         kind = WaitKind.RESTRICTED
         return Wait(kind, what, request_ids=action.request_ids, detail=restricted), None
     # The wait is recorded even if nothing is sent now: the command still lacks its effect.
     sent_s = seen.now_s if sent is None else sent.at_s
     patience = Patience(sent_s, limits.resend_s, "STELE_RESEND_S", "it is sent again")
-    what = f"{name} to be applied{refusal_text(sent, seen)}"
+    what = f"the log to commit {name}{refusal_text(sent, seen)}"
     wait = Wait(WaitKind.LOG, what, request_ids=action.request_ids, patience=patience)
     if sent is not None and seen.now_s - sent.at_s < limits.resend_s:
         return wait, None

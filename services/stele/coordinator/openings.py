@@ -241,7 +241,10 @@ def _wait_for_room(ids: tuple[str, ...], refusal: Rejection | None, earlier: str
     why = f"request {earlier}, which needs the same ranges, comes first"
     if refusal is not None:
         why, earlier = refusal.message, refusal.details.get("request_id", earlier)
-    return Wait(WaitKind.ROOM, f"room: {why}", request_ids=ids, other_request=earlier)
+    what = f"room: {why}"
+    if refusal is not None and "tablets" in refusal.details:
+        what = f"the balancer to move tablets to other nodes: {refusal.details['tablets']} are left"
+    return Wait(WaitKind.ROOM, what, request_ids=ids, other_request=earlier)
 
 
 # --- the nodes that a group needs

@@ -24,7 +24,7 @@ from stele.runtime.answers.coordinator import (
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import NodeLiveness
 from stele.words.names import what
-from stele.words.units import duration, last_heard, size
+from stele.words.units import counted, duration, last_heard, size
 
 if TYPE_CHECKING:
     from stele.domain.topology.operations.base import Operation
@@ -370,6 +370,8 @@ class KnownAnswers:
     """Groups of tables that share tablets: see ``StateReading.groups``."""
     no_place: dict[str, str] = field(default_factory=dict)
     """Why no node can take the tablets of a node that leaves, by request, as the balancer says."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Number of tablets that have no move yet off the node that leaves, by request."""
     down: list[NodeLiveness] = field(default_factory=list)
     """Members that are down; empty if no service reports them. Filled when no request is under
     way."""
@@ -386,6 +388,9 @@ def story(known: KnownAnswers) -> Iterator[Line]:
         yield from _others(request, known)
         if request.request_id in known.no_place:
             yield f"  {known.no_place[request.request_id]}", "yellow"
+        if known.left.get(request.request_id):
+            left_ = counted(known.left[request.request_id], "tablet is", "tablets are")
+            yield f"  {left_} left on {request.node_id}, beside those that move now", ""
         for sentence in sentences(request, topology, progress):
             yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:

@@ -64,14 +64,20 @@ def look(client: Client, request_id: str | None) -> KnownAnswers:
     progress = ask(client, "coordinator", "/v1/progress", Progress)
     groups = reading.groups() if any(request.table_id for request in requests) else []
     down = [] if requests else _down(client, reading)
-    no_place = _no_place(client) if any(request.removes_node for request in requests) else {}
-    return KnownAnswers(topology, requests, finished, names, progress, groups, no_place, down)
-
-
-def _no_place(client: Client) -> dict[str, str]:
-    """Return the balancer's reasons for which nodes cannot be emptied, by request."""
-    balance = ask(client, "tablet-balancer", "/v1/balance", BalanceAnswer)
-    return {} if balance is None else balance.stuck
+    leaving = [request for request in requests if request.removes_node]
+    balance = ask(client, "tablet-balancer", "/v1/balance", BalanceAnswer) if leaving else None
+    nodes = {} if balance is None else balance.nodes
+    return KnownAnswers(
+        topology,
+        requests,
+        finished,
+        names,
+        progress,
+        groups,
+        no_place={} if balance is None else balance.stuck,
+        left={r.request_id: nodes[r.node_id].tablets for r in leaving if r.node_id in nodes},
+        down=down,
+    )
 
 
 def _down(client: Client, reading: StateReading) -> list[NodeLiveness]:

@@ -37,8 +37,11 @@ export function Chart({ label, times, series, format, height = 180, filled = fal
   const data = [times, ...series.map((each) => each.values)];
   useEffect(() => {
     const axis = { stroke: token("--soft"), grid: { stroke: token("--line"), width: 1 }, ticks: { stroke: token("--line"), width: 1 } };
-    const text = (/** @type {any} */ _, /** @type {number | null} */ value, /** @type {number} */ _at, /** @type {number | null} */ index) =>
-      index === null ? "" : value === null ? "no data" : format(value);
+    // Without a cursor the legend shows the newest values.
+    const text = (/** @type {any} */ plot, /** @type {number | null} */ value, /** @type {number} */ at, /** @type {number | null} */ index) => {
+      const shown = index === null ? plot.data[at].at(-1) ?? null : value;
+      return shown === null ? "no data" : format(shown);
+    };
     const options = {
       width: Math.max(100, box.current.clientWidth),
       height,
@@ -50,7 +53,7 @@ export function Chart({ label, times, series, format, height = 180, filled = fal
         { ...axis, size: 64, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(format) },
       ],
       series: [
-        { label: "time", value: (/** @type {any} */ _, /** @type {number | null} */ s) => (s === null ? "" : timeOfDay(s)) },
+        { label: "time", value: (/** @type {any} */ plot, /** @type {number | null} */ s) => timeOfDay(s ?? plot.data[0].at(-1)) },
         ...series.map((each, at) => ({ label: each.label, stroke: seriesColour(at), width: 2, dash: each.dash, fill: filled && !at ? `${seriesColour(at)}26` : undefined, value: text })),
       ],
     };

@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { fail, go, readEpochs, state } from "./store.js";
 import { isOpen, OperationTimeline, readable } from "./operation_timeline.js";
 import { Badge, Card, Empty, EpochItem, EpochLink, Loading, Sentence, Time, useAnswer, useStore } from "./ui.js";
-import { asCounted, counted, duration } from "./words.js";
+import { asCounted, counted, duration, firstLine } from "./words.js";
 
 /** @typedef {import("./operation_timeline.js").Operation} Operation */
 
@@ -148,7 +148,7 @@ const span = (epochs) => (epochs.length > 1 ? `${epochs[0]}–${epochs[epochs.le
 function Details({ operation: o }) {
   const [epochs, setEpochs] = useState(false);
   const last = o.epochs[o.epochs.length - 1];
-  return html`${o.error && html`<p class="warn">${o.error}</p>`}
+  return html`${o.error && html`<p class=${o.status === "done" ? "note" : "warn"}>${o.error}</p>`}
     <table class="steps"><thead><tr><th>state</th><th>since epoch</th><th>at</th><th class="number">lasted</th></tr></thead>
       <tbody>${[...o.steps, ...(isOpen(o) ? [] : [{ state: o.status, epoch: o.finished_epoch, at_ms: o.finished_at_ms }])].map((step, n, all) => html`<tr>
         <td>${step.state.replaceAll("_", " ")}</td><td><${EpochLink} epoch=${step.epoch} /></td><td><${Time} ms=${step.at_ms} /></td>
@@ -178,10 +178,10 @@ function ChangeRow({ told }) {
   const row = useInSight(open);
   return html`<tr ref=${row} class=${open ? "opened" : ""} data-change-row=${told.epoch}>
       <td><${Time} ms=${told.at_ms} /></td>
-      <td><button class="link what" aria-expanded=${open} onClick=${() => toggle(String(told.epoch))}>${told.refused ? told.lines[0] : `${readable(told.command)}: ${told.lines[0] ?? ""}`}</button>
+      <td><button class="link what" aria-expanded=${open} onClick=${() => toggle(String(told.epoch))}>${told.refused ? firstLine(told) : `${readable(told.command)}: ${firstLine(told)}`}</button>
         ${told.reason && html`<div class="by">${told.reason}</div>`}</td>
       <td>${told.refused ? html`<${Badge} state="refused" />` : html`<${Badge} state="done" />`}</td>
-      <td></td><td>${told.refused ? "" : told.actor || "unknown"}</td><td class="number">${told.epoch}</td></tr>
+      <td></td><td>${told.refused && told.command !== "noop" ? "" : told.actor || "unknown"}</td><td class="number">${told.epoch}</td></tr>
     ${open && html`<tr class="details"><td colspan="6"><ol class="epochs"><${EpochItem} told=${told} /></ol></td></tr>`}`;
 }
 

@@ -62,7 +62,7 @@ function Finished({ requests }) {
         <td><${Time} ms=${r.submitted_at_ms} /></td>
         <td class="number"><${EpochLink} epoch=${r.submitted_epoch} /></td>
         <td class="number fixed">${r.finished_at_ms ? duration((r.finished_at_ms - r.submitted_at_ms) / 1000) : ""}</td>
-        <td class="actor">${r.actor}</td><td>${r.reason}${r.error && html`<div class="bad">${r.error}</div>`}</td></tr>`)}</tbody>
+        <td class="actor">${r.actor}</td><td>${r.reason}${r.error && html`<div class=${r.status === "done" ? "note" : "bad"}>${r.error}</div>`}</td></tr>`)}</tbody>
     </table></div>` : html`<${Empty}>${requests.length ? "No finished operation matches these filters." : "No operation has finished yet."}<//>`}
     ${found.length > most && html`<button onClick=${() => setMost(most + LISTED)}>Show more</button>`}<//>`;
 }
@@ -154,7 +154,7 @@ function Steps({ id, answer }) {
     ${shown ? html`<${Asked} request=${shown} />` : own && html`<p class="by">Requested at epoch <${EpochLink} epoch=${own.epoch} /> by ${own.actor || "an unknown actor"}${own.reason ? `: ${own.reason}` : ""}</p>`}
     <p class="note">Request <code>${visible(id)}</code></p>
     ${answer.away && html`<p class="bad">${answer.away}</p>`}
-    ${answer.request?.error && html`<p class="warn">${answer.request.error}</p>`}
+    ${answer.request?.error && html`<p class=${answer.request.status === "done" ? "note" : "warn"}>${answer.request.error}</p>`}
     <svg class="line" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label=${`Time line of ${epochs.length} epochs over ${duration(span / 1000)}`}>
       <line x1="0" x2="1000" y1="12" y2="12" />
       ${epochs.map((/** @type {any} */ e) => html`<circle cx=${8 + (984 * (e.at_ms - begin)) / span} cy="12" r="6"><title>${`epoch ${e.epoch}: ${e.lines.join("; ")}`}</title></circle>`)}

@@ -6,7 +6,7 @@ import { Chart } from "./chart.js";
 import { isOpen, OperationBar } from "./operations_view.js";
 import { go, readEpochs, shownEpoch, state } from "./store.js";
 import { Badge, Card, Empty, EpochLink, kindOf, Loading, ProgressBar, Sentence, Tile, Time, useAnswer, useStore } from "./ui.js";
-import { asCounted, counted, size } from "./words.js";
+import { asCounted, counted, firstLine, size } from "./words.js";
 
 const CHANGES = 10;
 /** Epochs that are read at most to find that many changes. */
@@ -175,7 +175,7 @@ function Changes() {
 function Change({ told, count }) {
   const request = told.refused ? null : state.overview.requests.find((/** @type {any} */ r) => r.request_id === told.request_id);
   const more = count > 1 ? html` <small>and ${counted(count - 1, "earlier change", "earlier changes")}</small>` : "";
-  if (!request) return html`${(told.lines[0] ?? told.command).replace(PENDING, "")} ${told.refused && html`<${Badge} state="refused" />`}${more}`;
+  if (!request) return html`${(firstLine(told) || told.command).replace(PENDING, "")} ${told.refused && html`<${Badge} state="refused" />`}${more}`;
   return html`<button class="link" onClick=${() => go({ view: "operations", request: request.request_id })}>${request.what}</button> <${Badge} state=${request.status} />${more}`;
 }
 

@@ -33,6 +33,12 @@ export function counted(number, one, more) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : more}`;
 }
 
+/** The first fact of an epoch, and how many more it has. @param {{lines: string[], more: number}} told */
+export function firstLine(told) {
+  const others = told.lines.length + told.more - 1;
+  return `${told.lines[0] ?? ""}${others > 0 ? ` and ${others} more` : ""}`;
+}
+
 /** n2 before n10. @param {string} a @param {string} b */
 export function asCounted(a, b) {
   return a.localeCompare(b, "en", { numeric: true });

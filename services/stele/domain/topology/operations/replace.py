@@ -108,7 +108,8 @@ def on_done(image: Image, replaced: Transition, epoch: int) -> Iterable[AnyFact]
             yield NodeChanged(replace(dead, address=""))  # an address belongs to one node
         # The note tells operators that these tablets still lack a replica.
         note = (
-            f"{tablets} tablets of {dead.node_id} are rebuilt now: `stele why {removal.request_id}`"
+            f"{tablets} tablets of {dead.node_id} had yet to be rebuilt when it ended:"
+            f" `stele why {removal.request_id}`"
         )
         yield RequestChanged(replace(request, error=note))
 
