@@ -244,7 +244,7 @@ def test_an_unknown_outcome_is_told_with_what_the_service_says_of_itself(
     ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
     assert ran.exit_code == 3
     assert "The outcome of request mine is unknown" in last_line(ran.err)
-    assert f"It says: {gone}." in last_line(ran.err)
+    assert f"Its health check reports: {gone}." in last_line(ran.err)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_of_a_service_that_is_well_or_says_nothing_nothing_is_told(
     server.answer("GET", "/healthz", body, status)
     ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
     assert "is unknown" in last_line(ran.err)
-    assert "It says" not in ran.err
+    assert "reports:" not in ran.err
 
 
 def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele) -> None:

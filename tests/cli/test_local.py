@@ -150,6 +150,21 @@ def test_stack_status_fails_when_a_process_does_not_run(
     assert "backing_off" in capsys.readouterr().out
 
 
+def test_stack_status_hints_at_a_running_node_that_is_no_member(
+    directory: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster(server, nodes=[{**NODES[0], "state": "left"}, NODES[1]])
+    nodes = [{"name": name, "url": server.url, "state": "running"} for name in ("n1", "n2")]
+    environment = {"STELE_METADATA_LOG_URLS": server.url}
+    content = {**STACK, "services": nodes, "environment": environment}
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+    with hold(directory):
+        run(["stack", "status", "--dir", str(directory)])
+    out = capsys.readouterr().out
+    assert "n1 has left the cluster; `stele stack remove n1` deletes it." in out
+    assert "n2 has left" not in out
+
+
 def test_stack_status_tells_dead_servers_from_those_that_live(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,7 +208,7 @@ def test_stack_status_says_why_a_process_is_not_started_again_and_what_to_do(
     do = "`stele stack remove n1` removes it if it is no member, `stele stack add-node` starts another."
     for line in said.values():
         assert f": Not admitted: its join was cancelled. {do}" in line
-    assert "it cannot start as it is (exit status 78)" in said[78]
+    assert "its configuration or its data prevents a start (exit status 78)" in said[78]
     assert "more than 10 times within a minute, the last time with exit status -9" in said[-9]
 
 

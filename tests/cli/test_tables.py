@@ -650,7 +650,7 @@ def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) 
     assert "8 tablets of music.songs at epoch 31" in text
     assert "3 2.0 MB 1,200 34 n1 n2 0 500 B ? ? n2 n3" in text
     assert text.endswith(
-        "of 7 the size is known: 3.5 MB in all; 5.4 GB each are the target"
+        "of 7 the size is known: 3.5 MB in all; the target is 5.4 GB each"
         " of 6 the rate is known: 1,240 operations a second in all; 2,500 each at most"
         " it is to have 16 instead of 8 tablets: it is hot"
     )

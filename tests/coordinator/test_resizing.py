@@ -290,7 +290,7 @@ def test_a_decision_that_is_not_wanted_any_more_is_revoked() -> None:
     fills(world, 0.9 * TARGET)
     world.until(lambda: status_of(world, split) is RequestStatus.CANCELLED, "its end", 60)
     request = world.image.request(split)
-    assert request is not None and "1,000 are the target" in request.error
+    assert request is not None and "the target is 1,000" in request.error
     assert world.apply(ResizeTable(TABLE, 8), "mine") is None
     world.pass_s(60)
     assert status_of(world, "mine") is RequestStatus.PENDING

@@ -106,4 +106,4 @@ async def test_a_hot_key_has_a_node_for_itself_and_a_busy_table_is_split(three: 
         await until(is_split, "the table to be split", REST_S)
     (split,) = [r for r in three.image.requests.requests.values() if r.resizes]
     assert split.status is RequestStatus.DONE
-    assert "its hottest tablet" in split.reason and f"{TARGET} are the target" in split.reason
+    assert "its hottest tablet" in split.reason and f"the target is {TARGET}" in split.reason

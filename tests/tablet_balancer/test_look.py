@@ -105,7 +105,7 @@ def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_s
     assert (found.counted, found.rate, found.target_rate) == (3, 14007, 2500)
     assert (found.wanted, found.tablets) == (4, 4)
     assert found.why == (
-        "its hottest tablet, 2, serves 9,007 operations a second; 2,500 are the target;"
+        "its hottest tablet, 2, serves 9,007 operations a second; the target is 2,500;"
         " a split does not help, half of a tablet would serve 9,000"
     )
     unknown = largest(world.image, Conditions(loads=loads), TABLE, 9)

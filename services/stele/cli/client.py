@@ -314,7 +314,7 @@ class Client:
                 reason = msgspec.json.decode(answer.content, type=_Ailing).reason
                 if reason and not answer.is_success and reason not in said:
                     said.append(reason)
-        return "".join(f" It says: {reason.rstrip('.')}." for reason in said)
+        return "".join(f" Its health check reports: {reason.rstrip('.')}." for reason in said)
 
     def _any_instance(
         self,

@@ -50,5 +50,5 @@ def _announcement(
         request_id=new_request_id(state_id, horizon_ms),
         command=AnnounceReader(f"placements.{instance_id}"[:64], epoch),
         actor=f"service placements/{instance_id}",
-        reason="has read so far",
+        reason="reports its position",
     )

@@ -129,4 +129,4 @@ def test_the_plan_says_what_nodes_serve_and_that_operations_count() -> None:
     plan, _ = balanced(one_hot(5000.0))
     assert [each.rate for each in plan.before.nodes] == [5900.0, 1000.0, 1000.0, 1000.0]
     assert plan.after.nodes[0].rate == 5000.0
-    assert all("of their shares of bytes and operations" in move.reason for move in plan.moves)
+    assert all("of its share of bytes and operations" in move.reason for move in plan.moves)

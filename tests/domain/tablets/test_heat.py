@@ -145,7 +145,7 @@ def test_a_reason_says_that_operations_count_and_how_many() -> None:
     world = world_of()
     loads = loads_of(world.image, size_of, partial(rate_of, {5}))
     moves = proposal(world.image, Conditions(loads=loads)).moves
-    assert moves and all("shares of bytes and operations have" in m.move.why for m in moves)
+    assert moves and all("of its share of bytes and operations" in m.move.why for m in moves)
     found = why_there(world.image, TABLE, 5, Conditions(loads=loads))
     assert isinstance(found, list)
     words = [verdict.reason for verdict in found if verdict.rule == "not_evener"]

@@ -117,10 +117,10 @@ def test_a_single_hot_key_is_not_split_away_and_the_reason_says_so() -> None:
     found = hot(0, 0, 4000, 3, 0, 0, 0, 0)
     assert bounds(found, 4) == (1, 1)
     assert words(found, 2500) == (
-        "its hottest tablet, 1, serves 4,003 operations a second; 2,500 are the target;"
+        "its hottest tablet, 1, serves 4,003 operations a second; the target is 2,500;"
         " a split does not help, half of a tablet would serve 4,000"
     )
-    assert words(hot(2000, 2000), 2500).endswith("2,500 are the target")
+    assert words(hot(2000, 2000), 2500).endswith("the target is 2,500")
     uncounted = words(hot(2000, 2000, counted=False), 2500)
     assert uncounted.endswith("there are no samples yet of whether a split would help")
     assert bounds(hot(2000, 2000, counted=False), 1)[0] == 1

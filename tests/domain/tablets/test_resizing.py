@@ -94,7 +94,7 @@ def test_what_is_asked_for_already_is_not_asked_for_again_and_sizes_that_waver_d
     size = {of_tables(world, TABLE): 2001.0}
     (resize,) = sizing(world.image, of_sizes(size)).resizes
     assert (resize.table, resize.tablets) == (TABLE, 2)
-    assert resize.why == "its tablet has 2,001 bytes; 1,000 are the target"
+    assert resize.why == "its tablet has 2,001 bytes; the target is 1,000"
     assert world.apply(ResizeTable(TABLE, 2)) is None
     for bytes_ in (3000.0, 2000.0, 1000.0):
         assert sizing(world.image, of_sizes({of_tables(world, TABLE): bytes_})) == ((), ())

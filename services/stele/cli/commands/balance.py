@@ -495,8 +495,8 @@ def _parts(plan: OfflinePlan) -> Iterator[RenderableType]:
         yield Text(f"{what}: {one.reason}", style="red")
     yield _planned_nodes(plan)
     yield Text(
-        f"to move between nodes: {size(plan.moved_bytes)}, at least"
-        f" {size(plan.lower_bound_bytes)} for such evenness; within nodes:"
+        f"to move between nodes: {size(plan.moved_bytes)}; this balance takes at least"
+        f" {size(plan.lower_bound_bytes)}; within nodes:"
         f" {size(plan.moved_within_nodes_bytes)}"
     )
     if not plan.converged:

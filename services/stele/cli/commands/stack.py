@@ -16,6 +16,7 @@ from stele.cli.local.foreground import StackOptions, run_in_foreground, start_de
 from stele.cli.local.lifecycle import (
     bring_down,
     empty,
+    no_members,
     require_stack,
     settle,
     stack_table,
@@ -84,6 +85,8 @@ def status(form: Format = Format(), where: Here = Here()) -> int:
             if service.state == ProcessState.GIVEN_UP:
                 error = CliError(*why_given_up(where.directory, service))
                 form.note(error.line())
+        for name in no_members(where.directory, stack):
+            form.note(f"{name} has left the cluster; `stele stack remove {name}` deletes it.")
     return 0 if all_run(stack) else 1
 
 

@@ -130,7 +130,7 @@ def sizes(
 def _in_all(known: TableSizes) -> Iterator[str]:
     yield (
         f"of {known.known} the size is known: {size(known.size_bytes)} in all;"
-        f" {size(known.target_bytes)} each are the target"
+        f" the target is {size(known.target_bytes)} each"
     )
     target = f"; {known.target_rate:,} each at most" if known.target_rate else ""
     yield f"of {known.counted} the rate is known: {known.rate:,} operations a second in all{target}"

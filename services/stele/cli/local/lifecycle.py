@@ -274,16 +274,29 @@ def _is_well(service: LocalService | None) -> bool:
 
 def _row(directory: Path, name: str) -> Node | None:
     """Return the node's row in the log; None while it has none or no service answers."""
+    return next((node for node in _rows(directory) if node.node_id == name), None)
+
+
+def _rows(directory: Path) -> list[Node]:
+    """Return the nodes' rows in the log; none if no service answers."""
     try:
         places = find_places((), directory, {})
         client = Client(places, timeout_s=LOOK_TIMEOUT_S, retry_for_s=LOOK_TIMEOUT_S)
         try:
-            nodes = StateReading(client, level="local").nodes()
+            return StateReading(client, level="local").nodes()
         finally:
             client.close()
     except CliError:
-        return None
-    return next((node for node in nodes if node.node_id == name), None)
+        return []
+
+
+def no_members(directory: Path, stack: StackFile) -> list[str]:
+    """Return the running nodes that have left the cluster."""
+    running = {s.name for s in stack.services if s.state == ProcessState.RUNNING}
+    if not any(map(is_node, running)):
+        return []
+    left = {node.node_id for node in _rows(directory) if node.state is NodeState.LEFT}
+    return sorted(running & left)
 
 
 def why_given_up(directory: Path, service: LocalService) -> tuple[str, str]:
@@ -291,7 +304,7 @@ def why_given_up(directory: Path, service: LocalService) -> tuple[str, str]:
     name, status = service.name, service.exit_code
     last = last_line(directory, name)
     if status == EXIT_BAD_CONFIGURATION:
-        why = f"{name} does not run: it cannot start as it is (exit status {status})"
+        why = f"{name} does not run: its configuration or its data prevents a start (exit status {status})"
     else:
         often = f"more than {RESTARTS_PER_MINUTE} times within a minute"
         why = f"{name} does not run: it ended {often}, the last time with exit status {status}"

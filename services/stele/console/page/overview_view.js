@@ -105,7 +105,8 @@ const ms = (value) => (value >= 1000 ? `${(value / 1000).toFixed(1)} s` : `${val
 function shareText(balance) {
   const shares = Object.values(balance.nodes).flatMap((/** @type {any} */ n) => (n.of_share === null ? [] : [n.of_share]));
   if (!shares.length) return `by ${balance.balanced_by}`;
-  return `nodes hold ${Math.round(100 * Math.min(...shares))} to ${Math.round(100 * Math.max(...shares))} % of their share`;
+  const [least, most] = [Math.min(...shares), Math.max(...shares)].map((each) => Math.round(100 * each));
+  return least === most ? `each node holds ${most} % of its share` : `nodes hold ${least} to ${most} % of their share`;
 }
 
 function Running() {

@@ -390,7 +390,7 @@ three members.
 """
 TRUNCATE_BEHIND: Final = Count(
     name="truncate_behind",
-    counts="snapshots that the log goes back behind; older records are deleted; 0: only when asked to",
+    counts="number of newest snapshots behind which the log is truncated; 0: only on request",
     default=0,
     least=0,
     most=8,

@@ -307,9 +307,7 @@ def truncatable(image: Image, now_ms: int) -> Truncation:
     found = agreed_snapshots(image)
     if len(found) < behind:
         return Truncation(why_not_more=_too_few(archive, len(found), behind))
-    why = (
-        f"the log goes back behind the {behind} newest snapshots that a majority of the members has"
-    )
+    why = f"the log is truncated behind the {behind} newest snapshots that a majority of the members has"
     # The list is sorted with the newest first, so the first snapshot that no reader waits for is
     # the farthest.
     for snapshot in found[behind - 1 :]:

@@ -156,7 +156,7 @@ def _apart(board: Board, source: int, target: int) -> tuple[float, float]:
 
 
 def _lowers(between: float, per_load: float, gap: float) -> float:
-    """Return the load from which on a move improves nothing. ``gap`` is that of the row."""
+    """Return the smallest load whose move improves nothing. ``gap`` is that of the row."""
     return 2 * (COLUMN_WEIGHT * between + gap) / (COLUMN_WEIGHT + 1) / per_load * _LESS
 
 
@@ -180,8 +180,14 @@ def _place(
         if pile.loads[at] < least:
             return False
         if board.places.fits(pile.replicas[at], target):
-            giver, getter = (f"{board.column_names[c]} {level(c):.1%}" for c in (source, target))
-            reason = partial("of their shares of {} have {} and {}".format, what, giver, getter)
+            reason = partial(
+                "{} has {} of its share of {}, {} has {}".format,
+                board.column_names[source],
+                f"{100 * level(source):.1f} %",
+                what,
+                board.column_names[target],
+                f"{100 * level(target):.1f} %",
+            )
             board.move(row, source, target, at, reason)
             return True
     return False

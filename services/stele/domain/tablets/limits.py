@@ -36,33 +36,33 @@ TARGET_SIZE: Final = Count(
 )
 MINIMAL_SIZE: Final = Count(
     name="minimal_tablet_size_for_balancing",
-    counts="bytes as which smaller tablets count, so that empty ones are spread too",
+    counts="smaller tablets count as this many bytes, so that empty tablets are balanced too",
     default=TARGET_SIZE.default // 100,
     most=1 << 50,
 )
 TARGET_RATE: Final = Count(
     name="target_tablet_rate",
-    counts="reads and writes a second of a tablet above which its table is split; 0: whatever it serves",
+    counts="reads and writes a second of a tablet above which its table is split; 0: never for its rate",
     default=2500,  # CockroachDB splits a range above that (kv.range_split.load_qps_threshold)
     least=0,
     most=10**9,
 )
 RATE_WEIGHT: Final = Count(
     name="tablet_rate_weight",
-    counts="percent of a tablet's load that are its reads and writes, the rest are its bytes; 0: bytes only",
+    counts="percent of a tablet's load for its reads and writes; its bytes are the rest; 0: bytes only",
     default=cluster.RATE_WEIGHT,
     least=0,
     most=cluster.MOST_WEIGHT,
 )
 MINIMAL_RATE: Final = Count(
     name="minimal_tablet_rate_for_balancing",
-    counts="reads and writes a second of a tablet, on average, from which on rates count in full",
+    counts="mean reads and writes a second of a tablet from which rates count in full",
     default=cluster.MINIMAL_RATE,
     most=10**9,
 )
 PER_SHARD_GOAL: Final = Count(
     name="tablets_per_shard_goal",
-    counts="replicas of tablets of all tables that a shard is to have at most",
+    counts="largest number of tablet replicas of all tables on a shard",
     default=100,
     most=2**20,
 )

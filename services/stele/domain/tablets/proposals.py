@@ -136,7 +136,8 @@ def look(image: Image, conditions: Conditions) -> PlannerInput:
     merges = merges_of(image)
     off = standing_still(image, conditions.now_ms)
     still = {
-        merge.name: "tablets of its table are brought together, to become fewer" for merge in merges
+        merge.name: "sibling tablets of its table move to the same nodes, to be merged"
+        for merge in merges
     }
     still.update(_locked(image))
     # A switch comes last, so that its reason is the one that is shown.

@@ -121,7 +121,7 @@ def sizing(
             if aim.count != count and len(resizes) < min(room, MOST_AT_ONCE):
                 resizes.append(Resize(name, aim.count, aim.reason))
         elif may_be_revoked(request) and aim.count != request.tablet_count:
-            revoked.append(Stuck(request.request_id, f"not wanted any more: {aim.reason}"))
+            revoked.append(Stuck(request.request_id, f"no longer necessary: {aim.reason}"))
     return Sizing(tuple(resizes), tuple(revoked))
 
 
@@ -375,7 +375,7 @@ def _why_apart(image: Image, table: Table, down: Set[str], full: Set[str]) -> st
     away = image.membership.excluded() | down
     holding = sorted(away & holders(placement)) if away else []
     if holding:
-        return f"its tablets cannot be brought together while {', '.join(holding)} is away"
+        return f"sibling tablets cannot move to the same nodes while {', '.join(holding)} is away"
     blocking = (
         kept_apart(image.membership.nodes, placement, listed_dcs(image, table), full)
         if full
@@ -383,7 +383,7 @@ def _why_apart(image: Image, table: Table, down: Set[str], full: Set[str]) -> st
     )
     if blocking:
         named = ", ".join(sorted(blocking))
-        return f"its tablets cannot be brought together while no disk of {named} has room"
+        return f"sibling tablets cannot move to the same nodes while no disk of {named} has room"
     return ""
 
 

@@ -109,7 +109,7 @@ def enough(by_count: Sequence[float], most: float, helps: float) -> int:
 def words(hot: Hottest, target: int) -> str:
     """Describe the rate of the hottest tablet, and why a tablet above the target is not split."""
     found = f"its hottest tablet, {hot.tablet}, serves {hot.now:,.0f} operations a second"
-    found += f"; {target:,} are the target"
+    found += f"; the target is {target:,}"
     if hot.now <= target:
         return found
     if hot.split is None:
@@ -386,7 +386,7 @@ def _told(present: Present, goals: Goals) -> str:
     mean = (present.size_bytes or 0.0) / present.count
     tablets = f"its {present.count} tablets have" if present.count > 1 else "its tablet has"
     each = " each" if present.count > 1 else ""
-    return f"{tablets} {mean:,.0f} bytes{each}; {goals.target_bytes:,} are the target"
+    return f"{tablets} {mean:,.0f} bytes{each}; the target is {goals.target_bytes:,}"
 
 
 def _per_shard(dc: str, scope: ReplicaScope, replicas: int) -> TabletCount:

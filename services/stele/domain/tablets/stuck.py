@@ -134,7 +134,7 @@ def cannot_merge(image: Image, merges: Iterable[Merge], lost: Lost, *, calm: boo
         dead = ", ".join(sorted(excluded & holders(merge.placement)))
         pairs = apart(merge.placement).tolist()
         if dead and pairs and (calm or merge.name in tables):
-            why = f"tablets {2 * pairs[0]} and {2 * pairs[0] + 1} of {merge.name} cannot be brought together"
+            why = f"tablets {2 * pairs[0]} and {2 * pairs[0] + 1} of {merge.name} cannot move to the same nodes"
             found.append(
                 Stuck(merge.request.request_id, f"{why}: {dead} is dead for good, and has some")
             )
