@@ -231,12 +231,12 @@ def test_nodes_says_in_bytes_what_each_stores_of_each_keyspace(
 
 
 def test_nodes_counts_the_data_of_a_keyspace_s_tables(server: Server, stele: Stele) -> None:
-    tables = [
+    tables: list[dict[str, Any]] = [
         {"table_id": "t-1", "keyspace_id": "id-1", "name": "books", "truncated_version": 4},
         {"table_id": "t-2", "keyspace_id": "id-2", "name": "other"},
     ]
     cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}], tables=tables)
-    view = node_view("n1", id_1=1_000, **{"t_1@4": 200, "t_1@4+cdc": 30, "t_2": 4})
+    view = node_view("n1", "", **{"id_1": 1_000, "t_1@4": 200, "t_1@4+cdc": 30, "t_2": 4})
     server.answer("GET", "/n1/v1/node", view)
     shown = msgspec.json.decode(stele("nodes", "--json").out)
     assert shown["stored_bytes"] == {"library": {"n1": 1_230}}

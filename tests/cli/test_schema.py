@@ -173,8 +173,15 @@ def test_the_history_says_who_changed_the_schema_and_why(server: Server, stele: 
 def test_the_history_has_a_replication_change_once_with_who_requested_it(
     server: Server, stele: Stele
 ) -> None:
-    request = {"request_id": "r", "kind": "keyspace_rf_change", "actor": "ada", "reason": "safer"}
-    request |= {"keyspace_id": "k", "submitted_epoch": 3, "submitted_at_ms": 1}
+    request = {
+        "request_id": "r",
+        "kind": "keyspace_rf_change",
+        "keyspace_id": "k",
+        "actor": "ada",
+        "reason": "safer",
+        "submitted_epoch": 3,
+        "submitted_at_ms": 1,
+    }
     keyspace = {"keyspace_id": "k", "name": "library", "replication": {"dc1": 2}}
 
     def epoch(number: int, status: str, placement: str, rf: int) -> dict[str, Any]:
