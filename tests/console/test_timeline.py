@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from stele.console.difference import difference
-from stele.console.epoch_text import names_of, row_of
+from stele.console.epoch_text import epoch_text, names_of, row_of
 from stele.console.timeline import Timeline, earliest, timeline
 from stele.domain.commands import CreateKeyspace
+from stele.domain.names import BALANCER
+from stele.words.facts import EpochRow
+from stele.words.names import HistoryNames
 from tests.console.test_packed_map import images
 from tests.domain.history import History, join, three_nodes
 
@@ -68,3 +71,20 @@ def test_a_difference_names_operations_nodes_and_what_each_node_holds() -> None:
     held = {share.node: (share.before, share.after) for share in moved.nodes}
     assert held["n4"][0] == 0 < held["n4"][1]
     assert sum(after for _, after in held.values()) == 3 * moved.rows
+
+
+def test_a_refusal_and_a_move_have_the_actor_and_the_reason_of_their_facts() -> None:
+    refused = {
+        "type": "CommandRefused",
+        "actor": "eve",
+        "reason": "a test",
+        "command": "leave",
+        "code": "unknown_node",
+        "message": "There is no such node.",
+    }
+    told = epoch_text(EpochRow(epoch=7, command="noop", facts=(refused,)), HistoryNames())
+    assert (told.actor, told.reason, told.refused) == ("eve", "a test", True)
+    request = {"request_id": "r", "status": "pending", "actor": BALANCER, "reason": "n1 is full"}
+    moved = {"type": "RequestChanged", "request": request}
+    row = EpochRow(epoch=8, command="tablet_migration", actor=BALANCER, facts=(moved,))
+    assert epoch_text(row, HistoryNames()).reason == "n1 is full"
