@@ -242,8 +242,8 @@ def _wait_for_room(ids: tuple[str, ...], refusal: Rejection | None, earlier: str
     if refusal is not None:
         why, earlier = refusal.message, refusal.details.get("request_id", earlier)
     what = f"room: {why}"
-    if refusal is not None and "tablets" in refusal.details:
-        what = f"the balancer to move tablets to other nodes: {refusal.details['tablets']} are left"
+    if refusal is not None and refusal.code == "has_tablets":
+        what = f"the balancer to move tablets to other nodes ({refusal.details['tablets']} left)"
     return Wait(WaitKind.ROOM, what, request_ids=ids, other_request=earlier)
 
 
