@@ -83,9 +83,9 @@ def test_a_table_with_columns_has_the_parameter_and_not_the_option() -> None:
     world = world_of()
     world.history.enable("schema_objects")
     key = c.ColumnDefinition(name="id", type="int", kind=ColumnKind.PARTITION_KEY)
-    made = c.TableCreation(name=TYPED, columns=(key,), parameters={"cdc": "{'ttl': 7}"})
+    made = c.TableCreation(name=TYPED, columns=(key,), parameters={"cdc": "{'ttl': 70}"})
     assert world.apply(AlterSchema((made,))) is None
-    assert cdc_of(world.image.schema, data_id(world, TYPED)) == CdcOptions(enabled=True, ttl_s=7)
+    assert cdc_of(world.image.schema, data_id(world, TYPED)) == CdcOptions(enabled=True, ttl_s=70)
     refused = world.apply(AlterTable(TYPED, TableOptions(cdc="true")))
     assert refused is not None and refused.code == "bad_table_options"
     other = c.TableCreation(name="music.other", columns=(key,), options=TableOptions(cdc="true"))
