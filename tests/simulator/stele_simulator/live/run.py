@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Final
 
 import aiohttp
 import msgspec
+from confluent_kafka import KafkaException
 
 from stele.domain.commands import CreateKeyspace
 from stele.domain.image import Image
@@ -46,6 +48,8 @@ LAST_WRITES_S: Final = 5.0
 REAP_AFTER_S: Final = 3.0
 READ_RECORDS: Final = 5000
 EVENTS_SHOWN: Final = 20
+READ_ACKS_EVERY_S: Final = 60.0
+"""Shorter than the topic's ``segment.ms``, after which older acks are compacted away."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +161,7 @@ class Live:
             metadata_logs = {name: site.url(name) for name in site.names(Role.METADATA_LOG)}
             urls = list(metadata_logs.values())
             asker = Asker(http, commander, urls, history, self._seed)
-            clients = DataClients(http, history, members, self._seed)
+            clients, acks = DataClients(http, history, members, self._seed), set[Ack]()
             await until(lambda: len(members()) == NODES, MEMBERS_WITHIN_S, "the first nodes join")
             for keyspace in (KEYSPACE, SCRATCH):
                 await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
@@ -175,13 +179,14 @@ class Live:
                 ),
                 probe(http, members, image, history, self._seed),
                 _reap(site, history, follower),
+                _keep_acks(site.kafka, acks),
             )
             async with _running(onlookers):
                 history.event(f"{len(members())} nodes serve; faults begin")
                 await self._disturb(history, injector, clients, admins)
                 rest = await come_to_rest(site, history, http, follower, clients)
-            acks = await asyncio.to_thread(_acks, site.kafka)
-            return clients, rest, LogRead(await _everything(log)), acks
+            acks.update(await asyncio.to_thread(_acks, site.kafka))
+            return clients, rest, LogRead(await _everything(log)), [*acks]
 
     async def _disturb(
         self,
@@ -246,8 +251,16 @@ async def _reap(site: Site, history: History, follower: LogFollower) -> None:
                 await site.stop_node(name)
 
 
+async def _keep_acks(brokers: Brokers, acks: set[Ack]) -> None:
+    """Add all acks of the run to the set. The topic is compacted when a segment is full or old."""
+    while True:
+        with contextlib.suppress(KafkaException, TimeoutError):  # the next time may succeed
+            acks.update(await asyncio.to_thread(_acks, brokers))
+        await asyncio.sleep(READ_ACKS_EVERY_S)
+
+
 def _acks(brokers: Brokers) -> list[Ack]:
-    """Everything that nodes ever said of what they had applied."""
+    """Return the acks that the topic holds."""
     found = read_topic(brokers, flow_topic(CLUSTER, "acks"))
     return [decode_ack(value) for _, value in found if value is not None]
 
