@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -41,6 +43,8 @@ from stele.runtime.starting import begin
 
 TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 5.0
+MOST_LOOKS: Final = 20
+LOOK_AGAIN_S: Final = 0.1
 CLUSTER_NAME: Final = "[A-Za-z0-9_-]{1,64}"
 """The form of a cluster's name in the settings of every service."""
 _LATEST: Final = -1
@@ -106,12 +110,23 @@ class TopicWatch:
         """Return the existing topics by cluster. Raises KafkaException, TimeoutError."""
         with self._lock:
             try:
-                return self._look()
+                return self._look_again()
             except (KafkaException, TimeoutError) as error:
                 why = self._refusals.why(error, self._consumer)
                 if self._refusals.newest:
                     raise TimeoutError(why) from error
                 raise
+
+    def _look_again(self) -> dict[str, TopicState]:
+        """Look until the listed topics exist. One may be deleted after the brokers have listed it."""
+        for _ in range(MOST_LOOKS - 1):
+            try:
+                return self._look()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            time.sleep(LOOK_AGAIN_S)
+        return self._look()
 
     def _look(self) -> dict[str, TopicState]:
         topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics
