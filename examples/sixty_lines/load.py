@@ -16,7 +16,7 @@ from stele.router import RoutingError, http_router
 
 CLIENTS = 3
 KEYS = 150
-"""Of each client, which write to keys of their own."""
+"""Number of keys of each client. No key has two writers."""
 
 
 def columns_of(client: Client) -> list[str]:

@@ -150,7 +150,7 @@ class Member:
         ]
 
     def row_route(self) -> BaseRoute:
-        """Return the route by which ``stele conformance`` checks rules for columns.
+        """Return the route on which ``stele conformance`` checks the rules for columns.
 
         A store serves it beside ``routes`` if it calls ``check_columns`` before each write.
         """

@@ -43,7 +43,7 @@ HEARTBEATS_FILE: Final = "heartbeats"
 SLOT_BYTES: Final = 4096
 """Bytes of a slot. Each slot has its own sector, so a write touches no other slot."""
 AHEAD: Final = 32
-"""Step by which the count is raised: the acks that an idle node sends in sixteen seconds."""
+"""Step of the count on the disk: the number of acks that an idle node sends in sixteen seconds."""
 MOST_AHEAD: Final = 256
 OFTEN_S: Final = 4.0
 """Interval in seconds.

@@ -2,8 +2,8 @@
 
 ``POST /v1/agent/judge`` returns how a request with these headers would be answered, without any
 effect: 204 if it would be served. ``POST /v1/agent/row`` does so for a write of the row in its
-body. Only stores that keep columns serve it. ``POST /v1/agent/holds`` returns ``yes`` or ``no``: whether the
-store has rows of a range, served or not.
+body. Only stores that keep columns serve it. ``POST /v1/agent/holds`` returns ``yes`` or ``no``:
+whether the store has rows of a range, served or not.
 """
 
 from collections.abc import Awaitable, Callable

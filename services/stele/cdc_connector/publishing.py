@@ -1,7 +1,7 @@
 """Publishes the changes of each captured table to its topic, in the order of their times.
 
-Each change is in the topic at least once. A table whose changes cannot be read or sent is tried
-again, and the others go on.
+Each change is in the topic at least once. A failure to read or send
+the changes of one table is retried, and does not stop the others.
 """
 
 from __future__ import annotations

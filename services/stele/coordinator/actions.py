@@ -141,7 +141,7 @@ def _submitted(
     """
     seen, limits, name = context.seen, context.limits, command_name(action.command)
     if not takes_from(seen.image.commits, COORDINATOR):
-        # Nothing is sent while the log does not take it. All other work continues.
+        # The log rejects commands of the coordinator now, so it sends none. All other work continues.
         restricted = restricted_text(seen.image.commits)
         what = f"the log to take {name}"
         kind = WaitKind.RESTRICTED

@@ -84,7 +84,7 @@ class TopicView(msgspec.Struct, Generic[K, R], frozen=True):
 
 
 class Form(msgspec.Struct, Generic[K, R, C], frozen=True, kw_only=True):
-    """What a topic has of its own: keys ``K``, rows ``R``, and the content ``C`` that they show.
+    """The parts in which topics differ: keys ``K``, rows ``R``, and the content ``C`` of the rows.
 
     ``rows`` returns the rows at the given keys, None for a deleted one; without keys, all rows.
     Rows have the fields ``epoch`` and ``state_id`` of the marker that follows. ``kept`` returns

@@ -381,7 +381,7 @@ def history(
     Args:
         table: Only requests about KEYSPACE.TABLE.
         tablet: Only moves of this tablet.
-        by: Who asked: the balancer, a user's name, or anybody.
+        by: Only requests of this caller: the balancer, a user's name, or anybody.
         since: An epoch, or a span until now, such as 90s, 30m or 2h.
         epoch: End at this epoch instead of the newest.
         limit: Most requests that are shown.

@@ -154,7 +154,7 @@ def ask_any_node(
             )
         if not isinstance(refused, UnreachableError):
             refused = refusal_of(answer)
-        # Below 500 the request itself is refused, so no other member is asked.
+        # A status below 500 rejects the request itself: other members would reject it too.
         if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
             break
     raise refused or away

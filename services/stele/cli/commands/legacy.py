@@ -136,7 +136,7 @@ def read(
 
 _CREATE_KEYSPACE: Final = re.compile(r"\A\s*CREATE\s+KEYSPACE\b[^;]*;", re.IGNORECASE)
 _INCOMPLETE: Final = re.compile(r"/\*\s*Warning: ([^\n]*)")
-"""The comment by which the driver and cqlsh mark a table that they cannot write as CQL."""
+"""Comment of the driver and of cqlsh at a table that they cannot write as CQL."""
 
 
 def _schemas(

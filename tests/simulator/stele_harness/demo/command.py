@@ -38,7 +38,7 @@ def demo(
 ) -> int:
     """Start a cluster, fill it, change and hurt it under load, then check everything.
 
-    Exit status 0 only when every check held. Nothing is left running, unless --keep.
+    Exit status 0 only when every check held. All processes are stopped, except with --keep.
 
     Args:
         step: Only this step and those it needs; may be repeated.

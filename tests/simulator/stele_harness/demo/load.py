@@ -23,13 +23,13 @@ KEYS_PER_WORKER = 8
 PAUSE_S = 0.03
 """Between two operations of a worker: a moderate load, so that two cores can also move data."""
 TIMEOUT_S = 8.0
-"""A node gives up after 5 s; what is not answered by then is unknown."""
+"""Nodes time out after 5 s. The outcome of a request without an answer until then is unknown."""
 PADDING = b"." * 200
 
 
 @dataclass(slots=True)
 class Key:
-    """What its writer knows about a key."""
+    """The writer's knowledge of a key."""
 
     name: str
     acknowledged: int = 0

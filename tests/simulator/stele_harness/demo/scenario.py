@@ -119,7 +119,7 @@ def chosen_steps(names: tuple[str, ...]) -> tuple[Step, ...]:
 
 
 async def play(directory: Path, steps: tuple[Step, ...], timeline: Timeline) -> None:
-    """Run the steps over the stack in ``directory``. What goes wrong is written into the report."""
+    """Run the steps over the stack in ``directory``. Failures are written into the report."""
     report = timeline.report
     task = asyncio.current_task()
     assert task is not None

@@ -1,4 +1,4 @@
-"""What the steps of the demo share."""
+"""The state that the steps of the demo share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scene:
     """The load of the table with columns, after its step."""
 
     background: list[asyncio.Task[None]] = field(default_factory=list)
-    """What runs beside the steps until the load stops."""
+    """Tasks that run beside the steps until the load stops."""
 
     async def members(self) -> dict[str, str]:
         """Node id -> address of the nodes that have tokens in the ring."""
