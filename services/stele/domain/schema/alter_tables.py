@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 import msgspec
@@ -47,6 +47,7 @@ from stele.domain.schema.objects import (
     Column,
     ColumnKind,
     DroppedColumn,
+    FieldsOf,
     Index,
     IndexTarget,
     TableSchema,
@@ -61,9 +62,6 @@ from stele.domain.topology.operations import drop_table as operation
 from stele.domain.topology.operations.commands import DropTable
 
 replace = msgspec.structs.replace
-
-FieldsOf = Callable[[str], tuple[str, ...]]
-"""A function from the name of a user-defined type to the types of its fields."""
 
 
 def create_table(context: Context, change: TableCreation) -> Iterable[AnyFact]:
@@ -145,7 +143,7 @@ def _altered(
     added = [each for each in change.add if not _is_there(change, after, each.name)]
     check_once("column", [each.name for each in added])
     for column in new_columns(image, keyspace, added, after.next_column_id):
-        after = _with(change.name, after, column, _fields_of(image, keyspace))
+        after = _with(change.name, after, column, image.schema.fields_of(keyspace))
     check_columns(change.name, after.columns)
     after = replace(after, parameters=changed_parameters(after.parameters, change.parameters))
     check_parameters(change.name, after)
@@ -217,7 +215,7 @@ def _without(
     dropped = DroppedColumn(
         column_id=column.column_id,
         name=name,
-        type=expanded(column.parsed, _fields_of(image, keyspace)).text(),
+        type=expanded(column.parsed, image.schema.fields_of(keyspace)).text(),
         kind=column.kind,
         dropped_us=context.log_ms * 1000,
         dropped_epoch=context.epoch,
@@ -227,15 +225,6 @@ def _without(
         columns=tuple(each for each in schema.columns if each is not column),
         dropped_columns=(*schema.dropped_columns, dropped),
     )
-
-
-def _fields_of(image: Image, keyspace: Keyspace) -> FieldsOf:
-    def fields_of(name: str) -> tuple[str, ...]:
-        found = image.schema.type_named(f"{keyspace.name}.{name}")
-        assert found is not None
-        return tuple(field.type for field in found.fields)
-
-    return fields_of
 
 
 def _check_no_index(what: str, schema: TableSchema, column: Column) -> None:

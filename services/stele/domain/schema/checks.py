@@ -190,13 +190,12 @@ def check_type_size(
     schema: SchemaImage, keyspace: Keyspace, type_: CqlType, changed: UserType | None = None
 ) -> None:
     """Check the size of a type after a user-defined type is ``changed``. Raises RejectedChange."""
+    known = schema.fields_of(keyspace)
 
     def fields_of(name: str) -> tuple[str, ...]:
-        found = schema.type_named(f"{keyspace.name}.{name}")
         if changed is not None and changed.name == name:
-            found = changed
-        assert found is not None, "a type that another one uses cannot be dropped"
-        return tuple(field.type for field in found.fields)
+            return tuple(field.type for field in changed.fields)
+        return known(name)
 
     try:
         check_size(type_, fields_of)

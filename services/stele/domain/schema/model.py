@@ -21,6 +21,7 @@ from stele.domain.schema.objects import (
     Aggregate,
     ClusteringOrder,
     ColumnKind,
+    FieldsOf,
     Function,
     IndexTarget,
     SchemaVersion,
@@ -424,6 +425,16 @@ class SchemaImage(msgspec.Struct, frozen=True, dict=True):
         type_id = self.type_ids.get(name)
         return None if type_id is None else self.types[type_id]
 
+    def fields_of(self, keyspace: Keyspace) -> FieldsOf:
+        """Return a function from the name of a user-defined type to the types of its fields."""
+
+        def fields_of(name: str) -> tuple[str, ...]:
+            found = self.type_named(f"{keyspace.name}.{name}")
+            assert found is not None, "a type that is used cannot be dropped"
+            return tuple(field.type for field in found.fields)
+
+        return fields_of
+
     def columns_digest(self, table_id: str) -> str:
         """Return a digest of ids, kinds, names and types of a table's columns.
 
@@ -433,13 +444,7 @@ class SchemaImage(msgspec.Struct, frozen=True, dict=True):
         schema = self.schemas.get(table_id)
         if schema is None:
             return ""
-        keyspace = self.by_id[self.tables[table_id].keyspace_id].name
-
-        def fields_of(name: str) -> tuple[str, ...]:
-            found = self.type_named(f"{keyspace}.{name}")
-            assert found is not None, "a type that a column uses cannot be dropped"
-            return tuple(field.type for field in found.fields)
-
+        fields_of = self.fields_of(self.by_id[self.tables[table_id].keyspace_id])
         columns = (
             (each.column_id, each.kind, each.name, expanded(each.parsed, fields_of).text())
             for each in schema.columns

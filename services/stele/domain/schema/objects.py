@@ -158,7 +158,11 @@ def user_types_in(text: str) -> frozenset[str]:
     return frozenset(parse_type(text).user_types())
 
 
-def expanded(type_: CqlType, fields_of: Callable[[str], tuple[str, ...]]) -> CqlType:
+FieldsOf = Callable[[str], tuple[str, ...]]
+"""A function from the name of a user-defined type to the types of its fields."""
+
+
+def expanded(type_: CqlType, fields_of: FieldsOf) -> CqlType:
     """Return the type with each user-defined type replaced by the tuple of its fields.
 
     A dropped column keeps its type in this form, so that the user-defined type can be dropped too
@@ -171,7 +175,7 @@ def expanded(type_: CqlType, fields_of: Callable[[str], tuple[str, ...]]) -> Cql
     return msgspec.structs.replace(type_, arguments=inner)
 
 
-def check_size(type_: CqlType, fields_of: Callable[[str], tuple[str, ...]]) -> None:
+def check_size(type_: CqlType, fields_of: FieldsOf) -> None:
     """Check that the type is small enough after ``expanded``. Raises TypeTextError."""
     parts, left = 0, [(type_, 0)]
     while left:
