@@ -3,7 +3,7 @@
 import asyncio
 import io
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,8 +27,8 @@ from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.callers import LOOK_S, Callers, line_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.recent import BYTES, Recent
-from stele.runtime.transport import OnPiece
 from tests.catch_up.stories import story_of
+from tests.client_transport import ClientTransport
 
 RECORD_BYTES = 1 << 20
 TOKEN = "adas-token"
@@ -141,29 +141,6 @@ async def test_a_history_has_old_epochs_where_somebody_asks_for_these(
     await client.aclose()
 
 
-class Wire:
-    """A connection to this replica, whatever the address."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-
-    async def ask(
-        self,
-        url: str,
-        on_piece: OnPiece,
-        total_s: float | None,
-        params: Mapping[str, str] = {},
-        headers: Mapping[str, str] = {},
-        method: str = "GET",
-        body: bytes | None = None,
-    ) -> int:
-        answer = await self._client.request(method, url, params=params or None)
-        on_piece(answer.status_code, answer.content)
-        return answer.status_code
-
-    async def close(self) -> None: ...
-
-
 async def test_a_replica_whose_log_is_lost_says_where_its_winners_stood(
     tmp_path: Path, recoveries: Recoveries
 ) -> None:
@@ -177,7 +154,7 @@ async def test_a_replica_whose_log_is_lost_says_where_its_winners_stood(
     gone = AnchorLostError(3, "it is gone")
     follower = SimpleNamespace(image=start.image, failure=gone, trouble="")
     async with client_of(tmp_path, recoveries, follower) as client:
-        catch_up = CatchUp(["http://replica"], Wire(client))
+        catch_up = CatchUp(["http://replica"], ClientTransport(client))
         found = await catch_up.with_places("http://replica", start)
     assert [each.offset for each in found.before] == [*range(11)]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 
 import httpx
 import pytest
@@ -15,12 +14,12 @@ from stele.domain.commands import CreateKeyspace
 from stele.domain.image import Image
 from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.log.codec import encode_ack
-from stele.metadata_log.schema_request import MOST_WAIT_S, Guards
-from stele.runtime.answers.session_guard import Liveness
+from stele.metadata_log.schema_request import Guards
+from stele.runtime.answers.session_guard import LONGEST_AGREEMENT_S, Liveness
 from stele.runtime.http import Health, build_app
-from stele.runtime.transport import OnPiece
 from stele.session_guard.guard import LivenessTracker, schema_agreement
 from stele.session_guard.http import routes
+from tests.client_transport import ClientTransport
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 from tests.node.world import World
@@ -134,32 +133,6 @@ async def test_a_request_waits_until_all_have_applied_the_epoch_or_its_time_is_o
         assert (found["agreed"], found["epoch"]) == (True, image.epoch)
 
 
-class GuardTransport:
-    """Sends the requests of a metadata-log to the guard of a test."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-
-    async def ask(
-        self,
-        url: str,
-        on_piece: OnPiece,
-        total_s: float | None,
-        params: Mapping[str, str] = MappingProxyType({}),
-        headers: Mapping[str, str] = MappingProxyType({}),
-        method: str = "GET",
-        body: bytes | None = None,
-    ) -> int:
-        try:
-            answer = await self._client.request(method, url, params=params)
-        except httpx.HTTPError as error:
-            raise OSError(str(error)) from error
-        on_piece(answer.status_code, answer.content)
-        return answer.status_code
-
-    async def close(self) -> None: ...
-
-
 async def test_a_change_over_http_waits_for_the_members_and_names_those_that_are_behind() -> None:
     world = World()
     world.enable(SCHEMA_OBJECTS)
@@ -168,12 +141,12 @@ async def test_a_change_over_http_waits_for_the_members_and_names_those_that_are
     for node_id in ("n1", "n2"):
         guarded.guard.on_ack(encode_ack(ack_of(image, node_id)))
     async with asking(guarded) as client:
-        transport = GuardTransport(client)
+        transport = ClientTransport(client)
         guards = Guards(("http://guard/nothing", "http://guard"), transport)
         found = await guards.agreement(image.epoch, 0)
         assert found is not None
         assert (found.agreed, found.behind) == (False, ("n3",))
-        waiting = asyncio.create_task(guards.agreement(image.epoch, MOST_WAIT_S))
+        waiting = asyncio.create_task(guards.agreement(image.epoch, LONGEST_AGREEMENT_S))
         guarded.guard.on_ack(encode_ack(ack_of(image, "n3")))
         agreed = await asyncio.wait_for(waiting, LONG_S)
         assert agreed is not None and agreed.agreed

@@ -7,10 +7,9 @@ from typing import Final
 from stele.cli.client import Client, Deadline, ask
 from stele.cli.options import AgreedChange
 from stele.cli.output import error_console, joined
-from stele.runtime.answers.session_guard import SchemaAgreement
+from stele.runtime.answers.session_guard import AGREEMENT_PATH, SchemaAgreement
 
 GUARD: Final = "session-guard"
-PATH: Final = "/v1/schema/agreement"
 PART_S: Final = 1
 """Seconds for which one request waits: less than the limit of a request that adds details."""
 
@@ -25,7 +24,7 @@ def await_agreement(client: Client, change: AgreedChange, epoch: int) -> None:
     deadline, found = Deadline(change.wait_s), None
     while found is None or not (found.agreed or deadline.left_s() <= 0):
         part_s = PART_S if deadline.left_s() > 0 else 0
-        found = ask(client, GUARD, PATH, SchemaAgreement, epoch=epoch, timeout_s=part_s)
+        found = ask(client, GUARD, AGREEMENT_PATH, SchemaAgreement, epoch=epoch, timeout_s=part_s)
         if found is None:
             why = client.silent.get(GUARD, f"no address of a {GUARD} is known.")
             _warn(f"The change is done. Whether all members have applied it is unknown: {why}")

@@ -25,7 +25,12 @@ from stele.console.upstream import AwayError, Upstream
 from stele.console.views import WaitReport, wait_report
 from stele.domain.names import NodeState
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.session_guard import Liveness, NodeLiveness, SchemaAgreement
+from stele.runtime.answers.session_guard import (
+    AGREEMENT_PATH,
+    Liveness,
+    NodeLiveness,
+    SchemaAgreement,
+)
 from stele.runtime.http import Health
 
 # One stream of the log for all open pages: each gets every event once and in order.
@@ -181,7 +186,7 @@ class Watch:
         processes, liveness, agreement, progress = await asyncio.gather(
             self._processes(),
             self._answer("session-guard", "/v1/nodes", list[NodeLiveness]),
-            self._answer("session-guard", "/v1/schema/agreement", SchemaAgreement),
+            self._answer("session-guard", AGREEMENT_PATH, SchemaAgreement),
             self._answer("coordinator", "/v1/progress", Progress),
         )
         image, silent_s = self._mirror.image, self._mirror.silent_s()

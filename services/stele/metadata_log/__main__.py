@@ -11,12 +11,13 @@ from stele.log.kafka import KafkaLog
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.founding import older_cluster
 from stele.metadata_log.http import MetadataLogApi
-from stele.metadata_log.schema_request import MARGIN_S, MOST_WAIT_S, Guards
+from stele.metadata_log.schema_request import MARGIN_S, Guards
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.topic_settings import TopicSettings, differences_of
 from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import recent_records, taking_commands
 from stele.runtime.announce import announced
+from stele.runtime.answers.session_guard import LONGEST_AGREEMENT_S
 from stele.runtime.callers import callers_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health, build_app, serve
@@ -69,7 +70,7 @@ async def main(stop: Stop) -> None:
     ):
         position = position_route(NAME, settings.instance_id, writer)
         # A session-guard is silent until the members agree, or its time is over.
-        transport = HttpTransport(silent_s=MOST_WAIT_S + MARGIN_S)
+        transport = HttpTransport(silent_s=LONGEST_AGREEMENT_S + MARGIN_S)
         api = MetadataLogApi(
             writer,
             settings,

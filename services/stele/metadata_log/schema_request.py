@@ -10,14 +10,15 @@ from stele.domain.commands import AlterSchema
 from stele.domain.schema.model import AnyChange
 from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import invalid
-from stele.runtime.answers.session_guard import SchemaAgreement
+from stele.runtime.answers.session_guard import (
+    AGREEMENT_PATH,
+    LONGEST_AGREEMENT_S,
+    SchemaAgreement,
+)
 from stele.runtime.http import HttpError
 from stele.runtime.transport import FAILURES, Transport, answer_of
 from stele.words.cql_parser import CqlError, parse_cql
 
-AGREEMENT_PATH: Final = "/v1/schema/agreement"
-MOST_WAIT_S: Final = 60
-"""Limit of ``timeout_s`` at a session-guard, in seconds."""
 MARGIN_S: Final = 2
 """Time for the answer of a session-guard after its own limit, in seconds."""
 
@@ -39,7 +40,7 @@ class SchemaRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reason: str = ""
     origin: str = ""
     log_id: str = ""
-    wait_s: Annotated[int, Meta(ge=0, le=MOST_WAIT_S)] = 10
+    wait_s: Annotated[int, Meta(ge=0, le=LONGEST_AGREEMENT_S)] = 10
     no_wait: bool = False
 
     def command_request(self) -> CommandRequest:

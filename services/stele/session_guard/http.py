@@ -10,7 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.runtime.answers.session_guard import CheckCode, CheckView, SessionsView
+from stele.runtime.answers.session_guard import (
+    AGREEMENT_PATH,
+    LONGEST_AGREEMENT_S,
+    CheckCode,
+    CheckView,
+    SessionsView,
+)
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 from stele.runtime.live_flow import LiveReader
@@ -24,8 +30,6 @@ CHECKED: Final = frozenset({"version", "session", "log_id"})
 """Parameters of a check, each at most once."""
 MOST_DIGITS: Final = 18
 """Digits of a number that fits into 64 bits."""
-LONGEST_AGREEMENT_S: Final = 60
-"""Limit of ``timeout_s``, in seconds: proxies often close a request that is silent for longer."""
 AGREEMENT_POLL_S: Final = 0.05
 """Interval at which a waiting request looks at the acks: a tenth of a heartbeat's."""
 
@@ -67,7 +71,7 @@ def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
     return [
         Route("/v1/barrier", barrier, methods=["GET"]),
         Route("/v1/nodes", nodes, methods=["GET"]),
-        Route("/v1/schema/agreement", agreement, methods=["GET"]),
+        Route(AGREEMENT_PATH, agreement, methods=["GET"]),
         Route("/v1/sessions", sessions, methods=["GET"]),
         Route("/v1/check", check, methods=["GET"]),
     ]

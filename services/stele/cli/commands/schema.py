@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from cyclopts import App, Parameter
 
-from stele.cli.agreement import GUARD, PATH, await_agreement
+from stele.cli.agreement import GUARD, await_agreement
 from stele.cli.client import Client
 from stele.cli.commands.epochs import by, newest_such
 from stele.cli.errors import CliError, Exit, UsageError
@@ -24,7 +24,7 @@ from stele.domain.requests.model import Request
 from stele.domain.schema.model import AnyChange, placement_name
 from stele.domain.schema.parameters import map_literal
 from stele.runtime.answers.metadata_log import SchemaAnswer
-from stele.runtime.answers.session_guard import SchemaAgreement
+from stele.runtime.answers.session_guard import AGREEMENT_PATH, SchemaAgreement
 from stele.words.cql import Statement, statements
 from stele.words.cql_parser import CqlError, parse_cql
 from stele.words.facts import EpochRow
@@ -390,7 +390,7 @@ def agreement(
         epoch: Compare with this epoch instead of the one that changed the schema last.
     """
     with where.client() as client:
-        found = client.get(GUARD, PATH, SchemaAgreement, epoch=epoch)
+        found = client.get(GUARD, AGREEMENT_PATH, SchemaAgreement, epoch=epoch)
     status = Exit.OK if found.agreed else Exit.FAILED
     if form.is_document:
         form.print_document(found)

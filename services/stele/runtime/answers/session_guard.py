@@ -1,11 +1,16 @@
 """Answers of the session guard: barriers, liveness, checks. Times in seconds."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from stele.domain.names import BarrierLevel
 from stele.domain.schema.objects import SchemaVersion
+
+AGREEMENT_PATH: Final = "/v1/schema/agreement"
+LONGEST_AGREEMENT_S: Final = 60
+"""Limit of ``timeout_s``, in seconds: proxies often close a request that is silent for longer."""
 
 
 class BlockerView(msgspec.Struct, frozen=True):
