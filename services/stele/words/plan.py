@@ -85,7 +85,7 @@ def _other_work(found: PlanAnswer) -> Iterator[Text]:
     yield from (Text(line) for line in plan.foreseen)
     for stream in found.streams:
         gains = [g for g in plan.gains if g.node_id == stream.node_id]
-        moved = [g for g in gains if g.placement.startswith(TABLET_MAP)]
+        moved = [g for g in gains if _has_tablets(g.placement)]
         if not plan.foreseen or not moved or stream.size_bytes is None:
             continue
         part = sum(g.share for g in moved) / (sum(g.share for g in gains) or 1.0)
@@ -126,7 +126,7 @@ def _placement(placement: PlannedPlacement, plan: Preflight) -> Text:
     names = ", ".join(placement.keyspaces)
     if plan.request.resizes:
         return Text(_resize(names, plan))
-    if placement.placement.startswith(TABLET_MAP):
+    if _has_tablets(placement.placement):
         whose, changing = names, counted(placement.changing, "tablet changes", "tablets change")
     else:
         is_own = _is_own(placement.placement, plan)
@@ -144,6 +144,10 @@ def _resize(names: str, plan: Preflight) -> str:
     return f"{text}, once the balancer has moved siblings to the same nodes"
 
 
+def _has_tablets(placement: str) -> bool:
+    return placement.startswith(TABLET_MAP)
+
+
 def _is_own(placement: str, plan: Preflight) -> bool:
     """Return True for the temporary placement of a replication change, named by the request's id.
 
@@ -155,14 +159,14 @@ def _is_own(placement: str, plan: Preflight) -> bool:
 def _place(placement: str, plan: Preflight) -> str:
     """Return what a share is of. The message names a table that the plan itself does not change."""
     name = _name(placement, plan)
-    if name.startswith(TABLET_MAP):
+    if _has_tablets(name):
         return "its tablets"
     return f"keyspace {name}" if _is_own(placement, plan) else f"placement {name}"
 
 
 def _name(placement: str, plan: Preflight) -> str:
     """Return the name of a table or of a keyspace with its own placement, else the placement's."""
-    if placement.startswith(TABLET_MAP) or _is_own(placement, plan):
+    if _has_tablets(placement) or _is_own(placement, plan):
         found = (each.keyspaces for each in plan.placements if each.placement == placement)
         return ", ".join(next(found, ())) or placement
     return placement
@@ -186,14 +190,14 @@ def _copies(share: float) -> str:
 
 def _streams(found: PlanAnswer) -> Table:
     gains = found.plan.gains
-    with_tablets = any(gain.placement.startswith(TABLET_MAP) for gain in gains)
-    with_ranges = not all(gain.placement.startswith(TABLET_MAP) for gain in gains) or not gains
+    of_tablets = [_has_tablets(gain.placement) for gain in gains]
+    with_tablets, with_ranges = any(of_tablets), not (of_tablets and all(of_tablets))
     counts = ("ranges",) * with_ranges + ("tablets",) * with_tablets
     columns = ("node", *counts, "from", "bytes", "time")
     shown = table("moves to", *columns, right=("ranges", "tablets", "bytes", "time"))
     for stream in found.streams:
         own = [gain for gain in gains if gain.node_id == stream.node_id]
-        tablets = sum(gain.ranges for gain in own if gain.placement.startswith(TABLET_MAP))
+        tablets = sum(gain.ranges for gain in own if _has_tablets(gain.placement))
         ranges = sum(gain.ranges for gain in own) - tablets
         shown.add_row(
             stream.node_id,

@@ -58,12 +58,10 @@ def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where =
         heard = {row.node_id: row for row in live}
         stored = _stored(client, found, heard) if newest and keyspaces else {}
         tables = reading.tables() if stored else []
+        sizes = {k.name: stored_bytes(k, tables, stored) for k in keyspaces} if newest else {}
         left = _departures(client, reading, found)
     if form.is_document:
-        now = {
-            "stored_bytes": {k.name: stored_bytes(k, tables, stored) for k in keyspaces},
-            "liveness": live,
-        }
+        now = {"stored_bytes": sizes, "liveness": live}
         form.print_document(
             {
                 "epoch": reading.epoch,
@@ -75,7 +73,6 @@ def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where =
             }
         )
         return
-    sizes = {k.name: stored_bytes(k, tables, stored) for k in keyspaces} if newest else {}
     up = ("up", "heard") if newest else ()
     holds = tuple(f"holds {keyspace.name}" for keyspace in keyspaces)
     several = ("shards",) if any(node.shards > 1 for node in found) else ()

@@ -15,8 +15,8 @@ from stele.cli.local.control import Control, ControlAnswer, Deed, all_run, ask_s
 from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
 from stele.cli.local.lifecycle import (
     bring_down,
+    departed_nodes,
     empty,
-    no_members,
     require_stack,
     settle,
     stack_table,
@@ -85,7 +85,7 @@ def status(form: Format = Format(), where: Here = Here()) -> int:
             if service.state == ProcessState.GIVEN_UP:
                 error = CliError(*why_given_up(where.directory, service))
                 form.note(error.line())
-        for name in no_members(where.directory, stack):
+        for name in departed_nodes(where.directory, stack):
             form.note(f"{name} has left the cluster; `stele stack remove {name}` deletes it.")
     return 0 if all_run(stack) else 1
 

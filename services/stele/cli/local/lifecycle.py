@@ -290,7 +290,7 @@ def _rows(directory: Path) -> list[Node]:
         return []
 
 
-def no_members(directory: Path, stack: StackFile) -> list[str]:
+def departed_nodes(directory: Path, stack: StackFile) -> list[str]:
     """Return the running nodes that have left the cluster."""
     running = {s.name for s in stack.services if s.state == ProcessState.RUNNING}
     if not any(map(is_node, running)):
