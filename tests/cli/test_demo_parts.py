@@ -241,6 +241,21 @@ async def test_a_lost_write_is_found(server: Server) -> None:
         assert len(await asyncio.wait_for(load.lost_writes(), 90)) == 1
 
 
+async def test_a_read_without_an_answer_is_repeated_before_a_write_counts_as_lost(
+    server: Server,
+) -> None:
+    async with aiohttp.ClientSession() as http:
+        load = Load(http)
+        load.nodes = (server.url,)
+        key = load.keys[0][0]
+        load._all = [key]
+        key.acknowledged = key.attempted = 1
+        path = f"/v1/data/library/{key.name}"
+        server.answer("GET", path, {"code": "unavailable", "message": ""}, status=503)
+        server.answer("GET", path, value_of(key.name, 1))
+        assert await asyncio.wait_for(load.lost_writes(), 90) == []
+
+
 async def test_a_client_that_sends_a_dropped_column_reads_the_version_and_writes_without_it(
     server: Server,
 ) -> None:

@@ -23,7 +23,6 @@ OWNS_TOKENS = ("normal", "leaving")
 FOLLOW_S = 0.3
 CALL_TIMEOUT_S = 5.0
 MEMBERS_DEADLINE_S = 60.0
-READ_BACK_ATTEMPTS = 5
 PRELOADED = 1500
 PRELOADED_BYTES = 20_000
 PRELOAD_WORKERS = 8
@@ -66,17 +65,6 @@ async def follow(http: aiohttp.ClientSession, load: Load) -> None:
         await asyncio.sleep(FOLLOW_S)
 
 
-async def read_back(load: Load) -> list[str]:
-    """Keys whose last acknowledged write is gone; only a read that had no answer is tried again."""
-    lost: list[str] = []
-    for attempt in range(READ_BACK_ATTEMPTS):
-        lost = await load.lost_writes()
-        if not any(": -1," in found for found in lost):
-            break
-        await asyncio.sleep(2**attempt)
-    return lost
-
-
 async def main() -> None:
     async with aiohttp.ClientSession() as http:
         load = Load(http)
@@ -106,7 +94,7 @@ async def main() -> None:
             "stale_reads": account.stale_reads,
             "failures": dict(account.failures.most_common(8)),
             "read_back_through": list(load.nodes),
-            "lost": await read_back(load),
+            "lost": await load.lost_writes(),
         }
         sys.stdout.write(json.dumps(answer) + "\n")
 

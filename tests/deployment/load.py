@@ -60,7 +60,8 @@ class Load(demo.Load):
     async def is_read(self, via: Sequence[str]) -> None:
         """Raise AssertionError unless each of these nodes returns each acknowledged write."""
         self.nodes = tuple(map(self._address_of, via))
-        assert await self.lost_writes() == []
+        lost = await self.lost_writes()
+        assert not lost, lost
 
     def _some_nodes(self) -> list[str]:
         chosen = self._random.sample(self.via, min(2, len(self.via)))

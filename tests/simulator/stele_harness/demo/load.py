@@ -24,6 +24,8 @@ PAUSE_S = 0.03
 """Between two operations of a worker: a moderate load, so that two cores can also move data."""
 TIMEOUT_S = 8.0
 """Nodes time out after 5 s. The outcome of a request without an answer until then is unknown."""
+READ_BACK_S = 60.0
+"""How long reads are repeated at the end until a node says what it holds."""
 PADDING = b"." * 200
 
 
@@ -105,18 +107,30 @@ class Load:
         return bool(self._workers) and not self._stop.is_set()
 
     async def lost_writes(self) -> list[str]:
-        """Keys whose last acknowledged write is not there any more; read through every node."""
+        """Return the keys whose last acknowledged write is gone, read through every node.
+
+        A key that a node cannot read for ``READ_BACK_S`` counts as gone too, with the reason.
+        """
         found = await asyncio.gather(*(self._lost_through(node) for node in self.nodes))
         return [key for lost in found for key in lost]
 
     async def _lost_through(self, node: str) -> list[str]:
+        until = time.monotonic() + READ_BACK_S
         lost: list[str] = []
         for key in self._all:
-            answer = await self._call("GET", node, key.name, None)
-            number = self._number(answer, key.name)
-            if not key.acknowledged <= number <= key.attempted:
+            answer = await self._read_until(until, node, key)
+            number = self._number(answer, key.name) if answer.is_read() else answer.why()
+            if number not in range(key.acknowledged, key.attempted + 1):
                 lost.append(f"{key.name} through {node}: {number}, acknowledged {key.acknowledged}")
         return lost
+
+    async def _read_until(self, until: float, node: str, key: Key) -> Answer:
+        """Read until the node says what it holds; return the last answer when time is up."""
+        while True:
+            answer = await self._call("GET", node, key.name, None)
+            if answer.is_read() or time.monotonic() > until:
+                return answer
+            await asyncio.sleep(self._pause_s)
 
     async def _work(self, own: list[Key]) -> None:
         while not self._stop.is_set():
@@ -147,7 +161,7 @@ class Load:
         least = key.acknowledged
         for node in self._some_nodes():
             answer = await self._call("GET", node, key.name, None)
-            if answer.status in (200, 404):
+            if answer.is_read():
                 self.account.reads_answered += 1
                 number = self._number(answer, key.name)
                 if not least <= number <= key.attempted:
@@ -203,6 +217,10 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
+
+    def is_read(self) -> bool:
+        """True when a read found a value, or that there is none."""
+        return self.status in (200, 404)
 
     def is_surely_undone(self) -> bool:
         """True when a write cannot have had any effect."""
