@@ -145,24 +145,32 @@ def test_sizes_are_the_ranges_share_of_what_their_sources_hold() -> None:
     found = planned(world, join_of("a2", "a"))
     assert largest_sources(found.plan) == ["a1"]
     share = found.plan.placements[0].nodes["a2"].after
-    sized = with_sizes(found, world.image, {"a1": 1_000_000}, 50_000.0)
+    sized = with_sizes(found, world.image, _held(world, a1=1_000_000), 50_000.0)
     (stream,) = sized.streams
     assert stream.size_bytes == sized.size_bytes == round(share * 1_000_000)
     assert stream.duration_s == pytest.approx(share * 20)
     assert sized.duration_s == stream.duration_s
 
 
+def _held(world: World, **size_bytes: int) -> dict[str, dict[str, int]]:
+    """Bytes by node, and by the id of the only data."""
+    (data,) = world.image.schema.all_data()
+    return {node_id: {data.data_id: size} for node_id, size in size_bytes.items()}
+
+
 def test_sizes_are_unknown_where_no_source_has_told() -> None:
     world = three_nodes(rf=3)
     found = with_sizes(planned(world, join_of("a2", "a")), world.image, {}, 50_000.0)
     assert (found.size_bytes, found.duration_s) == (None, None)
-    found = with_sizes(planned(world, join_of("a2", "a")), world.image, {"a1": 9_000}, None)
+    found = with_sizes(
+        planned(world, join_of("a2", "a")), world.image, _held(world, a1=9_000), None
+    )
     assert found.size_bytes and found.duration_s is None
 
 
 def test_no_node_receives_more_than_the_limit_of_the_log_lets_it() -> None:
     world = three_nodes(rf=3)
-    plan, held = planned(world, join_of("a2", "a")), {"a1": 30 * MIB}
+    plan, held = planned(world, join_of("a2", "a")), _held(world, a1=30 * MIB)
     assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
     share = plan.plan.placements[0].nodes["a2"].after
     found = with_sizes(plan, world.image, held, 77.0 * MIB)
@@ -183,7 +191,7 @@ def test_those_who_need_two_sources_receive_one_in_full() -> None:
     assert isinstance(found, PlanAnswer)
     needed = {gain.needed for gain in found.plan.gains}
     assert needed == {2}
-    held = dict.fromkeys(("a1", "a2", "c1"), 900)
+    held = _held(world, a1=900, a2=900, c1=900)
     sized = with_sizes(found, world.image, held, 1.0)
     gained = sum(gain.share for gain in found.plan.gains)
     assert gained == pytest.approx(1)

@@ -247,25 +247,27 @@ def largest_sources(plan: Preflight) -> list[str]:
 
 
 def with_sizes(
-    found: PlanAnswer, image: Image, held_bytes: Mapping[str, int], bytes_per_s: float | None
+    found: PlanAnswer,
+    image: Image,
+    held_bytes: Mapping[str, Mapping[str, int]],
+    bytes_per_s: float | None,
 ) -> PlanAnswer:
     """Return the answer with estimates of the bytes to stream and of the duration.
 
-    ``held_bytes`` is by node, over all keyspaces. ``bytes_per_s`` is the rate of one receiver, and
-    the log's own limit bounds it. If it is unknown, that limit gives the least duration.
+    ``held_bytes`` is by node and data id. ``bytes_per_s`` is the rate of one receiver, and the
+    log's own limit bounds it. If it is unknown, that limit gives the least duration.
     """
     limit = stream_limit_bytes_per_s(image.features.settings)
     at_least = bytes_per_s is None and limit is not None
     bytes_per_s = min((rate for rate in (bytes_per_s, limit) if rate is not None), default=None)
-    copies = _copies_held(image)
-    density = {n: size / copies[n] for n, size in held_bytes.items() if copies[n]}
+    density = _density(found.plan, image, held_bytes)
     by_node = defaultdict[str, list[Gain]](list)
     for gain in found.plan.gains:
         by_node[gain.node_id].append(gain)
     nodes = sorted({*by_node, *found.plan.receivers})
     streams = tuple(
         _stream(node_id, by_node[node_id], density, bytes_per_s)
-        if by_node[node_id] or not copies[node_id]
+        if by_node[node_id] or not _serves(image, node_id)
         else PlannedStream(node_id, 0.0, None, None)  # it streams its own ranges again
         for node_id in nodes
     )
@@ -286,7 +288,7 @@ def with_sizes(
     timed = all(stream.duration_s is not None for stream in streams)
     return msgspec.structs.replace(
         found,
-        held_bytes=dict(sorted(held_bytes.items())),
+        held_bytes={node_id: sum(held_bytes[node_id].values()) for node_id in sorted(held_bytes)},
         bytes_per_s=bytes_per_s,
         limit_bytes_per_s=limit,
         at_least=at_least,
@@ -297,14 +299,18 @@ def with_sizes(
 
 
 def _stream(
-    node_id: str, gains: list[Gain], density: Mapping[str, float], bytes_per_s: float | None
+    node_id: str,
+    gains: list[Gain],
+    density: Mapping[tuple[str, str], float],
+    bytes_per_s: float | None,
 ) -> PlannedStream:
     """Return the estimate of one receiver. All receivers stream at once."""
     share, size = 0.0, 0.0
     known = True
     for gain in gains:
         share += gain.share
-        found = [density[source] for source in gain.sources if source in density]
+        places = [(source, gain.placement) for source in gain.sources]
+        found = [density[place] for place in places if place in density]
         known = known and (bool(found) or not gain.needed)
         # One source is pulled in full; of the others only rows that differ, which are few.
         size += gain.share * min(gain.needed, 1) * (fmean(found) if found else 0.0)
@@ -314,9 +320,33 @@ def _stream(
     return PlannedStream(node_id, share, round(size), time_s)
 
 
-def _copies_held(image: Image) -> dict[str, float]:
-    """Return how many copies of the ring each node serves reads of, over all placements."""
-    held = Counter[str]()
-    for placement in image.ring.placements:
-        held.update(tokens_held(image.ring.placement(placement).rows))
-    return defaultdict[str, float](float, {n: tokens / RING_SIZE for n, tokens in held.items()})
+def _density(
+    plan: Preflight, image: Image, held_bytes: Mapping[str, Mapping[str, int]]
+) -> dict[tuple[str, str], float]:
+    """Return the bytes of a whole ring by source and gained placement, for nodes that answered."""
+    names = {each.placement: each.keyspaces for each in plan.placements}
+    gained = {gain.placement for gain in plan.gains}
+    users = {p: names.get(p) or [data.name for data in image.schema.using(p)] for p in gained}
+    streamed = {name for each in users.values() for name in each}
+    sizes = defaultdict[tuple[str, str], float](float)
+    held_tokens = dict[str, Counter[str]]()
+    for node_id, held in held_bytes.items():
+        for data_id, size_bytes in held.items():
+            data = image.schema.of_data(data_id)
+            if data is None or data.name not in streamed:
+                continue
+            if data.placement not in held_tokens:
+                held_tokens[data.placement] = tokens_held(image.ring.placement(data.placement).rows)
+            if tokens := held_tokens[data.placement][node_id]:
+                sizes[node_id, data.name] += size_bytes * RING_SIZE / tokens
+    return {
+        (node_id, placement): sum(sizes[node_id, name] for name in each)
+        for node_id in held_bytes
+        for placement, each in users.items()
+    }
+
+
+def _serves(image: Image, node_id: str) -> bool:
+    """Return whether the node serves reads of any range."""
+    placements = map(image.ring.placement, image.ring.placements)
+    return any(node_id in row.reads for placement in placements for row in placement.rows)

@@ -83,14 +83,18 @@ class ReplicaProbes:
         return position.epoch if is_right else None
 
 
-async def held_bytes(nodes: Iterable[Node]) -> dict[str, int]:
-    """Return bytes by node, of nodes that answer in time with the expected id and host id."""
+async def held_bytes(nodes: Iterable[Node]) -> dict[str, dict[str, int]]:
+    """Return bytes by node and data id, of nodes that answer in time with the expected host id."""
     http = HttpTransport()
     try:
         found = await asyncio.gather(*(_ask(http, node) for node in nodes))
     finally:
         await http.close()
-    return {view.node_id: view.bytes for view in found if view is not None}
+    return {
+        view.node_id: {data_id: size.bytes for data_id, size in view.keyspaces.items()}
+        for view in found
+        if view is not None
+    }
 
 
 async def _ask(http: Transport, node: Node) -> NodeView | None:

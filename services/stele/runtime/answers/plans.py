@@ -50,7 +50,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wait`` is its first wait, ``failure`` the rejection with which the coordinator would end it.
     ``held_bytes`` are the sizes that nodes reported. Other sizes are estimates from them, which assume
-    equal bytes in all ranges of all keyspaces. ``bytes_per_s`` is the rate at which a node receives:
+    equal bytes in all ranges of a keyspace or table. ``bytes_per_s`` is the rate at which a node receives:
     measured or given, and at most the log's ``limit_bytes_per_s`` if that is set. ``at_least``: no rate
     is known, so the limit is used and the duration is a lower bound.
     """
