@@ -30,14 +30,16 @@ from tests.coordinator.world import SimNode, World, three_nodes
 def answer_of(
     world: World, command: AnyCommand, held: dict[str, int], rate: float | None
 ) -> PlanAnswer:
-    """Return the answer of a coordinator."""
+    """Return the answer of a coordinator. The nodes hold data of the first keyspace or table."""
     world.nodes["a2"] = SimNode("a2")
     world.pass_s(1)
     brain = world.brain
     seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
     found = dry_run(brain.memory, seen, world.limits, envelope(command))
     assert isinstance(found, PlanAnswer)
-    return with_sizes(found, world.image, held, rate)
+    data = next(iter(world.image.schema.all_data()))
+    by_data = {node_id: {data.data_id: size_bytes} for node_id, size_bytes in held.items()}
+    return with_sizes(found, world.image, by_data, rate)
 
 
 def sent(server: Server) -> dict[str, object]:
