@@ -208,6 +208,22 @@ def test_the_history_has_a_replication_change_once_with_who_requested_it(
     assert fact.strip() == "keyspace library is replicated dc1:3"
 
 
+def test_the_limit_of_the_history_counts_only_epochs_that_it_shows(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("GET", "/v1/schema", answer(library()))
+    changed, moving = {"type": "TypeDropped", "name": "library.t"}, {"type": "RequestChanged"}
+    request = {"keyspace_id": "k", "request_id": "r", "kind": "drop_table", "status": "running"}
+    pages = (({**moving, "request": request}, 5), (changed, 0))
+    for epoch, (fact, before) in enumerate(pages, 7):
+        row = {"epoch": epoch, "command": "alter_schema", "actor": "ada", "facts": [fact]}
+        page = {"newest": 9, "looked_at": 9, "next_before": before, "epochs": [row]}
+        server.answer("GET", "/v1/epochs/search", page)
+    (shown,) = msgspec.json.decode(stele("schema", "history", "--limit", "1", "--json").out)
+    assert shown["epoch"] == 8
+    assert [a.query["before"] for a in server.asked_for("/v1/epochs/search")[1:]] == [["5"]]
+
+
 def test_a_file_of_changes_is_one_command(server: Server, stele: Stele, tmp_path: Path) -> None:
     world = library()
     server.answer("POST", "/v1/commands", ACCEPTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -138,14 +138,21 @@ def not_kept(begins: int, stores: tuple[str, ...]) -> str:
 
 
 def slices(
-    client: Client, asked: Mapping[str, object], count: int, before: int | None = None
+    client: Client,
+    asked: Mapping[str, object],
+    count: int,
+    before: int | None = None,
+    is_shown: Callable[[dict[str, Any]], object] = bool,
 ) -> Iterator[Slice]:
-    """Yield slices with ``count`` epochs in all, or fewer if there are no more. Raises CliError."""
+    """Yield slices with ``count`` shown epochs in all, or fewer if there are no more.
+
+    Raises CliError.
+    """
     while count > 0 and before != 0:
         limit = min(count, MOST_AT_ONCE)
         part = client.get(SERVICE, PATH, Slice, **asked, before=before, limit=limit)
         yield part
-        count -= len(part.epochs)
+        count -= sum(1 for epoch in part.epochs if is_shown(epoch))
         before = part.next_before
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -180,10 +180,16 @@ def line_of(row: EpochRow, words: HistoryWords) -> Text:
     return Text.assemble((head, "bold"), f"  {by(row):<12}  {became}")
 
 
-def newest_such(client: Client, asked: dict[str, object], count: int, end: int) -> list[Raw]:
-    """Return the last ``count`` epochs up to ``end`` that match, in order."""
-    found = [raw for part in slices(client, asked, count, end + 1) for raw in part.epochs]
-    return found[::-1]
+def newest_such(
+    client: Client,
+    asked: dict[str, object],
+    count: int,
+    end: int,
+    is_shown: Callable[[Raw], object] = bool,
+) -> list[Raw]:
+    """Return the last ``count`` shown epochs up to ``end`` that match, in order."""
+    parts = slices(client, asked, count, end + 1, is_shown)
+    return [raw for part in parts for raw in part.epochs if is_shown(raw)][::-1]
 
 
 Raw = dict[str, Any]

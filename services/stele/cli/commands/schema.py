@@ -212,8 +212,7 @@ def history(
         asked["about"] = name
     with where.client() as client:
         end = _read(client, epoch).epoch
-        rows = newest_such(client, asked, last, end)
-        rows = [raw for raw in rows if _schema_facts(raw["facts"])]
+        rows = newest_such(client, asked, last, end, lambda raw: _schema_facts(raw["facts"]))
         shown = [] if json.as_json else [_as_requested(raw) for raw in rows]
         # One row for each fact, because each is printed on a separate line.
         single = [
