@@ -13,6 +13,13 @@ from typing import Final
 import aiohttp
 import msgspec
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from stele.domain.commands import CreateKeyspace
 from stele.domain.image import Image
@@ -27,6 +34,7 @@ from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
+from stele.runtime.kafka import ACKS_SEGMENT_MS
 from stele_simulator.live.admins import Admins
 from stele_simulator.live.asker import Asker
 from stele_simulator.live.checks import Checked, LogRead, check_all
@@ -41,6 +49,7 @@ from stele_simulator.live.topology import TopologyAdmin
 from stele_simulator.live.watchers import probe, read_states, watch
 from stele_simulator.violation import Violation
 
+ACKS: Final = flow_topic(CLUSTER, "acks")
 ADMINS: Final = 3
 MEMBERS_WITHIN_S: Final = 180.0
 LAST_WRITES_S: Final = 5.0
@@ -49,7 +58,8 @@ REAP_AFTER_S: Final = 3.0
 READ_RECORDS: Final = 5000
 EVENTS_SHOWN: Final = 20
 READ_ACKS_EVERY_S: Final = 60.0
-"""Shorter than the topic's ``segment.ms``, after which older acks are compacted away."""
+"""With the longest outage of all brokers, shorter than acks are kept; see ``_keep_each_ack``."""
+ADMIN_TIMEOUT_S: Final = 60.0
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +172,7 @@ class Live:
             urls = list(metadata_logs.values())
             asker = Asker(http, commander, urls, history, self._seed)
             clients, acks = DataClients(http, history, members, self._seed), set[Ack]()
+            await asyncio.to_thread(_keep_each_ack, site.kafka)
             await until(lambda: len(members()) == NODES, MEMBERS_WITHIN_S, "the first nodes join")
             for keyspace in (KEYSPACE, SCRATCH):
                 await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
@@ -251,8 +262,20 @@ async def _reap(site: Site, history: History, follower: LogFollower) -> None:
                 await site.stop_node(name)
 
 
+def _keep_each_ack(brokers: Brokers) -> None:
+    """Have the topic keep each ack for the longest time that its settings allow."""
+    lag = ConfigEntry(
+        "min.compaction.lag.ms",
+        str(ACKS_SEGMENT_MS),
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    topic = ConfigResource(ResourceType.TOPIC, ACKS, incremental_configs=[lag])
+    admin = AdminClient(brokers.client())
+    admin.incremental_alter_configs([topic])[topic].result(ADMIN_TIMEOUT_S)
+
+
 async def _keep_acks(brokers: Brokers, acks: set[Ack]) -> None:
-    """Add all acks of the run to the set. The topic is compacted when a segment is full or old."""
+    """Add all acks of the run to the set, before compaction removes them."""
     while True:
         with contextlib.suppress(KafkaException, TimeoutError):  # the next time may succeed
             acks.update(await asyncio.to_thread(_acks, brokers))
@@ -261,7 +284,7 @@ async def _keep_acks(brokers: Brokers, acks: set[Ack]) -> None:
 
 def _acks(brokers: Brokers) -> list[Ack]:
     """Return the acks that the topic holds."""
-    found = read_topic(brokers, flow_topic(CLUSTER, "acks"))
+    found = read_topic(brokers, ACKS)
     return [decode_ack(value) for _, value in found if value is not None]
 
 
