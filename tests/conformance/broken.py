@@ -18,7 +18,7 @@ from stele.agent import identity, member
 from stele.agent.agent import Agent
 from stele.agent.cleanup import Truncator
 from stele.agent.gate import Gate
-from stele.agent.judging import Judge, Request
+from stele.agent.judging import Judge, JudgedRequest
 from stele.agent.orders import OrderExecutor
 from stele.agent.probing import check_meant
 from stele.agent.pulling import Puller
@@ -246,7 +246,7 @@ def knows_no_truncation(patch: Patch) -> None:
 
 
 def serves_columns_that_it_has_not_read(patch: Patch) -> None:
-    def is_newer(self: Judge, request: Request) -> bool:
+    def is_newer(self: Judge, request: JudgedRequest) -> bool:
         return request.version > self._follower.image.topology.version
 
     patch.attribute(Judge, "_is_newer", is_newer)
@@ -263,9 +263,9 @@ def takes_columns_that_are_gone(patch: Patch) -> None:
 def takes_an_older_copy(patch: Patch) -> None:
     """It ignores its earlier acknowledgements."""
 
-    async def last_told(*_: object) -> None: ...
+    async def newest_ack(*_: object) -> None: ...
 
-    patch.attribute(member, "last_told", last_told)
+    patch.attribute(member, "newest_ack", newest_ack)
     _counts_by_the_clock(patch)
 
 
