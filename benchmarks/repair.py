@@ -20,9 +20,9 @@ from stele.agent.judging import Code
 from stele.agent.stores import Span
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.digests import Digest, differing
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 from stele.node.wire import Compare, Compared, Scan, Scanned, encode
 
 ROWS: Final = 100_000
@@ -70,7 +70,7 @@ async def main() -> None:
 
 
 async def _repaired(folder: Path, differ: int) -> Cost:
-    mine, theirs = Store(folder / "mine.sqlite"), Store(folder / "theirs.sqlite")
+    mine, theirs = SqliteStore(folder / "mine.sqlite"), SqliteStore(folder / "theirs.sqlite")
     try:
         keys = [f"key-{number}".encode() for number in range(ROWS)]
         newer = {*random.Random(differ).sample(keys, differ)}
@@ -82,7 +82,7 @@ async def _repaired(folder: Path, differ: int) -> Cost:
         await theirs.close()
 
 
-async def _compare(mine: Store, theirs: Store, differ: int) -> Cost:
+async def _compare(mine: SqliteStore, theirs: SqliteStore, differ: int) -> Cost:
     calls = wire = rows = row_bytes = 0
 
     async def ask(spans: Sequence[Span]) -> list[Digest | None]:
@@ -109,13 +109,13 @@ async def _compare(mine: Store, theirs: Store, differ: int) -> Cost:
     return Cost(differ, calls, rows, row_bytes, wire, time.process_time() - began_s)
 
 
-async def _fill(store: Store, rows: list[Row]) -> None:
+async def _fill(store: SqliteStore, rows: list[StoredCell]) -> None:
     for at in range(0, len(rows), BATCH):
         await store.write(rows[at : at + BATCH])
 
 
-def _row(key: bytes, timestamp: int) -> Row:
-    return Row(DATA, token_of(key), key, timestamp, False, b"v" * VALUE_BYTES)
+def _row(key: bytes, timestamp: int) -> StoredCell:
+    return StoredCell(DATA, token_of(key), key, timestamp, False, b"v" * VALUE_BYTES)
 
 
 def _size(size_bytes: int) -> str:

@@ -21,8 +21,8 @@ from unittest.mock import patch
 from benchmarks.numbers import measured
 from stele.agent.identity import Acknowledged, boot
 from stele.node import store as store_module
-from stele.node.cells import Row
-from stele.node.store import PRAGMAS, Store
+from stele.node.cells import StoredCell
+from stele.node.store import PRAGMAS, SqliteStore
 
 VALUE_BYTES = 1000
 CLIENTS = (1, 64)
@@ -34,7 +34,7 @@ SYNC_SAMPLES = 300
 
 async def measure(folder: Path, clients: int, seconds: float) -> tuple[float, list[float]]:
     """Writes a second, and the time of each in seconds."""
-    store, numbers, times = Store(folder / "store.sqlite"), count(1), list[float]()
+    store, numbers, times = SqliteStore(folder / "store.sqlite"), count(1), list[float]()
     value = os.urandom(VALUE_BYTES)
     began = time.perf_counter()
 
@@ -43,7 +43,7 @@ async def measure(folder: Path, clients: int, seconds: float) -> tuple[float, li
             number = next(numbers)
             token = hash((number, "token"))
             at = time.perf_counter()
-            await store.write([Row("ks", token, b"%d" % number, number, False, value)])
+            await store.write([StoredCell("ks", token, b"%d" % number, number, False, value)])
             times.append(time.perf_counter() - at)
 
     await asyncio.gather(*(writer() for _ in range(clients)))

@@ -16,7 +16,7 @@ from stele.domain.topology.operations.table import OPERATIONS, Operation
 from stele.domain.topology.waits import WaitKind
 from stele.domain.view import section
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
-from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.runtime.answers.tablet_sizes import SizesAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
@@ -195,7 +195,7 @@ def test_a_wait_that_ends_by_itself_delays_no_plan(
     wait = WaitProgress((), "version 5 everywhere", (blocker,), WaitKind.APPLIED, waited_s)
     found = answer_of(three_nodes(rf=2), Leave("c1"), {}, None)
     waits = msgspec.structs.replace(
-        found, verdict=Verdict.WAITS, wait=msgspec.structs.replace(wait, cause="n3")
+        found, verdict=PlanVerdict.WAITS, wait=msgspec.structs.replace(wait, cause="n3")
     )
     server.answer("POST", "/v1/plan", waits)
     ran = stele("plan", "decommission", "c1")

@@ -44,7 +44,7 @@ from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.model import Request, time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
-from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.runtime.callers import LOOK_S, Caller, Callers, line_of
 from stele.runtime.http import Health, HttpError, bind, build_app, serving
 from stele.runtime.request_ids import new_request_id
@@ -353,7 +353,7 @@ def test_a_plan_is_known_again_by_what_it_does() -> None:
     )
     gain = Gain(node_id="n1", placement="p1", ranges=2, share=0.1, sources=("n2",), needed=1)
     plan = Preflight(request=request, alone=True, gains=(gain,), placements=(placed,))
-    answer = PlanAnswer(epoch=7, state_id="", plan=plan, verdict=Verdict.STARTS)
+    answer = PlanAnswer(epoch=7, state_id="", plan=plan, verdict=PlanVerdict.STARTS)
     renamed = replace(
         plan,
         gains=(replace(gain, placement="p2"),),
@@ -362,7 +362,7 @@ def test_a_plan_is_known_again_by_what_it_does() -> None:
     same = replace(answer, epoch=9, state_id="x", size_bytes=5, plan=renamed)
     assert mark_of(same) == mark_of(answer)
     for other in (
-        replace(answer, verdict=Verdict.WAITS),
+        replace(answer, verdict=PlanVerdict.WAITS),
         replace(answer, plan=replace(plan, excludes=("n9",))),
         replace(answer, plan=replace(plan, gains=(replace(gain, sources=("n3",)),))),
         replace(answer, plan=replace(plan, placements=(replace(placed, changing=3),))),

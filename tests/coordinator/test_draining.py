@@ -4,7 +4,7 @@ from stele.domain.commands import CreateKeyspace, CreateTable, Leave, MoveTablet
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.waits import WaitKind
-from stele.runtime.answers.plans import Verdict
+from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.operations import DOWN_S
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.test_dry_run import planned
@@ -65,7 +65,7 @@ def test_a_node_alone_in_its_rack_is_told_which_nodes_are_in_the_way_and_what_to
 def test_a_plan_says_that_a_node_whose_tablets_nobody_can_take_does_not_leave() -> None:
     world = _cluster_with_a_rack_of_one_node()
     found = planned(world, Leave("c1"))
-    assert found.verdict is Verdict.FAILS and found.wait is None
+    assert found.verdict is PlanVerdict.FAILS and found.wait is None
     assert found.failure is not None and found.failure.code == "no_place_for_tablets"
     assert world.apply(Leave("c1"), "leave") is None
     world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
@@ -76,7 +76,7 @@ def test_a_plan_says_that_a_node_whose_tablets_nobody_can_take_does_not_leave() 
 def test_a_plan_of_a_node_whose_tablets_others_can_take_waits_for_them() -> None:
     world = _cluster_with_a_rack_of_one_node()
     found = planned(world, Leave("a2"))
-    assert found.verdict is Verdict.WAITS
+    assert found.verdict is PlanVerdict.WAITS
     assert found.wait is not None and found.wait.kind is WaitKind.ROOM
 
 
@@ -84,7 +84,7 @@ def test_a_plan_to_remove_the_dead_node_of_a_rack_says_that_nobody_can_take_its_
     world = _cluster_with_a_dead_rack()
     world.balances = True
     found = planned(world, Remove(node_id="b1"))
-    assert found.verdict is Verdict.FAILS
+    assert found.verdict is PlanVerdict.FAILS
     assert found.failure is not None and "4 tablets of 'b1'" in found.failure.message
     assert "or replace the node" not in found.failure.message
 
@@ -112,9 +112,9 @@ def test_a_node_whose_tablets_nobody_could_take_does_not_leave_while_another_is_
     world.nodes["a2"].alive = False
     world.pass_s(DOWN_S)
     found = planned(world, Leave("c1"))
-    assert found.verdict is Verdict.FAILS and found.wait is None
+    assert found.verdict is PlanVerdict.FAILS and found.wait is None
     assert found.failure is not None and found.failure.code == "no_place_for_tablets"
-    assert planned(world, Leave("a1")).verdict is Verdict.WAITS
+    assert planned(world, Leave("a1")).verdict is PlanVerdict.WAITS
     assert world.apply(Leave("c1"), "leave") is None
     world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
     why = found.failure.message

@@ -14,7 +14,7 @@ from stele.domain.messages import ReportTable
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.topology.limits import MIB
 from stele.domain.topology.waits import WaitKind
-from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from tests.coordinator.stories import joining
 from tests.coordinator.test_dead_for_good import two_of_a_rack
 from tests.coordinator.test_preflight import ASK, Choices, bounded, envelope, quiet
@@ -43,7 +43,7 @@ def test_what_has_room_and_all_it_needs_would_start_though_the_new_node_was_neve
     world = three_nodes()
     world.pass_s(1)
     found = planned(world, join_of("a2", "a"))
-    assert (found.verdict, found.wait, found.failure) == (Verdict.STARTS, None, None)
+    assert (found.verdict, found.wait, found.failure) == (PlanVerdict.STARTS, None, None)
 
 
 def test_what_needs_a_dead_node_would_wait_for_as_long_as_it_takes() -> None:
@@ -52,7 +52,7 @@ def test_what_needs_a_dead_node_would_wait_for_as_long_as_it_takes() -> None:
     world.nodes["b1"].alive = world.nodes["c1"].alive = False
     world.pass_s(10)
     found = planned(world, join_of("a2", "a"))
-    assert found.verdict is Verdict.WAITS
+    assert found.verdict is PlanVerdict.WAITS
     assert found.wait is not None and found.wait.kind is WaitKind.MEMBERS
     assert found.wait.cause == "b1"
     assert found.wait.limit is None
@@ -62,7 +62,7 @@ def test_what_would_be_locked_out_names_the_request_in_the_way() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.pass_s(1)
     found = planned(world, Leave("c1"))
-    assert found.verdict is Verdict.WAITS
+    assert found.verdict is PlanVerdict.WAITS
     assert found.wait is not None and found.wait.other_request == "join-a2"
 
 
@@ -83,7 +83,7 @@ def test_what_goes_together_is_planned_as_one_operation_and_carried_out_so() -> 
     assert found.plan.excludes == ("b1", "b2")
     assert not {"b1", "b2"} & {*found.plan.receivers}
     assert {"b1", "b2"} <= {*found.plan.tokens}
-    assert found.verdict is Verdict.WAITS
+    assert found.verdict is PlanVerdict.WAITS
     assert found.wait is not None and found.wait.kind is WaitKind.SILENCE
     for number, command in enumerate(both):
         assert world.apply(command, f"remove-{number}") is None
@@ -97,9 +97,9 @@ def test_those_who_are_excluded_already_would_start_together() -> None:
     world = two_of_a_rack(excluded=True)
     world.pass_s(1)
     found = planned(world, Remove(node_id="b1"), Remove(node_id="b2"))
-    assert found.verdict is Verdict.STARTS
+    assert found.verdict is PlanVerdict.STARTS
     refused = planned(world, Remove(node_id="b1"))
-    assert refused.verdict is Verdict.FAILS
+    assert refused.verdict is PlanVerdict.FAILS
     assert refused.failure is not None and refused.failure.code == "dead_would_receive"
 
 
@@ -128,15 +128,15 @@ def test_what_would_start_starts_and_what_would_fail_fails(seed: int, choice: in
     if isinstance(found, Rejection):
         return
     world.tick()
-    if found.verdict is Verdict.STARTS:
+    if found.verdict is PlanVerdict.STARTS:
         assert world.image.requests.requests[ASK].status is not RequestStatus.PENDING
-    if found.verdict is Verdict.WAITS:
+    if found.verdict is PlanVerdict.WAITS:
         waits = [wait for wait in world.brain.steps.waits if ASK in wait.request_ids]
         assert found.wait is not None
         assert [(w.kind, w.what) for w in waits] == [(found.wait.kind, found.wait.waiting_for)]
     world.run()
     failed = world.image.requests.requests[ASK].status is RequestStatus.FAILED
-    assert failed == (found.verdict is Verdict.FAILS)
+    assert failed == (found.verdict is PlanVerdict.FAILS)
 
 
 def test_sizes_are_the_ranges_share_of_what_their_sources_hold() -> None:

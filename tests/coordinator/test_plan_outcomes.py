@@ -27,7 +27,7 @@ from stele.domain.names import RequestStatus
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.topology.operations.commands import TabletMove
-from stele.runtime.answers.plans import Verdict
+from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.operations import DOWN_S, is_over
 from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_preflight import ASK, RING, envelope, held, joining, what_happened
@@ -140,7 +140,7 @@ def test_a_plan_names_the_bytes_and_the_steps_of_its_outcome(name: str) -> None:
     world.pass_s(DOWN_S)
     command, before = operation.command(world), world.image
     found = with_sizes(planned(world, command), before, _held_bytes(before), float(COPY_BYTES))
-    assert found.verdict is not Verdict.FAILS, found.failure
+    assert found.verdict is not PlanVerdict.FAILS, found.failure
     began, world.balances = len(world.images), isinstance(command, Join | Leave | Remove | Replace)
     assert world.submit(envelope(command)) is None
     world.until(lambda: is_over(world, ASK), "its end")

@@ -34,7 +34,7 @@ from stele.domain.tablets.maps import apart, held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.waits import WaitKind
-from stele.runtime.answers.plans import Verdict
+from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
@@ -384,14 +384,14 @@ def test_siblings_come_together_where_the_racks_allow_it() -> None:
 def test_a_plan_of_a_split_takes_those_who_are_up_to_have_prepared() -> None:
     world = with_table("a1 b1 c1", 8, rf=3)
     world.pass_s(1)
-    assert planned(world, ResizeTable(TABLE, 16)).verdict is Verdict.STARTS
+    assert planned(world, ResizeTable(TABLE, 16)).verdict is PlanVerdict.STARTS
     world.crash("c1")
     world.pass_s(20)
     found = planned(world, ResizeTable(TABLE, 16))
-    assert found.verdict is Verdict.WAITS
+    assert found.verdict is PlanVerdict.WAITS
     assert found.wait is not None and found.wait.kind is WaitKind.PREPARED
     assert found.wait.cause == "c1"
-    assert planned(world, ResizeTable(TABLE, 4)).verdict is Verdict.STARTS
+    assert planned(world, ResizeTable(TABLE, 4)).verdict is PlanVerdict.STARTS
 
 
 def resizes(world: World) -> list[Request]:

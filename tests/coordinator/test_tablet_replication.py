@@ -29,7 +29,7 @@ from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
-from stele.runtime.answers.plans import Verdict
+from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
@@ -493,5 +493,5 @@ def test_a_dry_run_says_that_it_would_start_whatever_round_is_under_way() -> Non
     assert world.apply(ResizeTable(TABLE, 8), "split") is None
     world.until(lambda: not world.fenced(), "a round", 60)
     found = planned(world, KeyspaceRfChange(KEYSPACE, {"dc1": 3}))
-    assert found.verdict is Verdict.STARTS
+    assert found.verdict is PlanVerdict.STARTS
     assert found.plan.foreseen[0].endswith("tablets are to be made, 0 to be deleted")

@@ -52,7 +52,7 @@ def _error(node: ast.Call) -> Error | None:
         hint = node.args[2] if len(node.args) > 2 else given.get("hint")
         code, message = _text(node.args[0]), _text(node.args[1])
         status = NOT_TAKEN.get(code, REFUSED)
-    elif node.func.id in ("HttpError", "Refused") and len(node.args) >= 3:
+    elif node.func.id in ("HttpError", "Refused", "RequestRefused") and len(node.args) >= 3:
         number = node.args[0]
         if not isinstance(number, ast.Constant):
             return None

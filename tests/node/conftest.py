@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 from tests.node.world import World
 
 
@@ -15,7 +15,7 @@ def world() -> World:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store = Store(tmp_path / "store.sqlite")
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "store.sqlite")
     yield store
     await store.close()

@@ -17,15 +17,15 @@ from stele.node.cells import (
     VALUE,
     Cell,
     ColumnValue,
-    Row,
     RowContent,
+    StoredCell,
     content_of,
     merged,
     newest,
     row_cell,
 )
 from stele.node.digests import digest_of
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 
 column_values = st.builds(
     ColumnValue,
@@ -76,9 +76,9 @@ def test_any_order_of_writes_of_a_row_ends_in_the_merged_row(
     shuffled = chance.sample(written, len(written))
 
     async def run() -> Cell | None:
-        store = Store(tmp_path_factory.mktemp("store") / "s.sqlite")
+        store = SqliteStore(tmp_path_factory.mktemp("store") / "s.sqlite")
         for cell in shuffled:
-            assert await store.write([Row("ks", 7, b"k", *cell)]) == [0]
+            assert await store.write([StoredCell("ks", 7, b"k", *cell)]) == [0]
         found = await store.read("ks", 7, b"k")
         await store.close()
         return found
@@ -103,9 +103,9 @@ def test_a_deleted_row_takes_later_columns_only() -> None:
 
 def test_a_snapshot_file_keeps_the_kind_of_each_row() -> None:
     written = [
-        Row("d", 1, b"a", 3, VALUE, b"value"),
-        Row("d", 2, b"b", 4, TOMBSTONE, b""),
-        Row("d", 3, b"c", *row_cell(0, [ColumnValue(1, 5, b"v")])),
+        StoredCell("d", 1, b"a", 3, VALUE, b"value"),
+        StoredCell("d", 2, b"b", 4, TOMBSTONE, b""),
+        StoredCell("d", 3, b"c", *row_cell(0, [ColumnValue(1, 5, b"v")])),
     ]
     assert decode_rows(encode_rows(written), "d") == written
     assert [row.kind for row in written] == [VALUE, TOMBSTONE, ROW]

@@ -21,13 +21,13 @@ from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.domain.schema.model import TableOptions, change_log_of
 from stele.log.follower import LogFollower
 from stele.node import store as store_module
-from stele.node.cells import Cell, ColumnValue, HybridClock, Row, row_cell
+from stele.node.cells import Cell, ColumnValue, HybridClock, StoredCell, row_cell
 from stele.node.change_log import Capture, ChangePage, LoggedChange, change_of, log_row, merged
 from stele.node.changes import Changes, expire
-from stele.node.coordinate import Consistency, Coordination, Refused, WriteOf
+from stele.node.coordinate import Consistency, Coordination, RequestRefused, WriteOf
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.table_rows import DataPath, write_of
 from stele.node.wire import Answer, AnyOp, Write
 from tests.node.columned import PLAYS, alter, create_tables, writes
@@ -48,11 +48,11 @@ class Cluster:
         assert newest is not None
         self.now_us = 1000 * newest.since_ms + 60 * SECOND_US
         self.away = ""
-        self.stores = {f"n{n}": Store(folder / f"n{n}.sqlite") for n in (1, 2, 3)}
+        self.stores = {f"n{n}": SqliteStore(folder / f"n{n}.sqlite") for n in (1, 2, 3)}
         self.sessions = Sessions(follower)
         routing = Routing(follower)
         self.replicas = {
-            node_id: Replica(
+            node_id: LocalReplica(
                 node_id, follower, routing, self.sessions, store, self.clock(), Rates(1.0)
             )
             for node_id, store in self.stores.items()
@@ -121,16 +121,16 @@ async def cluster(world: World, tmp_path: Path) -> AsyncIterator[Cluster]:
         await store.close()
 
 
-def row(key: bytes, cell: Cell) -> Row:
-    return Row("table", token_of(key), key, *cell)
+def row(key: bytes, cell: Cell) -> StoredCell:
+    return StoredCell("table", token_of(key), key, *cell)
 
 
-async def logged(store: Store, partition: str = "table+cdc") -> list[LoggedChange]:
+async def logged(store: SqliteStore, partition: str = "table+cdc") -> list[LoggedChange]:
     page = await store.changes(partition, RING, 0, 10**18, 1000)
     return [change_of(*each) for each in page.rows]
 
 
-async def test_a_write_is_logged_even_if_it_loses_to_a_newer_one(store: Store) -> None:
+async def test_a_write_is_logged_even_if_it_loses_to_a_newer_one(store: SqliteStore) -> None:
     """Its replica acknowledges it, so a reader of this replica must see it."""
     cells = [Cell(7, False, b"new"), Cell(5, False, b"old"), Cell(9, True, b"")]
     rows = [row(b"k", cell) for cell in cells]
@@ -144,13 +144,13 @@ async def test_a_write_is_logged_even_if_it_loses_to_a_newer_one(store: Store) -
     ]
 
 
-async def test_rows_of_streams_and_repairs_are_not_changes(store: Store) -> None:
+async def test_rows_of_streams_and_repairs_are_not_changes(store: SqliteStore) -> None:
     await store.write([row(b"k", Cell(7, False, b"v"))])
     assert await logged(store) == []
 
 
 async def test_a_page_ends_between_two_times_and_skips_other_ranges(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [row(b"key %d" % n, Cell(1 + n // 3, False, b"v")) for n in range(9)]
     await store.write(rows, captures=lambda _: Capture(preimage=False))
@@ -167,7 +167,7 @@ async def test_a_page_ends_between_two_times_and_skips_other_ranges(
     assert [change_of(*each).key for each in found.rows] == [one.key]
 
 
-async def test_a_change_is_in_the_log_of_each_shard_that_gets_the_row(store: Store) -> None:
+async def test_a_change_is_in_the_log_of_each_shard_that_gets_the_row(store: SqliteStore) -> None:
     """A tablet that moves to another shard takes its log along."""
     await store.write(
         [row(b"k", Cell(7, False, b"v"))],
@@ -178,7 +178,7 @@ async def test_a_change_is_in_the_log_of_each_shard_that_gets_the_row(store: Sto
     assert await logged(store) == await logged(store, "table+cdc#2") != []
 
 
-def page(upto_us: int, *rows: Row) -> ChangePage:
+def page(upto_us: int, *rows: StoredCell) -> ChangePage:
     return ChangePage(upto_us, [(each.key, each.value) for each in rows])
 
 
@@ -287,7 +287,7 @@ async def test_a_stream_of_an_earlier_generation_ends_where_the_next_begins(
 async def test_a_cursor_older_than_the_log_is_refused(cluster: Cluster) -> None:
     cursor = (await cluster.changes.read(TABLE, b"", "", 100)).cursor
     cluster.now_us += 25 * 3600 * SECOND_US
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await cluster.changes.read(TABLE, b"", cursor, 100)
     assert refused.value.code == "cdc_cursor_expired"
 
@@ -310,7 +310,7 @@ async def test_a_read_that_means_nothing_is_refused(
     cluster: Cluster, table: str, stream: bytes, after: str, code: str
 ) -> None:
     cluster.world.apply(CreateTable("library.plain"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await cluster.changes.read(table, stream, after, 100)
     assert refused.value.code == code
 
@@ -361,11 +361,11 @@ async def test_timestamps_of_other_tables_do_not_date_changes_into_the_future(
 
 async def test_replicas_refuse_a_clock_that_is_ahead_and_keep_their_own(cluster: Cluster) -> None:
     ahead = HybridClock(lambda: cluster.now_us + 60 * SECOND_US)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await coordinating(cluster, ahead).write(TABLE, opaque("k", b"v"), Consistency.QUORUM)
     # the third replica may not have answered yet, and the outcome is unknown then
     reason = refused.value.__cause__ or refused.value
-    assert isinstance(reason, Refused)
+    assert isinstance(reason, RequestRefused)
     assert reason.code == "cdc_write_untimely"
     assert await logged(cluster.stores["n1"], log_of(cluster)) == []
     assert await cluster.put("k", b"w") == cluster.now_us
@@ -374,12 +374,12 @@ async def test_replicas_refuse_a_clock_that_is_ahead_and_keep_their_own(cluster:
 async def test_a_key_whose_cell_is_of_the_future_takes_no_change_until_then(
     cluster: Cluster,
 ) -> None:
-    ahead = Row(
+    ahead = StoredCell(
         cluster.data_id(), token_of(b"k"), b"k", cluster.now_us + 60 * SECOND_US, False, b""
     )
     for store in cluster.stores.values():
         await store.write([ahead])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await cluster.put("k", b"v")
     assert refused.value.code == "cdc_write_from_the_future"
     cluster.now_us += 60 * SECOND_US

@@ -13,8 +13,8 @@ from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
-from stele.node.cells import Row
-from stele.node.store import Store
+from stele.node.cells import StoredCell
+from stele.node.store import SqliteStore
 from tests.node.world import KEYSPACE, TERM, World
 
 
@@ -41,12 +41,12 @@ def order(world: World) -> Order:
     )
 
 
-async def fill(world: World, store: Store, keys: list[bytes]) -> None:
+async def fill(world: World, store: SqliteStore, keys: list[bytes]) -> None:
     keyspace_id = world.keyspace_id
-    await store.write([Row(keyspace_id, token_of(k), k, 1, False, b"12345") for k in keys])
+    await store.write([StoredCell(keyspace_id, token_of(k), k, 1, False, b"12345") for k in keys])
 
 
-async def test_it_deletes_exactly_the_foreign_rows(world: World, store: Store) -> None:
+async def test_it_deletes_exactly_the_foreign_rows(world: World, store: SqliteStore) -> None:
     joined(world)
     keys = [f"key-{n}".encode() for n in range(600)]
     await fill(world, store, keys)
@@ -76,7 +76,7 @@ async def test_nothing_of_an_operation_under_way_is_foreign(world: World) -> Non
     assert foreign_ranges(world.image, "n1", world.keyspace_id) != []
 
 
-async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: Store) -> None:
+async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: SqliteStore) -> None:
     joined(world)
     follower = await world.follower()
     late = msgspec.structs.replace(order(world), session="cleanup-n1-1")
@@ -85,7 +85,7 @@ async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: S
 
 
 async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
-    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+    world: World, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """n4 leaves while n1 deletes what n4 took over: n1 gets that back, so it must stop deleting it."""
     monkeypatch.setattr("stele.agent.cleanup.BATCH_ROWS", 1)
@@ -108,7 +108,7 @@ async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
     assert deleted == 3
 
 
-async def test_a_keyspace_that_is_gone_is_deleted_whole(world: World, store: Store) -> None:
+async def test_a_keyspace_that_is_gone_is_deleted_whole(world: World, store: SqliteStore) -> None:
     joined(world)
     await fill(world, store, [b"a", b"b"])
     keyspace_id = world.keyspace_id

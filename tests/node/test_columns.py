@@ -15,12 +15,12 @@ from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
 from stele.node import coordinate
-from stele.node.cells import Cell, HybridClock, Row, content_of
+from stele.node.cells import Cell, HybridClock, StoredCell, content_of
 from stele.node.changes import Changes
-from stele.node.coordinate import Consistency, Coordination, Refused, Written
+from stele.node.coordinate import Consistency, Coordination, RequestRefused, Written
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.columned import (
@@ -69,9 +69,9 @@ class Node:
     """A replica with its own store and log reader, which also coordinates."""
 
     def __init__(self, company: Company, name: str, follower: LateFollower, path: Path) -> None:
-        self.follower, self.store = follower, Store(path)
+        self.follower, self.store = follower, SqliteStore(path)
         sessions, clock = Sessions(follower), HybridClock(company.now_us)
-        self.replica = Replica(
+        self.replica = LocalReplica(
             name, follower, Routing(follower), sessions, self.store, clock, Rates(1.0)
         )
         self.coordination = Coordination(name, follower, sessions, company.send, clock, 30.0)
@@ -155,7 +155,7 @@ async def test_a_replica_that_cannot_catch_up_refuses_and_the_others_suffice(
     company.nodes["n3"].follower.deaf = True
     written = await company.write("n1", {"size": 3})
     assert written.acks == ["n1", "n2"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await company.write("n1", {"size": 4}, how=Consistency.ALL)
     assert str(refused.value.details["n3"]).startswith(Code.BEHIND)
 
@@ -167,7 +167,7 @@ async def test_a_node_that_does_not_know_a_column_reads_the_log_before_it_refuse
     await company.write("n2", {"size": 3})
     row = await company.read("n3")
     assert row is not None and row["size"] == 3
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await company.write("n1", {"weight": 3})
     assert (refused.value.status, refused.value.code) == (400, "unknown_column")
 
@@ -179,7 +179,7 @@ async def test_a_write_of_a_column_that_replicas_have_dropped_is_refused_and_not
     alter(company.world, drop=("age",))
     for name in ("n2", "n3"):
         company.nodes[name].follower.read()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await company.write("n1", {"age": 3})
     assert (refused.value.status, refused.value.code) == (400, "dropped_column")
     assert refused.value.details["table_version"] == company.nodes["n2"].version
@@ -216,7 +216,7 @@ async def test_a_node_that_is_behind_leaves_no_column_out_of_the_changes(company
     alter(company.world, add=(column("size", "int"),))
     await company.write("n2", {"size": 3})
     company.start_clock(company.now_us() + 60_000_000)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await changes.read(USERS, b"", "", 100)
     assert (refused.value.status, refused.value.code) == (503, "behind")
     behind.follower.deaf = False
@@ -276,7 +276,7 @@ async def test_a_client_that_knows_a_newer_version_is_served_by_it_or_refused(
     written = await company.write("n1", {"size": 3}, at_least=newest)
     assert written.table_version == newest == company.nodes["n1"].version
     company.nodes["n1"].follower.deaf = True
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await company.write("n1", {"size": 3}, at_least=newest + 1)
     assert (refused.value.status, refused.value.code) == (503, "behind")
 
@@ -293,7 +293,7 @@ async def test_replicas_with_different_columns_of_a_row_agree_after_a_read(
     for name, row in made.items():
         cell = writes("ada", row)(company.world.image).cell_at(company.now_us())
         op = read_of(company.world.image)
-        await company.nodes[name].store.write([Row(op.data_id, op.token, op.key, *cell)])
+        await company.nodes[name].store.write([StoredCell(op.data_id, op.token, op.key, *cell)])
     merged_row = {"name": "ada", "age": 1, "tags": ["x"], "home": {"street": "Ring"}}
     full = await company.nodes["n1"].coordination.read(USERS, reads("ada"), Consistency.ALL)
     assert row_of(full.image, "ada", full.cell) == merged_row
@@ -308,7 +308,7 @@ async def test_a_read_writes_a_large_row_back_in_pieces(
     row = {"age": 1, "tags": ["x"], "home": {"street": "Ring"}}
     cell = writes("ada", row)(company.world.image).cell_at(company.now_us())
     op = read_of(company.world.image)
-    await company.nodes["n1"].store.write([Row(op.data_id, op.token, op.key, *cell)])
+    await company.nodes["n1"].store.write([StoredCell(op.data_id, op.token, op.key, *cell)])
     found = await company.nodes["n2"].coordination.read(USERS, reads("ada"), Consistency.ALL)
     assert row_of(found.image, "ada", found.cell) == {"name": "ada", **row}
     written = [op.cell for op in company.sent if isinstance(op, Write)]

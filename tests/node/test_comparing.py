@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from stele.agent.stores import Span
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.node import digests
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.digests import (
     FANOUT,
     LEAF_ROWS,
     Digest,
+    NextStep,
     SourceGone,
-    Verdict,
     differing,
     digest_in,
     digest_of,
     judged,
 )
-from stele.node.store import Store, connect
+from stele.node.store import SqliteStore, connect
 
 DATA = "d"
 WHOLE = Span(DATA, MIN_TOKEN, MIN_TOKEN)
@@ -116,24 +116,24 @@ def test_nothing_moves_between_replicas_that_are_equal() -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs", "expected"),
     [
-        (Digest(3, 30, b"a"), Digest(3, 30, b"a"), Verdict.NOTHING),
-        (Digest(3, 30, b"a"), Digest(0, 0, b"0"), Verdict.NOTHING),
-        (None, Digest(0, 0, b"0"), Verdict.NOTHING),
-        (Digest(3, 30, b"a"), Digest(3, 30, b"b"), Verdict.PULL),
-        (Digest(0, 0, b"0"), None, Verdict.PULL),
-        (Digest(LEAF_ROWS + 1, 30, b"a"), Digest(3, 30, b"b"), Verdict.SPLIT),
-        (Digest(3, 30, b"a"), Digest(LEAF_ROWS + 1, 30, b"b"), Verdict.SPLIT),
-        (Digest(3, 30, b"a"), None, Verdict.SPLIT),
-        (None, Digest(3, 30, b"a"), Verdict.SPLIT),
-        (None, None, Verdict.SPLIT),
+        (Digest(3, 30, b"a"), Digest(3, 30, b"a"), NextStep.NOTHING),
+        (Digest(3, 30, b"a"), Digest(0, 0, b"0"), NextStep.NOTHING),
+        (None, Digest(0, 0, b"0"), NextStep.NOTHING),
+        (Digest(3, 30, b"a"), Digest(3, 30, b"b"), NextStep.PULL),
+        (Digest(0, 0, b"0"), None, NextStep.PULL),
+        (Digest(LEAF_ROWS + 1, 30, b"a"), Digest(3, 30, b"b"), NextStep.SPLIT),
+        (Digest(3, 30, b"a"), Digest(LEAF_ROWS + 1, 30, b"b"), NextStep.SPLIT),
+        (Digest(3, 30, b"a"), None, NextStep.SPLIT),
+        (None, Digest(3, 30, b"a"), NextStep.SPLIT),
+        (None, None, NextStep.SPLIT),
     ],
 )
 def test_what_is_done_about_a_span(
-    mine: Digest | None, theirs: Digest | None, expected: Verdict
+    mine: Digest | None, theirs: Digest | None, expected: NextStep
 ) -> None:
     assert judged(Span(DATA, 0, FANOUT), mine, theirs) is expected
-    if expected is Verdict.SPLIT:
-        assert judged(Span(DATA, 0, 1), mine, theirs) is Verdict.PULL, "it cannot be split"
+    if expected is NextStep.SPLIT:
+        assert judged(Span(DATA, 0, 1), mine, theirs) is NextStep.PULL, "it cannot be split"
 
 
 async def test_a_source_that_gives_no_digests_ends_it() -> None:
@@ -204,9 +204,9 @@ async def test_an_answer_ends_after_so_many_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.CALL_ROWS", 2)
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     try:
-        await store.write([Row(DATA, token, b"k", 1, False, b"v") for token in range(10)])
+        await store.write([StoredCell(DATA, token, b"k", 1, False, b"v") for token in range(10)])
         found = await store.digests([Span(DATA, token - 1, token) for token in range(10)])
         assert [digest.keys for digest in found if digest] == [1, 1, 1]
         assert found[0] == digest_of([(0, b"k", 1, False, b"v")])

@@ -16,7 +16,7 @@ from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.node.cells import TOMBSTONE, Cell, HybridClock, stamp_of
-from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, PlaceOf, Refused
+from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, PlaceOf, RequestRefused
 from stele.node.table_rows import DataPath, place_of, write_of
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.domain.history import join
@@ -138,7 +138,7 @@ async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None
     assert (await bench.read()) is not None
     bench.replicas.down = {"n2", "n3"}
     for request in (bench.write(b"w"), bench.read()):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
         assert refused.value.details["n2"] == "unreachable: refused"
@@ -148,15 +148,15 @@ async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None
 
 async def test_consistency_all_needs_every_replica(bench: Bench) -> None:
     bench.replicas.down = {"n3"}
-    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
+    with pytest.raises(RequestRefused, match="Too few of its replicas n1, n2, n3"):
         await bench.write(b"v", ALL)
-    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
+    with pytest.raises(RequestRefused, match="Too few of its replicas n1, n2, n3"):
         await bench.read(ALL)
 
 
 async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench) -> None:
     bench.replicas.silent = {"n2", "n3"}
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await bench.write(b"v")
     assert refused.value.details["n2"] == "did not answer in time"
 
@@ -202,7 +202,7 @@ async def test_a_read_that_cannot_repair_does_not_answer(bench: Bench) -> None:
             bench.replicas.down = {"n1", "n2"}
 
     bench.replicas.on_op = refuse_writes
-    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
+    with pytest.raises(RequestRefused, match="Too few of its replicas n1, n2, n3"):
         await bench.read()
 
 
@@ -254,7 +254,7 @@ async def test_while_ranges_move_writes_go_to_both_sets_and_need_more_acks(
         "n4",
     }
     bench.replicas.down = {"n2", "n3"}
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         await bench.write(b"w", key=key)
 
 
@@ -291,7 +291,7 @@ async def test_a_stale_version_reads_the_log_and_tries_again(world: World, bench
 
 async def test_a_version_that_stays_stale_ends_in_a_clear_answer(bench: Bench) -> None:
     bench.replicas.fence = 10_000
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await bench.write(b"v")
     assert (refused.value.status, refused.value.code) == (503, "stale_version")
 
@@ -317,7 +317,7 @@ async def test_who_is_no_member_serves_nothing(world: World) -> None:
         coordination = Coordination(
             node_id, follower, VersionTracker(), Replicas(), HybridClock(lambda: 1), 0.2
         )
-        with pytest.raises(Refused, match="no member"):
+        with pytest.raises(RequestRefused, match="no member"):
             await coordination.read(KEYSPACE, place(KEYSPACE, KEY), QUORUM)
 
 
@@ -411,11 +411,11 @@ async def test_a_write_that_nothing_was_sent_of_is_refused_as_not_done(
 ) -> None:
     bench.replicas.down = {"n2", "n3"}  # not even the timestamps can be asked
     for request in (bench.write(b"v"), bench.read()):
-        with pytest.raises(Refused, match="do it in time: not n2, n3") as refused:
+        with pytest.raises(RequestRefused, match="do it in time: not n2, n3") as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
     world.drop()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await bench.write(b"v")
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
     assert not any(bench.replicas.cells.values())
@@ -425,7 +425,7 @@ async def test_a_write_that_every_disk_was_too_full_for_is_refused_as_not_done(
     bench: Bench,
 ) -> None:
     bench.replicas.full = {"n1", "n2", "n3"}
-    with pytest.raises(Refused, match="The disks of n1, n2, n3 are full") as refused:
+    with pytest.raises(RequestRefused, match="The disks of n1, n2, n3 are full") as refused:
         await bench.write(b"v")
     assert (refused.value.status, refused.value.code) == (503, "disk_full")
     assert not any(bench.replicas.cells.values())
@@ -443,7 +443,7 @@ async def test_a_write_that_some_refused_and_one_may_yet_do_is_unknown(bench: Be
 
 
 async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await bench.coordination.read("nothing", place("nothing", KEY), QUORUM)
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
 
@@ -460,7 +460,7 @@ async def test_what_serves_nothing_is_told_apart(
     world: World, bench: Bench, name: str, code: str, hint: str
 ) -> None:
     world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         await bench.coordination.read(name, place(name, KEY), QUORUM)
     assert (refused.value.status, refused.value.code) == (404, code)
     assert refused.value.hint.startswith(hint)

@@ -23,9 +23,9 @@ from stele.domain.tablets.maps import range_of, read_from
 from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.load import Rates, measuring, telling
-from stele.node.store import Size, Store
+from stele.node.store import Size, SqliteStore
 from stele.runtime.logs import get_logger
 from tests.domain.load_of import table_of
 from tests.node.world import World
@@ -80,7 +80,7 @@ def disk(held_bytes: int) -> Disk:
 @asynccontextmanager
 async def reporting(
     agent: FakeAgent,
-    store: Store,
+    store: SqliteStore,
     interval_s: float = NEVER_S,
     disk: Callable[[int], Disk] = disk,
     rates: Rates | None = None,
@@ -112,12 +112,14 @@ async def reporting(
 
 
 async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
-    world: World, agent: FakeAgent, store: Store
+    world: World, agent: FakeAgent, store: SqliteStore
 ) -> None:
     data_id = create(world, "songs")
     await agent.follower.wait_for_epoch(world.image.epoch)
-    await store.write([Row(data_id, token_of(key), key, 1, False, bytes(10)) for key in KEYS])
-    await store.write([Row("else", token_of(key), key, 1, False, b"1") for key in KEYS])
+    await store.write(
+        [StoredCell(data_id, token_of(key), key, 1, False, bytes(10)) for key in KEYS]
+    )
+    await store.write([StoredCell("else", token_of(key), key, 1, False, b"1") for key in KEYS])
     async with reporting(agent, store) as sent:
         await until(lambda: sent, "a report")
     (load,) = sent
@@ -140,7 +142,7 @@ async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
 
 @pytest.mark.parametrize("how", ["given away", "split"])
 async def test_what_changes_while_it_is_measured_is_not_told(
-    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+    world: World, agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """One tablet that moves away, or all when their numbers change: the next measurement includes them."""
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
@@ -168,7 +170,7 @@ async def test_what_changes_while_it_is_measured_is_not_told(
 
 
 async def test_what_is_resized_during_each_measurement_is_told_as_it_was(
-    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch
+    world: World, agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that needs long to measure, with tables that grow: one of them is split all the time."""
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
@@ -197,7 +199,7 @@ async def test_what_is_resized_during_each_measurement_is_told_as_it_was(
 
 
 async def test_it_tells_how_often_each_tablet_is_read_and_written(
-    world: World, agent: FakeAgent, store: Store
+    world: World, agent: FakeAgent, store: SqliteStore
 ) -> None:
     data_id, now_s = create(world, "songs"), 0.0
     await agent.follower.wait_for_epoch(world.image.epoch)
@@ -224,7 +226,7 @@ def test_of_a_table_that_is_gone_nothing_is_told() -> None:
 
 
 async def test_it_tells_again_after_the_interval_and_counts_up(
-    agent: FakeAgent, store: Store
+    agent: FakeAgent, store: SqliteStore
 ) -> None:
     async with reporting(agent, store, 0.02) as sent:
         await until(lambda: len(sent) >= 3, "three reports")
@@ -232,7 +234,7 @@ async def test_it_tells_again_after_the_interval_and_counts_up(
 
 
 async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
-    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch
+    world: World, agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
     async with reporting(agent, store) as sent:
@@ -248,7 +250,9 @@ async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
         assert len(sent) <= 3
 
 
-async def test_who_may_not_speak_tells_nothing_until_it_may(agent: FakeAgent, store: Store) -> None:
+async def test_who_may_not_speak_tells_nothing_until_it_may(
+    agent: FakeAgent, store: SqliteStore
+) -> None:
     agent.speaks = False
     async with reporting(agent, store, 0.02) as sent:
         await asyncio.sleep(0.1)  # five intervals
@@ -258,7 +262,7 @@ async def test_who_may_not_speak_tells_nothing_until_it_may(agent: FakeAgent, st
 
 
 async def test_what_cannot_be_measured_is_logged_once_and_tried_again(
-    agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch
+    agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = False
     # A logger that was used before keeps what a test before this one has set up for the process.

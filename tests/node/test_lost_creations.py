@@ -21,10 +21,10 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.ring.partitioner import token_of
 from stele.node.binding import bind_store
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.wire import Write
 from stele.runtime.follow import Followed
 from tests.domain.history import LOG_ID
@@ -96,8 +96,8 @@ async def test_no_row_is_stored_before_the_epoch_that_created_its_table_is_synce
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = Blocked(directory, monkeypatch)
-    store = Store(directory.store_path)
-    replica = Replica(
+    store = SqliteStore(directory.store_path)
+    replica = LocalReplica(
         "n1",
         agent.follower,
         Routing(agent.follower),
@@ -163,13 +163,15 @@ class Lost:
     def __init__(self, folder: Path, world: World) -> None:
         self.folder, self.world, self.image = folder, world, Image()
 
-    async def happen(self, agent: Agent, store: Store) -> None:
+    async def happen(self, agent: Agent, store: SqliteStore) -> None:
         before = self.world.image.epoch
         self.world.apply(CreateTable(TABLE))
         self.data_id = data_id_of(self.world)
         await agent.follower.wait_for_epoch(self.world.image.epoch)
         await agent.wait_until_noted([self.data_id], 20)
-        rows = [Row(self.data_id, n, b"%d" % n, 1, False, b"acknowledged") for n in range(50)]
+        rows = [
+            StoredCell(self.data_id, n, b"%d" % n, 1, False, b"acknowledged") for n in range(50)
+        ]
         await store.write(rows)
         self.image = self.world.recover(before)
 
@@ -181,14 +183,14 @@ class Lost:
 
 
 @pytest.fixture
-async def store(directory: DataDirectory) -> AsyncIterator[Store]:
-    store = Store(directory.store_path)
+async def store(directory: DataDirectory) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(directory.store_path)
     yield store
     await store.close()
 
 
 async def test_a_node_that_stored_rows_of_a_lost_table_refuses_the_recovered_log(
-    world: World, directory: DataDirectory, agent: Agent, store: Store
+    world: World, directory: DataDirectory, agent: Agent, store: SqliteStore
 ) -> None:
     lost = Lost(directory.folder, world)
     await lost.happen(agent, store)
@@ -198,7 +200,7 @@ async def test_a_node_that_stored_rows_of_a_lost_table_refuses_the_recovered_log
 
 
 async def test_cleanup_keeps_rows_whose_table_the_log_does_not_know_and_deletes_those_of_dropped_ones(
-    world: World, directory: DataDirectory, agent: Agent, store: Store
+    world: World, directory: DataDirectory, agent: Agent, store: SqliteStore
 ) -> None:
     lost = Lost(directory.folder, world)
     await lost.happen(agent, store)
@@ -206,7 +208,7 @@ async def test_cleanup_keeps_rows_whose_table_the_log_does_not_know_and_deletes_
     await start.admit()
     assert again.identity.unknown_data == (lost.data_id,)
     later = await world.follower_after(lost.image)
-    await store.write([Row("dropped-later", 1, b"a", 1, False, b"value")])
+    await store.write([StoredCell("dropped-later", 1, b"a", 1, False, b"value")])
     joined(world)
     await later.wait_for_epoch(world.image.epoch)
     cleaner = Cleaner("n1", later, store, lambda: again.identity.unknown_data)

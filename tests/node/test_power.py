@@ -16,9 +16,9 @@ from stele.agent.stores import Span
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.node import store as store_module
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.commits import StoreFailed
-from stele.node.store import PRAGMAS, Store
+from stele.node.store import PRAGMAS, SqliteStore
 from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
 from tests.node.test_streaming import Cluster, fill_by_quorums, gained
 from tests.node.world import World, until
@@ -36,8 +36,8 @@ def disk(tmp_path: Path) -> Iterator[ForgetfulDisk]:
         pytest.skip(str(error))
 
 
-def row(number: int, size: int = 500) -> Row:
-    return Row("ks", number, b"k", 1, False, b"%d" % number + bytes(size))
+def row(number: int, size: int = 500) -> StoredCell:
+    return StoredCell("ks", number, b"k", 1, False, b"%d" % number + bytes(size))
 
 
 async def numbers_in(folder: Path) -> set[int]:
@@ -45,7 +45,7 @@ async def numbers_in(folder: Path) -> set[int]:
     check = sqlite3.connect(folder / "store.sqlite")
     assert check.execute("pragma integrity_check").fetchall() == [("ok",)]
     check.close()
-    store = Store(folder / "store.sqlite")
+    store = SqliteStore(folder / "store.sqlite")
     page = await store.page([RING], None, 10**9)
     await store.close()
     return {found.token for found in page.rows}
@@ -54,7 +54,7 @@ async def numbers_in(folder: Path) -> set[int]:
 async def test_every_acknowledged_write_survives_a_power_failure(
     disk: ForgetfulDisk, tmp_path: Path
 ) -> None:
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     acknowledged = set[int]()
     numbers = count(1)
 
@@ -80,7 +80,7 @@ async def test_without_the_sync_the_same_loses_acknowledged_writes(
     unsynced = tuple(p.replace("synchronous=full", "synchronous=normal") for p in PRAGMAS)
     assert unsynced != PRAGMAS
     monkeypatch.setattr(store_module, "PRAGMAS", unsynced)
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     assert await store.write([row(1)]) == [0]
     assert await numbers_in(disk.remains(tmp_path / "after")) == set()
     await store.close()
@@ -92,7 +92,7 @@ async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
     """Whichever of the unsynced pages survive, and in the middle of a checkpoint too."""
     monkeypatch.setattr(store_module, "WAL_CHECKPOINT_BYTES", 200_000)
     monkeypatch.setattr(store_module, "WAL_LIMIT_BYTES", 400_000)
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     acknowledged = set[int]()
     chance = random.Random(5)
     pictures: list[tuple[Path, set[int]]] = []
@@ -142,7 +142,7 @@ class HeldSync:
 
 
 async def test_nobody_sees_a_write_before_it_is_synced(disk: ForgetfulDisk, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     held = HeldSync(disk)
     writing = asyncio.create_task(store.write([row(1)]))
     await held.begun.wait()
@@ -159,7 +159,7 @@ async def test_nobody_sees_a_write_before_it_is_synced(disk: ForgetfulDisk, tmp_
 async def test_writes_that_come_during_a_sync_share_the_next(
     disk: ForgetfulDisk, tmp_path: Path
 ) -> None:
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     await store.write([row(101)])  # a new WAL begins with a sync of its header
     held = HeldSync(disk)
     first = asyncio.create_task(store.write([row(0)]))
@@ -187,7 +187,7 @@ async def test_what_a_stream_reports_as_done_is_on_the_disk(
     had = [cluster.stores["n4"].timestamp(world.keyspace_id, token_of(key), key) for key in keys]
     for store in cluster.stores.values():
         await store.close()
-    after = Store(left)
+    after = SqliteStore(left)
     assert [after.timestamp(world.keyspace_id, token_of(key), key) for key in keys] == had
     assert min(had) > 0
     await after.close()
@@ -203,7 +203,7 @@ async def test_what_a_kill_left_unsynced_is_synced_before_anybody_reads_it(
     killed.execute("pragma synchronous=off")
     killed.execute(store_module._SCHEMA)
     killed.execute("insert into cells values ('ks', 1, x'6b', 1, 0, 2, x'76')")
-    store = Store(path)
+    store = SqliteStore(path)
     assert store.timestamp("ks", 1, b"k") == 1
     assert await numbers_in(disk.remains(tmp_path / "after")) == {1}
     await store.close()
@@ -214,7 +214,7 @@ async def test_a_disk_that_fails_to_sync_is_written_no_more(
     disk: ForgetfulDisk, tmp_path: Path
 ) -> None:
     """After a failed sync the system may have dropped the pages and call the next sync a success."""
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     await store.write([row(1)])
     disk.failing = True
     with pytest.raises(StoreFailed, match="check it, then restart"):

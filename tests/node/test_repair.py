@@ -24,11 +24,11 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.topology.operations.commands import TabletRepair
 from stele.log.follower import LogFollower
-from stele.node.cells import TOMBSTONE, Cell, ColumnValue, HybridClock, Row, row_cell
+from stele.node.cells import TOMBSTONE, Cell, ColumnValue, HybridClock, StoredCell, row_cell
 from stele.node.digests import LEAF_ROWS
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
@@ -42,12 +42,14 @@ class Cluster:
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
         self.world = world
-        self.stores = {name: Store(folder / f"{name}.sqlite") for name in NODES}
+        self.stores = {name: SqliteStore(folder / f"{name}.sqlite") for name in NODES}
         self.down: set[str] = set()
         self.sessions = Sessions(follower)
         routing, clock = Routing(follower), HybridClock(lambda: 1)
         self.replicas = {
-            f"http://{n}": Replica(n, follower, routing, self.sessions, store, clock, Rates(1.0))
+            f"http://{n}": LocalReplica(
+                n, follower, routing, self.sessions, store, clock, Rates(1.0)
+            )
             for n, store in self.stores.items()
         }
         self.streamers = {
@@ -76,10 +78,10 @@ class Cluster:
         return [next(fits) for _ in range(count)]
 
     async def put(self, node_id: str, *cells: tuple[bytes, Cell]) -> None:
-        rows = [Row(self.data_id, token_of(key), key, *cell) for key, cell in cells]
+        rows = [StoredCell(self.data_id, token_of(key), key, *cell) for key, cell in cells]
         await self.stores[node_id].write(rows)
 
-    async def rows(self, node_id: str, *, inside: bool = True) -> list[Row]:
+    async def rows(self, node_id: str, *, inside: bool = True) -> list[StoredCell]:
         page = await self.stores[node_id].page(
             [Span(self.data_id, -(2**63), -(2**63))], None, 2**30
         )
@@ -131,7 +133,7 @@ async def test_replicas_of_a_row_have_the_columns_that_any_of_them_had(cluster: 
     await cluster.repair()
     found = [await cluster.rows(name) for name in NODES]
     expected = row_cell(6, [ColumnValue(1, 7, b"newer"), ColumnValue(3, 8, None)])
-    assert found == [[Row(cluster.data_id, token_of(key), key, *expected)]] * 3
+    assert found == [[StoredCell(cluster.data_id, token_of(key), key, *expected)]] * 3
 
 
 async def test_each_replica_has_all_that_any_of_them_had(cluster: Cluster) -> None:

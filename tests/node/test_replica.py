@@ -19,10 +19,10 @@ from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.schema.model import KeyspaceChanged
 from stele.log.follower import LogFollower
 from stele.node import store as store_module
-from stele.node.cells import Cell, HybridClock, Row, stamp_of
+from stele.node.cells import Cell, HybridClock, StoredCell, stamp_of
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Captures, Into, Permit, Store
+from stele.node.replica import LocalReplica
+from stele.node.store import Captures, Into, Permit, SqliteStore
 from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -32,7 +32,7 @@ CELL = Cell(7, False, b"value")
 
 
 class Node:
-    def __init__(self, node_id: str, follower: LogFollower, store: Store) -> None:
+    def __init__(self, node_id: str, follower: LogFollower, store: SqliteStore) -> None:
         self.follower, self.store = follower, store
         keyspace = follower.image.schema.named(KEYSPACE)
         assert keyspace is not None
@@ -42,7 +42,7 @@ class Node:
         self.now_s = 0.0
         self.rates = Rates(1.0, lambda: self.now_s)
         routing = Routing(follower)
-        self.replica = Replica(
+        self.replica = LocalReplica(
             node_id,
             follower,
             routing,
@@ -61,7 +61,7 @@ class Node:
 
 
 @pytest.fixture
-async def node(world: World, store: Store) -> Node:
+async def node(world: World, store: SqliteStore) -> Node:
     return Node("n1", await world.follower(), store)
 
 
@@ -159,15 +159,15 @@ async def test_a_node_that_has_left_or_is_no_member_yet_coordinates_nothing(
 
 
 async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
-    world: World, store: Store
+    world: World, store: SqliteStore
 ) -> None:
     world.start_join()
     key, before = world.key_that_changes(), world.version
     world.advance()
 
-    class Slow(Store):
+    class Slow(SqliteStore):
         async def write(  # type: ignore[override]
-            self, rows: list[Row], permit: Permit, into: Into, captures: Captures
+            self, rows: list[StoredCell], permit: Permit, into: Into, captures: Captures
         ) -> list[int | None]:
             written = await store.write(rows, permit, into, captures)
             world.fence()
@@ -189,7 +189,7 @@ async def test_both_versions_are_served_until_the_fence(world: World, node: Node
 
 
 async def test_ownership_is_judged_by_the_version_of_the_request(
-    world: World, store: Store
+    world: World, store: SqliteStore
 ) -> None:
     """A range that n1 loses: its version still may write there, the next one may not."""
     world.start_join()
@@ -205,7 +205,9 @@ async def test_ownership_is_judged_by_the_version_of_the_request(
     assert await node.code(write(world, lost)) is Code.NOT_A_REPLICA
 
 
-async def test_it_reads_the_log_first_when_the_sender_is_ahead(world: World, store: Store) -> None:
+async def test_it_reads_the_log_first_when_the_sender_is_ahead(
+    world: World, store: SqliteStore
+) -> None:
     partition = MemoryPartition()
     for record in world.partition.records:
         partition.append(record.value)
@@ -275,7 +277,7 @@ def next_keyspace_id(world: World, name: str) -> str:
 class Busy:
     """The store's writer is in the middle of another job until ``end``."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqliteStore) -> None:
         self._go_on = threading.Event()
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -328,7 +330,7 @@ async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
 async def test_what_was_refused_in_its_turn_is_not_acknowledged_though_nothing_refuses_it_now(
     world: World, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def write_nothing(rows: Sequence[Row], *_: object) -> list[int | None]:
+    async def write_nothing(rows: Sequence[StoredCell], *_: object) -> list[int | None]:
         return [None for _ in rows]
 
     monkeypatch.setattr(node.store, "write", write_nothing)
@@ -341,7 +343,7 @@ async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, n
     loop = asyncio.get_running_loop()
     write_row = store_module._write_cell
 
-    def slow(writer: sqlite3.Connection, row: Row) -> int:
+    def slow(writer: sqlite3.Connection, row: StoredCell) -> int:
         loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(10), "the test did not let the write go on within 10 s"
         return write_row(writer, row)

@@ -21,10 +21,10 @@ from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
 from stele.domain.topology.live_copies import is_to_be_deleted
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.load import Rates, measured
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Compare, Compared, Read, ReadMode, Scan, Scanned, Write
 from tests.node.world import TERM, Sessions, World
@@ -44,8 +44,8 @@ class OneNode:
         self.open()
 
     def open(self) -> None:
-        self.store, clock = Store(self.path), HybridClock(lambda: 1)
-        self.replica = Replica(
+        self.store, clock = SqliteStore(self.path), HybridClock(lambda: 1)
+        self.replica = LocalReplica(
             "n1", self.follower, Routing(self.follower), self.sessions, self.store, clock, Rates(1)
         )
         self.streamer = Streamer("n1", self.follower, self.sessions, self.store, clock, self)
@@ -266,7 +266,7 @@ async def test_a_cleanup_of_the_whole_node_looks_at_shards(node: OneNode) -> Non
     assert found == [(1, 0), (0, 1), (0, 0)]
 
 
-async def _rows(node: OneNode, shard: int) -> list[Row]:
+async def _rows(node: OneNode, shard: int) -> list[StoredCell]:
     span = Span(partition_of(node.data_id, shard), MIN_TOKEN, MIN_TOKEN)
     return (await node.store.page([span], None, 2**20)).rows
 

@@ -23,9 +23,9 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node import wire
-from stele.node.cells import Cell, Row, newest
+from stele.node.cells import Cell, StoredCell, newest
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
-from stele.node.store import INLINE_BYTES, Cursor, Size, Store
+from stele.node.store import INLINE_BYTES, Cursor, Size, SqliteStore
 from tests.node.world import until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
@@ -37,8 +37,8 @@ cells = st.builds(
 )
 
 
-def row(key: bytes, timestamp: int, value: bytes | None, keyspace: str = "ks") -> Row:
-    return Row(keyspace, token_of(key), key, timestamp, value is None, value or b"")
+def row(key: bytes, timestamp: int, value: bytes | None, keyspace: str = "ks") -> StoredCell:
+    return StoredCell(keyspace, token_of(key), key, timestamp, value is None, value or b"")
 
 
 @settings(deadline=None)  # each example makes a file
@@ -49,9 +49,9 @@ def test_any_order_of_writes_ends_in_the_newest_cell(
     shuffled = chance.sample(written, len(written))
 
     async def run() -> Cell | None:
-        store = Store(tmp_path_factory.mktemp("store") / "s.sqlite")
+        store = SqliteStore(tmp_path_factory.mktemp("store") / "s.sqlite")
         for cell in shuffled:
-            await store.write([Row("ks", 7, b"k", *cell)])
+            await store.write([StoredCell("ks", 7, b"k", *cell)])
         found = await store.read("ks", 7, b"k")
         await store.close()
         return found
@@ -59,14 +59,16 @@ def test_any_order_of_writes_ends_in_the_newest_cell(
     assert asyncio.run(run()) == newest(written)
 
 
-async def test_a_write_that_lost_names_the_newer_timestamp(store: Store) -> None:
+async def test_a_write_that_lost_names_the_newer_timestamp(store: SqliteStore) -> None:
     assert await store.write([row(b"k", 5, b"new"), row(b"other", 1, b"x")]) == [0, 0]
     assert await store.write([row(b"k", 3, b"old"), row(b"k", 5, b"new")]) == [5, 0]
     assert store.timestamp("ks", token_of(b"k"), b"k") == 5
     assert store.timestamp("ks", token_of(b"none"), b"none") == 0
 
 
-async def test_large_values_go_through_a_thread_and_small_ones_wait_for_them(store: Store) -> None:
+async def test_large_values_go_through_a_thread_and_small_ones_wait_for_them(
+    store: SqliteStore,
+) -> None:
     large = os.urandom(INLINE_BYTES * 8)
     first = asyncio.create_task(store.write([row(b"k", 1, large)]))
     await asyncio.sleep(0)
@@ -76,15 +78,15 @@ async def test_large_values_go_through_a_thread_and_small_ones_wait_for_them(sto
     assert await store.read("ks", token_of(b"k"), b"k") == Cell(3, False, large)
 
 
-async def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
-    broken = Row("ks", 1, None, 1, False, b"")  # type: ignore[arg-type]
+async def test_a_failed_transaction_leaves_nothing(store: SqliteStore) -> None:
+    broken = StoredCell("ks", 1, None, 1, False, b"")  # type: ignore[arg-type]
     with pytest.raises(Exception, match="NOT NULL"):
         await store.write([row(b"k", 1, b"v"), broken])
     assert await store.read("ks", token_of(b"k"), b"k") is None
     assert await store.write([row(b"k", 1, b"v")]) == [0]
 
 
-async def test_what_the_work_itself_did_wrong_is_no_failure_of_the_disk(store: Store) -> None:
+async def test_what_the_work_itself_did_wrong_is_no_failure_of_the_disk(store: SqliteStore) -> None:
     def divides(_: sqlite3.Connection) -> float:
         return 1 / 0
 
@@ -94,13 +96,13 @@ async def test_what_the_work_itself_did_wrong_is_no_failure_of_the_disk(store: S
     assert await store.write([row(b"k", 1, b"v")]) == [0]
 
 
-async def test_pages_give_every_row_of_the_spans_once_in_order(store: Store) -> None:
+async def test_pages_give_every_row_of_the_spans_once_in_order(store: SqliteStore) -> None:
     rows = [row(f"k{n}".encode(), n + 1, b"x" * 50) for n in range(200)]
     await store.write([*rows, row(b"foreign", 1, b"y", "other")])
     tokens = sorted(r.token for r in rows)
     middle = tokens[100]
     spans = [Span("ks", MIN_TOKEN, middle), Span("ks", middle, MIN_TOKEN)]
-    found, cursor, pages = list[Row](), None, 0
+    found, cursor, pages = list[StoredCell](), None, 0
     while True:
         page = await store.page(spans, cursor, 1000)
         found += page.rows
@@ -114,7 +116,7 @@ async def test_pages_give_every_row_of_the_spans_once_in_order(store: Store) -> 
     assert (await store.measure(spans)).keys == 200
 
 
-async def test_a_page_arrives_as_it_was_read_tombstones_too(store: Store) -> None:
+async def test_a_page_arrives_as_it_was_read_tombstones_too(store: SqliteStore) -> None:
     await store.write([row(b"kept", 1, b"value"), row(b"gone", 2, None)])
     page = await store.page([RING], None, 1000)
     sent = wire.Scanned(code=Code.OK, rows=page.rows)
@@ -123,34 +125,36 @@ async def test_a_page_arrives_as_it_was_read_tombstones_too(store: Store) -> Non
     assert {r.key: r.kind for r in received} == {b"kept": False, b"gone": True}
 
 
-async def test_a_range_begins_after_its_start_and_holds_its_end(store: Store) -> None:
-    await store.write([Row("ks", token, b"k", 1, False, b"") for token in (10, 20, 30)])
+async def test_a_range_begins_after_its_start_and_holds_its_end(store: SqliteStore) -> None:
+    await store.write([StoredCell("ks", token, b"k", 1, False, b"") for token in (10, 20, 30)])
     page = await store.page([Span("ks", 10, 20)], None, 1000)
     assert [r.token for r in page.rows] == [20]
     page = await store.page([Span("ks", 20, MIN_TOKEN)], Cursor(0, 20, b"k"), 1000)
     assert [r.token for r in page.rows] == [30]
 
 
-async def test_deletion_stops_at_its_limit_and_its_range(store: Store) -> None:
-    await store.write([Row("ks", token, b"k", 1, False, b"1234") for token in range(1, 11)])
+async def test_deletion_stops_at_its_limit_and_its_range(store: SqliteStore) -> None:
+    await store.write([StoredCell("ks", token, b"k", 1, False, b"1234") for token in range(1, 11)])
     assert await store.delete(Span("ks", 0, 5), 3) == Size(3, 15)
     assert await store.delete(Span("ks", 0, 5), 3) == Size(2, 10)
     assert await store.size() == Size(5, 25)
-    await store.write([Row("other", 1, b"key", 1, False, b"1")])
+    await store.write([StoredCell("other", 1, b"key", 1, False, b"1")])
     assert await store.sizes() == {"ks": Size(5, 25), "other": Size(1, 4)}
     assert await store.partitions() == ["ks", "other"]
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 10_000])
 async def test_every_span_is_measured_whatever_the_pages(
-    store: Store, monkeypatch: pytest.MonkeyPatch, page: int
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     """Also where several rows have one token, and where a span has none."""
     monkeypatch.setattr(store_module, "MEASURE_ROWS", page)
     monkeypatch.setattr(store_module, "MEASURE_SPANS", 2)
     chance = random.Random(page)
     rows = [
-        Row("ks", chance.randrange(-40, 40) * 10, b"%d" % n, 1, False, b"x" * chance.randrange(9))
+        StoredCell(
+            "ks", chance.randrange(-40, 40) * 10, b"%d" % n, 1, False, b"x" * chance.randrange(9)
+        )
         for n in range(200)
     ]
     await store.write([*rows, row(b"foreign", 1, b"y", "other")])
@@ -163,10 +167,10 @@ async def test_every_span_is_measured_whatever_the_pages(
 
 
 async def test_other_scans_have_their_turn_while_spans_are_measured(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "MEASURE_ROWS", 10)
-    await store.write([Row("ks", token, b"k", 1, False, b"v") for token in range(500)])
+    await store.write([StoredCell("ks", token, b"k", 1, False, b"v") for token in range(500)])
     measuring = asyncio.create_task(store.measure_each([RING]))
     await asyncio.sleep(0)
     assert (await store.measure([RING])).keys == 500
@@ -174,7 +178,7 @@ async def test_other_scans_have_their_turn_while_spans_are_measured(
     assert await measuring == [Size(500, 1000)]
 
 
-async def test_deletions_run_before_writes_that_come_after_them(store: Store) -> None:
+async def test_deletions_run_before_writes_that_come_after_them(store: SqliteStore) -> None:
     await store.write([row(b"k", 1, b"old")])
     deleting = asyncio.create_task(store.delete(RING, 10))
     await asyncio.sleep(0)
@@ -183,7 +187,7 @@ async def test_deletions_run_before_writes_that_come_after_them(store: Store) ->
     assert await store.read("ks", token_of(b"k"), b"k") == Cell(2, False, b"new")
 
 
-async def test_a_cancelled_caller_returns_only_when_its_work_has_ended(store: Store) -> None:
+async def test_a_cancelled_caller_returns_only_when_its_work_has_ended(store: SqliteStore) -> None:
     task = asyncio.create_task(store.write([row(b"k", 1, os.urandom(INLINE_BYTES * 16))]))
     await asyncio.sleep(0)
     task.cancel()
@@ -197,13 +201,13 @@ import asyncio, sys
 from pathlib import Path
 from stele.node import store as store_module
 from stele.node import wire
-from stele.node.cells import Row
-from stele.node.store import Store
+from stele.node.cells import StoredCell
+from stele.node.store import SqliteStore
 
 async def main():
-    store = Store(Path(sys.argv[1]))
+    store = SqliteStore(Path(sys.argv[1]))
     for number in range(10**6):
-        await store.write([Row("ks", number, b"k", 1, False, b"v" * 5000)])
+        await store.write([StoredCell("ks", number, b"k", 1, False, b"v" * 5000)])
         print(number, flush=True)
 
 asyncio.run(main())
@@ -213,7 +217,7 @@ asyncio.run(main())
 async def test_every_acknowledged_write_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     acknowledged = await asyncio.to_thread(_write_until_killed, path)
-    store = Store(path)
+    store = SqliteStore(path)
     assert (await store.measure([Span("ks", -1, acknowledged)])).keys == acknowledged + 1
     assert await store.newest_timestamp() == 1
     await store.close()
@@ -235,13 +239,13 @@ async def test_the_write_ahead_log_stays_small_while_writers_never_pause(
 ) -> None:
     monkeypatch.setattr("stele.node.store.WAL_CHECKPOINT_BYTES", 1024 * 1024)
     monkeypatch.setattr("stele.node.store.WAL_LIMIT_BYTES", 2 * 1024 * 1024)
-    store, largest = Store(tmp_path / "store.sqlite"), 0
+    store, largest = SqliteStore(tmp_path / "store.sqlite"), 0
     wal, written = tmp_path / "store.sqlite-wal", 0
 
     async def writer(name: int) -> None:
         nonlocal largest, written
         for number in range(40):
-            await store.write([Row("ks", number, b"%d" % name, 1, False, bytes(100_000))])
+            await store.write([StoredCell("ks", number, b"%d" % name, 1, False, bytes(100_000))])
             written += 100_000
             largest = max(largest, wal.stat().st_size)
 
@@ -258,12 +262,12 @@ async def test_a_long_scan_delays_the_copying_and_does_not_end_it(
 ) -> None:
     monkeypatch.setattr("stele.node.store.WAL_CHECKPOINT_BYTES", 100_000)
     monkeypatch.setattr("stele.node.store.WAL_LIMIT_BYTES", 200_000)
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     await store.write([row(b"%d" % number, 1, b"v") for number in range(9)])
     scan = store._scanner.execute("select * from cells")
     scan.fetchone()  # it reads an old state until it is closed
     for number in range(50):
-        await store.write([Row("ks", number, b"k", 1, False, bytes(20_000))])
+        await store.write([StoredCell("ks", number, b"k", 1, False, bytes(20_000))])
     held = store._wal_bytes
     assert held > 1_000_000
     scan.close()
@@ -276,7 +280,7 @@ async def test_a_store_that_another_process_holds_refuses_writes_and_goes_on_lat
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.LOCK_TIMEOUT_S", 0.05)
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     await store.write([row(b"k", 1, b"v")])
     other = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
     other.execute("begin immediate")
@@ -291,12 +295,12 @@ async def test_a_store_that_another_process_holds_refuses_writes_and_goes_on_lat
 
 async def test_deletions_give_their_room_back_to_the_file_system(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
-    store = Store(path)
+    store = SqliteStore(path)
     for number in range(40):
-        await store.write([Row("ks", number, b"k", 1, False, bytes(100_000))])
+        await store.write([StoredCell("ks", number, b"k", 1, False, bytes(100_000))])
     await store.delete(RING, 30)
     await store.close()
-    store = Store(path)  # it continues where a process ended
+    store = SqliteStore(path)  # it continues where a process ended
     await until(lambda: store.free_bytes() == 0, "the free pages to be returned")
     await until(lambda: path.stat().st_size < 1_100_000, "the file to become shorter")
     assert (await store.size()).keys == 10
@@ -309,15 +313,17 @@ async def test_a_file_that_cannot_become_shorter_counts_its_free_pages(tmp_path:
     with closing(sqlite3.connect(path)) as older:
         older.execute("pragma journal_mode=wal")
         older.execute(store_module._SCHEMA)
-    store = Store(path)
-    await store.write([Row("ks", number, b"k", 1, False, bytes(100_000)) for number in range(40)])
+    store = SqliteStore(path)
+    await store.write(
+        [StoredCell("ks", number, b"k", 1, False, bytes(100_000)) for number in range(40)]
+    )
     assert store.free_bytes() == 0
     await store.delete(RING, 30)
     assert 3_000_000 < store.free_bytes() < 3_100_000
     await store.close()
 
 
-async def test_a_write_that_is_not_permitted_in_its_turn_writes_nothing(store: Store) -> None:
+async def test_a_write_that_is_not_permitted_in_its_turn_writes_nothing(store: SqliteStore) -> None:
     rows = [row(b"yes", 1, b"v"), row(b"no", 1, b"v")]
     assert await store.write(rows, lambda place: place == 0) == [0, None]
     assert store.timestamp("ks", token_of(b"yes"), b"yes") == 1
@@ -328,7 +334,7 @@ async def test_closing_ends_what_was_asked_for_and_takes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.commits.GROUP_JOBS", 1)
-    store = Store(tmp_path / "store.sqlite")
+    store = SqliteStore(tmp_path / "store.sqlite")
     writing = [asyncio.create_task(store.write([row(b"%d" % n, 1, b"v")])) for n in range(20)]
     await asyncio.sleep(0)
     await store.close()

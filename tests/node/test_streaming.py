@@ -23,10 +23,10 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Into, Permit, Store
+from stele.node.replica import LocalReplica
+from stele.node.store import Into, Permit, SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
@@ -37,14 +37,16 @@ class Cluster:
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
         self.world = world
-        self.stores = {f"n{n}": Store(folder / f"n{n}.sqlite") for n in range(1, 5)}
+        self.stores = {f"n{n}": SqliteStore(folder / f"n{n}.sqlite") for n in range(1, 5)}
         self.down: set[str] = set()
         self.scans: list[tuple[str, Scan]] = []
         self.on_page: Callable[[str], None] = lambda node_id: None
         self.sessions = Sessions(follower)
         routing, clock = Routing(follower), HybridClock(lambda: 1)
         self.replicas = {
-            f"http://{n}": Replica(n, follower, routing, self.sessions, store, clock, Rates(1.0))
+            f"http://{n}": LocalReplica(
+                n, follower, routing, self.sessions, store, clock, Rates(1.0)
+            )
             for n, store in self.stores.items()
         }
         self.clock = HybridClock(lambda: 1)
@@ -65,7 +67,9 @@ class Cluster:
         return await self.replicas[address].digests(compare)
 
     async def put(self, node_id: str, key: bytes, cell: Cell) -> None:
-        await self.stores[node_id].write([Row(self.world.keyspace_id, token_of(key), key, *cell)])
+        await self.stores[node_id].write(
+            [StoredCell(self.world.keyspace_id, token_of(key), key, *cell)]
+        )
 
     async def at(self, node_id: str, key: bytes) -> Cell | None:
         return await self.stores[node_id].read(self.world.keyspace_id, token_of(key), key)
@@ -372,7 +376,9 @@ async def test_a_page_whose_session_closes_before_its_turn_is_not_written(
     store = cluster.stores["n4"]
     write = store.write
 
-    async def after_the_end(rows: Sequence[Row], permit: Permit, into: Into) -> list[int | None]:
+    async def after_the_end(
+        rows: Sequence[StoredCell], permit: Permit, into: Into
+    ) -> list[int | None]:
         undo(cluster.world)
         return await write(rows, permit, into)
 

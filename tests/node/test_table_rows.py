@@ -12,7 +12,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.schema.model import TableCreation, TypeAlteration
 from stele.domain.schema.objects import TypeField
 from stele.node.cells import VALUE, Cell, merged
-from stele.node.coordinate import Refused
+from stele.node.coordinate import RequestRefused
 from stele.node.settings import MAX_COLUMN_BYTES, MAX_KEY_BYTES
 from stele.node.table_rows import DataPath, place_of, write_of
 from tests.node.columned import (
@@ -57,8 +57,8 @@ class Kept:
         return row_of(self.world.image, self.key, self.cell, self.name)
 
 
-def refused(world: World, key: str, row: dict[str, Any], name: str = USERS) -> Refused:
-    with pytest.raises(Refused) as raised:
+def refused(world: World, key: str, row: dict[str, Any], name: str = USERS) -> RequestRefused:
+    with pytest.raises(RequestRefused) as raised:
         writes(key, row, name)(world.image)
     assert raised.value.status == 400
     return raised.value
@@ -196,7 +196,7 @@ def test_what_does_not_fit_the_columns_is_refused_with_the_column_and_the_versio
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(world: World, body: bytes) -> None:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(RequestRefused) as raised:
         write_of(world.image, DataPath(USERS, "ada", b"ada"), body)
     assert (raised.value.status, raised.value.code) == (400, "malformed_json")
 

@@ -44,10 +44,10 @@ from stele.node.backups import (
     encode_rows,
     files_of,
 )
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.restoring import RestoreFailed, Restorer
 from stele.node.snapshotting import Snapshotter, frozen
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 from stele.node.wire import Fetch, Fetched
 from tests.node.world import TERM, Sessions, World, until
 
@@ -64,7 +64,7 @@ class Cluster:
         self.follower = follower
         self.folder = folder
         self.sessions = Sessions(follower)
-        self.stores = {name: Store(folder / f"{name}.sqlite") for name in NODES}
+        self.stores = {name: SqliteStore(folder / f"{name}.sqlite") for name in NODES}
         self.backups = {name: Backups(folder / f"backups-{name}", name) for name in NODES}
         self.down: set[str] = set()
 
@@ -91,7 +91,7 @@ class Cluster:
         return data.data_id
 
     async def put(self, node_id: str, *cells: tuple[bytes, Cell], table: str = TABLE) -> None:
-        rows = [Row(self.data_id(table), token_of(key), key, *cell) for key, cell in cells]
+        rows = [StoredCell(self.data_id(table), token_of(key), key, *cell) for key, cell in cells]
         image = self.follower.image
         await self.stores[node_id].write(
             rows,
@@ -106,7 +106,7 @@ class Cluster:
         spans = [Span(data.data_id, row.start, row.end) for row in tablets]
         return placed(self.follower.image, node_id, spans)
 
-    async def rows(self, node_id: str, table: str = TABLE) -> list[Row]:
+    async def rows(self, node_id: str, table: str = TABLE) -> list[StoredCell]:
         spans = self.spans(node_id, table)
         rows = (await self.stores[node_id].page(spans, None, 2**30)).rows
         return [row._replace(keyspace=parted(row.keyspace)[0]) for row in rows]
@@ -309,7 +309,7 @@ async def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
 
 
 def test_equal_rows_give_equal_files() -> None:
-    rows = [Row("songs", token, b"key", 7, False, b"value") for token in range(3)]
+    rows = [StoredCell("songs", token, b"key", 7, False, b"value") for token in range(3)]
     assert encode_rows(rows) == encode_rows(rows)
     assert decode_rows(encode_rows(rows), "songs") == rows
 

@@ -12,10 +12,10 @@ from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, Row
+from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.load import Rates
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.wire import Answer, Read, ReadMode, Write
 from tests.node.world import TERM, Sessions, World
 
@@ -34,9 +34,9 @@ def order(world: World) -> Order:
     )
 
 
-def replica_of(follower: LogFollower, store: Store) -> Replica:
+def replica_of(follower: LogFollower, store: SqliteStore) -> LocalReplica:
     clock, sessions = HybridClock(lambda: 1), Sessions(follower)
-    return Replica("n1", follower, Routing(follower), sessions, store, clock, Rates(1.0))
+    return LocalReplica("n1", follower, Routing(follower), sessions, store, clock, Rates(1.0))
 
 
 def write(world: World, cell: Cell, key: bytes = b"k") -> Write:
@@ -63,16 +63,18 @@ def read(world: World) -> Read:
     )
 
 
-async def serve(replica: Replica, op: Write | Read) -> Answer:
+async def serve(replica: LocalReplica, op: Write | Read) -> Answer:
     return (await replica.serve([op]))[0]
 
 
-async def test_all_data_of_before_is_deleted_and_nothing_else(world: World, store: Store) -> None:
+async def test_all_data_of_before_is_deleted_and_nothing_else(
+    world: World, store: SqliteStore
+) -> None:
     follower = await world.follower()
     replica = replica_of(follower, store)
     keys = [f"key-{n}".encode() for n in range(450)]
-    old = [Row(world.data_id, token_of(k), k, *OLD) for k in keys]
-    await store.write([*old, Row("another", 5, b"k", *OLD)])
+    old = [StoredCell(world.data_id, token_of(k), k, *OLD) for k in keys]
+    await store.write([*old, StoredCell("another", 5, b"k", *OLD)])
     world.truncate()
     assert (await serve(replica, write(world, NEW))).code is Code.OK
     progress = OrderProgress()
@@ -86,7 +88,7 @@ async def test_all_data_of_before_is_deleted_and_nothing_else(world: World, stor
 
 
 async def test_what_was_before_does_not_count_from_the_moment_that_it_is_known(
-    world: World, store: Store
+    world: World, store: SqliteStore
 ) -> None:
     """Not only once the version is fenced, and whatever the timestamps are."""
     replica = replica_of(await world.follower(), store)
@@ -104,7 +106,7 @@ async def test_what_was_before_does_not_count_from_the_moment_that_it_is_known(
 
 
 async def test_a_write_that_waits_when_the_truncation_comes_is_not_written(
-    world: World, store: Store
+    world: World, store: SqliteStore
 ) -> None:
     replica = replica_of(await world.follower(), store)
     late = asyncio.create_task(serve(replica, write(world, OLD)))
@@ -114,10 +116,12 @@ async def test_a_write_that_waits_when_the_truncation_comes_is_not_written(
     assert (await store.size()).keys == 0
 
 
-async def test_a_write_that_had_its_turn_before_is_deleted_too(world: World, store: Store) -> None:
+async def test_a_write_that_had_its_turn_before_is_deleted_too(
+    world: World, store: SqliteStore
+) -> None:
     """It is on its way to the disk when the order comes; the data had no rows until then."""
     follower = await world.follower()
-    old = Row(world.data_id, token_of(b"k"), b"k", *OLD)
+    old = StoredCell(world.data_id, token_of(b"k"), b"k", *OLD)
     late = asyncio.create_task(store.write([old] * 300))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -128,7 +132,7 @@ async def test_a_write_that_had_its_turn_before_is_deleted_too(world: World, sto
 
 
 async def test_a_replica_that_does_not_know_of_the_truncation_reads_on_first(
-    world: World, store: Store
+    world: World, store: SqliteStore
 ) -> None:
     follower = await world.follower()
     replica = replica_of(follower, store)

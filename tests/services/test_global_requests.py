@@ -13,8 +13,8 @@ import pytest
 from stele.agent.identity import STORE_FILE
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
-from stele.node.cells import Row
-from stele.node.store import Store
+from stele.node.cells import StoredCell
+from stele.node.store import SqliteStore
 from tests.deployment.load import stopped
 from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
 from tests.services.world import until
@@ -77,9 +77,11 @@ async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(
     assert placement is not None
     keys = [f"stray-{number}".encode() for number in range(2000)]
     stray = [key for key in keys if "n1" not in placement.row_for(token_of(key)).writes]
-    store = Store(four.folder / "n1" / STORE_FILE)
+    store = SqliteStore(four.folder / "n1" / STORE_FILE)
     had = (await store.size()).keys
-    await store.write([Row(four.keyspace_id(), token_of(k), k, 1, False, b"x") for k in stray])
+    await store.write(
+        [StoredCell(four.keyspace_id(), token_of(k), k, 1, False, b"x") for k in stray]
+    )
     await store.close()
 
     asked = (await four.command(type="cleanup"))["request_id"]

@@ -19,7 +19,7 @@ from stele.domain.names import RequestStatus
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.topology.facts import Transition
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.words.explain import explain
 from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
 from tests.services.world import until
@@ -86,7 +86,7 @@ async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
     command = await joining(three, "n4")
     position = await three.coordinator.get("/v1/position")
     found = await plan(three, command)
-    assert found.verdict is Verdict.STARTS, found.wait
+    assert found.verdict is PlanVerdict.STARTS, found.wait
     assert found.plan.alone
     assert await three.coordinator.get("/v1/position") == position
     assert three.image.node("n4") is None

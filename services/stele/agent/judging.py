@@ -100,7 +100,7 @@ CATCH_UP_LIMIT_S: Final = 2.0
 """How long a replica reads the log for a request of a newer version, in seconds."""
 
 
-class Request(Protocol):
+class JudgedRequest(Protocol):
     """The fields that a request is judged by. ``domain.routed.Routed`` describes each."""
 
     @property
@@ -163,7 +163,7 @@ class Judge:
         self._routing = routing
         self._state = state
 
-    async def catch_up(self, requests: Sequence[Request]) -> None:
+    async def catch_up(self, requests: Sequence[JudgedRequest]) -> None:
         """Read up to the senders' epochs, and wait until the data's creations are on the disk.
 
         Each wait lasts at most ``catch_up_limit_s``. ``refusal`` then refuses a request that is not
@@ -183,7 +183,7 @@ class Judge:
         except (TimeoutError, LogError):
             return
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: JudgedRequest) -> Refusal | None:
         """Check a request before the work. Return None when the work may begin."""
         image = self._follower.image
         # First of all checks: an image older than the request cannot judge it.
@@ -210,7 +210,7 @@ class Judge:
             return Refusal(Code.NOT_A_REPLICA, text, image.epoch)
         return None
 
-    def fenced(self, request: Request) -> Refusal | None:
+    def fenced(self, request: JudgedRequest) -> Refusal | None:
         """Check a request in the turn of the effect and before the answer.
 
         Return None when it still counts.
@@ -238,7 +238,7 @@ class Judge:
             return Refusal(Code.NODE_LEFT, f"{self._node_id} was declared dead")
         return None
 
-    def newer_table_version(self, request: Request) -> int:
+    def newer_table_version(self, request: JudgedRequest) -> int:
         """Return the version of the table's columns if the sender's is older, and otherwise 0.
 
         The request is served all the same: ids of columns are never used again. The sender should
@@ -250,7 +250,7 @@ class Judge:
         schema = self._follower.image.schema.columns_of(request.data_id)
         return 0 if schema is None or schema.version <= sent else schema.version
 
-    def _is_newer(self, request: Request) -> bool:
+    def _is_newer(self, request: JudgedRequest) -> bool:
         """Return whether the sender has an epoch that this node must read before it can judge."""
         image = self._follower.image
         if request.version > image.topology.version or request.table_version > image.epoch:
@@ -258,7 +258,7 @@ class Judge:
         return request.epoch > image.epoch and image.schema.of_data(request.data_id) is None
 
 
-def _wanted(request: Request) -> int:
+def _wanted(request: JudgedRequest) -> int:
     """Return the epoch that a replica needs to judge a request. A table version is an epoch."""
     return max(request.epoch, request.table_version)
 

@@ -23,7 +23,7 @@ class Key(msgspec.Struct, frozen=True):
     key: bytes
 
 
-class Row(msgspec.Struct, frozen=True):
+class RowImage(msgspec.Struct, frozen=True):
     key: bytes
     value: bytes
 
@@ -47,8 +47,8 @@ class ChangeEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     The row of a table with columns is an object of columns: ``after`` has the written ones.
     """
 
-    before: Row | dict[str, Any] | None
-    after: Row | dict[str, Any] | None
+    before: RowImage | dict[str, Any] | None
+    after: RowImage | dict[str, Any] | None
     source: ChangeSource
     op: str
     ts_ms: int
@@ -63,12 +63,12 @@ def record_of(
     """
     keyspace, _, name = table.partition(".")
     deleted = change.operation == "delete"
-    before: Row | dict[str, Any] | None = change.row_before
-    after: Row | dict[str, Any] | None = None if deleted else change.row
+    before: RowImage | dict[str, Any] | None = change.row_before
+    after: RowImage | dict[str, Any] | None = None if deleted else change.row
     if change.before is not None:
-        before = Row(change.key, change.before)
+        before = RowImage(change.key, change.before)
     if change.value is not None:
-        after = Row(change.key, change.value)
+        after = RowImage(change.key, change.value)
     put = "c" if preimage and before is None else "u"
     envelope = ChangeEnvelope(
         before=before,

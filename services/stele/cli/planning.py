@@ -9,7 +9,7 @@ from stele.cli.options import Planning
 from stele.cli.output import console, print_json
 from stele.cli.reading import StateReading
 from stele.domain.commands import AnyCommand
-from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.words.plan import plan_parts
 
 
@@ -35,4 +35,4 @@ def show_plan(client: Client, planning: Planning, *commands: AnyCommand) -> int:
         names = StateReading(client, found.epoch).names(found.plan.requests())
         for part in plan_parts(found, names):
             out.print(part, soft_wrap=isinstance(part, Text))
-    return 1 if found.verdict is Verdict.FAILS else 0
+    return 1 if found.verdict is PlanVerdict.FAILS else 0

@@ -15,9 +15,9 @@ from stele.domain.services.model import Service
 from stele.domain.table_snapshots.model import TableSnapshot
 from stele.runtime.answers.metadata_log import (
     CatchUpAnswer,
+    CursorPage,
     KeyspacesPage,
     NodesPage,
-    Page,
     PlacementsPage,
     RepairsPage,
     RequestAnswer,
@@ -29,7 +29,7 @@ from stele.runtime.answers.metadata_log import (
     TopologyAnswer,
 )
 
-P = TypeVar("P", bound=Page)
+P = TypeVar("P", bound=CursorPage)
 T = TypeVar("T")
 Level = Literal["local", "barrier", "linearizable"]
 

@@ -45,7 +45,7 @@ from stele.domain.topology.preflight import (
     tokens_held,
 )
 from stele.domain.topology.waits import ASIDE, WaitKind
-from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlannedStream, PlanVerdict
 
 MOST_ASKED_NODES: Final = 16
 """Largest number of sources that are asked for their size: each reads all of its keys for the
@@ -74,10 +74,10 @@ def dry_run(
         )
     plan = preflight(image, pending)
     found = PlanAnswer(
-        epoch=image.epoch, state_id=image.state_id.hex(), plan=plan, verdict=Verdict.STARTS
+        epoch=image.epoch, state_id=image.state_id.hex(), plan=plan, verdict=PlanVerdict.STARTS
     )
     if not plan.has_plan:
-        return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=plan.refusal)
+        return msgspec.structs.replace(found, verdict=PlanVerdict.FAILS, failure=plan.refusal)
     term = image.topology.coordinator.term
     acks = _as_prepared(
         _with_newcomers(seen, pending.image), pending, seen.now_s - limits.down_after_s
@@ -118,10 +118,10 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
     why = next((each.why for each in found.stuck if each.request_id in ids), "")
     waits_for = None if judged.wait is None else judged.wait.kind
     counts = waits_for in (None, WaitKind.ROOM, WaitKind.SILENCE, WaitKind.MEMBERS)
-    if not why or judged.verdict is Verdict.FAILS or not counts:
+    if not why or judged.verdict is PlanVerdict.FAILS or not counts:
         return judged
     failure = Rejection("no_place_for_tablets", f"{why[0].upper()}{why[1:]}.")
-    return msgspec.structs.replace(judged, verdict=Verdict.FAILS, wait=None, failure=failure)
+    return msgspec.structs.replace(judged, verdict=PlanVerdict.FAILS, wait=None, failure=failure)
 
 
 def _when_members(image: Image, plan: Preflight, new: Set[str]) -> Iterator[AnyFact]:
@@ -218,7 +218,7 @@ def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> 
         command = envelope.command
         if isinstance(command, RejectRequest) and command.target in ids:
             failure = Rejection(command_name(command), command.why)
-            return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=failure)
+            return msgspec.structs.replace(found, verdict=PlanVerdict.FAILS, failure=failure)
         if isinstance(command, ExcludeDead | ServeRequest | ChooseMembers):
             begins.add(command.target)
         if isinstance(command, Advance):
@@ -234,7 +234,7 @@ def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> 
     in_words = wait_progress(wait, seen, limits, members_down(seen, limits))
     # The request does not exist yet, so no time has passed.
     shown = msgspec.structs.replace(in_words, waited_s=None)
-    return msgspec.structs.replace(found, verdict=Verdict.WAITS, wait=shown)
+    return msgspec.structs.replace(found, verdict=PlanVerdict.WAITS, wait=shown)
 
 
 def largest_sources(plan: Preflight) -> list[str]:

@@ -30,11 +30,11 @@ from stele.node.coordinate import Coordination
 from stele.node.http import NodeHttp
 from stele.node.load import Rates, measuring, telling
 from stele.node.peers import Peers
-from stele.node.replica import Replica
+from stele.node.replica import LocalReplica
 from stele.node.restoring import Restorer
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
 from stele.node.snapshotting import Snapshotter
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp
 from stele.runtime.follow import Followed
@@ -81,7 +81,7 @@ async def node_app(
     """Run the node's HTTP application inside the block."""
     follower = followed.follower
     async with AsyncExitStack() as stack:
-        store = Store(directory.store_path)
+        store = SqliteStore(directory.store_path)
         stack.push_async_callback(store.close)
         # Start above every stored timestamp: a clock that jumped back must not lose new writes to
         # old ones.
@@ -137,7 +137,7 @@ async def node_app(
                 metrics.load_failures.inc,
             )
         )
-        replica = Replica(
+        replica = LocalReplica(
             agent.node_id,
             follower,
             Routing(follower),
@@ -181,7 +181,7 @@ async def node_app(
         )
 
 
-def _health(agent: Agent, followed: Followed, gate: Gate, store: Store) -> Health:
+def _health(agent: Agent, followed: Followed, gate: Gate, store: SqliteStore) -> Health:
     """Return the health: ok while the node follows the log, may serve, and can write."""
     failure = "" if store.failure is None else str(store.failure)
     return health_of(agent.node_id, followed, gate, failure, agent.unknown_data())
@@ -190,7 +190,7 @@ def _health(agent: Agent, followed: Followed, gate: Gate, store: Store) -> Healt
 class _Sender:
     """Sends operations to this node's replica directly, and to others through ``Peers``."""
 
-    def __init__(self, node_id: str, replica: Replica, peers: Peers) -> None:
+    def __init__(self, node_id: str, replica: LocalReplica, peers: Peers) -> None:
         self._node_id = node_id
         self._replica = replica
         self._peers = peers

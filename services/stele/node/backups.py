@@ -34,7 +34,7 @@ from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.domain.table_snapshots.model import TableSnapshot
 from stele.domain.tablets.maps import TOKEN_BITS, tablet_of
 from stele.log.archive.container import SYNC_BYTES, sync_file, sync_folder
-from stele.node.cells import ROW, TOMBSTONE, CellKind, Row
+from stele.node.cells import ROW, TOMBSTONE, CellKind, StoredCell
 from stele.node.commits import uncancelled
 from stele.runtime.logs import get_logger
 
@@ -206,7 +206,7 @@ class Backups:
         await self._run(work)
 
     async def write_rows(
-        self, cluster_id: str, snapshot_id: str, name: str, rows: Sequence[Row]
+        self, cluster_id: str, snapshot_id: str, name: str, rows: Sequence[StoredCell]
     ) -> SnapshotFile:
         """Write a file and sync it. Raises OSError."""
         path = self._of(cluster_id, snapshot_id, self.node_id) / name
@@ -319,7 +319,7 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def encode_rows(rows: Sequence[Row]) -> bytes:
+def encode_rows(rows: Sequence[StoredCell]) -> bytes:
     """Return an Avro container of the rows.
 
     The snapshot records the data's id. Equal rows give equal bytes.
@@ -330,16 +330,16 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
     return found.getvalue()
 
 
-def decode_rows(content: bytes, data_id: str) -> list[Row]:
+def decode_rows(content: bytes, data_id: str) -> list[StoredCell]:
     """Return the rows of a container as data of ``data_id``, which may be another table's."""
     return [
-        Row(data_id, r["token"], r["key"], r["timestamp"], _kind(r), r["value"])
+        StoredCell(data_id, r["token"], r["key"], r["timestamp"], _kind(r), r["value"])
         for r in reader(io.BytesIO(content))
         if isinstance(r, dict)
     ]
 
 
-def _record(row: Row) -> dict[str, object]:
+def _record(row: StoredCell) -> dict[str, object]:
     return {
         **row._asdict(),
         "tombstone": row.kind == TOMBSTONE,

@@ -34,7 +34,7 @@ class Cell(NamedTuple):
     value: bytes
 
 
-class Row(NamedTuple):
+class StoredCell(NamedTuple):
     """A cell with its place: the id of the keyspace's data, and key and token.
 
     ``token`` is the token of the partition key, which is the key or its beginning.

@@ -17,7 +17,7 @@ import msgspec
 
 from stele.agent.stores import parted, partition_of
 from stele.domain.schema.model import change_log_of
-from stele.node.cells import VALUE, Cell, CellKind, Row, newest, older_part
+from stele.node.cells import VALUE, Cell, CellKind, StoredCell, newest, older_part
 
 TIME_BYTES: Final = 8
 HASH_BYTES: Final = 8
@@ -63,7 +63,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Value).decode
 
 
-def log_row(row: Row, before: Cell | None) -> Row:
+def log_row(row: StoredCell, before: Cell | None) -> StoredCell:
     """Return the row of the change log for a row that is written to a partition.
 
     What is newer than the row is no image before the change.
@@ -74,7 +74,7 @@ def log_row(row: Row, before: Cell | None) -> Row:
     key = first_key(row.timestamp) + blake2b(written, digest_size=HASH_BYTES).digest() + row.key
     value = _logged(row.kind, row.value, before)
     log = partition_of(change_log_of(data_id), shard)
-    return Row(log, row.token, key, row.timestamp, VALUE, value)
+    return StoredCell(log, row.token, key, row.timestamp, VALUE, value)
 
 
 def _logged(kind: CellKind, value: bytes, before: Cell | None) -> bytes:

@@ -32,8 +32,8 @@ from stele.node import metrics
 from stele.node.cells import ROW, TOMBSTONE, RowContent, content_of
 from stele.node.change_log import LoggedChange, merged
 from stele.node.commits import StoreError
-from stele.node.coordinate import Coordination, Refused
-from stele.node.store import Store
+from stele.node.coordinate import Coordination, RequestRefused
+from stele.node.store import SqliteStore
 from stele.node.table_rows import TableRows, rows_of
 from stele.runtime.answers.node import (
     ChangesView,
@@ -64,7 +64,7 @@ class Changes:
         self._now_us = now_us
 
     async def streams(self, table: str) -> StreamsView:
-        """Return the streams of a table by time. Raises Refused."""
+        """Return the streams of a table by time. Raises RequestRefused."""
         image, data, _ = await self._captured(table)
         sets = stream_sets(image, data.data_id)
         return StreamsView(
@@ -80,7 +80,7 @@ class Changes:
     async def read(self, table: str, stream_id: bytes, after: str, limit: int) -> ChangesView:
         """Return changes of a stream after a cursor, or of all streams if ``stream_id`` is empty.
 
-        Raises Refused.
+        Raises RequestRefused.
         """
         image, data, options = await self._captured(table)
         stream = ChangeStream(b"", WHOLE_RING)
@@ -108,7 +108,7 @@ class Changes:
         image, data = await self._coordination.serving(table)
         options = cdc_of(image.schema, data.data_id)
         if options is None:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "cdc_not_enabled",
                 f"Table {table} has no change log.",
@@ -118,7 +118,7 @@ class Changes:
         return image, data, options
 
     def _after_us(self, after: str, options: CdcOptions, stream: ChangeStream, image: Image) -> int:
-        """Return the time of a cursor, or the time before the stream without one. Raises Refused."""
+        """Return the time of a cursor, or the time before the stream without one. Raises RequestRefused."""
         begin_us = max(0, MICROS_PER_MS * stream.since_ms - 1)
         oldest_us = self._now_us() - MICROS_PER_S * options.ttl_s if options.ttl_s else 0
         if not after:
@@ -127,14 +127,14 @@ class Changes:
         # A stream may begin later, and its cursor too. No answer has a cursor after that.
         newest_us = MICROS_PER_MS * max((g.since_ms for g in image.cdc.committed()), default=0)
         if not 0 <= after_us <= max(self._now_us() + LEEWAY_US, newest_us):
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "bad_cursor",
                 f"'{after[:40]}' is no cursor of this table up to now.",
                 "Give the cursor of an earlier answer, or none.",
             )
         if max(after_us, begin_us) < oldest_us:
-            raise Refused(
+            raise RequestRefused(
                 410,
                 "cdc_cursor_expired",
                 f"Changes after this cursor may be gone: they are kept for {options.ttl_s} s.",
@@ -146,7 +146,7 @@ class Changes:
 def _found(image: Image, data: Data, stream_id: bytes) -> ChangeStream:
     stream = find_stream(image, data.data_id, stream_id)
     if stream is None:
-        raise Refused(
+        raise RequestRefused(
             404,
             "unknown_stream",
             f"There is no stream {stream_id.hex()[:40]} of this table.",
@@ -184,7 +184,7 @@ def _view(change: LoggedChange, rows: TableRows | None) -> ChangeView:
 # Removal of changes that are older than the table keeps them.
 
 
-async def expire(store: Store, image: Image, now_us: int) -> int:
+async def expire(store: SqliteStore, image: Image, now_us: int) -> int:
     """Delete the changes of this node that are too old, and return how many. Raises StoreError.
 
     A log is deleted as a whole if its table has no parameter ``cdc`` any more.
@@ -207,7 +207,7 @@ async def expire(store: Store, image: Image, now_us: int) -> int:
 
 @asynccontextmanager
 async def expiring(
-    store: Store, follower: LogFollower, now_us: Callable[[], int]
+    store: SqliteStore, follower: LogFollower, now_us: Callable[[], int]
 ) -> AsyncIterator[None]:
     """Remove old changes in the background inside the block."""
 

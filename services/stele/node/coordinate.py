@@ -58,7 +58,7 @@ class Consistency(StrEnum):
     ALL = "all"
 
 
-class Verdict(StrEnum):
+class VoteResult(StrEnum):
     """The result of a vote."""
 
     ENOUGH = "enough"
@@ -107,20 +107,20 @@ class Vote:
         self._waiting = set(calls)
         self._enough = enough
         self._when_over = when_over
-        self._verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._verdict: asyncio.Future[VoteResult] = asyncio.get_running_loop().create_future()
         for node_id, call in calls.items():
             call.add_done_callback(partial(self._on_end, node_id))
         self._judge(None)
         if not calls:
             when_over()
 
-    async def verdict(self, until: float) -> Verdict:
+    async def verdict(self, until: float) -> VoteResult:
         """Return the verdict, or TIME_UP after ``until`` (loop time)."""
         try:
             async with asyncio.timeout_at(until):
                 return await asyncio.shield(self._verdict)
         except TimeoutError:  # an answer in the turn of the time-out counts
-            return self._verdict.result() if self._verdict.done() else Verdict.TIME_UP
+            return self._verdict.result() if self._verdict.done() else VoteResult.TIME_UP
 
     def refused(self) -> dict[str, str]:
         """Return the reasons why replicas did not succeed, for people: node id -> code and text."""
@@ -158,11 +158,11 @@ class Vote:
             return
         # Success comes first: a stale refusal does not matter once the others suffice.
         if self._enough(self.done):
-            self._verdict.set_result(Verdict.ENOUGH)
+            self._verdict.set_result(VoteResult.ENOUGH)
         elif code is Code.STALE_VERSION or code is Code.NOT_A_REPLICA:
-            self._verdict.set_result(Verdict.STALE)
+            self._verdict.set_result(VoteResult.STALE)
         elif not self._enough(self.done | self._waiting):
-            self._verdict.set_result(Verdict.IMPOSSIBLE)
+            self._verdict.set_result(VoteResult.IMPOSSIBLE)
 
 
 def _answer_of(ended: asyncio.Future[Answer]) -> Answer:
@@ -175,7 +175,7 @@ def _answer_of(ended: asyncio.Future[Answer]) -> Answer:
 # Errors of client requests: refused, or for a write, an unknown outcome.
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that was not served: HTTP status, code, sentence, hint and facts.
 
     A refused write has no effect at any replica, now or later. Only ``OutcomeUnknown`` leaves that
@@ -195,10 +195,10 @@ class Refused(Exception):
         self.details: Mapping[str, str | int] = details or {}
 
 
-class OutcomeUnknown(Refused):
+class OutcomeUnknown(RequestRefused):
     """A write that may be at some replicas, but is not known to be at enough."""
 
-    def __init__(self, why: Refused) -> None:
+    def __init__(self, why: RequestRefused) -> None:
         super().__init__(
             503,
             "outcome_unknown",
@@ -248,9 +248,9 @@ class CellWrite(NamedTuple):
 
 
 PlaceOf = Callable[[Image], KeyPlace]
-"""A function from the state of the cluster to the place of a request. Raises Refused."""
+"""A function from the state of the cluster to the place of a request. Raises RequestRefused."""
 WriteOf = Callable[[Image], CellWrite]
-"""A function from the state of the cluster to a write. Raises Refused."""
+"""A function from the state of the cluster to a write. Raises RequestRefused."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -291,7 +291,7 @@ class Send(Protocol):
     ) -> asyncio.Future[Answer]: ...
 
 
-class Versions(Protocol):
+class VersionHolds(Protocol):
     """Counts the versions that requests hold; see ``domain.fencing.VersionTracker``."""
 
     def hold(self, version: int, data_id: str, token: int) -> Hold: ...
@@ -337,7 +337,7 @@ class Coordination:
         self,
         node_id: str,
         follower: LogFollower,
-        versions: Versions,
+        versions: VersionHolds,
         send: Send,
         clock: HybridClock,
         timeout_s: float,
@@ -360,12 +360,12 @@ class Coordination:
     ) -> Written:
         """Write to the keyspace or table ``name``, by an epoch of ``at_least``.
 
-        Raises Refused if no replica has the write, and OutcomeUnknown if that is uncertain.
+        Raises RequestRefused if no replica has the write, and OutcomeUnknown if that is uncertain.
         """
         sent = _Sent()
         try:
             return await self._write_until_done(name, write, consistency, at_least, sent)
-        except Refused as refused:
+        except RequestRefused as refused:
             if sent.may_be_done:
                 raise OutcomeUnknown(refused) from refused
             raise
@@ -406,7 +406,7 @@ class Coordination:
     ) -> Found:
         """Return the merged cell of the replicas of a key of the keyspace or table ``name``.
 
-        The request is routed by an epoch of ``at_least``. Raises Refused.
+        The request is routed by an epoch of ``at_least``. Raises RequestRefused.
         """
         until = self._until()
         while True:
@@ -434,7 +434,7 @@ class Coordination:
     async def changes(
         self, table: str, ranges: Sequence[Range], after_us: int, upto_us: int, limit: int
     ) -> tuple[Image, list[ChangePage]]:
-        """Return the pages of a quorum of each range's replicas. Raises Refused.
+        """Return the pages of a quorum of each range's replicas. Raises RequestRefused.
 
         The times are in (``after_us``, ``upto_us``], in microseconds since 1970. The image knows
         all columns of the changes.
@@ -486,13 +486,13 @@ class Coordination:
         return (await self._ask(attempt, attempt.row.reads, lambda _: op, enough)).values()
 
     def _check_time(self, attempt: _Attempt, timestamp_us: int) -> None:
-        """Refuse a change whose time no replica would take. Raises Refused."""
+        """Refuse a change whose time no replica would take. Raises RequestRefused."""
         image, token = attempt.image, attempt.place.token
         write_ms, now_ms = timestamp_us // 1000, self._clock.now_us() // 1000
         if is_captured(image.schema, attempt.data_id):
             rejection = check_time(image, attempt.data_id, token, write_ms, now_ms, self.window_ms)
             if rejection is not None:
-                raise Refused(503, rejection.code, rejection.message, rejection.hint)
+                raise RequestRefused(503, rejection.code, rejection.message, rejection.hint)
 
     def _hold(self, attempt: _Attempt) -> Hold:
         return self._versions.hold(attempt.version, attempt.data_id, attempt.place.token)
@@ -505,7 +505,7 @@ class Coordination:
         return self._follower.image
 
     async def serving(self, name: str) -> tuple[Image, Data]:
-        """Return the newest image, and the data of this name in it. Raises Refused."""
+        """Return the newest image, and the data of this name in it. Raises RequestRefused."""
         image, _ = await self._made(name, lambda _: None, self._until(), 0)
         data = image.schema.serving(name)
         assert data is not None  # it was checked
@@ -514,7 +514,7 @@ class Coordination:
     async def _made(
         self, name: str, make: Callable[[Image], T], until: float, at_least: int
     ) -> tuple[Image, T]:
-        """Return the newest image, and what ``make`` returns for it. Raises Refused.
+        """Return the newest image, and what ``make`` returns for it. Raises RequestRefused.
 
         A name or column that is not known may be in records that were not read yet.
         """
@@ -527,7 +527,7 @@ class Coordination:
         try:
             _check_serving(image, name)
             return image, make(image)
-        except Refused:
+        except RequestRefused:
             image = await self._newest_image()
         _check_serving(image, name)
         return image, make(image)
@@ -547,7 +547,7 @@ class Coordination:
     async def _timestamp(self, attempt: _Attempt, consistency: Consistency) -> int:
         """Return a timestamp above every write that was acknowledged before.
 
-        The order holds even if the nodes' clocks differ. Raises _Again, _NewerColumns and Refused.
+        The order holds even if the nodes' clocks differ. Raises _Again, _NewerColumns and RequestRefused.
         """
         if consistency is Consistency.ONE:
             return self._clock.next()
@@ -651,7 +651,7 @@ class Coordination:
         ``sent`` records whether some replicas may have done a write that failed. The version is
         held until the last call has ended, even if the caller returns earlier.
 
-        Raises _Again and Refused.
+        Raises _Again and RequestRefused.
         """
         hold = self._hold(attempt)
         calls = {
@@ -660,18 +660,18 @@ class Coordination:
         }
         vote = Vote(calls, enough, already=already, when_over=lambda: self._versions.release(hold))
         verdict = await vote.verdict(attempt.until)
-        if verdict is Verdict.ENOUGH:
+        if verdict is VoteResult.ENOUGH:
             return {node_id: a for node_id, a in vote.answers.items() if a.done}
         if sent is not None:
             sent.may_be_done |= vote.may_be_done()
-        if verdict is Verdict.STALE:
+        if verdict is VoteResult.STALE:
             raise _Again(vote.newest_epoch(), vote.refused())
         raise _unavailable(attempt, vote)
 
     async def _catch_up(self, again: _Again, attempt: _Attempt) -> None:
         """Read the log up to the epoch of the replicas, within the request's time.
 
-        Raises Refused.
+        Raises RequestRefused.
         """
         self.retries += 1
         loop = asyncio.get_running_loop()
@@ -686,7 +686,7 @@ class Coordination:
                 return
         except (TimeoutError, LogError):
             pass
-        raise Refused(
+        raise RequestRefused(
             503,
             "stale_version",
             f"Topology version {attempt.version} is fenced out and no newer one came in time.",
@@ -734,13 +734,13 @@ def _newest_columns(answers: Mapping[str, Answer]) -> int:
 
 
 def _check_serving(image: Image, name: str) -> None:
-    """Check that the keyspace or table serves requests. Raises Refused."""
+    """Check that the keyspace or table serves requests. Raises RequestRefused."""
     if image.schema.serving(name) is None:
         raise _unknown(image, name)
 
 
-def _behind(image: Image, wanted: int) -> Refused:
-    return Refused(
+def _behind(image: Image, wanted: int) -> RequestRefused:
+    return RequestRefused(
         503,
         Code.BEHIND,
         f"This node has read the log to epoch {image.epoch}, not to table version {wanted}.",
@@ -749,29 +749,29 @@ def _behind(image: Image, wanted: int) -> Refused:
 
 
 def _check_member(image: Image, node_id: str) -> None:
-    """Check that this node is a member and not excluded. Raises Refused."""
+    """Check that this node is a member and not excluded. Raises RequestRefused."""
     node = image.node(node_id)
     if node is not None and node.state is NodeState.LEFT:
-        raise Refused(
+        raise RequestRefused(
             503,
             "node_left",
             f"Node '{node_id}' has left the cluster and serves no data.",
             "Ask another node.",
         )
     if node is not None and node.excluded:
-        raise Refused(
+        raise RequestRefused(
             503,
             "node_excluded",
             f"Node '{node_id}' was declared dead, and serves no data any more.",
             "Ask another node. Remove or replace this one.",
         )
     if node is None or not node.takes_part():
-        raise Refused(
+        raise RequestRefused(
             503, "unavailable", f"Node '{node_id}' is no member yet.", "Ask another node, or wait."
         )
 
 
-def _unknown(image: Image, name: str) -> Refused:
+def _unknown(image: Image, name: str) -> RequestRefused:
     """Return the error for a name that serves no requests."""
     found: Rejection = unknown_keyspace(name)
     keyspace = image.schema.named(name)
@@ -779,15 +779,15 @@ def _unknown(image: Image, name: str) -> Refused:
         found = has_no_data(name)
     elif "." in name:
         found = unknown_table(name)
-    return Refused(404, found.code, found.message, found.hint)
+    return RequestRefused(404, found.code, found.message, found.hint)
 
 
-def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
+def _unavailable(attempt: _Attempt, vote: Vote) -> RequestRefused:
     """Return the error of a vote that timed out or cannot succeed."""
     facts = {"answered": ",".join(sorted(vote.done)), **vote.refused()}
     full = [n for n, answer in sorted(vote.answers.items()) if answer.code is Code.DISK_FULL]
     if full:
-        return Refused(
+        return RequestRefused(
             503,
             "disk_full",
             f"The disks of {', '.join(full)} are full; the write is at {len(vote.done)} replicas.",
@@ -796,7 +796,7 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
         )
     untimely = [n for n, answer in sorted(vote.answers.items()) if answer.code is Code.UNTIMELY]
     if untimely:
-        return Refused(
+        return RequestRefused(
             503,
             "cdc_write_untimely",
             f"{', '.join(untimely)} refused the time of the write: clocks differ, or it took too long.",
@@ -804,7 +804,7 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
             facts,
         )
     replicas, lacking = ", ".join(sorted(attempt.row.writes)), ", ".join(vote.lacking())
-    return Refused(
+    return RequestRefused(
         503,
         "unavailable",
         f"Too few of its replicas {replicas} do it in time: not {lacking}.",

@@ -83,7 +83,7 @@ BATCH_SPANS: Final = 256
 Digests = list[Digest | None]
 
 
-class Verdict(Enum):
+class NextStep(Enum):
     """The next step for a span."""
 
     NOTHING = "nothing"
@@ -91,18 +91,18 @@ class Verdict(Enum):
     PULL = "pull"
 
 
-def judged(span: Span, mine: Digest | None, theirs: Digest | None) -> Verdict:
+def judged(span: Span, mine: Digest | None, theirs: Digest | None) -> NextStep:
     """Return the next step for a span. A digest of None means too many rows for one digest.
 
     Rows that the other replica lacks cannot be pulled, so they are ignored.
     """
     if theirs is not None and (theirs == mine or not theirs.keys):
-        return Verdict.NOTHING
+        return NextStep.NOTHING
     if mine is not None and not mine.keys:
-        return Verdict.PULL
+        return NextStep.PULL
     many = mine is None or theirs is None or max(mine.keys, theirs.keys) > LEAF_ROWS
     _, start, end = span.bounds()
-    return Verdict.SPLIT if many and end - start > 1 else Verdict.PULL
+    return NextStep.SPLIT if many and end - start > 1 else NextStep.PULL
 
 
 class SourceGone(Exception):
@@ -131,9 +131,9 @@ async def differing(
         waiting.extendleft(reversed(asked[answered:]))
         for span, one, other in zip(asked, ours, others, strict=False):
             verdict = judged(span, one, other)
-            if verdict is Verdict.SPLIT:
+            if verdict is NextStep.SPLIT:
                 waiting.extendleft(reversed(span.split(FANOUT)))
-            elif verdict is Verdict.PULL:
+            elif verdict is NextStep.PULL:
                 found.append(span)
             elif other is not None:
                 on_equal(other)

@@ -27,11 +27,11 @@ from stele.agent.probing import (
 from stele.domain.routed import HOST, TABLE_VERSION, MalformedRequest, Routed, table_version_of
 from stele.node import metrics
 from stele.node.changes import Changes
-from stele.node.coordinate import Consistency, Coordination, Found, Refused
-from stele.node.replica import Replica
+from stele.node.coordinate import Consistency, Coordination, Found, RequestRefused
+from stele.node.replica import LocalReplica
 from stele.node.restoring import Restorer
 from stele.node.settings import MAX_VALUE_BYTES
-from stele.node.store import Size, Store
+from stele.node.store import Size, SqliteStore
 from stele.node.table_rows import DataPath, content_found, place_of, rows_of, write_of
 from stele.node.wire import (
     BACKUP_PATH,
@@ -68,9 +68,9 @@ class NodeHttp:
         gate: Gate,
         agent: Agent,
         coordination: Coordination,
-        replica: Replica,
+        replica: LocalReplica,
         restorer: Restorer,
-        store: Store,
+        store: SqliteStore,
         changes: Changes,
     ) -> None:
         self._cluster = cluster
@@ -286,7 +286,7 @@ class NodeHttp:
         if rows is not None:
             try:
                 rows.check_columns(body)
-            except Refused as refused:
+            except RequestRefused as refused:
                 raise _error_of(refused) from refused
 
     def _check_ready(self) -> None:
@@ -363,7 +363,7 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
     began_s, outcome = time.perf_counter(), "ok"
     try:
         return await work()
-    except Refused as refused:
+    except RequestRefused as refused:
         outcome = refused.code
         raise _error_of(refused) from refused
     finally:
@@ -371,7 +371,7 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
         metrics.request_seconds.labels(kind).observe(time.perf_counter() - began_s)
 
 
-def _error_of(refused: Refused) -> HttpError:
+def _error_of(refused: RequestRefused) -> HttpError:
     return HttpError(
         refused.status,
         refused.code,

@@ -17,7 +17,7 @@ from stele.domain.image import Image
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
 from stele.domain.tablets.maps import range_of, tablet_of
 from stele.node import metrics
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 
 # Read and write rates of this node's tablets, in operations per second.
 #
@@ -160,7 +160,7 @@ class Rates:
         return reads, writes, min(round(tablet.rate.lower), reads + writes)
 
 
-def measuring(store: Store, node_id: str) -> Measure:
+def measuring(store: SqliteStore, node_id: str) -> Measure:
     return partial(measured, store, node_id)
 
 
@@ -169,7 +169,7 @@ def telling(rates: Rates) -> AddRates:
 
 
 async def measured(
-    store: Store, node_id: str, image: Image, held: Sequence[HeldTablets]
+    store: SqliteStore, node_id: str, image: Image, held: Sequence[HeldTablets]
 ) -> tuple[TabletSizes, ...]:
     """Return the current sizes of these tablets of a node, in bytes."""
     found = list[TabletSizes]()

@@ -40,12 +40,12 @@ from stele.domain.fencing import Hold, SessionGuard
 from stele.domain.ring.ranges import Range
 from stele.domain.schema.model import change_log_of
 from stele.log.follower import LogFollower
-from stele.node.cells import HybridClock, Row, stamp_of
+from stele.node.cells import HybridClock, StoredCell, stamp_of
 from stele.node.change_log import Capture
 from stele.node.commits import DiskFull, StoreError
 from stele.node.load import Rates
 from stele.node.settings import DATA_TIMEOUT_S
-from stele.node.store import Store
+from stele.node.store import SqliteStore
 from stele.node.wire import (
     Answer,
     AnyOp,
@@ -67,7 +67,7 @@ DEFAULT_WINDOW_MS: Final = confidence_ms(DATA_TIMEOUT_S)
 _DONE: Final = Answer(Code.OK)
 
 
-class InUse(AgentState, Protocol):
+class VersionsInUse(AgentState, Protocol):
     """The versions and sessions that this node uses, as its acks report them.
 
     The agent implements it.
@@ -79,7 +79,7 @@ class InUse(AgentState, Protocol):
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
 
 
-class Replica:
+class LocalReplica:
     """This node's own data, as operations of any node access it."""
 
     def __init__(
@@ -87,8 +87,8 @@ class Replica:
         node_id: str,
         follower: LogFollower,
         routing: Routing,
-        in_use: InUse,
-        store: Store,
+        in_use: VersionsInUse,
+        store: SqliteStore,
         clock: HybridClock,
         rates: Rates,
         catch_up_limit_s: float = CATCH_UP_LIMIT_S,
@@ -175,7 +175,7 @@ class Replica:
     async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[Answer]:
         """Write cells in one transaction, except those fenced in the turn of the write."""
         ops = [op for _, op in writes]
-        rows = [Row(op.data_id, op.token, op.key, *op.cell) for op in ops]
+        rows = [StoredCell(op.data_id, op.token, op.key, *op.cell) for op in ops]
         # Hold before the write waits for the disk: a barrier must see the versions in use.
         holds = [self._in_use.hold(op.version, op.data_id, op.token) for op in ops]
         refused = dict[int, Answer]()

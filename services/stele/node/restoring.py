@@ -40,8 +40,8 @@ from stele.node.backups import (
     decode_rows,
     files_of,
 )
-from stele.node.cells import HybridClock, Row
-from stele.node.store import Store
+from stele.node.cells import HybridClock, StoredCell
+from stele.node.store import SqliteStore
 from stele.node.wire import Fetch, Fetched
 
 PIECE_BYTES: Final = 4 * MIB
@@ -65,7 +65,7 @@ class Restorer:
         self,
         follower: LogFollower,
         sessions: Sessions,
-        store: Store,
+        store: SqliteStore,
         clock: HybridClock,
         backups: Backups,
         peers: FileSource,
@@ -105,7 +105,7 @@ class Restorer:
                         progress.add(len(content), len(rows))
             guard.check()
 
-    async def _write(self, rows: list[Row], guard: SessionGuard, restore_id: str) -> None:
+    async def _write(self, rows: list[StoredCell], guard: SessionGuard, restore_id: str) -> None:
         """Write rows in pages, so that small writes do not wait for long. Raises RestoreFailed."""
 
         def may(_: int) -> bool:
@@ -157,7 +157,7 @@ class Restorer:
         return Fetched(code=Code.OK, size_bytes=size_bytes, data=data)
 
 
-def _inside(content: bytes, data_id: str, range_: Range) -> list[Row]:
+def _inside(content: bytes, data_id: str, range_: Range) -> list[StoredCell]:
     """Return the rows of a file that are in a range.
 
     Call it in a thread: small rows take seconds.

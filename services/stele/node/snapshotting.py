@@ -33,9 +33,9 @@ from stele.node.backups import (
     decode_manifest,
     encode_manifest,
 )
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.commits import uncancelled
-from stele.node.store import LOCK_TIMEOUT_S, Cursor, Page, Store, page_in
+from stele.node.store import LOCK_TIMEOUT_S, CellPage, Cursor, SqliteStore, page_in
 
 # A read of the store's state at one moment, during writes.
 #
@@ -48,14 +48,16 @@ class Frozen:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
+    async def page(
+        self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
+    ) -> CellPage:
         """Return rows of the spans after ``cursor``, until their size reaches the limit."""
         work = asyncio.to_thread(page_in, self._connection, spans, cursor, limit_bytes)
         return await uncancelled(asyncio.ensure_future(work))
 
 
 @asynccontextmanager
-async def frozen(store: Store) -> AsyncIterator[Frozen]:
+async def frozen(store: SqliteStore) -> AsyncIterator[Frozen]:
     """Read the store's state at this moment inside the block, over a separate connection."""
     connection = await asyncio.to_thread(_begin_reading, store.path)
     try:
@@ -86,7 +88,7 @@ class Snapshotter:
     """Executes SNAPSHOT orders for one node."""
 
     def __init__(
-        self, follower: LogFollower, sessions: Sessions, store: Store, backups: Backups
+        self, follower: LogFollower, sessions: Sessions, store: SqliteStore, backups: Backups
     ) -> None:
         self._follower = follower
         self._sessions = sessions
@@ -177,7 +179,7 @@ class Snapshotter:
         progress: OrderProgress,
     ) -> SnapshotTablet:
         """Write the files of one tablet, from the state of one moment."""
-        files, rows, size_bytes = list[SnapshotFile](), list[Row](), 0
+        files, rows, size_bytes = list[SnapshotFile](), list[StoredCell](), 0
         cursor: Cursor | None = None
         span = Span(of.data_id, row.start, row.end)
         spans = placed(self._follower.image, of.node_id, [span])

@@ -28,7 +28,7 @@ from stele.agent.stores import Span, parted
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains
 from stele.domain.schema.model import CHANGE_LOG
 from stele.log.loops import call_in
-from stele.node.cells import ROW, Cell, Row, kind_of, merged
+from stele.node.cells import ROW, Cell, StoredCell, kind_of, merged
 from stele.node.change_log import Capture, ChangePage, first_key, log_row, time_of
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
 from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
@@ -148,13 +148,13 @@ class Cursor(NamedTuple):
     key: bytes
 
 
-class Page(NamedTuple):
+class CellPage(NamedTuple):
     """Rows in order, and the cursor for the next page, or None at the end.
 
     ``size_bytes`` counts keys and values.
     """
 
-    rows: list[Row]
+    rows: list[StoredCell]
     size_bytes: int
     cursor: Cursor | None
 
@@ -166,7 +166,7 @@ class Size(NamedTuple):
     size_bytes: int
 
 
-class Store:
+class SqliteStore:
     """The store of one node. Open and close it in the event loop that uses it."""
 
     def __init__(self, path: Path) -> None:
@@ -206,7 +206,7 @@ class Store:
 
     async def write(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[StoredCell],
         permit: Permit = _always,
         into: Into | None = None,
         captures: Captures = _not_captured,
@@ -257,7 +257,9 @@ class Store:
         found = self._reader.execute(_TIMESTAMP, (keyspace, token, key)).fetchone()
         return 0 if found is None else int(found[0])
 
-    async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
+    async def page(
+        self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
+    ) -> CellPage:
         """Return rows of the spans after ``cursor``, until their size reaches the limit."""
         return await self._in_scanner(lambda: page_in(self._scanner, spans, cursor, limit_bytes))
 
@@ -487,7 +489,7 @@ def _vacuum(writer: sqlite3.Connection) -> bool:
 
 
 def _write_row(
-    writer: sqlite3.Connection, row: Row, partitions: Sequence[str], capture: Capture | None
+    writer: sqlite3.Connection, row: StoredCell, partitions: Sequence[str], capture: Capture | None
 ) -> int | None:
     found = list[int]()
     for name in partitions:
@@ -500,7 +502,7 @@ def _write_row(
     return found[0] if found else None
 
 
-def _cell_before(writer: sqlite3.Connection, row: Row) -> Cell | None:
+def _cell_before(writer: sqlite3.Connection, row: StoredCell) -> Cell | None:
     all_sizes = MAX_TOKEN
     found = writer.execute(_READ, (row.keyspace, row.token, row.key, all_sizes)).fetchone()
     return None if found is None else Cell(found[0], kind_of(found[1]), found[2])
@@ -532,7 +534,7 @@ def _changes_in(
     return ChangePage(upto_us, rows)
 
 
-def _write_cell(writer: sqlite3.Connection, row: Row) -> int:
+def _write_cell(writer: sqlite3.Connection, row: StoredCell) -> int:
     if row.kind == ROW:
         row = _merged_with_stored(writer, row)
     if writer.execute(_WRITE, row).rowcount == 1:
@@ -541,7 +543,7 @@ def _write_cell(writer: sqlite3.Connection, row: Row) -> int:
     return 0 if same else int(timestamp)
 
 
-def _merged_with_stored(writer: sqlite3.Connection, row: Row) -> Row:
+def _merged_with_stored(writer: sqlite3.Connection, row: StoredCell) -> StoredCell:
     found = writer.execute(_READ, (row.keyspace, row.token, row.key, MAX_TOKEN)).fetchone()
     if found is None:
         return row
@@ -551,9 +553,9 @@ def _merged_with_stored(writer: sqlite3.Connection, row: Row) -> Row:
 
 def page_in(
     scanner: sqlite3.Connection, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
-) -> Page:
+) -> CellPage:
     """Return rows of the spans after ``cursor``, until their size reaches the limit."""
-    rows, size_bytes = list[Row](), 0
+    rows, size_bytes = list[StoredCell](), 0
     at = cursor or Cursor(0, MIN_TOKEN, b"")
     for number in range(at.span, len(spans)):
         keyspace, start, end = spans[number].bounds()
@@ -564,16 +566,16 @@ def page_in(
             found = scanner.execute(_SCAN, (keyspace, begin, end, *after, PAGE_ROWS))
             count = 0
             for name, token, key, timestamp, kind, value, size in found:
-                rows.append(Row(name, token, key, timestamp, kind_of(kind), value))
+                rows.append(StoredCell(name, token, key, timestamp, kind_of(kind), value))
                 size_bytes += size
                 count += 1
                 if size_bytes >= limit_bytes:
                     last = rows[-1]
-                    return Page(rows, size_bytes, Cursor(number, last.token, last.key))
+                    return CellPage(rows, size_bytes, Cursor(number, last.token, last.key))
             if count < PAGE_ROWS:
                 break
             after = rows[-1].token, rows[-1].key
-    return Page(rows, size_bytes, None)
+    return CellPage(rows, size_bytes, None)
 
 
 def _measure_page(

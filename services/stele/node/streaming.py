@@ -14,9 +14,9 @@ from stele.agent.stores import Span, page_bytes, placed, write_partitions
 from stele.domain.messages import Order
 from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
-from stele.node.cells import HybridClock, Row
+from stele.node.cells import HybridClock, StoredCell
 from stele.node.digests import Digest, SourceGone, differing
-from stele.node.store import Cursor, Store
+from stele.node.store import Cursor, SqliteStore
 from stele.node.wire import Compare, Compared, Scan, Scanned
 
 
@@ -37,7 +37,7 @@ class Streamer:
         node_id: str,
         follower: LogFollower,
         sessions: Sessions,
-        store: Store,
+        store: SqliteStore,
         clock: HybridClock,
         peers: Source,
         on_bytes: Callable[[int], None] = lambda _: None,
@@ -125,11 +125,11 @@ class Streamer:
     async def _own_digests(self, spans: Sequence[Span]) -> list[Digest | None]:
         return await self._store.digests(placed(self._follower.image, self._node_id, spans))
 
-    def _into(self, rows: Sequence[Row], place: int) -> Sequence[str]:
+    def _into(self, rows: Sequence[StoredCell], place: int) -> Sequence[str]:
         row = rows[place]
         return write_partitions(self._follower.image, self._node_id, row.keyspace, row.token)
 
-    def _may_keep(self, reading: Reading, rows: Sequence[Row], place: int) -> bool:
+    def _may_keep(self, reading: Reading, rows: Sequence[StoredCell], place: int) -> bool:
         """Return whether the session is open and the data was not truncated in the meantime."""
         schema = self._follower.image.schema
         return reading.guard.is_open and schema.of_data(rows[place].keyspace) is not None

@@ -31,7 +31,7 @@ from stele.node.cells import (
     content_of,
     row_cell,
 )
-from stele.node.coordinate import CellWrite, Found, KeyPlace, Refused
+from stele.node.coordinate import CellWrite, Found, KeyPlace, RequestRefused
 from stele.node.cql_values import (
     ValueMismatch,
     decode_json,
@@ -59,13 +59,13 @@ class DataPath(NamedTuple):
 
 
 def place_of(image: Image, path: DataPath) -> KeyPlace:
-    """Return the place of the path's key. Raises Refused."""
+    """Return the place of the path's key. Raises RequestRefused."""
     rows = rows_of(image, path.name)
     return _opaque(path) if rows is None else rows.place(path).key
 
 
 def write_of(image: Image, path: DataPath, body: bytes | None) -> CellWrite:
-    """Return the write of a request's body, or the deletion if it is None. Raises Refused."""
+    """Return the write of a request's body, or the deletion if it is None. Raises RequestRefused."""
     rows = rows_of(image, path.name)
     if rows is not None:
         return rows.change(path, body)
@@ -96,7 +96,7 @@ def _opaque(path: DataPath) -> KeyPlace:
 
 def _check_key(key: bytes) -> None:
     if not 1 <= len(key) <= MAX_KEY_BYTES:
-        raise Refused(
+        raise RequestRefused(
             400,
             "bad_key",
             f"A key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}.",
@@ -114,7 +114,7 @@ class RowPlace(NamedTuple):
 
 
 class TableRows:
-    """The rows of one table, by its columns in one image. Methods raise Refused."""
+    """The rows of one table, by its columns in one image. Methods raise RequestRefused."""
 
     def __init__(self, image: Image, table: Table, schema: TableSchema) -> None:
         self._image = image
@@ -218,7 +218,7 @@ class TableRows:
         return values
 
     def check_columns(self, body: bytes) -> None:
-        """Check that a body is a JSON object of columns of the table. Raises Refused."""
+        """Check that a body is a JSON object of columns of the table. Raises RequestRefused."""
         for name in self._object(body):
             self._column(name)
 
@@ -230,7 +230,7 @@ class TableRows:
         if isinstance(found, dict):
             return found
         why = f": {found}" if isinstance(found, Exception) else ""
-        raise Refused(
+        raise RequestRefused(
             400,
             "malformed_json",
             f"Table {self._name} has columns, and the body is no JSON object{why}.",
@@ -245,7 +245,7 @@ class TableRows:
         shown = name[:128]
         dropped = [each for each in self._schema.dropped_columns if each.name == name]
         if dropped:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "dropped_column",
                 f"Column {shown} of table {self._name} was dropped at epoch"
@@ -253,7 +253,7 @@ class TableRows:
                 f"Read the table's version {self._schema.version}: `stele schema show {self._name}`.",
                 self._details(column=shown, type=dropped[-1].type),
             )
-        raise Refused(
+        raise RequestRefused(
             400,
             "unknown_column",
             f"Table {self._name} has no column {shown!r} in version {self._schema.version}.",
@@ -265,7 +265,7 @@ class TableRows:
         try:
             encoded = encode_value(column.parsed, value, self._fields_of)
         except ValueMismatch as error:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "wrong_type",
                 f"Column {column.name} of table {self._name} has the type {column.type}: {error}.",
@@ -273,7 +273,7 @@ class TableRows:
                 self._details(column=column.name, type=column.type),
             ) from error
         if len(encoded) > MAX_COLUMN_BYTES:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "value_too_large",
                 f"The value of column {column.name} has {len(encoded)} bytes; the limit is"
@@ -310,7 +310,7 @@ class TableRows:
         elif self._schema.parameters.get(DEFAULT_TTL, "0") != "0":
             what = f"has {DEFAULT_TTL}, and rows do not expire here"
         if what:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "not_supported",
                 f"The store for trials cannot keep rows of table {self._name}: it {what}.",
@@ -318,9 +318,9 @@ class TableRows:
                 self._details(),
             )
 
-    def _bad_key(self, count: int) -> Refused:
+    def _bad_key(self, count: int) -> RequestRefused:
         names = [column.name for column in self._schema.columns if column.in_primary_key]
-        return Refused(
+        return RequestRefused(
             400,
             "bad_primary_key",
             f"The path has {count} values, and the primary key of table {self._name} has the columns"
@@ -330,8 +330,8 @@ class TableRows:
             self._details(),
         )
 
-    def _not_the_key(self, column: Column) -> Refused:
-        return Refused(
+    def _not_the_key(self, column: Column) -> RequestRefused:
+        return RequestRefused(
             400,
             "bad_primary_key",
             f"The row has another value of the key column {column.name} than the path.",
@@ -339,9 +339,9 @@ class TableRows:
             self._details(column=column.name),
         )
 
-    def _elsewhere(self, column: Column) -> Refused:
+    def _elsewhere(self, column: Column) -> RequestRefused:
         is_static = column.kind is ColumnKind.STATIC
-        return Refused(
+        return RequestRefused(
             400,
             "bad_primary_key",
             f"Column {column.name} of table {self._name} is {column.kind}, and the path names a"

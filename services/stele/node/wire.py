@@ -14,7 +14,7 @@ from stele.agent.judging import Code
 from stele.agent.stores import Span
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import LOG, REPLICA
-from stele.node.cells import Cell, Row, Stamp
+from stele.node.cells import Cell, Stamp, StoredCell
 from stele.node.change_log import ChangePage
 from stele.node.digests import Digest
 from stele.node.store import Cursor
@@ -136,7 +136,7 @@ class Scanned(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     code: Code
     text: str = ""
-    rows: list[Row] = []
+    rows: list[StoredCell] = []
     keys: int = 0
     size_bytes: int = 0
     cursor: Cursor | None = None

@@ -12,7 +12,7 @@ from stele.domain.commands import Rejection
 from stele.domain.names import TABLET_MAP
 from stele.domain.topology.preflight import Gain, PlannedPlacement, PlannedStep, Preflight
 from stele.domain.topology.waits import WaitKind
-from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.words.explain import BY_LIMIT, UNKNOWN, passes, waiting_line
 from stele.words.names import what
 from stele.words.operations import TEXTS
@@ -53,11 +53,11 @@ def _verdict(found: PlanAnswer, names: Mapping[str, str]) -> Text:
     plan = found.plan
     nodes = tuple(r.node_id for r in plan.requests() if r.node_id) or plan.request.dead_nodes
     about = f"{_command(plan)} {joined(nodes)}" if nodes else what(plan.request, names)
-    if found.verdict is Verdict.FAILS:
+    if found.verdict is PlanVerdict.FAILS:
         return Text(f"not feasible: {about} would fail: {_words(found.failure)}", style="red")
     if plan.refusal is not None and found.wait is None:
         return Text(f"not feasible now: {about}: {_words(plan.refusal)}", style="yellow")
-    if found.verdict is Verdict.STARTS or (found.wait is not None and passes(found.wait)):
+    if found.verdict is PlanVerdict.STARTS or (found.wait is not None and passes(found.wait)):
         return Text(f"feasible: {about} starts at once", style="green")
     if found.wait is not None and found.wait.kind is WaitKind.LIVES:
         return Text(f"not feasible now: {about} is for dead nodes", style="red")
@@ -99,7 +99,7 @@ def _delays(found: PlanAnswer) -> Iterator[Text]:
     """Yield what could delay the start. A wait that ends by itself is none."""
     plan, wait = found.plan, found.wait
     delays = list[str]()
-    is_said = _waits_for_tablets(found) or found.verdict is Verdict.FAILS
+    is_said = _waits_for_tablets(found) or found.verdict is PlanVerdict.FAILS
     if wait is not None and not is_said and not passes(wait):
         delays.append(waiting_line(wait, "it would wait"))
     elif plan.refusal is not None and not is_said:

@@ -13,12 +13,12 @@ from stele.domain.cdc.image import Generation
 from stele.domain.image import Image
 from stele.domain.tablets.maps import range_of
 from stele.node import change_log
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.change_log import Capture, ChangePage, LoggedChange, log_row
 from stele.node.changes import Changes
 from stele.node.coordinate import Consistency, Coordination, Enough, _Attempt, enough_reads
-from stele.node.replica import Replica
-from stele.node.store import Store
+from stele.node.replica import LocalReplica
+from stele.node.store import SqliteStore
 from stele.node.wire import Answer, AnyOp, ReadChanges, Write
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
@@ -27,12 +27,12 @@ from stele_simulator.planting import STORY, planted
 @planted(STORY, rule="D1")
 def changes_are_logged_in_a_later_commit(patch: Patch) -> None:
     """The change of a write is logged by another transaction, after the write is acknowledged."""
-    plain = Store.write
+    plain = SqliteStore.write
     later = set[asyncio.Task[Any]]()
 
     async def write(
-        self: Store,
-        rows: Sequence[Row],
+        self: SqliteStore,
+        rows: Sequence[StoredCell],
         permit: Callable[[int], bool] = lambda _: True,
         into: Callable[[int], Sequence[str]] | None = None,
         captures: Callable[[int], Capture | None] = lambda _: None,
@@ -45,18 +45,18 @@ def changes_are_logged_in_a_later_commit(patch: Patch) -> None:
             task.add_done_callback(later.discard)
         return found
 
-    patch.attribute(Store, "write", write)
+    patch.attribute(SqliteStore, "write", write)
 
 
 @planted(STORY, rule="D1")
 def coordinators_alone_log(patch: Patch) -> None:
     """A change is logged by the node that the client asked, and by no other replica."""
-    plain = Replica._capture
+    plain = LocalReplica._capture
 
-    def own(self: Replica, op: Write) -> Capture | None:
+    def own(self: LocalReplica, op: Write) -> Capture | None:
         return plain(self, op) if op.coordinating == self._node_id else None
 
-    patch.attribute(Replica, "_capture", own)
+    patch.attribute(LocalReplica, "_capture", own)
 
 
 @planted(STORY, rule="D2")

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from stele.agent.judging import Judge, Request
+from stele.agent.judging import Judge, JudgedRequest
 from stele.domain.image import Image
 from stele.domain.schema.objects import CqlType, TypeField
 from stele.node import cells, coordinate, cql_values, store, table_rows
 from stele.node import http as node_http
-from stele.node.cells import Cell, Row, content_of
+from stele.node.cells import Cell, StoredCell, content_of
 from stele.node.coordinate import Coordination, _check_member, _check_serving
 from stele.node.table_rows import DataPath, TableRows
 from stele_simulator.patching import Patch
@@ -31,7 +31,7 @@ def newer_row_wins_whole(patch: Patch) -> None:
 def replicas_overwrite_rows(patch: Patch) -> None:
     """A replica stores the columns of a write, and forgets the others of the row."""
 
-    def overwritten(writer: Any, row: Row) -> Row:
+    def overwritten(writer: Any, row: StoredCell) -> StoredCell:
         return row
 
     patch.function(store._merged_with_stored, overwritten)
@@ -148,7 +148,7 @@ def versions_of_clients_are_ignored(patch: Patch) -> None:
 def replicas_do_not_mention_newer_columns(patch: Patch) -> None:
     """A replica serves a sender with older columns, and does not answer that there are newer ones."""
 
-    def none(self: Judge, request: Request) -> int:
+    def none(self: Judge, request: JudgedRequest) -> int:
         return 0
 
     patch.attribute(Judge, "newer_table_version", none)
@@ -168,7 +168,7 @@ def senders_do_not_read_newer_columns(patch: Patch) -> None:
 def replicas_serve_newer_columns_unread(patch: Patch) -> None:
     """A replica serves a sender with newer columns without reading the log, so that it forgets them."""
 
-    def by_versions_alone(self: Judge, request: Request) -> bool:
+    def by_versions_alone(self: Judge, request: JudgedRequest) -> bool:
         image = self._follower.image
         if request.version > image.topology.version:
             return True

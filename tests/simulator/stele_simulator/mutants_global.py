@@ -20,7 +20,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import quiesce
 from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.node.cells import Row
+from stele.node.cells import StoredCell
 from stele.node.streaming import Streamer
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, change_operation, planted
@@ -68,7 +68,7 @@ def truncated_data_answers_until_the_fence(patch: Patch) -> None:
 def streams_bring_truncated_data_back(patch: Patch) -> None:
     """Streamed rows are stored although they were truncated in the meantime."""
 
-    def keeps(self: Streamer, reading: Reading, rows: Sequence[Row], place: int) -> bool:
+    def keeps(self: Streamer, reading: Reading, rows: Sequence[StoredCell], place: int) -> bool:
         return reading.guard.is_open
 
     patch.attribute(Streamer, "_may_keep", keeps)

@@ -27,7 +27,7 @@ from stele.domain.topology.domain import versions_of
 from stele.domain.topology.facts import Transition, VersionsChanged
 from stele.domain.topology.guards import check_term
 from stele.domain.topology.operations import drop_keyspace
-from stele.node.replica import Replica
+from stele.node.replica import LocalReplica
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, change_operation, planted
 
@@ -203,7 +203,7 @@ def former_members_are_served(patch: Patch) -> None:
 @planted(STORY, rule="I6")
 def fence_is_not_checked_again(patch: Patch) -> None:
     """A write that began before the fence counts after it."""
-    patch.attribute(Replica, "_fenced", lambda self, op: None)
+    patch.attribute(LocalReplica, "_fenced", lambda self, op: None)
 
 
 @planted(RUN, rule="I6")

@@ -8,7 +8,7 @@ from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log import reader
 from stele.node import cells, coordinate, store
-from stele.node.cells import Cell, Row
+from stele.node.cells import Cell, StoredCell
 from stele.node.coordinate import Consistency, Coordination, Enough, _Attempt
 from stele.node.streaming import Streamer
 from stele_simulator.patching import Patch
@@ -36,7 +36,7 @@ def writes_are_timed_by_the_nodes_clock(patch: Patch) -> None:
 def streamed_rows_are_dropped(patch: Patch) -> None:
     """Streamed rows are counted, but not stored."""
 
-    def none(self: Streamer, reading: object, rows: list[Row], place: int) -> bool:
+    def none(self: Streamer, reading: object, rows: list[StoredCell], place: int) -> bool:
         return False
 
     patch.attribute(Streamer, "_may_keep", none)

@@ -33,23 +33,23 @@ class AtEpoch(msgspec.Struct, frozen=True, kw_only=True):
     state_id: str
 
 
-class Page(AtEpoch, frozen=True, kw_only=True):
+class CursorPage(AtEpoch, frozen=True, kw_only=True):
     next_cursor: str = ""
 
 
-class NodesPage(Page, frozen=True, kw_only=True):
+class NodesPage(CursorPage, frozen=True, kw_only=True):
     """Nodes by id, including those that left."""
 
     nodes: tuple[Node, ...]
 
 
-class ServicesPage(Page, frozen=True, kw_only=True):
+class ServicesPage(CursorPage, frozen=True, kw_only=True):
     """Services by id."""
 
     services: tuple[Service, ...]
 
 
-class RequestsPage(Page, frozen=True, kw_only=True):
+class RequestsPage(CursorPage, frozen=True, kw_only=True):
     """Topology requests by id.
 
     All that ended after ``since_epoch``, at ``since_ms`` (milliseconds since 1970), are included. 0:
@@ -68,14 +68,14 @@ class RequestAnswer(AtEpoch, frozen=True, kw_only=True):
     transition: TransitionSummary | None = None
 
 
-class KeyspacesPage(Page, frozen=True, kw_only=True):
+class KeyspacesPage(CursorPage, frozen=True, kw_only=True):
     """Keyspaces by name, including those that are being dropped. ``balancing`` is that of the cluster."""
 
     balancing: Balancing = Balancing()
     keyspaces: tuple[Keyspace, ...]
 
 
-class TablesPage(Page, frozen=True, kw_only=True):
+class TablesPage(CursorPage, frozen=True, kw_only=True):
     """Tables by keyspace and name, including those that are being dropped.
 
     ``tablets`` is the number of tablets of each table that has them, by the table's id.
@@ -98,7 +98,7 @@ class SchemaAnswer(AtEpoch, frozen=True, kw_only=True):
     aggregates: tuple[Aggregate, ...]
 
 
-class PlacementsPage(Page, frozen=True, kw_only=True):
+class PlacementsPage(CursorPage, frozen=True, kw_only=True):
     """Rows of one placement in ring order. ``keyspaces`` share it. ``ranges`` is the number of all rows."""
 
     placement: str
@@ -107,7 +107,7 @@ class PlacementsPage(Page, frozen=True, kw_only=True):
     rows: tuple[RangeReplicas, ...]
 
 
-class TableSnapshotsPage(Page, frozen=True, kw_only=True):
+class TableSnapshotsPage(CursorPage, frozen=True, kw_only=True):
     """Snapshots of tables, by their tags."""
 
     table_snapshots: tuple[TableSnapshot, ...]
@@ -137,7 +137,7 @@ class TabletRepairTime(msgspec.Struct, frozen=True):
     repaired_ms: int
 
 
-class RepairsPage(Page, frozen=True, kw_only=True):
+class RepairsPage(CursorPage, frozen=True, kw_only=True):
     """Tablets of one table by number, with their last repairs. ``tablets`` is the number of all."""
 
     table: str
@@ -174,21 +174,21 @@ class PlannedRow(msgspec.Struct, frozen=True):
     new_shards: tuple[int, ...] = ()
 
 
-class TransitionPage(Page, frozen=True, kw_only=True):
+class TransitionPage(CursorPage, frozen=True, kw_only=True):
     """One open transition, and rows of its plan: by placement, in ring order."""
 
     transition: TransitionSummary
     rows: tuple[PlannedRow, ...]
 
 
-class SettingsPage(Page, frozen=True, kw_only=True):
+class SettingsPage(CursorPage, frozen=True, kw_only=True):
     """Features that are enabled, and settings by name."""
 
     features: tuple[str, ...]
     settings: dict[str, str]
 
 
-class CdcGenerationsPage(Page, frozen=True, kw_only=True):
+class CdcGenerationsPage(CursorPage, frozen=True, kw_only=True):
     """CDC generations in the order of their creation. Those that are not committed have no time."""
 
     cdc_generations: tuple[GenerationSummary, ...]
@@ -201,7 +201,7 @@ class CdcStream(msgspec.Struct, frozen=True):
     stream_id: str
 
 
-class CdcStreamsPage(Page, frozen=True, kw_only=True):
+class CdcStreamsPage(CursorPage, frozen=True, kw_only=True):
     """Streams of one CDC generation, in ring order."""
 
     generation: GenerationSummary

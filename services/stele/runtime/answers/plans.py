@@ -28,7 +28,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
-class Verdict(StrEnum):
+class PlanVerdict(StrEnum):
     """The first step of the request."""
 
     STARTS = "starts"
@@ -58,7 +58,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state_id: str
     plan: Preflight
-    verdict: Verdict
+    verdict: PlanVerdict
     wait: WaitProgress | None = None
     failure: Rejection | None = None
     held_bytes: dict[str, int] = {}

@@ -22,8 +22,8 @@ from stele.domain.membership.model import Node
 from stele.domain.requests.model import Request
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.metadata_log import (
+    CursorPage,
     NodesPage,
-    Page,
     RequestAnswer,
     RequestsPage,
     TopologyAnswer,
@@ -31,7 +31,7 @@ from stele.runtime.answers.metadata_log import (
 from stele.runtime.request_ids import new_request_id
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Page)
+P = TypeVar("P", bound=CursorPage)
 
 CALL_TIMEOUT_S = 10.0
 POLL_S = 0.1

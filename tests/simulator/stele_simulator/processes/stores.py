@@ -23,18 +23,18 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.model import CHANGE_LOG
 from stele.node import store as node_store
-from stele.node.cells import ROW, Cell, Row
+from stele.node.cells import ROW, Cell, StoredCell
 from stele.node.coordinate import (
     Consistency,
     Coordination,
     Found,
     PlaceOf,
-    Refused,
+    RequestRefused,
     WriteOf,
     Written,
 )
-from stele.node.replica import Replica
-from stele.node.store import Size, Store
+from stele.node.replica import LocalReplica
+from stele.node.store import Size, SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp, Compare, Scan
 from stele_simulator.patching import Patch
@@ -68,9 +68,9 @@ select max(timestamp) from cells where token = ? and key = ? and (keyspace = ? o
 
 Key = tuple[str, bytes]
 """The id of the data, and the key."""
-StoredCell = tuple[int, int, bytes]
+CellContent = tuple[int, int, bytes]
 """Timestamp, kind and value."""
-Standing = StoredCell | None
+Standing = CellContent | None
 
 
 class Acknowledged(NamedTuple):
@@ -385,7 +385,7 @@ class StoreWitness:
         for data_id in {parted(partition)[0] for partition in partitions}:
             self._world.truncations.takes(node, data_id)
 
-    def put(self, before: Standing, given: Row, after: Standing) -> None:
+    def put(self, before: Standing, given: StoredCell, after: Standing) -> None:
         """Check that the newer of two rows is kept, or the newer value of each of their columns."""
         came = given.timestamp, int(given.kind), bytes(given.value)
         newest = came if before is None else max(before, came)
@@ -414,7 +414,7 @@ def _time(timestamp_us: int) -> bytes:
     return timestamp_us.to_bytes(8, "big")
 
 
-def _lost_columns(given: list[StoredCell], after: StoredCell) -> list[Any]:
+def _lost_columns(given: list[CellContent], after: CellContent) -> list[Any]:
     """Return the columns that are older after a merge, or in none of the versions that were merged."""
     versions = [msgspec.msgpack.decode(value) for _, _, value in given]
     deleted_us = max(deleted for deleted, _ in versions)
@@ -456,14 +456,14 @@ def watch(patch: Patch, world: "World", who: Callable[[], object]) -> None:
 
 
 def _watch_replicas(patch: Patch, stores: StoreWitness) -> None:
-    plain = Replica.serve
+    plain = LocalReplica.serve
 
-    async def serve(self: Replica, ops: Sequence[AnyOp]) -> list[Answer]:
+    async def serve(self: LocalReplica, ops: Sequence[AnyOp]) -> list[Answer]:
         answers = await plain(self, ops)
         stores.served(self._node_id, self._follower.image, ops, answers)
         return answers
 
-    patch.attribute(Replica, "serve", serve)
+    patch.attribute(LocalReplica, "serve", serve)
 
 
 def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
@@ -479,7 +479,7 @@ def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
         image = self._follower.image
         try:
             key = write(image).place.key
-        except Refused:  # the node may know its columns once it has read the log
+        except RequestRefused:  # the node may know its columns once it has read the log
             return await plain_write(self, name, write, consistency, at_least)
         least = stores.least(image, name, key)
         done = await plain_write(self, name, write, consistency, at_least)
@@ -498,7 +498,7 @@ def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
         image = self._follower.image
         try:
             key = place(image).key
-        except Refused:
+        except RequestRefused:
             return await plain_read(self, name, place, consistency, at_least)
         least = stores.least(image, name, key)
         found = await plain_read(self, name, place, consistency, at_least)
@@ -512,10 +512,10 @@ def _watch_clients(patch: Patch, stores: StoreWitness) -> None:
 
 
 def _watch_deletions(patch: Patch, stores: StoreWitness, who: Callable[[], object]) -> None:
-    plain = Store.delete
+    plain = SqliteStore.delete
 
     async def delete(
-        self: Store, span: Span, limit_rows: int, permit: Callable[[], bool] = lambda: True
+        self: SqliteStore, span: Span, limit_rows: int, permit: Callable[[], bool] = lambda: True
     ) -> Size:
         def asked() -> bool:
             may, node = permit(), who()
@@ -525,15 +525,15 @@ def _watch_deletions(patch: Patch, stores: StoreWitness, who: Callable[[], objec
 
         return await plain(self, span, limit_rows, asked)
 
-    patch.attribute(Store, "delete", delete)
+    patch.attribute(SqliteStore, "delete", delete)
 
 
 def _watch_writes(patch: Patch, stores: StoreWitness, who: Callable[[], object]) -> None:
-    plain = Store.write
+    plain = SqliteStore.write
 
     async def write(
-        self: Store,
-        rows: Sequence[Row],
+        self: SqliteStore,
+        rows: Sequence[StoredCell],
         permit: Callable[[int], bool] = lambda _: True,
         into: Callable[[int], Sequence[str]] | None = None,
         captures: Callable[[int], Any] = lambda _: None,
@@ -547,13 +547,13 @@ def _watch_writes(patch: Patch, stores: StoreWitness, who: Callable[[], object])
 
         return await plain(self, rows, asked, into, captures)
 
-    patch.attribute(Store, "write", write)
+    patch.attribute(SqliteStore, "write", write)
 
 
 def _watch_rows(patch: Patch, stores: StoreWitness) -> None:
-    plain: Callable[[Any, Row], int] = vars(node_store)["_write_cell"]
+    plain: Callable[[Any, StoredCell], int] = vars(node_store)["_write_cell"]
 
-    def write_cell(writer: Any, row: Row) -> int:
+    def write_cell(writer: Any, row: StoredCell) -> int:
         where = row.keyspace, row.token, row.key
         engine = cast(Connection, writer).engine
         before: Standing = engine.execute(_STANDING, where).fetchone()
@@ -587,19 +587,19 @@ def _watch_shelves(patch: Patch, stores: StoreWitness, who: Callable[[], object]
 def _watch_streams(patch: Patch, world: "World", who: Callable[[], object]) -> None:
     plain_run = Puller.run
     plain_keep: Callable[..., bool] = vars(Streamer)["_may_keep"]
-    plain_give: Callable[..., Any] = vars(Replica)["_in_session"]
+    plain_give: Callable[..., Any] = vars(LocalReplica)["_in_session"]
 
     async def run(self: Puller, order: Order, progress: OrderProgress) -> None:
         await plain_run(self, order, progress)
         world.witness.log.streams.streamed(self._node_id, order.session)
 
-    def may_keep(self: Streamer, reading: Reading, rows: Sequence[Row], place: int) -> bool:
+    def may_keep(self: Streamer, reading: Reading, rows: Sequence[StoredCell], place: int) -> bool:
         keeps, node = plain_keep(self, reading, rows, place), who()
         if keeps and isinstance(node, NodeMachine) and node.image is not None:
             world.streams.keeps(node, reading.order.session)
         return keeps
 
-    async def in_session(self: Replica, asked: Scan | Compare, work: Any, refused: Any) -> Any:
+    async def in_session(self: LocalReplica, asked: Scan | Compare, work: Any, refused: Any) -> Any:
         found, node = await plain_give(self, asked, work, refused), who()
         if found.code is Code.OK and isinstance(node, NodeMachine) and node.image is not None:
             world.streams.gives(node, asked.session)
@@ -607,4 +607,4 @@ def _watch_streams(patch: Patch, world: "World", who: Callable[[], object]) -> N
 
     patch.attribute(Puller, "run", run)
     patch.attribute(Streamer, "_may_keep", may_keep)
-    patch.attribute(Replica, "_in_session", in_session)
+    patch.attribute(LocalReplica, "_in_session", in_session)
