@@ -1,4 +1,4 @@
-"""The ack of a node that has applied and drained all that an image says."""
+"""The ack of a node that has applied and drained everything in an image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stele.domain.messages import Ack
 
 
 def ack_of(image: Image, node_id: str, **more: object) -> Ack:
-    """``more`` are fields that differ."""
+    """Return the ack. ``more`` holds the fields that differ."""
     version = image.topology.version
     ack = Ack(
         node_id=node_id,

@@ -1,4 +1,4 @@
-"""A log of one writer in memory, for tests of the pure core: commands in, epochs and images out."""
+"""A log of one writer in memory, for tests of the pure core: it takes commands and has epochs and images."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -28,10 +28,10 @@ LOG_ID = next_state_id(bytes(16), AT_MS, 7)
 
 
 class History:
-    """Every epoch and every image since the beginning.
+    """Every epoch and every image since the start.
 
-    ``judge`` sees each epoch before it is taken, ``on_image`` the image that it made. From ``EMPTY`` its images
-    remember decided requests, whose ids must then be UUIDs.
+    ``judge`` receives each epoch before it is taken, ``on_image`` the image that it made. If it starts with
+    ``EMPTY``, its images remember decided requests, whose ids must then be UUIDs.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class History:
         )
 
     def submit(self, envelope: Envelope) -> Rejection | None:
-        """None when it was applied. An id has one outcome, however often it is sent."""
+        """Return None if the command was applied. An id has one outcome, however often it is sent."""
         if envelope.request_id not in self._outcomes:
             self._outcomes[envelope.request_id] = self._decide(envelope)
         return self._outcomes[envelope.request_id]
 
     def refuse(self, envelope: Envelope, rejection: Rejection) -> None:
-        """A barrier that records a refusal."""
+        """Append a barrier that records a rejection."""
         fact = refusal(envelope, command_digest(envelope.command), rejection)
         self._add(Envelope(request_id="", command=Noop(), actor="log", reason="why"), (fact,))
 
     def enable(self, *features: str) -> None:
-        """As the coordinator does once everybody has acknowledged the request."""
+        """Enable features, as the coordinator does once all processes have acknowledged the request."""
         enabled = (*self.image.features.enabled, *features)
         self._add(Envelope(request_id="", command=Noop()), (FeaturesEnabled(enabled),))
 
@@ -109,7 +109,7 @@ class History:
     def recover(
         self, log_id: bytes, last_epoch: int = 0, topic_id: str = "", known_epoch: int = 0
     ) -> Epoch:
-        """Recover the log as another one after ``last_epoch``; 0: no epoch is lost."""
+        """Recover the log as another one after ``last_epoch``. With 0 no epoch is lost."""
         known_epoch = known_epoch or self.image.epoch
         if last_epoch:
             del self.epochs[last_epoch:], self.images[last_epoch + 1 :]
@@ -127,7 +127,7 @@ class History:
 
 
 def as_asked_by_uuid(epochs: Iterable[Epoch]) -> list[Epoch]:
-    """The same epochs with request ids that a memory of decided requests can hold."""
+    """Return the same epochs with request ids that a memory of decided requests can hold."""
     return [
         epoch
         if not epoch.request_id or parse(epoch.request_id)
@@ -137,7 +137,7 @@ def as_asked_by_uuid(epochs: Iterable[Epoch]) -> list[Epoch]:
 
 
 def remembered(epochs: Iterable[Epoch]) -> list[Image]:
-    """Every image since the beginning, with the memory of decided requests."""
+    """Return every image since the start, with the memory of decided requests."""
     found = [EMPTY]
     for epoch in as_asked_by_uuid(epochs):
         found.append(evolve(found[-1], epoch))

@@ -1,4 +1,4 @@
-"""Where most tests of the pure core begin: a log, a cluster of three in it, and the world that drives it."""
+"""The start of most tests of the core: a log, a cluster of three nodes in it, and the world that drives it."""
 
 from stele.domain.commands import ClaimCoordinator, CreateKeyspace, FoundCluster, Join
 from tests.coordinator.world import World
@@ -21,7 +21,7 @@ def join(index: int, rack: str = "", shards: int = 1) -> Join:
 
 
 def three_nodes(shards: int = 1, cluster_id: str = "demo/1") -> tuple[History, World]:
-    """A cluster of n1, n2, n3 in three racks with keyspace ``library`` at replication factor 3."""
+    """Return a cluster of n1, n2, n3 in three racks with keyspace ``library`` at replication factor 3."""
     world = World()
     history = world.history
     assert history.apply(FoundCluster(cluster_id, LOG_ID.hex())) is None

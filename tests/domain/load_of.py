@@ -14,9 +14,7 @@ TOTAL_BYTES = 1 << 40
 
 
 class Rate(NamedTuple):
-    """Operations a second of a tablet: reads in the lower and in the upper half of its range, and writes, all
-    in the lower one.
-    """
+    """Operations per second of a tablet: reads by half of its range, and writes, all in the lower half."""
 
     lower: int = 0
     upper: int = 0
@@ -28,14 +26,14 @@ IDLE = Rate()
 
 
 def even(per_s: int) -> Rate:
-    """As many in one half as in the other."""
+    """Return a rate with equal reads in both halves."""
     return Rate(per_s // 2, per_s - per_s // 2)
 
 
 def table_of(
     data_id: str, of: int, sizes: Mapping[int, int], rates: Mapping[int, Rate] | None = None
 ) -> TabletSizes:
-    """Return sizes by the numbers of tablets. Without rates, rates are unknown; missing tablets are unknown."""
+    """Return sizes by tablet number. Rates are unknown if not given; missing tablets are unknown."""
     numbers = tuple(sorted(sizes))
     found = [(rates or {}).get(number, UNCOUNTED) for number in numbers if rates is not None]
     return TabletSizes(
@@ -50,7 +48,7 @@ def table_of(
 
 
 def load_of(node_id: str, *tables: TabletSizes, **changes: object) -> Load:
-    """A report of ``node_id``, whose disk is empty but for its tablets."""
+    """Return a report of ``node_id``, whose disk holds only its tablets."""
     used = sum(sum(table.sizes_bytes) for table in tables)
     load = Load(
         node_id=node_id,
@@ -72,9 +70,7 @@ def loads_of(
     rate_of: Callable[[str, int], Rate] = lambda table, tablet: IDLE,
     **free_bytes: int,
 ) -> LoadTable:
-    """Return the reports of all nodes of an image for tablets (full name of the table, number) with these sizes
-    and rates.
-    """
+    """Return the reports of all nodes. The functions take the full name of a table and a tablet number."""
     table = LoadTable()
     for node_id, node in image.membership.nodes.items():
         held = (

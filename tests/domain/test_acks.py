@@ -1,4 +1,4 @@
-"""An ack counts only for the history that the counter has itself (I5, I13)."""
+"""An ack counts only for the history that the counting process has itself (I5, I13)."""
 
 from stele.domain.acks import AckTable, barrier
 from stele.domain.image import Image
@@ -16,7 +16,7 @@ def acks_of(image: Image, **more: object) -> AckTable:
     return table
 
 
-def test_acks_of_ones_own_history_count() -> None:
+def test_acks_of_the_same_history_count() -> None:
     history, _ = three_nodes()
     image = history.image
     states = {i.epoch: i.state_id for i in history.images}
@@ -25,7 +25,7 @@ def test_acks_of_ones_own_history_count() -> None:
     assert found.satisfied
 
 
-def test_acks_of_another_history_count_for_nothing() -> None:
+def test_acks_of_another_history_do_not_count() -> None:
     history, _ = three_nodes()
     image = history.image
     states = {i.epoch: i.state_id for i in history.images}
@@ -34,14 +34,14 @@ def test_acks_of_another_history_count_for_nothing() -> None:
     assert {b.why for b in found.blockers} == {f"is at epoch {image.epoch} of another history"}
 
 
-def test_an_ack_of_an_epoch_that_the_counter_has_not_read_yet_counts() -> None:
+def test_ack_of_an_unread_epoch_counts() -> None:
     history, _ = three_nodes()
     image = history.image
     found = barrier(image, acks_of(image, state_id=OTHER), image.epoch, 0, 1.0, lambda _: None)
     assert found.complete
 
 
-def test_a_node_that_works_under_a_closed_session_holds_the_barrier_up() -> None:
+def test_node_that_uses_a_closed_session_blocks_the_barrier() -> None:
     world = World()
     world.start_join()
     world.advance()
@@ -52,7 +52,7 @@ def test_a_node_that_works_under_a_closed_session_holds_the_barrier_up() -> None
         assert {b.why for b in found.blockers} <= {"still works under closed session closed"}
 
 
-def test_a_node_that_works_by_an_older_version_holds_the_barrier_up() -> None:
+def test_node_that_uses_an_older_version_blocks_the_barrier() -> None:
     history, _ = three_nodes()
     image, states = history.image, {i.epoch: i.state_id for i in history.images}
     version = image.topology.version

@@ -1,4 +1,4 @@
-"""Addresses: what no client can take is refused, and one place has one form."""
+"""Addresses: unusable ones are refused, and each has one normal form."""
 
 import pytest
 from msgspec.structs import replace
@@ -66,13 +66,13 @@ SAME = (
 
 
 @pytest.mark.parametrize("address", NONE)
-def test_what_no_client_can_take_is_no_address(address: str) -> None:
+def test_unusable_address_is_refused(address: str) -> None:
     assert why_no_address(address)
     assert not is_same_address(address, "http://n1")
 
 
 @pytest.mark.parametrize(("normal", "spelled"), SAME)
-def test_an_address_has_one_form_however_it_is_spelled(
+def test_spellings_of_an_address_have_one_normal_form(
     normal: str, spelled: tuple[str, ...]
 ) -> None:
     assert {normal_address(each) for each in spelled} == {normal}
@@ -80,7 +80,7 @@ def test_an_address_has_one_form_however_it_is_spelled(
     assert not why_no_address(normal)
 
 
-def test_nobody_joins_or_is_announced_at_what_is_no_address() -> None:
+def test_join_and_announcement_with_a_bad_address_are_refused() -> None:
     history, _ = three_nodes()
     for address in NONE:
         newcomer = replace(join(4, "r1"), address=address)
@@ -92,7 +92,7 @@ def test_nobody_joins_or_is_announced_at_what_is_no_address() -> None:
             assert "STELE_ADDRESS=http://host:port" in refused.hint
 
 
-def test_an_address_is_one_nodes_however_it_is_spelled() -> None:
+def test_address_in_another_spelling_is_in_use() -> None:
     history, _ = three_nodes()
     for address in ("http://n1", "http://n1/", "http://N1", "http://n1:80"):
         refused = history.apply(replace(join(4, "r1"), address=address))
@@ -110,7 +110,7 @@ def addresses(history: History) -> list[str]:
     return [row.address for _, row in sorted(history.image.membership.nodes.items())]
 
 
-def test_members_that_swapped_addresses_are_known_by_the_new_ones() -> None:
+def test_members_can_swap_addresses() -> None:
     history, _ = three_nodes()
     assert announce(history, "n1", "http://N2/") is None
     assert addresses(history) == ["http://N2/", "", "http://n3"]
@@ -119,7 +119,7 @@ def test_members_that_swapped_addresses_are_known_by_the_new_ones() -> None:
     assert list(flaws_of(history.image)) == []
 
 
-def test_a_node_declared_dead_takes_no_address() -> None:
+def test_excluded_node_cannot_take_an_address() -> None:
     history, _ = three_nodes()
     assert history.apply(Exclude(("n3",)), "exclude") is None
     assert history.apply(ExcludeDead(1, "exclude")) is None
@@ -128,15 +128,15 @@ def test_a_node_declared_dead_takes_no_address() -> None:
     assert addresses(history) == ["http://n1", "http://n2", "http://n3"]
 
 
-def test_other_schemes_ports_hosts_and_paths_are_other_places() -> None:
+def test_other_schemes_ports_hosts_and_paths_are_different_addresses() -> None:
     others = ("http://n1", "https://n1", "http://n1:81", "http://n2", "http://n1/a", "http://n1/A")
     assert len({normal_address(each) for each in others}) == len(others)
     assert not is_same_address("10.0.0.1", "http://10.0.0.1")
     assert is_same_address("10.0.0.1", "10.0.0.1")
 
 
-def test_a_member_keeps_the_address_that_the_log_took_before() -> None:
-    """It would not start again with a newer release otherwise."""
+def test_member_keeps_a_bad_address_from_an_older_build() -> None:
+    """Otherwise it would not start again with a newer release."""
     history, _ = three_nodes()
     image = history.images[-1]
     node = image.membership.nodes["n1"]

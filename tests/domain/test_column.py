@@ -1,4 +1,4 @@
-"""Columns of numbers: what goes in comes out, as bytes and as a list, and nothing else is taken for one."""
+"""Columns of numbers: bytes and lists decode to the same numbers, and invalid input is refused."""
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 @given(numbers=st.lists(NUMBERS, max_size=70))
-def test_numbers_survive_and_are_as_narrow_as_they_can_be(numbers: list[int]) -> None:
+def test_numbers_are_preserved_in_the_narrowest_width(numbers: list[int]) -> None:
     array = np.array(numbers, np.int64)
     column = NumberColumn.of(array)
     assert column == plain.column(numbers)
@@ -32,7 +32,7 @@ def test_numbers_survive_and_are_as_narrow_as_they_can_be(numbers: list[int]) ->
 
 
 @given(numbers=st.lists(NUMBERS, max_size=40))
-def test_a_record_has_its_bytes_and_json_its_numbers(numbers: list[int]) -> None:
+def test_record_holds_bytes_and_json_holds_numbers(numbers: list[int]) -> None:
     held = Held(plain.column(numbers))
     record = msgspec.to_builtins(held, builtin_types=(bytes,), enc_hook=as_bytes)
     assert record == {"column": held.column.raw}
@@ -42,8 +42,8 @@ def test_a_record_has_its_bytes_and_json_its_numbers(numbers: list[int]) -> None
     assert msgspec.json.decode(shown, type=Held, dec_hook=column_of) == held
 
 
-def test_a_wider_column_is_read_too() -> None:
-    """Production does not write it so. It has the same numbers, and is another fact."""
+def test_wider_column_is_readable() -> None:
+    """Production does not write it. It has the same numbers, but is another fact."""
     wide = NumberColumn(b"\x04" + (7).to_bytes(4, "little"))
     assert wide.tolist() == [7]
     assert wide != plain.column([7])
@@ -52,7 +52,7 @@ def test_a_wider_column_is_read_too() -> None:
 @pytest.mark.parametrize(
     "raw", [b"\x01", b"\x08", b"\x00\x00", b"\x03abc", b"\x02abc", b"\x08" * 8]
 )
-def test_bytes_that_are_no_column_are_refused(raw: bytes) -> None:
+def test_invalid_bytes_of_a_column_are_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=f"{len(raw)} bytes that begin with .* are no column"):
         NumberColumn(raw)
     with pytest.raises(msgspec.ValidationError, match=r"no column - at `\$.column`"):
@@ -62,12 +62,12 @@ def test_bytes_that_are_no_column_are_refused(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "value", ["[1.5]", '["1"]', "[true]", "[9223372036854775808]", '"AQ=="', "{}"]
 )
-def test_json_that_is_no_column_is_refused(value: str) -> None:
+def test_invalid_json_of_a_column_is_refused(value: str) -> None:
     with pytest.raises(msgspec.ValidationError, match="a column"):
         msgspec.json.decode(f'{{"column": {value}}}', type=Held, dec_hook=column_of)
 
 
-def test_hooks_know_columns_alone() -> None:
+def test_hooks_accept_only_columns() -> None:
     for hook in (as_bytes, as_list):
         with pytest.raises(NotImplementedError):
             hook(1j)
@@ -79,6 +79,6 @@ def test_hooks_know_columns_alone() -> None:
     ("one", "two"),
     [([], []), ([3], []), ([], [-1]), ([1, 5, 9], [0, 5, 10]), ([9, 1, 1], [5, -(2**63)])],
 )
-def test_a_union_holds_each_number_once_and_ascending(one: list[int], two: list[int]) -> None:
+def test_union_is_sorted_without_duplicates(one: list[int], two: list[int]) -> None:
     found = united(np.array(one, np.int64), np.array(two, np.int64))
     assert found.tolist() == sorted({*one, *two})

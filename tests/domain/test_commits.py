@@ -17,7 +17,7 @@ THAW = RestrictCommits(mode=CommitMode.OPEN)
 
 
 def asked(history: History, command: RestrictCommits, by: str = "ada", reason: str = "why") -> str:
-    """The code of the refusal; empty when it was applied."""
+    """Return the code of the rejection, or an empty string if it was applied."""
     request_id = f"restrict-{history.image.epoch}"
     envelope = Envelope(request_id=request_id, command=command, actor=by, reason=reason)
     rejection = history.submit(envelope)
@@ -33,7 +33,7 @@ def command_of(actor: str) -> Envelope:
     return Envelope(request_id="r", command=SetSetting("a", "b"), actor=actor)
 
 
-def test_the_state_says_who_froze_the_log_when_and_why(history: History) -> None:
+def test_state_records_who_froze_the_log_when_and_why(history: History) -> None:
     assert asked(history, FREEZE, "ada", "moving the brokers") == ""
     epoch = history.image.epoch
     assert history.image.commits == Commits(
@@ -51,7 +51,7 @@ def test_the_state_says_who_froze_the_log_when_and_why(history: History) -> None
     assert again.commits == history.image.commits
 
 
-def test_who_is_not_heard_is_told_by_whom_since_when_why_and_what_to_type(history: History) -> None:
+def test_refused_caller_learns_who_froze_the_log_and_how_to_thaw_it(history: History) -> None:
     asked(history, FREEZE, "ada", "moving the brokers")
     why = restricted(history.image.commits, command_of("bob"))
     assert why is not None
@@ -64,7 +64,7 @@ def test_who_is_not_heard_is_told_by_whom_since_when_why_and_what_to_type(histor
     assert why.details["since_ms"] == str(AT_MS)
 
 
-def test_a_frozen_log_takes_nothing_but_what_sets_whose_it_is(history: History) -> None:
+def test_frozen_log_accepts_only_changes_of_its_mode(history: History) -> None:
     asked(history, FREEZE)
     commits = history.image.commits
     for command in (FREEZE, THAW, RestrictCommits(mode=CommitMode.SINGLE_USER, actor="x")):
@@ -73,7 +73,7 @@ def test_a_frozen_log_takes_nothing_but_what_sets_whose_it_is(history: History) 
         assert restricted(commits, Envelope(request_id="r", command=other, actor="ada"))
 
 
-def test_in_single_user_mode_the_name_must_be_the_very_same(history: History) -> None:
+def test_single_user_mode_compares_names_exactly(history: History) -> None:
     command = RestrictCommits(mode=CommitMode.SINGLE_USER, actor="ada")
     assert asked(history, command, by="bob") == ""
     commits = history.image.commits
@@ -85,7 +85,7 @@ def test_in_single_user_mode_the_name_must_be_the_very_same(history: History) ->
     assert restricted(commits, command_of("ada")) is None
 
 
-def test_a_thawed_log_is_as_if_it_had_never_been_frozen(history: History) -> None:
+def test_thawed_log_equals_one_that_was_never_frozen(history: History) -> None:
     before = history.image
     asked(history, FREEZE)
     assert domain_hashes(history.image) != domain_hashes(before)
@@ -98,7 +98,7 @@ def test_a_thawed_log_is_as_if_it_had_never_been_frozen(history: History) -> Non
     assert asked(history, THAW) == "" and history.epochs[-1].facts == ()
 
 
-def test_whoever_restricts_last_is_the_one_who_is_named(history: History) -> None:
+def test_last_restriction_replaces_the_earlier_one(history: History) -> None:
     asked(history, FREEZE, "ada", "one")
     asked(history, FREEZE, "bob", "two")
     assert (history.image.commits.by, history.image.commits.reason) == ("bob", "two")
@@ -114,7 +114,7 @@ def test_whoever_restricts_last_is_the_one_who_is_named(history: History) -> Non
         (RestrictCommits(mode=CommitMode.SINGLE_USER, actor="a" * 4097), "why", "text_too_long"),
     ],
 )
-def test_what_says_too_little_is_refused(
+def test_incomplete_restriction_is_refused(
     history: History, command: RestrictCommits, reason: str, code: str
 ) -> None:
     assert asked(history, command, reason=reason) == code

@@ -1,4 +1,4 @@
-"""The epochs that a recovery gives up are named by its caller."""
+"""The caller names the epochs that a recovery gives up."""
 
 import pytest
 
@@ -24,22 +24,22 @@ def chosen(known_epoch: int = 9, ahead: tuple[str, ...] = ()) -> HistoryChoice:
 
 
 @pytest.mark.parametrize("name", ["cu-1", "http://one:7100", "cu-1 (http://one:7100)"])
-def test_an_absent_replica_is_named_by_id_address_or_both(name: str) -> None:
+def test_absent_replica_is_accepted_by_id_address_or_both(name: str) -> None:
     assert missed([ONE, TWO], [name]) == (TWO,)
 
 
 @pytest.mark.parametrize("name", ["", "cu", "http://one:710", "cu-2"])
-def test_nothing_else_names_it(name: str) -> None:
+def test_absent_replica_is_not_accepted_by_another_name(name: str) -> None:
     assert missed([ONE, TWO], [name]) == (ONE, TWO)
 
 
-def test_where_nothing_is_given_up_nothing_is_asked_for() -> None:
+def test_complete_recovery_needs_no_consent() -> None:
     assert unagreed(chosen(), (), (), None) is None
     assert unagreed(chosen(), [ONE, TWO], ["cu-1", TWO.url], None) is None
     assert unagreed(chosen(12), (), (), 9) is None
 
 
-def test_each_that_does_not_answer_is_named_with_what_to_say() -> None:
+def test_each_silent_replica_is_named_with_the_option_to_type() -> None:
     refused = unagreed(chosen(), [ONE, TWO], ["cu-1"], None)
     assert refused is not None
     assert refused.message.startswith("http://two:7100 does not report what it holds (refused): ")
@@ -54,7 +54,7 @@ def test_each_that_does_not_answer_is_named_with_what_to_say() -> None:
 
 
 @pytest.mark.parametrize("lose_after", [None, 0, 8, 10, 12])
-def test_epochs_that_somebody_knows_are_lost_by_the_number_before_them_alone(
+def test_known_epochs_are_given_up_only_with_the_exact_lose_after(
     lose_after: int | None,
 ) -> None:
     refused = unagreed(chosen(12, ("n1", "n2")), [ONE], (), lose_after)
@@ -64,7 +64,7 @@ def test_epochs_that_somebody_knows_are_lost_by_the_number_before_them_alone(
     assert "--without cu-1" in refused.hint, "all is said at one time"
 
 
-def test_of_many_who_know_some_are_named() -> None:
+def test_long_list_of_processes_is_shortened() -> None:
     refused = unagreed(chosen(10, tuple(f"n{number}" for number in range(50))), (), (), None)
     assert refused is not None
     assert "n4, others" in refused.message and "n5" not in refused.message

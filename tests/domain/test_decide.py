@@ -1,4 +1,4 @@
-"""Decisions of commands: one test for each rule that rejects one, and the ways back."""
+"""Decisions of commands: one test for each rule that rejects one, and rollbacks."""
 
 from typing import get_args
 
@@ -47,7 +47,7 @@ THIRD = named("request-3")
 
 
 def _joining(state: TransitionState) -> tuple[History, World]:
-    """The join of n4, request ``join-n4``, has come into ``state``; it does no work yet."""
+    """Return a world in which the join of n4, ``join-n4``, has reached ``state`` but does no work yet."""
     history, world = three_nodes()
     assert history.apply(join(4, "r1"), "join-n4") is None
     world.tick()
@@ -110,7 +110,7 @@ def _join_of(**changes: object) -> Join:
         (FinishCleanup(1, "n1", "cleanup-n1-1"), "overtaken"),
     ],
 )
-def test_what_must_be_refused_is_refused_with_a_hint(command: AnyCommand, code: str) -> None:
+def test_refused_command_has_a_code_and_a_hint(command: AnyCommand, code: str) -> None:
     history, _ = three_nodes()
     before = history.image
     rejection = history.apply(command)
@@ -121,7 +121,7 @@ def test_what_must_be_refused_is_refused_with_a_hint(command: AnyCommand, code: 
     assert history.image is before
 
 
-def test_an_empty_log_takes_nothing_but_a_cluster() -> None:
+def test_empty_log_accepts_only_the_founding() -> None:
     history = History()
     rejection = history.apply(join(1))
     assert rejection is not None
@@ -129,13 +129,13 @@ def test_an_empty_log_takes_nothing_but_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("log_id", ["no hex", "ab", "0" * 31 + "g", "0" * 64])
-def test_a_log_id_that_no_reader_could_fold_is_refused(log_id: str) -> None:
+def test_invalid_log_id_is_refused(log_id: str) -> None:
     rejection = History().apply(FoundCluster("demo/1", log_id))
     assert rejection is not None
     assert rejection.code == "bad_log_id"
 
 
-def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
+def test_left_node_cannot_return_under_its_id() -> None:
     history, world = three_nodes()
     history.apply(join(4, "r1"))
     history.apply(join(5, "r2"))
@@ -152,7 +152,7 @@ def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
         assert rejection.code == "node_left"
 
 
-def test_a_name_stands_for_one_data_directory() -> None:
+def test_node_id_belongs_to_one_data_directory() -> None:
     """A node with another disk lacks the earlier acknowledgements: it is another replica."""
     history, _ = three_nodes()
     assert history.apply(_join_of(rack="r1", host_id="disk-9")) is None
@@ -174,9 +174,7 @@ def test_a_name_stands_for_one_data_directory() -> None:
     assert again is not None and again.code == "already_known"
 
 
-def test_a_name_whose_first_data_directory_is_lost_is_free_of_its_request_by_cancelling_it() -> (
-    None
-):
+def test_hint_names_the_request_to_cancel_after_a_lost_directory() -> None:
     history, _ = three_nodes()
     history.apply(_join_of(rack="r1", host_id="disk-9"), "join-n9")
     refused = history.apply(_join_of(rack="r1", host_id="another"))
@@ -185,7 +183,7 @@ def test_a_name_whose_first_data_directory_is_lost_is_free_of_its_request_by_can
     assert "`stele cancel join-n9`" in refused.hint
 
 
-def test_a_data_directory_is_never_another_nodes_also_when_its_node_has_left() -> None:
+def test_data_directory_of_a_left_node_cannot_be_used_by_another_node() -> None:
     history, _ = three_nodes()
     history.apply(_join_of(rack="r1", host_id="disk-9"), "join-n9")
     stolen = _join_of(node_id="n8", address="http://n8", host_id="disk-9")
@@ -197,7 +195,7 @@ def test_a_data_directory_is_never_another_nodes_also_when_its_node_has_left() -
     assert (rejection.code, rejection.details) == ("host_id_used", {"node": "n9"})
 
 
-def test_leaves_that_wait_count_as_gone() -> None:
+def test_pending_leaves_count_for_too_few_nodes() -> None:
     history, world = three_nodes()
     history.apply(join(4, "r1"))
     world.run()
@@ -207,8 +205,8 @@ def test_leaves_that_wait_count_as_gone() -> None:
     assert rejection.code == "too_few_nodes"
 
 
-def test_tokens_that_a_waiting_node_chose_are_given_to_nobody_else() -> None:
-    """Two owners of a token would fold to another ring in every process."""
+def test_tokens_of_a_pending_join_are_reserved() -> None:
+    """Two owners of a token would fold to different rings in different processes."""
     history, world = three_nodes()
     assert history.apply(join(4, "r1")) is None
     world.run()
@@ -225,10 +223,10 @@ def test_tokens_that_a_waiting_node_chose_are_given_to_nobody_else() -> None:
     assert token not in nodes["n4"].tokens and len(nodes["n4"].tokens) == 16
 
 
-# The coordinator's commands: guarded, total, and only for what they name.
+# The coordinator's commands: guarded, total, and limited to the objects that they name.
 
 
-def test_a_step_waits_for_its_fence() -> None:
+def test_advance_waits_for_the_fence() -> None:
     history, world = _joining(STATE.JOIN_GROUP0)
     transition = world.transition("join-n4")
     move = Move("join-n4", transition.state, transition.session)
@@ -248,7 +246,7 @@ def test_a_step_waits_for_its_fence() -> None:
         Advance(term=1, version=0, moves=(Move("join-n4", STATE.WRITE_BOTH_READ_OLD),)),
     ],
 )
-def test_commands_of_a_round_that_is_over_are_overtaken(command: AnyCommand) -> None:
+def test_commands_of_a_finished_round_are_overtaken(command: AnyCommand) -> None:
     history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
     rejection = history.apply(command)
     assert rejection is not None
@@ -274,8 +272,8 @@ OF_AN_OLD_TERM: tuple[AnyCommand, ...] = (
 )
 
 
-def test_the_coordinator_of_an_old_term_does_nothing() -> None:
-    """Whatever it asks for, and however well that fits the state."""
+def test_commands_of_an_old_term_are_refused() -> None:
+    """This holds for any command, however well it fits the state."""
     with_term = {kind for kind in get_args(AnyCommand) if "term" in kind.__struct_fields__}
     assert {type(command) for command in OF_AN_OLD_TERM} == with_term - {ClaimCoordinator}
     history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
@@ -290,7 +288,7 @@ def test_the_coordinator_of_an_old_term_does_nothing() -> None:
         assert history.image is before
 
 
-def test_a_version_is_fenced_once() -> None:
+def test_version_is_fenced_once() -> None:
     history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
     history._judge = None
     fence = AdvanceFence(1, history.image.topology.version)
@@ -301,7 +299,7 @@ def test_a_version_is_fenced_once() -> None:
     assert history.image is before
 
 
-def test_a_barrier_is_relaxed_no_further_than_the_settings_permit() -> None:
+def test_barrier_is_relaxed_only_as_far_as_the_settings_permit() -> None:
     history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
     version = history.image.topology.version
     for level in BarrierLevel:
@@ -315,7 +313,7 @@ def test_a_barrier_is_relaxed_no_further_than_the_settings_permit() -> None:
     assert history.apply(RelaxBarrier(1, version, one_less)) is None
 
 
-def test_who_shares_a_transition_with_one_that_failed_is_not_blamed() -> None:
+def test_rollback_blames_only_the_failed_join_of_a_group() -> None:
     history, _ = three_nodes()
     history._judge = None
     for index in (4, 5):
@@ -330,7 +328,7 @@ def test_who_shares_a_transition_with_one_that_failed_is_not_blamed() -> None:
     assert [requests[i].error for i in group] == ["", "Rolled back: it died"]
 
 
-def test_what_goes_back_already_is_not_sent_back_again() -> None:
+def test_second_rollback_is_overtaken() -> None:
     history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
     assert history.apply(Rollback(1, "join-n4", "for this")) is None
     before = history.image
@@ -339,7 +337,7 @@ def test_what_goes_back_already_is_not_sent_back_again() -> None:
     assert history.image is before
 
 
-def test_a_move_is_only_for_the_state_and_the_session_that_the_coordinator_saw() -> None:
+def test_move_must_name_the_current_state_and_session() -> None:
     history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(world.fenced, "the fence")
     version = history.image.topology.version
@@ -353,7 +351,7 @@ def test_a_move_is_only_for_the_state_and_the_session_that_the_coordinator_saw()
         assert rejection is not None and rejection.code == "overtaken"
 
 
-def test_a_round_that_names_things_twice_does_them_once() -> None:
+def test_duplicates_in_a_round_are_applied_once() -> None:
     history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(world.fenced, "the fence")
     world.pass_s(1)
@@ -373,7 +371,7 @@ def test_a_round_that_names_things_twice_does_them_once() -> None:
     assert status_of(world, "join-n5") is RequestStatus.DONE
 
 
-def test_a_rollback_blames_only_requests_of_its_own_transition() -> None:
+def test_rollback_blames_only_requests_of_its_own_transition() -> None:
     history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
     before = history.image.requests.requests[THIRD]
     assert history.apply(Rollback(1, "join-n4", "for this", ("unknown", THIRD))) is None
@@ -381,10 +379,10 @@ def test_a_rollback_blames_only_requests_of_its_own_transition() -> None:
     assert world.transition("join-n4").blamed == ("join-n4",)
 
 
-# The ways back.
+# Rollbacks.
 
 
-def test_cancelling_before_the_point_of_no_return_restores_the_placements() -> None:
+def test_cancel_before_the_point_of_no_return_restores_the_placements() -> None:
     history, world = three_nodes()
     before = history.image.placement_of("library")
     history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
@@ -402,7 +400,7 @@ def test_cancelling_before_the_point_of_no_return_restores_the_placements() -> N
     assert not history.image.topology.transitions
 
 
-def test_cancelling_a_pending_leave_forgets_it() -> None:
+def test_cancelled_pending_leave_changes_nothing() -> None:
     history, world = three_nodes()
     history.apply(join(4, "r1"))
     world.run()
@@ -413,7 +411,7 @@ def test_cancelling_a_pending_leave_forgets_it() -> None:
     assert history.image.membership.nodes["n1"].state is NodeState.NORMAL
 
 
-def test_nodes_that_lost_ranges_clean_up_and_end_clean() -> None:
+def test_nodes_that_lost_ranges_clean_up() -> None:
     history, world = three_nodes()
     history.apply(join(4, "r1"))
     world.run()
@@ -427,7 +425,7 @@ def test_nodes_that_lost_ranges_clean_up_and_end_clean() -> None:
     assert history.image.membership.nodes["n1"].cleanup_since == 0
 
 
-def test_a_left_node_owns_no_tokens() -> None:
+def test_left_node_owns_no_tokens() -> None:
     history, world = three_nodes()
     history.apply(join(4, "r1"))
     world.run()
@@ -437,11 +435,11 @@ def test_a_left_node_owns_no_tokens() -> None:
     assert set(history.image.membership.ring_tokens().values()) == {"n2", "n3", "n4"}
 
 
-# Joins that opened together.
+# Joins of one transition.
 
 
 def _two_joining() -> World:
-    """n4 and n5 stream in one transition, and neither has answered."""
+    """Return a world in which n4 and n5 stream in one transition, and neither has answered."""
     history, world = three_nodes()
     history.apply(join(4, "r1"), "join-n4")
     history.apply(join(5, "r2"), "join-n5")
@@ -452,7 +450,7 @@ def _two_joining() -> World:
     return world
 
 
-def test_who_shares_a_transition_with_a_cancelled_join_waits_anew_and_then_joins() -> None:
+def test_join_continues_after_the_cancel_of_another_join_of_its_group() -> None:
     world = _two_joining()
     assert world.apply(Cancel("join-n4")) is None
     world.nodes["n5"].mute = False
@@ -463,7 +461,7 @@ def test_who_shares_a_transition_with_a_cancelled_join_waits_anew_and_then_joins
     assert world.state("n5") is NodeState.NORMAL
 
 
-def test_who_waits_anew_cleans_up_what_it_had_received() -> None:
+def test_returned_join_cleans_up_the_received_ranges() -> None:
     world = _two_joining()
     assert world.apply(Cancel("join-n4")) is None
     world.nodes["n5"].mute = False
@@ -474,7 +472,7 @@ def test_who_waits_anew_cleans_up_what_it_had_received() -> None:
 
 
 def test_both_joins_of_a_transition_can_be_cancelled() -> None:
-    """Also while it goes back already: a cancel never has to be sent again."""
+    """The second cancel arrives during the rollback: a cancel never has to be sent again."""
     world = _two_joining()
     assert world.apply(Cancel("join-n4")) is None
     assert world.apply(Cancel("join-n5")) is None

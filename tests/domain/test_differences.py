@@ -19,7 +19,7 @@ def ring(tokens: int) -> Placement:
 
 
 def changed(placement: Placement, chance: random.Random) -> Placement:
-    """A row cut in two, neighbours joined, or a row with other replicas."""
+    """Return the placement with a row split, two rows merged, or other replicas of a row."""
     rows = placement.rows
     at = chance.randrange(len(rows) - 1) if len(rows) > 1 else 0
     row, other = rows[at], rows[(at + 1) % len(rows)]
@@ -37,7 +37,7 @@ def changed(placement: Placement, chance: random.Random) -> Placement:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_differences_are_those_of_all_rows(seed: int) -> None:
+def test_differences_equal_those_of_all_rows(seed: int) -> None:
     chance = random.Random(seed)
     before = ring(chance.choice((1, 5, CHUNK_ROWS * 4)))
     after = before
@@ -49,14 +49,14 @@ def test_differences_are_those_of_all_rows(seed: int) -> None:
     assert added == tuple(row for row in after.rows if row not in were)
 
 
-def test_a_placement_that_is_not_there_has_no_rows() -> None:
+def test_missing_placement_has_no_rows() -> None:
     placement = ring(3)
     assert differences(None, placement) == ((), placement.rows)
     assert differences(placement, None) == (placement.rows, ())
     assert differences(placement, placement) == ((), ())
 
 
-def test_chunks_that_both_share_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_chunks_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ring(CHUNK_ROWS * 20)
     row = before.row_for(77)
     after = apply(before, (range_of(row),), (RangeReplicas(row.start, row.end, (), ()),))

@@ -1,6 +1,7 @@
 """Properties of every domain: empty round trip, image -> facts -> image, delta applied == image built.
 
-Images come from random histories, in which nodes and keyspaces come and go and steps are undone.
+Images come from random histories, in which nodes and keyspaces are added and removed and steps are rolled
+back.
 """
 
 from functools import cache
@@ -54,7 +55,7 @@ every_domain = pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: dom
 
 
 class Story(NamedTuple):
-    """``images`` are those before and after all of ``epochs``."""
+    """Epochs of a history, with the images before and after all of them."""
 
     epochs: list[Epoch]
     images: list[Image]
@@ -98,7 +99,7 @@ def histories() -> tuple[Story, ...]:
 
 
 def _keep_archive(run: RandomRun) -> None:
-    """One of the members diverges, others come, go and read; and the log is truncated."""
+    """Let one of the members diverge, others join, leave and read, and truncate the log."""
     world = run.world
     run.archive()
     run.archive()
@@ -143,7 +144,7 @@ def built(domain: Domain, facts: Any) -> Any:
 
 
 @every_domain
-def test_the_empty_image_is_its_own_snapshot(domain: Domain) -> None:
+def test_empty_image_is_its_own_snapshot(domain: Domain) -> None:
     assert built(domain, domain.to_facts(domain.empty)) == domain.empty
     assert getattr(EMPTY, domain.name) == domain.empty
 
@@ -160,8 +161,8 @@ def test_every_image_equals_its_snapshot(domain: Domain) -> None:
 @pytest.mark.parametrize(
     "domain", [d for d in DOMAINS if d.name != "decided"], ids=lambda domain: domain.name
 )
-def test_a_delta_applied_to_an_image_equals_the_image_that_was_built(domain: Domain) -> None:
-    """But for the memory of decided requests, which also takes what an epoch itself decides."""
+def test_image_with_a_delta_applied_equals_the_built_image(domain: Domain) -> None:
+    """The memory of decided requests is left out: it also includes the request of the epoch itself."""
     for story in histories():
         for (before, after), epoch in zip(pairwise(story.images), story.epochs, strict=True):
             part = getattr(before, domain.name)
@@ -178,7 +179,7 @@ def test_a_delta_applied_to_an_image_equals_the_image_that_was_built(domain: Dom
 
 
 @every_domain
-def test_a_hash_rests_on_the_image_and_not_on_how_it_came_about(domain: Domain) -> None:
+def test_hash_depends_only_on_the_image(domain: Domain) -> None:
     seen: dict[int, Any] = {}
     for image in images():
         part = getattr(image, domain.name)
@@ -188,12 +189,12 @@ def test_a_hash_rests_on_the_image_and_not_on_how_it_came_about(domain: Domain) 
         assert seen.setdefault(number, part) == part, "two images share a hash"
 
 
-def test_states_that_differ_have_hashes_that_differ() -> None:
+def test_different_states_have_different_hashes() -> None:
     for story in histories():
         assert len({state_hash(image) for image in story.images}) == len(story.images)
 
 
-def test_hashes_of_domains_tell_where_two_states_differ() -> None:
+def test_domain_hashes_show_where_two_states_differ() -> None:
     for story in histories():
         for before, after in pairwise(story.images):
             one, two = domain_hashes(before), domain_hashes(after)
@@ -213,7 +214,7 @@ def test_snapshot_and_tail_equal_full_replay() -> None:
             assert state_hash(image) == state_hash(story.images[-1])
 
 
-def test_a_snapshot_of_a_snapshot_is_the_same_state() -> None:
+def test_snapshot_of_a_snapshot_is_the_same_state() -> None:
     for story in histories():
         facts = image_to_facts(story.images[-1])
         again = facts_to_image(facts, story.images[-1].epoch, story.images[-1].state_id)
@@ -221,7 +222,7 @@ def test_a_snapshot_of_a_snapshot_is_the_same_state() -> None:
         assert apply_facts(story.images[-1], ()) is story.images[-1]
 
 
-def test_a_follower_has_the_same_state_without_the_memory_of_decided_requests() -> None:
+def test_follower_has_the_same_state_without_decided_requests() -> None:
     for story in histories():
         follower = EMPTY_FOR_FOLLOWERS
         for epoch in story.epochs:
@@ -243,7 +244,7 @@ def test_decided_requests_are_part_of_the_snapshot() -> None:
         assert decided.candidates(story.epochs[3].request_id) == (4,)
 
 
-# Total: whatever state there is, it can be shown and compared.
+# Total: every state can be shown and compared.
 
 
 @every_domain
@@ -268,7 +269,7 @@ def test_domains_share_no_section_of_the_view() -> None:
     assert not {*sections} & {"epoch", "state_id", "hash"}
 
 
-def test_every_epoch_survives_its_encoding_and_can_be_shown() -> None:
+def test_every_epoch_is_preserved_by_encoding_and_can_be_shown() -> None:
     for story in histories():
         for epoch in story.epochs:
             assert decode_epoch(encode_epoch(epoch)) == epoch
@@ -276,7 +277,7 @@ def test_every_epoch_survives_its_encoding_and_can_be_shown() -> None:
         msgspec.json.encode(diff(EMPTY, story.images[-1]))
 
 
-# Every fact has one home, in the code and in the schema.
+# Every fact has one domain, in the code and in the schema.
 
 
 def test_every_fact_is_in_exactly_one_domain() -> None:

@@ -33,7 +33,7 @@ def asked(command: AnyCommand, actor: str, reason: str) -> Envelope:
 
 @pytest.fixture(scope="module")
 def story() -> History:
-    """Three nodes; a minute later n4 joins, ada and bob set something, and bob is refused; then a table."""
+    """Return three nodes; a minute later n4 joins, settings change, and bob is refused; then a table."""
     history, driver = three_nodes()
     history.at_ms += MINUTE_MS
     history.apply(join(4, "r1"), JOIN)
@@ -57,11 +57,11 @@ def commands(epochs: list[Epoch]) -> list[str]:
     return [epoch.command for epoch in epochs]
 
 
-def test_a_question_that_asks_nothing_means_every_epoch(story: History) -> None:
+def test_empty_filter_matches_every_epoch(story: History) -> None:
     assert found(story) == story.epochs
 
 
-def test_who_did_what(story: History) -> None:
+def test_epochs_are_found_by_actor_and_command(story: History) -> None:
     assert commands(found(story, actor="bob")) == ["set_setting", "noop"]
     assert commands(found(story, actor="bobby")) == ["set_setting"]
     assert len(found(story, command="set_setting")) == 2
@@ -69,7 +69,7 @@ def test_who_did_what(story: History) -> None:
     assert found(story, command="set_setting", actor="eve") == []
 
 
-def test_what_was_refused_to_whom(story: History) -> None:
+def test_refused_commands_are_found_by_actor_command_and_request(story: History) -> None:
     (refused,) = found(story, refused=True)
     assert [type(fact).__name__ for fact in refused.facts] == ["CommandRefused"]
     assert found(story, refused=True, actor="bob", command="leave") == [refused]
@@ -80,7 +80,7 @@ def test_what_was_refused_to_whom(story: History) -> None:
     assert found(story, command="leave", actor="log") == [], "each is asked of the same command"
 
 
-def test_a_request_is_followed_to_its_end(story: History) -> None:
+def test_epochs_of_a_request_are_found_until_its_end(story: History) -> None:
     epochs = found(story, request=JOIN)
     assert epochs[0].command == "join"
     kinds = {type(fact).__name__ for epoch in epochs for fact in epoch.facts}
@@ -89,7 +89,7 @@ def test_a_request_is_followed_to_its_end(story: History) -> None:
     assert found(story, request="nobody's") == []
 
 
-def test_what_became_true_in_parts_too(story: History) -> None:
+def test_epochs_are_found_by_the_kind_of_fact_in_parts(story: History) -> None:
     tables = found(story, facts=frozenset({"TableChanged"}))
     assert commands(tables) == ["create_table"]
     either = found(story, facts=frozenset({"TableChanged", "SettingChanged"}))
@@ -103,14 +103,14 @@ def about(story: History, name: str) -> list[str]:
     return commands(found(story, about=ids_of(story.image, name)))
 
 
-def test_what_is_about_a_node_is_about_no_other(story: History) -> None:
+def test_filter_by_node_matches_only_that_node(story: History) -> None:
     epochs = found(story, about=ids_of(story.image, "n4"))
     assert epochs[0].command == "join"
     assert all("n4" in texts_of(epoch.facts) for epoch in epochs)
     assert about(story, "n") == about(story, "nobody") == []
 
 
-def test_what_is_about_a_keyspace_or_a_table_is_found_by_name_and_by_id(story: History) -> None:
+def test_keyspaces_and_tables_are_found_by_name_and_id(story: History) -> None:
     keyspace, table = (
         story.image.schema.named("music"),
         story.image.schema.table_named("music.songs"),
@@ -122,12 +122,12 @@ def test_what_is_about_a_keyspace_or_a_table_is_found_by_name_and_by_id(story: H
     assert about(story, "library") == ["create_keyspace"]
 
 
-def test_names_of_fields_and_kinds_of_facts_are_no_texts(story: History) -> None:
+def test_field_names_and_kinds_of_facts_are_not_searched(story: History) -> None:
     epochs = found(story, about=frozenset({"node_id", "type", "NodeChanged", "SettingChanged"}))
     assert epochs == []
 
 
-def test_words_are_found_anywhere_in_small_and_large_letters(story: History) -> None:
+def test_words_are_found_anywhere_without_regard_to_case(story: History) -> None:
     assert len(found(story, text=("warm", "room"))) == 1
     assert found(story, text=("warm", "blue")) == [], "all words in one epoch"
     assert commands(found(story, text=("ring", "SMALL"))) == ["noop"], "the text of a refusal"
@@ -135,7 +135,7 @@ def test_words_are_found_anywhere_in_small_and_large_letters(story: History) -> 
     assert commands(found(story, text=("eve", "music"))) == ["create_keyspace"]
 
 
-def test_when_by_the_clock_of_who_wrote(story: History) -> None:
+def test_epochs_are_found_by_the_clock_of_the_writer(story: History) -> None:
     epochs = [msgspec.structs.replace(e, at_ms=AT_MS + e.epoch) for e in story.epochs[:9]]
 
     def shown(**asked: Any) -> list[int]:

@@ -41,7 +41,7 @@ def test_counts_of_slices_add_up(log: list[CountedWinner], cuts: list[int]) -> N
     assert msgspec.json.decode(msgspec.json.encode(whole), type=EpochStats) == whole
 
 
-def test_what_is_counted_of_an_epoch() -> None:
+def test_stats_count_commands_actors_sizes_and_times() -> None:
     first = CountedWinner(7, 11, 60_001, 200, "join", "ada", 2)
     found = counted(
         [first, first._replace(epoch=8, offset=12, at_ms=120_000, size_bytes=300, beside=0)]
@@ -63,8 +63,8 @@ def test_what_is_counted_of_an_epoch() -> None:
     )
 
 
-def test_many_names_are_counted_as_others() -> None:
-    """However many actors there are, an answer stays small."""
+def test_rare_names_are_counted_as_others() -> None:
+    """An answer stays small, however many actors there are."""
     most = epoch_stats.MOST_NAMES
     found = counted([CountedWinner(n, n, 0, 100, "noop", f"a{n}") for n in range(1, most + 6)])
     assert len(found.actors) == most + 1

@@ -1,4 +1,4 @@
-"""The fence of a row: what is older than its last change that is fenced, or may be, is refused."""
+"""The fence of a row: requests older than its last fenced change are refused."""
 
 import pytest
 from immutables import Map
@@ -24,21 +24,21 @@ from stele.domain.ring.transition import newest_before
         (10, 5, 10, 9, True),
     ],
 )
-def test_a_request_is_served_on_a_row_that_has_not_changed_behind_the_fence(
+def test_request_is_refused_only_if_older_than_the_last_fenced_change(
     row: int, before: int, fence: int, version: int, refused: bool
 ) -> None:
     assert (version < newest_fenced(row, before, fence)) is refused
 
 
-def test_a_row_that_changes_again_still_refuses_what_its_last_change_fenced_out() -> None:
-    """Changed by version 27, which is fenced, and now by 28: version 26 must not come back."""
+def test_row_that_changes_again_keeps_its_earlier_fence() -> None:
+    """The row was changed by version 27, which is fenced, and now by 28: version 26 must stay refused."""
     assert newest_fenced(27, 20, 27) == 27
     assert newest_fenced(28, 27, 27) == 27
     assert newest_fenced(28, 27, 28) == 28
 
 
-def test_rows_that_become_one_keep_the_newest_change_of_any_before_the_last() -> None:
-    """With the last change itself in its place, requests of before it would be refused before it is fenced."""
+def test_merged_rows_keep_the_newest_change_before_the_last() -> None:
+    """If the last change itself were kept, earlier requests would be refused before it is fenced."""
     rows = [RangeReplicas(0, 9, (), (), *versions) for versions in ((28, 20), (27, 11), (28, 9))]
     assert newest_before(rows, 28) == 27
     assert newest_before(rows[:1], 28) == 20

@@ -1,4 +1,4 @@
-"""Versions and the fence of each range: who is refused, who is promoted, who is left alone (I3, I6)."""
+"""Versions and the fence of each range: requests are refused, promoted, or left unchanged (I3, I6)."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def row_of(image: Image, token: int) -> RangeReplicas:
 
 
 def tokens_by_change(world: World) -> tuple[int, int]:
-    """A token of a range whose replicas the open transition changes, and one of a range that it leaves."""
+    """Return a token of a range whose replicas the open transition changes, and one of an unchanged range."""
     plan = world.image.topology.open()[0].plans["dc1:2"]
     changed = {row.end for row in plan.rows}
     placement = world.image.placement_of("library")
@@ -43,13 +43,11 @@ def tokens_by_change(world: World) -> tuple[int, int]:
     ("version", "before", "fence", "oldest"),
     [(7, 3, 7, 7), (7, 3, 9, 7), (7, 3, 6, 3), (7, 0, 6, 0), (0, 0, 1, 0)],
 )
-def test_the_newest_change_that_is_fenced_decides(
-    version: int, before: int, fence: int, oldest: int
-) -> None:
+def test_newest_fenced_change_decides(version: int, before: int, fence: int, oldest: int) -> None:
     assert newest_fenced(version, before, fence) == oldest
 
 
-def test_each_change_of_a_row_remembers_the_one_before() -> None:
+def test_each_change_of_a_row_keeps_the_previous_version() -> None:
     world = three_nodes()
     world.add("a2")
     reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=None)
@@ -64,7 +62,7 @@ def test_each_change_of_a_row_remembers_the_one_before() -> None:
     assert [before for _, before in seen[1:]] == [version for version, _ in seen[:-1]]
 
 
-def test_who_slept_through_two_changes_of_a_range_is_refused_before_the_second_is_fenced() -> None:
+def test_request_two_changes_behind_is_refused_before_the_second_fence() -> None:
     world = three_nodes()
     world.add("a2")
     reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=None)
@@ -79,7 +77,7 @@ def test_who_slept_through_two_changes_of_a_range_is_refused_before_the_second_i
     assert check_token(world.image, library(world.image), other, asleep) is None
 
 
-def test_a_change_that_is_not_fenced_refuses_nobody_who_knew_the_row_before() -> None:
+def test_unfenced_change_refuses_no_request_of_the_previous_version() -> None:
     world = three_nodes()
     before = world.version
     world.add("a2")
@@ -90,7 +88,7 @@ def test_a_change_that_is_not_fenced_refuses_nobody_who_knew_the_row_before() ->
     assert check_token(world.image, library(world.image), token, before) is not None
 
 
-def test_a_request_whose_row_stays_is_promoted_and_one_whose_row_changed_is_not() -> None:
+def test_request_is_promoted_only_if_its_row_is_unchanged() -> None:
     world = three_nodes()
     drained: list[int] = []
     tracker = VersionTracker(lambda: drained.append(1))
@@ -111,7 +109,7 @@ def test_a_request_whose_row_stays_is_promoted_and_one_whose_row_changed_is_not(
     assert tracker.in_use() == {world.version: 2}
 
 
-def test_a_steady_stream_of_rounds_elsewhere_never_kills_a_long_request() -> None:
+def test_rounds_on_other_ranges_never_fence_a_long_request() -> None:
     """Unrelated joins and leaves continue, and the request delays none of them."""
     world = three_nodes(rf=1)
     placement = world.image.placement_of("library")
@@ -137,7 +135,7 @@ def test_a_steady_stream_of_rounds_elsewhere_never_kills_a_long_request() -> Non
         assert (stale is None) == (row_of(world.image, hold.token).version <= hold.version)
 
 
-def test_a_range_that_was_moved_and_moved_back_is_not_the_one_of_before() -> None:
+def test_range_moved_and_moved_back_refuses_old_requests() -> None:
     world = three_nodes()
     tracker = VersionTracker()
     world.add("a2")
@@ -155,7 +153,7 @@ def test_a_range_that_was_moved_and_moved_back_is_not_the_one_of_before() -> Non
     assert check_token(world.image, hold.data_id, token, began) is not None
 
 
-def test_a_dropped_keyspace_is_served_by_nobody_who_knew_it() -> None:
+def test_dropped_keyspace_refuses_requests_of_older_versions() -> None:
     world = three_nodes()
     keyspace_id, began = library(world.image), world.version
     assert world.apply(DropKeyspace("library")) is None

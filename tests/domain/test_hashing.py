@@ -1,4 +1,4 @@
-"""Hashes are the same in builds that do not know fields which came later, as long as these say nothing."""
+"""Hashes are equal in builds without later fields, as long as these fields have their defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _came_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hashing, "LATER_FIELDS", LATER)
 
 
-def test_a_later_field_counts_once_it_says_something() -> None:
+def test_later_field_counts_once_it_is_set() -> None:
     later = msgspec.structs.replace(REQUEST, submitted_ms=10)
     assert hash_of_facts([RequestChanged(REQUEST)]) != hash_of_facts([RequestChanged(later)])
     options = TableOptions(auto_repair_enabled="on")
@@ -34,7 +34,7 @@ def test_a_later_field_counts_once_it_says_something() -> None:
     assert len(digests) == 2
 
 
-def test_a_later_field_that_says_nothing_is_left_out() -> None:
+def test_later_field_with_its_default_is_left_out() -> None:
     for shown in (RequestChanged(REQUEST), CreateTable("k.t")):
         encoded = PLAIN.encode(shown)
         names = [b'"%b"' % field.split(b'"')[1] for field in LATER]
@@ -63,7 +63,7 @@ def test_commands_keep_the_digest_of_older_builds(
     assert command_digest(forced) != command_digest(Exclude(("n1",)))
 
 
-def test_a_text_that_looks_like_one_stays() -> None:
+def test_text_that_looks_like_a_later_field_is_kept() -> None:
     text = ',"submitted_ms":0'
     shown = RequestChanged(msgspec.structs.replace(REQUEST, reason=text, submitted_ms=3))
     assert as_before(PLAIN.encode(shown)) != b""

@@ -38,7 +38,7 @@ NEWCOMER = (
 
 @pytest.fixture
 def history() -> History:
-    """n1, n2, n3; ``left`` was cancelled; the cluster has enabled a feature."""
+    """Return n1, n2, n3, and ``left``, whose join was cancelled. The cluster has enabled a feature."""
     history, _ = three_nodes()
     gone = change(join(7, "r7"), node_id="left", address="http://left", host_id="host-left")
     assert history.apply(gone, "join-left") is None
@@ -52,7 +52,7 @@ def history() -> History:
 def refusals(
     history: History, command: AnyCommand, mended: Sequence[tuple[str, Mapping[str, object]]]
 ) -> list[str]:
-    """Return the codes, with one fault fixed after each."""
+    """Return the codes of the rejections, with one fault fixed after each."""
     codes = list[str]()
     for code, changes in mended:
         refused = history.apply(command)
@@ -64,7 +64,7 @@ def refusals(
     return codes
 
 
-def test_a_join_is_checked_in_the_order_of_the_reference(history: History) -> None:
+def test_join_is_checked_in_the_order_of_the_reference(history: History) -> None:
     wrong = Join(
         node_id="",
         cluster="other",
@@ -83,7 +83,7 @@ def test_a_join_is_checked_in_the_order_of_the_reference(history: History) -> No
     assert refusals(history, wrong, mended) == [code for code, _ in mended]
 
 
-def test_a_replacement_is_checked_in_the_order_of_the_reference(history: History) -> None:
+def test_replacement_is_checked_in_the_order_of_the_reference(history: History) -> None:
     assert history.apply(
         change(join(8, "r8"), supported_features=("tablets",)), "join-n8"
     ) is None  # fmt: skip
@@ -111,8 +111,8 @@ def test_a_replacement_is_checked_in_the_order_of_the_reference(history: History
     assert refusals(history, wrong, mended) == [code for code, _ in mended]
 
 
-def test_nothing_of_a_node_that_was_rejected_is_ever_used_again() -> None:
-    """Neither its name, nor its data directory, also not for a replacement."""
+def test_rejected_node_id_and_data_directory_are_never_reused() -> None:
+    """This holds for its name and its data directory, and for a replacement as well."""
     history, _ = three_nodes()
     assert history.apply(join(4, "r1"), "join-n4") is None
     assert history.apply(Cancel("join-n4")) is None
@@ -137,7 +137,7 @@ def test_nothing_of_a_node_that_was_rejected_is_ever_used_again() -> None:
     assert history.apply(change(join(5, "r1"), address="http://n4")) is None
 
 
-def test_who_takes_a_dead_nodes_place_and_address_may_tell_another_release_meanwhile() -> None:
+def test_replacement_may_announce_a_release_under_the_replaced_address() -> None:
     history, _ = three_nodes()
     replacing = Replace(
         node_id="n5",
@@ -155,7 +155,7 @@ def test_who_takes_a_dead_nodes_place_and_address_may_tell_another_release_meanw
     assert row is not None and row.release_version == "2"
 
 
-def test_the_address_of_a_dead_node_is_had_by_taking_its_place_or_once_it_is_removed() -> None:
+def test_address_of_a_dead_node_needs_a_replacement_or_its_removal() -> None:
     history, _ = three_nodes()
     assert history.apply(Exclude(("n3",)), "exclude") is None
     assert history.apply(ExcludeDead(1, "exclude")) is None

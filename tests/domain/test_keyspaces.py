@@ -1,4 +1,4 @@
-"""Keyspaces that come and go while nodes do: ids, names, and the placements of new replications."""
+"""Keyspaces created and dropped during joins and leaves: ids, names, and placements of new replications."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def rows(image: Image, placement: str) -> list[object]:
 
 
 def join_with_tokens(world: World) -> None:
-    """a2 asks to join with given tokens. Chosen tokens would depend on the keyspaces."""
+    """Join a2 with given tokens. Chosen tokens would depend on the keyspaces."""
     world.nodes["a2"] = SimNode("a2")
     asked = Join(
         node_id="a2",
@@ -47,7 +47,7 @@ def join_with_tokens(world: World) -> None:
 
 
 def begun(operation: str, state: TransitionState, *, early: bool, fenced: bool) -> World:
-    """A join or leave in a state; with a keyspace of another replication from before it, or without."""
+    """Return a world with a join or leave in a state. ``early`` creates another keyspace before it."""
     world = three_nodes()
     if early:
         assert world.apply(CreateKeyspace("narrow", {"dc1": 1}), "narrow") is None
@@ -73,7 +73,7 @@ def begun(operation: str, state: TransitionState, *, early: bool, fenced: bool) 
     ("operation", "state"),
     [("join", state) for state in JOIN_STATES] + [("leave", state) for state in LEAVE_STATES],
 )
-def test_a_new_replication_comes_as_if_it_had_been_there_before(
+def test_new_replication_equals_one_created_before_the_transition(
     operation: str, state: TransitionState
 ) -> None:
     early = begun(operation, state, early=True, fenced=False)
@@ -88,7 +88,7 @@ def test_a_new_replication_comes_as_if_it_had_been_there_before(
     assert late.image.membership.ring_tokens() == early.image.membership.ring_tokens()
 
 
-def test_a_create_takes_no_version_and_is_served_at_once() -> None:
+def test_create_keyspace_needs_no_new_version() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     version, epoch = world.version, world.image.epoch
     assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
@@ -96,7 +96,7 @@ def test_a_create_takes_no_version_and_is_served_at_once() -> None:
     assert world.image.schema.serving("narrow") is not None
 
 
-def test_keyspaces_of_one_replication_share_a_placement_until_the_last_is_dropped() -> None:
+def test_keyspaces_with_equal_replication_share_a_placement_until_dropped() -> None:
     world = three_nodes()
     assert world.apply(CreateKeyspace("twin", {"dc1": 2})) is None
     assert world.apply(DropKeyspace("library")) is None
@@ -108,7 +108,7 @@ def test_keyspaces_of_one_replication_share_a_placement_until_the_last_is_droppe
     assert not world.image.ring.placements and not world.image.schema.by_id
 
 
-def test_two_that_are_dropped_in_one_round_take_their_placement_with_them() -> None:
+def test_two_drops_in_one_round_remove_the_shared_placement() -> None:
     world = three_nodes()
     assert world.apply(CreateKeyspace("twin", {"dc1": 2})) is None
     for name in ("library", "twin"):
@@ -119,7 +119,7 @@ def test_two_that_are_dropped_in_one_round_take_their_placement_with_them() -> N
     assert not world.image.ring.placements
 
 
-def test_a_name_used_again_is_another_keyspace() -> None:
+def test_reused_name_is_another_keyspace() -> None:
     world = three_nodes()
     first = world.image.schema.named("library")
     assert world.apply(DropKeyspace("library"), "drop") is None
@@ -137,7 +137,7 @@ def test_a_name_used_again_is_another_keyspace() -> None:
     assert second.keyspace_id not in {k for i in world.images[:-1] for k in i.schema.by_id}
 
 
-def test_a_drop_is_refused_while_another_is_pending_or_running() -> None:
+def test_drop_is_refused_while_another_is_pending_or_running() -> None:
     world = three_nodes()
     assert world.apply(DropKeyspace("library"), "drop") is None
     for wanted in (RequestStatus.PENDING, RequestStatus.RUNNING):
@@ -151,7 +151,7 @@ def test_a_drop_is_refused_while_another_is_pending_or_running() -> None:
 
 
 @pytest.mark.parametrize("by", ["cancel", "coordinator"])
-def test_a_drop_that_ends_while_it_is_pending_leaves_the_keyspace(by: str) -> None:
+def test_drop_that_ends_while_pending_keeps_the_keyspace(by: str) -> None:
     world = three_nodes()
     before = world.image.schema
     assert world.apply(DropKeyspace("library"), "drop") is None
@@ -166,7 +166,7 @@ def test_a_drop_that_ends_while_it_is_pending_leaves_the_keyspace(by: str) -> No
 
 
 @pytest.mark.parametrize("state", JOIN_STATES[:-1])
-def test_a_keyspace_is_dropped_beside_a_join_in_any_state(state: TransitionState) -> None:
+def test_keyspace_is_dropped_during_a_join_in_any_state(state: TransitionState) -> None:
     world = three_nodes()
     world.add("a2")
     world.nodes["a2"].mute = state is STATE.WRITE_BOTH_READ_OLD
@@ -182,7 +182,7 @@ def test_a_keyspace_is_dropped_beside_a_join_in_any_state(state: TransitionState
     assert "a2" in {n for row in world.image.ring.placements["dc1:1"].rows for n in row.reads}
 
 
-def test_every_member_cleans_up_after_a_drop_also_one_that_is_still_joining() -> None:
+def test_every_member_cleans_up_after_a_drop_including_a_joining_node() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     assert world.apply(DropKeyspace("library"), "drop") is None
     world.until(lambda: status_of(world, "drop") is RequestStatus.DONE, "the drop")
@@ -194,14 +194,14 @@ def test_every_member_cleans_up_after_a_drop_also_one_that_is_still_joining() ->
     assert world.nodes["a2"].orders[-1].session == f"cleanup-a2-{since}"
 
 
-def test_a_keyspace_that_needs_more_nodes_than_stay_is_refused() -> None:
+def test_keyspace_that_needs_more_nodes_than_remain_is_refused() -> None:
     world = three_nodes()
     world.apply(Leave("c1"), "leave-c1")
     refused = world.apply(CreateKeyspace("wide", {"dc1": 3}))
     assert refused is not None and refused.code == "too_few_nodes"
 
 
-def test_a_row_of_a_new_placement_has_no_version_from_before_it() -> None:
+def test_rows_of_a_new_placement_have_version_zero() -> None:
     world = three_nodes()
     assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
     found: tuple[RangeReplicas, ...] = tuple(world.image.ring.placements["dc1:1"].rows)

@@ -1,4 +1,4 @@
-"""Silence counts only while somebody was reading."""
+"""Silence counts only while a reader was reading."""
 
 from stele.domain.observed_time import ALWAYS, NEVER, ObservedTime
 
@@ -11,38 +11,38 @@ def _read_from(first: int, last: int, clock: ObservedTime) -> ObservedTime:
     return clock
 
 
-def test_nothing_has_elapsed_before_anything_is_read() -> None:
+def test_no_time_has_elapsed_before_the_first_read() -> None:
     assert ObservedTime(GAP_S).elapsed_s(NEVER, 1000.0) == 0.0
 
 
-def test_time_counts_while_it_is_read_without_a_gap() -> None:
+def test_time_counts_while_reads_have_no_gap() -> None:
     clock = _read_from(100, 160, ObservedTime(GAP_S))
     assert clock.elapsed_s(130.0, 161.0) == 31.0
     assert clock.elapsed_s(NEVER, 161.0) == 61.0
 
 
-def test_nothing_is_held_against_anybody_while_nothing_is_read() -> None:
+def test_no_time_counts_after_a_gap_without_reads() -> None:
     clock = _read_from(100, 160, ObservedTime(GAP_S))
     assert clock.elapsed_s(130.0, 160.0 + GAP_S) == 30.0 + GAP_S
     assert clock.elapsed_s(130.0, 160.0 + GAP_S + 1) == 0.0
 
 
-def test_after_a_gap_the_time_starts_again() -> None:
+def test_time_restarts_after_a_gap() -> None:
     clock = _read_from(100, 160, ObservedTime(GAP_S)).confirmed(235.0)
     assert clock.elapsed_s(130.0, 236.0) == 1.0
     assert clock.counted_since(130.0, 236.0) == 235.0
     assert clock.counted_since(235.5, 236.0) == 235.5
 
 
-def test_a_reader_that_began_later_has_read_nothing_older() -> None:
+def test_reader_counts_no_time_before_its_start() -> None:
     clock = _read_from(100, 160, ObservedTime(GAP_S)).confirmed(161.0, began_s=150.0)
     assert clock.elapsed_s(130.0, 161.0) == 11.0
 
 
-def test_a_confirmation_that_comes_late_changes_nothing() -> None:
+def test_late_confirmation_changes_nothing() -> None:
     clock = _read_from(100, 160, ObservedTime(GAP_S))
     assert clock.confirmed(120.0) is clock
 
 
-def test_whoever_never_misses_anything_counts_all_of_the_time() -> None:
+def test_always_counts_all_of_the_time() -> None:
     assert ALWAYS.elapsed_s(130.0, 1000.0) == 870.0

@@ -1,4 +1,4 @@
-"""The number of places that a new thing touches, as ``docs/internals/extending.md`` states it."""
+"""The number of places that a new element touches, as ``docs/internals/extending.md`` states it."""
 
 import ast
 import inspect
@@ -65,7 +65,7 @@ def schema_names(file: str) -> set[str]:
 
 
 @pytest.mark.parametrize("fact", Fact.__subclasses__(), ids=lambda fact: fact.__name__)
-def test_a_fact_touches_its_facts_its_domain_and_the_schema(fact: type) -> None:
+def test_fact_touches_its_facts_its_domain_and_the_schema(fact: type) -> None:
     applies = [d for d in DOMAINS if fact in d.apply]
     (domain,) = applies
     assert aggregate_of(domain.apply[fact]) == aggregate_of(fact)
@@ -74,7 +74,7 @@ def test_a_fact_touches_its_facts_its_domain_and_the_schema(fact: type) -> None:
         assert fact.__name__ not in names_in(DOMAIN / f"{loop}.py"), loop
 
 
-def test_nobody_outside_the_core_knows_all_facts() -> None:
+def test_no_module_outside_the_core_names_most_facts() -> None:
     """A switch over every fact would be one more place."""
     facts = {fact.__name__ for fact in Fact.__subclasses__()}
     outside = [p for p in trees() if DOMAIN not in p.parents and "sim" not in p.parts]
@@ -83,14 +83,14 @@ def test_nobody_outside_the_core_knows_all_facts() -> None:
 
 
 @pytest.mark.parametrize("command", Command.__subclasses__(), ids=lambda command: command.__name__)
-def test_a_command_touches_its_domain_and_the_schema(command: type) -> None:
+def test_command_touches_its_domain_and_the_schema(command: type) -> None:
     assert DOMAIN in file_of(command).parents
     assert DOMAIN in file_of(DECISIONS[command]).parents
     assert command.__struct_config__.tag in schema_names("command.avsc")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", RequestKind)
-def test_an_operation_is_its_file_its_command_and_a_row(kind: RequestKind) -> None:
+def test_operation_is_its_file_its_command_and_a_row(kind: RequestKind) -> None:
     operation = OPERATIONS[kind]
     own = OPERATIONS_FOLDER / f"{kind}.py"
     assert operation.kind is kind
@@ -112,7 +112,7 @@ def test_an_operation_is_its_file_its_command_and_a_row(kind: RequestKind) -> No
 
 
 def _compares_kinds(tree: ast.Module) -> Iterator[int]:
-    """Lines that name a member of RequestKind, for whatever purpose, or compare a kind with a member's name."""
+    """Yield lines that name a member of RequestKind or compare a kind with a member's name."""
     kinds = {*map(str, RequestKind)}
     for node in ast.walk(tree):
         if (
@@ -128,7 +128,7 @@ def _compares_kinds(tree: ast.Module) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_nobody_but_the_operations_compares_kinds() -> None:
+def test_only_operations_compare_kinds() -> None:
     found = [
         f"{path.relative_to(STELE)}:{line}"
         for path, tree in trees().items()
@@ -150,12 +150,12 @@ def test_nobody_but_the_operations_compares_kinds() -> None:
         "COMING = frozenset({RequestKind.JOIN, RequestKind.REPLACE})",
     ],
 )
-def test_the_search_for_comparisons_finds_them(text: str) -> None:
+def test_search_for_comparisons_finds_them(text: str) -> None:
     assert [*_compares_kinds(ast.parse(text))]
 
 
-def test_the_page_says_what_these_tests_count() -> None:
-    """The numbered places of each section of ``docs/internals/extending.md``, and that their files exist."""
+def test_page_states_the_places_that_these_tests_count() -> None:
+    """These are the numbered places of each section of ``docs/internals/extending.md``. Their files exist."""
     page = (STELE.parents[1] / "docs" / "internals" / "extending.md").read_text()
     sections = {part.split("\n", 1)[0]: part for part in page.split("\n## ")[1:]}
     counts = {

@@ -1,4 +1,4 @@
-"""Which others a rebuilt node needs: proved by enumeration of all quorums, for one dc and for two."""
+"""The sources that a rebuilt node needs, proved by enumeration of all quorums, for one dc and for two."""
 
 from itertools import combinations
 
@@ -15,7 +15,7 @@ FACTORS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (2, 2), (3, 2), (2, 3
 
 
 def may_lack(old: Replicas, node: str, sources: tuple[str, ...], needed: int) -> bool:
-    """Return whether a write acknowledged by a quorum may be on none of this number of sources."""
+    """Return whether an acknowledged write may be on none of this number of sources."""
     quorums = combinations(old, quorum_of(len(old)))
     writes = [{*quorum} - {node} for quorum in quorums]
     return any(
@@ -33,7 +33,7 @@ def replicas(world: World, node: str) -> set[Replicas]:
 @pytest.mark.parametrize("dc", ["", "dc1", "dc2"])
 @pytest.mark.parametrize("node", ["a1", "b1"])
 @pytest.mark.parametrize("rf", FACTORS)
-def test_no_acknowledged_write_is_missed_and_no_fewer_sources_would_do(
+def test_rebuild_sources_are_sufficient_and_minimal(
     rf: tuple[int, int], node: str, dc: str
 ) -> None:
     world = two_dcs(*rf)

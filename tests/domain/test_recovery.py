@@ -52,7 +52,7 @@ def image() -> Image:
     return three_nodes()[0].image
 
 
-def test_a_recovered_log_goes_on_after_the_last_epoch_under_its_new_id(image: Image) -> None:
+def test_recovered_log_continues_after_the_last_epoch_under_a_new_id(image: Image) -> None:
     found = record(image, known_epoch=image.epoch + 3)
     after = evolve(image, found)
     assert (after.epoch, after.log_id, after.topic_id) == (image.epoch + 1, SECOND, "anew")
@@ -68,7 +68,7 @@ def test_a_recovered_log_goes_on_after_the_last_epoch_under_its_new_id(image: Im
     assert recovery_of(decode_epoch(encode_epoch(found))) == found.facts[0]
 
 
-def test_a_log_that_was_recovered_twice_is_its_own_snapshot(image: Image) -> None:
+def test_log_recovered_twice_equals_its_snapshot(image: Image) -> None:
     once = evolve(image, record(image))
     twice = evolve(once, record(once, new_log(THIRD, b"\xff" * 16)))
     again = facts_to_image(image_to_facts(twice), twice.epoch, twice.state_id)
@@ -84,7 +84,7 @@ def test_a_log_that_was_recovered_twice_is_its_own_snapshot(image: Image) -> Non
     }
 
 
-def test_ids_that_are_not_greater_and_a_log_that_never_was_are_refused(image: Image) -> None:
+def test_recovery_with_smaller_ids_or_of_an_empty_log_is_refused(image: Image) -> None:
     for new in (new_log(LOG_ID), new_log(bytes(16)), new_log(state_id=image.state_id)):
         refused = recovered(image, new, WHY)
         assert isinstance(refused, Rejection) and refused.code == "not_later"
@@ -92,7 +92,7 @@ def test_ids_that_are_not_greater_and_a_log_that_never_was_are_refused(image: Im
     assert isinstance(refused, Rejection) and refused.code == "nothing_to_recover"
 
 
-def test_what_contradicts_itself_is_no_recovery(image: Image) -> None:
+def test_inconsistent_record_is_no_recovery(image: Image) -> None:
     found = record(image)
     (fact,) = found.facts
     assert isinstance(fact, LogRecovered)
@@ -107,8 +107,8 @@ def test_what_contradicts_itself_is_no_recovery(image: Image) -> None:
         assert recovery_of(wrong) is None
 
 
-def test_ids_made_in_the_same_epoch_differ_once_the_log_was_recovered(image: Image) -> None:
-    """A keyspace that was made in a lost epoch, and is made again, must not find the lost one's data."""
+def test_ids_created_in_the_same_epoch_differ_after_a_recovery(image: Image) -> None:
+    """A keyspace created in a lost epoch, and created again, must not find the data of the lost one."""
     lost = replace(image, epoch=image.epoch + 1)
     envelope = Envelope(request_id="", command=CreateKeyspace("again", {"dc1": 3}))
     ids = set[str]()
@@ -119,8 +119,8 @@ def test_ids_made_in_the_same_epoch_differ_once_the_log_was_recovered(image: Ima
     assert len(ids) == 2
 
 
-def test_versions_of_a_recovered_log_are_greater_than_any_that_was_lost() -> None:
-    """A data id holds the version that truncated what was before, and a token the one that it was made by."""
+def test_versions_of_a_recovered_log_exceed_all_lost_versions() -> None:
+    """A data id holds the version of the truncation, and a token holds the version at its creation."""
     history, world = three_nodes()
     before = history.image.topology.version
     history.recover(SECOND, known_epoch=history.image.epoch + 2_000_000)
@@ -143,8 +143,8 @@ def test_versions_of_a_recovered_log_are_greater_than_any_that_was_lost() -> Non
     assert next_fact.version_floor == fact.version_floor + LOST_VERSIONS
 
 
-def test_versions_of_two_logs_that_go_on_from_the_same_epoch_are_different(image: Image) -> None:
-    """A recovery may be taken back by another one; rows of the first are named by its versions."""
+def test_two_recoveries_from_the_same_epoch_use_different_versions(image: Image) -> None:
+    """A later recovery may replace an earlier one, whose versions name rows."""
     long_ago, later = 1_795_864_000_000, 1_795_864_000_900
     floors = list[int]()
     for log_id, at_ms in ((SECOND, long_ago), (THIRD, later)):
@@ -157,7 +157,7 @@ def test_versions_of_two_logs_that_go_on_from_the_same_epoch_are_different(image
 
 
 @pytest.mark.parametrize("minutes", (1, 5, 16, 100))
-def test_so_they_are_where_the_log_was_recovered_shortly_before(image: Image, minutes: int) -> None:
+def test_recoveries_in_quick_succession_use_different_versions(image: Image, minutes: int) -> None:
     """A replica that was given up returns, and its history replaces the newer one."""
     at_ms = 1_795_864_000_000
     (fact,) = (first := record(image, replace(new_log(SECOND), at_ms=at_ms))).facts
@@ -172,7 +172,7 @@ def test_so_they_are_where_the_log_was_recovered_shortly_before(image: Image, mi
     assert apart == [minutes * 60_000] * 2
 
 
-# How an epoch that somebody knows stands to it.
+# The relation of a known epoch to the history.
 
 
 def test_epochs_of_old_incarnations_are_kept_or_lost(image: Image) -> None:
@@ -191,7 +191,7 @@ def test_epochs_of_old_incarnations_are_kept_or_lost(image: Image) -> None:
     assert standing(twice, "ab" * 16, 1) is Standing.OTHER
 
 
-# Which history is left.
+# The choice of the history.
 
 
 def states(*numbers: int, side: int = 0) -> dict[int, bytes]:
@@ -215,7 +215,7 @@ def chosen(*sources: HistorySource, take: str = "") -> HistoryChoice:
     return found
 
 
-def test_the_longest_history_is_chosen_and_what_is_known_to_be_lost_is_said() -> None:
+def test_longest_history_is_chosen_and_lost_epochs_are_reported() -> None:
     found = chosen(archive("a", 1, 2, 3), archive("b", 1, 2, 3, 4, 5), teller("n1", 5, 6, 7))
     assert (found.source, found.epoch, found.state_id) == ("b", 5, states(5)[5])
     assert (found.known_epoch, found.ahead, found.apart) == (7, ("n1",), ())
@@ -224,15 +224,15 @@ def test_the_longest_history_is_chosen_and_what_is_known_to_be_lost_is_said() ->
     assert (level.source, level.shared, level.known_epoch) == ("c", ("c", "d"), 2)
 
 
-def test_epochs_of_a_log_that_came_from_the_chosen_one_are_lost_too() -> None:
-    """It has them behind a hole in its archive: no image of them can be had."""
+def test_epochs_of_a_successor_of_the_chosen_log_are_reported_lost() -> None:
+    """The archive has them behind a hole: no image of them exists."""
     later = replace(archive("b", 2, 3, 4, 5), log_id="bb", last_image=2)
     found = chosen(archive("a", 1, 2, 3), later)
     assert (found.source, found.epoch, found.known_epoch) == ("a", 3, 5)
     assert found.ahead == ("b",)
 
 
-def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None:
+def test_conflicting_sources_are_two_histories_and_need_take() -> None:
     other = {**states(1, 2), **states(3, 4, side=9)}
     fork = HistorySource(name="b", log_id="aa", states=other, first_image=1, last_image=4)
     sources = (archive("a", 1, 2, 3), fork, teller("n1", 3))
@@ -249,7 +249,7 @@ def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None
     assert chosen(*sources, take="b").apart == ("a", "n1")
 
 
-def test_a_process_is_taken_where_an_archive_has_an_image_of_its_newest_epoch() -> None:
+def test_process_can_be_taken_if_an_archive_has_its_newest_image() -> None:
     fork = replace(archive("b", 3, 4, 5, side=9), states={**states(2), **states(3, 4, 5, side=9)})
     sources = (archive("a", 1, 2, 3, 4), fork, teller("n1", 2, 3), teller("n2", 3, 4, side=9))
     assert (chosen(*sources, take="n1").source, chosen(*sources, take="n1").epoch) == ("a", 4)
@@ -263,13 +263,13 @@ def test_a_process_is_taken_where_an_archive_has_an_image_of_its_newest_epoch() 
         assert isinstance(refused, Rejection) and refused.code == "nothing_left"
 
 
-def test_a_process_from_whose_end_two_histories_go_on_names_neither() -> None:
+def test_process_at_the_fork_of_two_histories_cannot_be_taken() -> None:
     fork = replace(archive("b", 1, 2, 3, 4), states={**states(1, 2), **states(3, 4, side=9)})
     refused = choose((archive("a", 1, 2, 3), fork, teller("n1", 1, 2)), "n1")
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
-def test_a_node_that_acknowledged_another_history_counts_too() -> None:
+def test_node_that_acknowledged_another_history_is_a_conflict() -> None:
     refused = choose((archive("a", 1, 2, 3), teller("n1", 2, side=9)))
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
@@ -278,8 +278,8 @@ def promised(epoch: int, side: int = 0) -> HistorySource:
     return replace(teller("n1", epoch, side=side), promised=True)
 
 
-def test_what_a_node_has_promised_counts_as_what_others_have_read() -> None:
-    """It tells that epoch alone."""
+def test_promised_epoch_of_a_node_counts_like_a_read_epoch() -> None:
+    """The node reports only that epoch."""
     has = archive("a", 3, 4, 5, since=3)
     same = chosen(has, promised(4))
     assert (same.epoch, same.known_epoch, same.apart, same.unproven) == (5, 5, (), ())
@@ -291,8 +291,8 @@ def test_what_a_node_has_promised_counts_as_what_others_have_read() -> None:
     assert chosen(has, promised(7), take="a").known_epoch == 7
 
 
-def test_what_a_node_promised_before_all_that_is_held_tells_nothing() -> None:
-    """A cluster that does not change has nodes that acknowledged nothing new for as long."""
+def test_promise_older_than_all_archives_proves_nothing() -> None:
+    """In an idle cluster, nodes acknowledge nothing new for a long time."""
     has = archive("a", 50, 51, since=50)
     assert chosen(has, promised(12)).unproven == ()
     assert to_compare((has, promised(12))) == (12,), "another replica may have it"
@@ -306,8 +306,8 @@ def test_what_a_node_promised_before_all_that_is_held_tells_nothing() -> None:
     assert to_compare((inside, promised(45))) == (45,)
 
 
-def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named() -> None:
-    """The longer one may be what was lost: two replicas continued from its beginning."""
+def test_unproven_histories_need_take() -> None:
+    """The longer one may be what was lost: two replicas continued from its start."""
     sources = archive("a", 7, 8, 9, since=7), archive("b", 2, 3), teller("n1")
     refused = choose(sources)
     assert isinstance(refused, Rejection) and refused.code == "unproven"
@@ -320,11 +320,11 @@ def test_where_nobody_can_tell_whether_there_are_two_histories_one_must_be_named
 
 
 def with_states(source: HistorySource, *numbers: int, side: int = 0) -> HistorySource:
-    """Once it was asked for these."""
+    """Return the source with these states, as if it had been asked for them."""
     return replace(source, states={**states(*numbers, side=side), **source.states})
 
 
-def test_what_tells_two_histories_apart_is_asked_for() -> None:
+def test_epochs_that_distinguish_histories_are_requested() -> None:
     long, short = archive("a", 7, 8, 9), archive("b", 2, 3)
     assert to_compare((long, short, teller("n1"))) == (3,)
     assert to_compare((long, short, teller("n1", 4, 5))) == (3, 5)
@@ -337,7 +337,7 @@ def test_what_tells_two_histories_apart_is_asked_for() -> None:
     assert chosen(with_states(long, 3, side=9), short, take="b").apart == ("a",)
 
 
-def test_later_epochs_behind_a_hole_are_of_the_history_whose_newest_state_they_follow() -> None:
+def test_later_epochs_behind_a_hole_follow_the_newest_shared_state() -> None:
     """They may be the continuation after an unclean election lost the end of the longest history."""
     long, later = archive("a", 1, 2, 3, 7, 8), replace(archive("b", 1, 2, 3, 11, 12), last_image=3)
     assert to_compare((long, later)) == (3, 8)
@@ -352,16 +352,16 @@ def test_later_epochs_behind_a_hole_are_of_the_history_whose_newest_state_they_f
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
-def test_an_old_epoch_that_two_share_says_nothing_of_what_came_after_it() -> None:
-    """Both have a snapshot from before they parted."""
+def test_old_shared_epoch_does_not_prove_a_shared_history() -> None:
+    """Both have a snapshot from before they diverged."""
     long, short = archive("a", 1, 7, 8, 9), archive("b", 1, 2, 3)
     refused = choose((long, short))
     assert isinstance(refused, Rejection) and refused.code == "unproven"
     assert to_compare((long, short)) == (3,)
 
 
-def test_a_third_one_may_tell_that_two_are_of_one_history() -> None:
-    """One began with a snapshot, and another was away since before that."""
+def test_third_source_can_connect_two_parts_of_a_history() -> None:
+    """One archive began with a snapshot, and another was away since before that."""
     new, away = archive("a", 7, 8, since=7), archive("b", 2, 3)
     assert chosen(new, away, archive("c", 3, 8)).unproven == ()
     assert chosen(new, away, archive("c", 3, 5), archive("d", 5, 8)).unproven == ()
@@ -371,19 +371,19 @@ def test_a_third_one_may_tell_that_two_are_of_one_history() -> None:
     assert isinstance(behind, HistoryChoice)
 
 
-def test_what_one_has_behind_the_newest_that_it_shares_proves_nothing() -> None:
+def test_epochs_behind_the_newest_shared_one_prove_nothing() -> None:
     refused = choose((archive("a", 1, 7, 8), archive("b", 1, 3), archive("c", 3, 4)))
     assert isinstance(refused, Rejection) and refused.details == {"b": "3", "c": "4"}
 
 
-def test_a_process_that_tells_of_later_epochs_alone_may_be_of_another_history() -> None:
+def test_process_with_only_later_epochs_is_unproven() -> None:
     refused = choose((archive("a", 1, 2), teller("n1", 7, 8)))
     assert isinstance(refused, Rejection) and refused.details == {"n1": "8"}
     found = chosen(archive("a", 1, 2), teller("n1", 7, 8), take="a")
     assert (found.known_epoch, found.ahead, found.unproven) == (8, ("n1",), ("n1",))
 
 
-def test_the_state_that_a_recovery_went_on_from_is_one_of_its_history() -> None:
+def test_state_before_a_recovery_belongs_to_its_history() -> None:
     before = Incarnation("aa", "topic", 3, states(3)[3].hex(), 3, 1)
     later = replace(archive("b", 8, 9), log_id="bb", incarnations=(before,))
     assert chosen(archive("a", 2, 3), later).unproven == ()
@@ -391,8 +391,8 @@ def test_the_state_that_a_recovery_went_on_from_is_one_of_its_history() -> None:
     assert isinstance(refused, Rejection) and refused.code == "two_histories"
 
 
-def test_a_log_of_another_cluster_is_never_chosen_because_it_is_longer() -> None:
-    """A backup that was restored in the wrong place: its epochs are numbered on from far behind."""
+def test_longer_log_of_another_cluster_is_never_chosen() -> None:
+    """This is a backup restored in the wrong place, with much greater epoch numbers."""
     ours, ours_too = archive("ours", 1, 2, 3), teller("node", 2, 3)
     theirs = replace(archive("theirs", 101, 102), log_id="ff" * 16)
     rejected = choose([ours, ours_too, theirs])
@@ -405,7 +405,7 @@ def test_a_log_of_another_cluster_is_never_chosen_because_it_is_longer() -> None
     assert isinstance(rejected, Rejection) and rejected.code == "unproven"
 
 
-def test_nothing_can_be_chosen_where_nobody_has_an_image() -> None:
+def test_choice_without_an_image_is_refused() -> None:
     for sources, take in (((), ""), ((teller("n1", 3),), ""), ((teller("n1", 3),), "n1")):
         refused = choose(sources, take)
         assert isinstance(refused, Rejection) and refused.code == "nothing_left"
@@ -414,16 +414,14 @@ def test_nothing_can_be_chosen_where_nobody_has_an_image() -> None:
     assert "Name one of: a." in refused.hint
 
 
-def test_who_has_read_the_log_from_its_first_epoch_has_no_image_for_that() -> None:
-    """It tells the state before that epoch too, which is that of no epoch."""
+def test_reader_from_the_first_epoch_has_no_image() -> None:
+    """The process reports the state before the first epoch as well, which belongs to no epoch."""
     refused = choose([teller("w1", 0, 1, 2)])
     assert isinstance(refused, Rejection) and refused.code == "nothing_left"
 
 
 def two_ends(image: Image) -> tuple[HistorySource, HistorySource]:
-    """Return the ends of archive "b", which missed a recovery and has two epochs more, and of "a", which
-    followed it.
-    """
+    """Return the ends of "b", which missed a recovery and has two epochs more, and of "a", which has it."""
     after, last = evolve(image, record(image)).founding, image.epoch
     kept = {last: image.state_id}
     missed = HistorySource(
@@ -444,8 +442,8 @@ def two_ends(image: Image) -> tuple[HistorySource, HistorySource]:
     return missed, went_on
 
 
-def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Image) -> None:
-    """An archive that missed the recovery still has what was lost."""
+def test_epochs_given_up_by_an_earlier_recovery_are_no_second_history(image: Image) -> None:
+    """An archive that missed the recovery still has the lost epochs."""
     missed, went_on = two_ends(image)
     last = image.epoch
     found = chosen(missed, went_on)
@@ -469,8 +467,8 @@ def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Im
     assert chosen(promise, went_on).given_up == ()
 
 
-def test_who_is_named_is_gone_on_from_with_all_that_he_has(image: Image) -> None:
-    """Though another one knows of a recovery that gave it up: else both ends were left out."""
+def test_taken_source_keeps_all_its_epochs(image: Image) -> None:
+    """Another source knows of a recovery that gave it up. Otherwise both ends would be left out."""
     missed, went_on = two_ends(image)
     last = image.epoch
     found = chosen(missed, went_on, take="b")
@@ -478,15 +476,15 @@ def test_who_is_named_is_gone_on_from_with_all_that_he_has(image: Image) -> None
     assert chosen(missed, went_on, take="a").epoch == last + 1
 
 
-def test_a_log_does_not_give_up_its_own_epochs(image: Image) -> None:
-    """Whatever a replica says of itself."""
+def test_log_does_not_give_up_its_own_epochs(image: Image) -> None:
+    """The replica claims a recovery of its own log."""
     before = evolve(image, record(image)).founding.incarnations[0]
     own = replace(before, log_id="aa", last_epoch=1, state_id=states(1)[1].hex())
     found = chosen(archive("a", 1, 2, 3), replace(archive("b", 1, 2, 3), incarnations=(own,)))
     assert (found.epoch, found.given_up) == (3, ())
 
 
-def test_a_later_log_of_which_nothing_is_left_has_lost_an_epoch_at_least() -> None:
+def test_lost_later_log_counts_as_at_least_one_lost_epoch() -> None:
     later = replace(promised(2), log_id="bb")
     refused = choose((archive("a", 1, 2, 3), later))
     assert isinstance(refused, Rejection) and refused.code == "unproven"

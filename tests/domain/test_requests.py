@@ -1,4 +1,4 @@
-"""The memory of decided requests: exact candidates, bounded, the same wherever the same was folded."""
+"""The memory of decided requests: exact candidates, bounded, and equal after equal folds."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -42,7 +42,7 @@ def request(number: int) -> str:
 
 
 def filled(decisions: int, limit: int = 128, step: int = 1) -> RequestMemory:
-    """Request N was decided at epoch 1 + N * step."""
+    """Return a memory in which request N was decided at epoch 1 + N * step."""
     found = RequestMemory()
     for number in range(decisions):
         found = found.with_decisions([request(number)], 1 + number * step, limit)
@@ -50,7 +50,7 @@ def filled(decisions: int, limit: int = 128, step: int = 1) -> RequestMemory:
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
-def test_a_request_id_is_a_uuid_that_holds_its_time(ms: int, entropy: int) -> None:
+def test_request_id_is_a_uuid_with_its_time(ms: int, entropy: int) -> None:
     seven, eight = uuid7(ms, entropy), uuid8(ms, entropy.to_bytes(10, "big"))
     for text, version in ((seven, 7), (eight, 8)):
         assert (UUID(text).version, str(UUID(text))) == (version, text)
@@ -60,15 +60,15 @@ def test_a_request_id_is_a_uuid_that_holds_its_time(ms: int, entropy: int) -> No
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
-def test_a_state_id_holds_its_time(ms: int, entropy: int) -> None:
+def test_state_id_contains_its_time(ms: int, entropy: int) -> None:
     assert state_time_ms(next_state_id(bytes(16), ms, entropy)) == ms
 
 
-def test_before_the_first_epoch_there_is_no_time() -> None:
+def test_time_before_the_first_epoch_is_zero() -> None:
     assert state_time_ms(EMPTY.state_id) == 0
 
 
-def test_a_name_gives_one_id_and_other_names_give_others() -> None:
+def test_equal_names_give_equal_ids() -> None:
     assert named("join n4", 7) == named("join n4", 7)
     assert len({named("a"), named("b"), named("a", 1)}) == 3
     assert time_ms(named("a", 12345)) == 12345
@@ -79,7 +79,7 @@ def test_other_texts_are_no_request_ids(text: str) -> None:
     assert parse(text) is None
 
 
-def test_a_digest_tells_commands_apart_and_not_the_order_of_their_maps() -> None:
+def test_digest_distinguishes_commands_but_not_the_order_of_maps() -> None:
     one = CreateKeyspace("k", {"dc1": 1, "dc2": 2})
     assert command_digest(one) == command_digest(CreateKeyspace("k", {"dc2": 2, "dc1": 1}))
     assert len(command_digest(one)) == 16
@@ -93,7 +93,7 @@ def test_a_digest_tells_commands_apart_and_not_the_order_of_their_maps() -> None
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("decisions", [0, 1, 3, 4, 5, 31, 33, 64, 65, 150])
-def test_every_decision_is_found_through_all_merges(decisions: int) -> None:
+def test_every_decision_is_found_after_all_merges(decisions: int) -> None:
     found = filled(decisions)
     assert [found.candidates(request(n)) for n in range(decisions)] == [
         (1 + n,) for n in range(decisions)
@@ -104,7 +104,7 @@ def test_every_decision_is_found_through_all_merges(decisions: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_oldest_generation_is_forgotten_and_the_horizon_rises_to_its_newest_id() -> None:
+def test_oldest_generation_is_dropped_and_raises_the_horizon() -> None:
     found = filled(100, limit=3)
     assert len(found.generations) == 3
     assert found.horizon_ms == time_ms(request(87))
@@ -113,7 +113,7 @@ def test_the_oldest_generation_is_forgotten_and_the_horizon_rises_to_its_newest_
 
 
 @pytest.mark.usefixtures("small")
-def test_the_generation_that_is_being_filled_comes_on_top_of_those_that_are_kept() -> None:
+def test_unfilled_generation_does_not_count_for_the_limit() -> None:
     assert filled(3 * memory.GENERATION - 1, limit=2).candidates(request(0)) == (1,)
     full = filled(3 * memory.GENERATION, limit=2)
     assert full.candidates(request(0)) == ()
@@ -122,7 +122,7 @@ def test_the_generation_that_is_being_filled_comes_on_top_of_those_that_are_kept
 
 
 @pytest.mark.usefixtures("small")
-def test_a_lower_limit_forgets_at_once_and_a_higher_one_brings_nothing_back() -> None:
+def test_lower_limit_drops_at_once_and_a_higher_one_restores_nothing() -> None:
     found = filled(40).limited(2)
     assert (found.horizon_ms, len(found.generations)) == (time_ms(request(31)), 2)
     assert found.limited(100) == found
@@ -131,7 +131,7 @@ def test_a_lower_limit_forgets_at_once_and_a_higher_one_brings_nothing_back() ->
 
 
 @pytest.mark.usefixtures("small")
-def test_epochs_too_far_apart_for_24_bits_are_kept_apart() -> None:
+def test_distant_epochs_are_kept_in_separate_generations() -> None:
     far = 1 << 23
     found = filled(30, step=far)
     assert [found.candidates(request(n)) for n in range(30)] == [(1 + n * far,) for n in range(30)]
@@ -148,7 +148,7 @@ def test_decisions_of_one_epoch_stay_in_one_generation() -> None:
     assert all(found.candidates(request_id) == (5,) for request_id in many)
 
 
-def test_versions_that_share_a_table_do_not_see_each_other() -> None:
+def test_versions_that_share_a_table_are_independent() -> None:
     base = filled(2)
     left = base.with_decisions([named("left")], 10)
     right = base.with_decisions([named("right")], 10).with_decisions([named("left")], 11)
@@ -166,7 +166,7 @@ def read_back(found: RequestMemory) -> RequestMemory:
 
 
 def epochs(ids: list[list[int]], limit: str) -> Iterator[Epoch]:
-    """An epoch for each list: its first id is applied, the others are refused."""
+    """Yield an epoch for each list: its first id is applied, the others are refused."""
     state_id = EMPTY.state_id
     for epoch, numbers in enumerate(ids, 1):
         own = epoch.to_bytes(16, "big")
@@ -203,9 +203,7 @@ def epochs(ids: list[list[int]], limit: str) -> Iterator[Epoch]:
     st.integers(0, 80),
     st.sampled_from(["", "1", "3", "nonsense"]),
 )
-def test_a_snapshot_and_the_tail_remember_what_a_full_replay_remembers(
-    ids: list[list[int]], at: int, limit: str
-) -> None:
+def test_snapshot_plus_tail_equals_a_full_replay(ids: list[list[int]], at: int, limit: str) -> None:
     seen = set[int]()
     ids = [[n for n in numbers if n not in seen and not seen.add(n)] for numbers in ids]  # type: ignore[func-returns-value]
     with pytest.MonkeyPatch.context() as patch:
@@ -232,13 +230,13 @@ def test_a_snapshot_and_the_tail_remember_what_a_full_replay_remembers(
     assert forgotten == 0 or limit in ("1", "3")
 
 
-def test_the_limit_is_a_setting_of_the_log() -> None:
+def test_limit_is_a_setting_of_the_log() -> None:
     assert GENERATIONS.of({}) == GENERATIONS.of({"request_memory": "no"}) == 128
     assert GENERATIONS.of({"request_memory": "7"}) == 7
     assert not any(map(GENERATIONS.accepts, ("0", "-1", "1.5", "4097", "²")))
 
 
-def test_entries_of_a_full_generation_are_eight_bytes_each() -> None:
+def test_entries_of_a_full_generation_take_eight_bytes_each() -> None:
     found = RequestMemory().with_decisions([request(n) for n in range(memory.GENERATION)], 1)
     ((_, entries),) = found.sealed()
     assert (entries.dtype, entries.nbytes) == (np.dtype(np.uint64), 8 * memory.GENERATION)
@@ -248,9 +246,7 @@ def test_entries_of_a_full_generation_are_eight_bytes_each() -> None:
 @pytest.mark.parametrize("limit", [3, 30])
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.usefixtures("small")
-def test_each_generation_stands_by_itself_though_they_are_kept_in_few_runs(
-    limit: int, step: int
-) -> None:
+def test_sealed_generations_are_separate_although_stored_in_few_runs(limit: int, step: int) -> None:
     decisions = 4 * 25 + 2
     found = filled(decisions, limit, step)
     sealed = [*found.sealed()]
@@ -267,8 +263,8 @@ def test_each_generation_stands_by_itself_though_they_are_kept_in_few_runs(
         assert entries.tolist() == expected
 
 
-def test_a_clock_that_was_wrong_once_lets_no_later_ids_in() -> None:
-    """Or one of them would raise the horizon above the ids of everybody else."""
+def test_state_id_from_the_future_does_not_allow_future_request_ids() -> None:
+    """Otherwise one of them would raise the horizon above the ids of all others."""
     now, year = 1_700_000_000_000, 365 * 86_400_000
     state_id = (now + year).to_bytes(6, "big") + bytes(10)
     refused = check_id(uuid7(now + year, 1), state_id, now)
@@ -277,7 +273,7 @@ def test_a_clock_that_was_wrong_once_lets_no_later_ids_in() -> None:
     assert check_id(uuid7(now + MAX_AHEAD_MS, 1), state_id, now) is None
 
 
-def test_behind_a_horizon_that_is_years_ahead_there_are_ids_that_are_taken() -> None:
+def test_request_ids_just_above_a_horizon_far_ahead_are_accepted() -> None:
     """Otherwise no request would be possible until that time."""
     now, years = 1_700_000_000_000, 1_800_000_000_000
     state_id = now.to_bytes(6, "big") + bytes(10)
@@ -292,7 +288,7 @@ def test_behind_a_horizon_that_is_years_ahead_there_are_ids_that_are_taken() -> 
     assert asking_ms(state_id, now + 1) == now
 
 
-def test_an_epoch_that_decides_what_was_decided_changes_nothing() -> None:
+def test_repeated_decision_changes_nothing() -> None:
     """Two versions that share a table must differ in its size."""
     before = RequestMemory().with_decisions([request(1)], 1)
     after = before.with_decisions([request(1)], 2)

@@ -1,4 +1,4 @@
-"""Services say what they support, and a feature waits for all of them."""
+"""Services announce the features that they support, and a feature waits for all of them."""
 
 import pytest
 
@@ -25,7 +25,7 @@ FEATURE = "tablets"
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch) -> History:
-    """Three nodes that support a feature, decided by a build that knows it."""
+    """Return three nodes that support a feature, decided by a build that knows it."""
     monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset({FEATURE}))
     history, _ = three_nodes()
     for index in (1, 2, 3):
@@ -49,13 +49,13 @@ def service(service_id: str, *features: str) -> AnnounceService:
 
 
 def enable(history: History) -> Rejection | None:
-    """Ask for it, and say that every member has acknowledged that."""
+    """Request the feature, and confirm that every member has acknowledged the request."""
     asked = f"enable-{history.image.epoch}"
     refused = history.apply(EnableFeatures((FEATURE,)), asked)
     return refused or history.apply(FinishEnabling(1, asked))
 
 
-def test_a_feature_is_not_enabled_before_every_service_supports_it(history: History) -> None:
+def test_feature_is_not_enabled_before_every_service_supports_it(history: History) -> None:
     assert history.apply(service("metadata-log/1", FEATURE)) is None
     assert history.apply(service("coordinator/1")) is None
     refused = enable(history)
@@ -68,7 +68,7 @@ def test_a_feature_is_not_enabled_before_every_service_supports_it(history: Hist
     assert history.image.features.enabled == (FEATURE,)
 
 
-def test_a_service_that_never_comes_back_is_forgotten(history: History) -> None:
+def test_forgotten_service_no_longer_blocks_a_feature(history: History) -> None:
     history.apply(service("coordinator/1"))
     assert enable(history) is not None
     assert history.apply(ForgetService("coordinator/1")) is None
@@ -76,30 +76,30 @@ def test_a_service_that_never_comes_back_is_forgotten(history: History) -> None:
     assert enable(history) is None
 
 
-def test_a_service_that_lacks_an_enabled_feature_is_not_taken(history: History) -> None:
+def test_service_without_an_enabled_feature_is_refused(history: History) -> None:
     assert enable(history) is None
     refused = history.apply(service("coordinator/1"))
     assert refused is not None
     assert (refused.code, refused.details) == ("missing_features", {"features": FEATURE})
 
 
-def test_the_record_that_enables_a_feature_needs_it(history: History) -> None:
-    """So a reader of an older build stops there and names it."""
+def test_record_that_enables_a_feature_requires_it(history: History) -> None:
+    """A reader of an older build stops there and names the feature."""
     assert enable(history) is None
     assert features_of(history.epochs[-1].facts).required == (FEATURE,)
 
 
-def test_what_the_deciding_build_does_not_know_is_not_enabled(
+def test_feature_unknown_to_the_deciding_build_is_not_enabled(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not read its own record."""
+    """The build could not read its own record."""
     monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset())
     refused = enable(history)
     assert refused is not None
     assert refused.code == "unknown_feature"
 
 
-def test_what_the_deciding_process_supports_is_its_own(history: History) -> None:
+def test_deciding_process_uses_its_own_supported_features(history: History) -> None:
     asked = EnableFeatures((FEATURE,))
     assert history.apply(asked, "asked") is None
     finish = Envelope(request_id=named("finish"), command=FinishEnabling(1, "asked"))
@@ -109,13 +109,13 @@ def test_what_the_deciding_process_supports_is_its_own(history: History) -> None
     assert isinstance(older, Rejection) and older.code == "unknown_feature"
 
 
-def test_an_announcement_that_says_nothing_new_changes_nothing(history: History) -> None:
+def test_unchanged_announcement_changes_nothing(history: History) -> None:
     assert history.apply(service("coordinator/1", "b", "a")) is None
     assert history.apply(service("coordinator/1", "a", "b")) is None
     assert history.epochs[-1].facts == ()
 
 
-def test_names_that_change_with_every_start_do_not_fill_the_state(history: History) -> None:
+def test_number_of_services_is_limited(history: History) -> None:
     for number in range(MAX_SERVICES):
         assert history.apply(service(f"coordinator/{number}")) is None
     refused = history.apply(service("coordinator/more"))
@@ -124,8 +124,8 @@ def test_names_that_change_with_every_start_do_not_fill_the_state(history: Histo
     assert history.apply(service("coordinator/7", FEATURE)) is None
 
 
-def test_nothing_is_enabled_while_the_list_of_services_is_full(history: History) -> None:
-    """Somebody who runs, and lacks the feature, may have found no room on it."""
+def test_feature_is_not_enabled_while_the_list_of_services_is_full(history: History) -> None:
+    """A running service without the feature may have found no room in the list."""
     for number in range(MAX_SERVICES):
         assert history.apply(service(f"coordinator/{number}", FEATURE)) is None
     refused = history.apply(EnableFeatures((FEATURE,)))
@@ -145,14 +145,14 @@ def test_nothing_is_enabled_while_the_list_of_services_is_full(history: History)
         (service("coordinator/1", "no spaces"), "bad_name"),
     ],
 )
-def test_what_a_service_tells_of_itself_is_bounded(
+def test_announcement_of_a_service_is_bounded(
     history: History, command: AnnounceService, code: str
 ) -> None:
     refused = history.apply(command)
     assert refused is not None and refused.code == code
 
 
-def test_a_domain_that_holds_nothing_is_not_in_the_hash(
+def test_empty_domain_does_not_change_the_hash(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build without the domain computes the same hash."""

@@ -1,4 +1,4 @@
-"""Settings whose value means something to the core are checked when they are set."""
+"""Settings that the core uses are checked when they are set."""
 
 import pytest
 
@@ -14,7 +14,7 @@ TIMED = "01890000-0000-7000-8000-000000000000"
 @pytest.mark.parametrize(
     "value", ["0", "-1", "many", "1.5", "9" * 4301, str(FINISHED.most + 1), "\u0663"]
 )
-def test_a_number_of_finished_requests_that_makes_no_sense_is_refused(value: str) -> None:
+def test_invalid_finished_requests_setting_is_refused(value: str) -> None:
     history, _ = three_nodes()
     refused = history.apply(SetSetting("finished_requests", value))
     assert refused is not None
@@ -23,12 +23,12 @@ def test_a_number_of_finished_requests_that_makes_no_sense_is_refused(value: str
 
 
 @pytest.mark.parametrize("value", ["", "1", str(FINISHED.most)])
-def test_a_number_of_finished_requests_is_taken(value: str) -> None:
+def test_valid_finished_requests_setting_is_accepted(value: str) -> None:
     assert three_nodes()[0].apply(SetSetting("finished_requests", value)) is None
 
 
-def test_an_id_of_another_form_does_not_hide_the_newest_time() -> None:
-    """Else the horizon would stay low, and a forgotten id could be decided again."""
+def test_id_of_another_form_keeps_the_newest_time() -> None:
+    """Otherwise the horizon would stay low, and a forgotten id could be decided again."""
     young = Young().with_decisions([TIMED], 1)
     assert young.newest_ms > 0
     assert young.with_decisions(["zzz"], 2).newest_ms == young.newest_ms
@@ -36,9 +36,7 @@ def test_an_id_of_another_form_does_not_hide_the_newest_time() -> None:
 
 @pytest.mark.parametrize("name", ["progress_barrier_level", "progress_barrier_min_level"])
 @pytest.mark.parametrize("value", ["LOCAL_QUORUM", "ONE", "NODE_LOCAL"])
-def test_an_unsafe_level_is_taken_by_force_only_and_marked_in_the_history(
-    name: str, value: str
-) -> None:
+def test_unsafe_level_needs_force_and_is_marked_in_the_history(name: str, value: str) -> None:
     history, _ = three_nodes()
     refused = history.apply(SetSetting(name, value))
     assert refused is not None and refused.code == "unsafe_setting"
@@ -48,7 +46,7 @@ def test_an_unsafe_level_is_taken_by_force_only_and_marked_in_the_history(
 
 
 @pytest.mark.parametrize("value", ["ALL", "EACH_QUORUM", "QUORUM", ""])
-def test_a_safe_level_needs_no_force_and_has_no_mark(value: str) -> None:
+def test_safe_level_needs_no_force_and_has_no_mark(value: str) -> None:
     history, _ = three_nodes()
     for force in (False, True):
         asked = SetSetting("progress_barrier_level", value, force=force)
@@ -56,7 +54,7 @@ def test_a_safe_level_needs_no_force_and_has_no_mark(value: str) -> None:
         assert history.epochs[-1].facts == (SettingChanged("progress_barrier_level", value),)
 
 
-def test_a_word_that_is_no_level_is_refused_with_those_that_are() -> None:
+def test_unknown_level_is_refused_with_the_known_levels() -> None:
     history, _ = three_nodes()
     refused = history.apply(SetSetting("progress_barrier_level", "quorum"))
     assert refused is not None and refused.code == "bad_setting"

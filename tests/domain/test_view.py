@@ -26,7 +26,7 @@ def grown() -> History:
     return history
 
 
-def test_view_is_plain_json_and_shows_place_and_hash() -> None:
+def test_view_is_plain_json_with_epoch_and_hash() -> None:
     image = grown().image
     shown = json.loads(json.dumps(view(image)))
     assert shown["epoch"] == 3
@@ -36,13 +36,13 @@ def test_view_is_plain_json_and_shows_place_and_hash() -> None:
     assert shown["settings"] == {"colour": "red"}
 
 
-def test_views_of_equal_images_are_equal_byte_for_byte() -> None:
+def test_views_of_equal_images_are_identical_bytes() -> None:
     image = grown().image
     again = facts_to_image(reversed(image_to_facts(image)), image.epoch, image.state_id)
     assert json.dumps(view(again)) == json.dumps(view(image))
 
 
-def test_shapes_agree_with_the_published_types() -> None:
+def test_views_match_the_published_types() -> None:
     history = grown()
     msgspec.convert(view(EMPTY), StateAnswer)
     msgspec.convert(view(history.image), StateAnswer)
@@ -51,7 +51,7 @@ def test_shapes_agree_with_the_published_types() -> None:
         msgspec.convert(epoch_view(epoch), EpochAnswer)
 
 
-def test_an_epoch_shows_the_rows_of_placements_as_numbers() -> None:
+def test_epoch_view_shows_rows_of_placements_as_numbers() -> None:
     history, _ = three_nodes()
     (shown,) = (
         fact
@@ -75,7 +75,7 @@ def test_diff_of_an_image_with_itself_is_empty() -> None:
     assert found["topology"] == {}
 
 
-def test_diff_names_what_came_went_and_changed() -> None:
+def test_diff_lists_added_removed_and_changed_settings() -> None:
     history = grown()
     before = history.image
     history.apply(SetSetting("colour", "blue"))

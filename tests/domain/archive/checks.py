@@ -27,7 +27,7 @@ def check_archive(before: Image, after: Image, epoch: Epoch) -> None:
 
 
 def state(archive: ArchiveImage, replica_id: str) -> ReplicaState | None:
-    """Check that candidates that appear or disappear change nothing."""
+    """Return the state of a member or a joining replica. Candidates have none: they may come and go freely."""
     replica = archive.replicas.get(replica_id)
     return None if replica is None or replica.state is ReplicaState.CANDIDATE else replica.state
 
@@ -54,8 +54,8 @@ def has_majority(archive: ArchiveImage) -> bool:
 
 
 def check_truncated(before: Image, fact: LogTruncated) -> None:
-    """More than half of the members have this very snapshot, and all that it deletes; no reader that moves
-    still needs any of that.
+    """Check that more than half of the members have this snapshot and all that it deletes, and that no
+    moving reader still needs the deleted epochs.
     """
     archive = before.archive
     begins = 1 if archive.truncated is None else archive.truncated.epoch
@@ -75,8 +75,8 @@ def check_truncated(before: Image, fact: LogTruncated) -> None:
 
 
 def check_trimmed(before: Image, after: Image, fact: ArchiveTrimmed) -> None:
-    """More than half of the members have this very snapshot; the log begins no earlier; what the settings keep
-    is kept; and no reader that moves still needs what is deleted.
+    """Check that more than half of the members have this snapshot, that the log begins no earlier, that
+    the settings allow the deletion, and that no moving reader still needs the deleted epochs.
     """
     archive, settings = before.archive, before.features.settings
     having = {

@@ -1,4 +1,4 @@
-"""A log in which the archive's tests begin: founded, with replicas that are members or candidates."""
+"""A founded log for the archive's tests, with replicas that are members or candidates."""
 
 from stele.domain.archive.model import ArchiveImage
 from stele.domain.commands import (
@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 
 
 def founded(**settings: str) -> History:
-    """Every epoch is checked."""
+    """Return the history of a founded log. Every epoch is checked."""
     history = History(check_archive)
     took(history, FoundCluster("demo/1", LOG_ID.hex()), ClaimCoordinator("c1", 1))
     for name, value in settings.items():
@@ -49,13 +49,13 @@ def refusal(history: History, command: AnyCommand) -> Rejection:
 
 
 def pass_epochs(history: History, count: int = 5) -> int:
-    """The newest epoch after so many more."""
+    """Append ``count`` NOOPs. Return the newest epoch."""
     took(history, *[Noop()] * count)
     return history.image.epoch
 
 
 def agree(history: History, *names: str, first_epoch: int = 1) -> int:
-    """These announce a snapshot of the same epoch, which is given."""
+    """Announce equal snapshots of one epoch by these replicas. Return the epoch."""
     epoch = pass_epochs(history)
     took(history, *(snapshot(name, epoch, first_epoch) for name in names))
     return epoch

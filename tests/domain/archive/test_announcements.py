@@ -41,7 +41,7 @@ def epochs_of(history: History, name: str) -> list[int]:
 # Replicas.
 
 
-def test_what_a_replica_says_again_changes_nothing() -> None:
+def test_repeated_replica_announcement_changes_nothing() -> None:
     history = founded()
     took(history, replica("c-1"))
     before = archive(history)
@@ -50,7 +50,7 @@ def test_what_a_replica_says_again_changes_nothing() -> None:
     assert history.epochs[-1].facts == ()
 
 
-def test_a_replica_that_moved_stays_what_it_was() -> None:
+def test_replica_that_moves_to_another_dc_stays_a_member() -> None:
     history = with_members("c-1")
     took(history, replica("c-1", dc="dc2", rack="r9"))
     row = archive(history).replicas["c-1"]
@@ -72,13 +72,13 @@ def test_a_replica_that_moved_stays_what_it_was() -> None:
         ({"address": "http://" + 300 * "x"}, "bad_address"),
     ],
 )
-def test_a_replica_that_cannot_be_is_refused(change: dict[str, str], code: str) -> None:
+def test_invalid_replica_announcement_is_refused(change: dict[str, str], code: str) -> None:
 
     said = msgspec.structs.replace(replica("c-1"), **change)
     assert refusal(founded(), said).code == code
 
 
-def test_there_is_a_limit_to_replicas() -> None:
+def test_number_of_replicas_is_limited() -> None:
     history = founded()
     took(history, *(replica(f"c-{index}") for index in range(MAX_REPLICAS)))
     refused = refusal(history, replica("one-more"))
@@ -86,28 +86,28 @@ def test_there_is_a_limit_to_replicas() -> None:
     took(history, replica("c-1", rack="r2"))
 
 
-def test_the_first_replicas_are_members_at_once_as_many_as_are_asked_for() -> None:
+def test_first_replicas_become_members_up_to_the_replication_setting() -> None:
     history = founded(archive_replication="2")
     took(history, *(replica(name) for name in ("c-1", "c-2", "c-3")))
     assert archive(history).members() == ["c-1", "c-2"]
     assert archive(history).of_state(ReplicaState.CANDIDATE) == ["c-3"]
 
 
-def test_the_first_replicas_of_each_dc_are_members_at_once() -> None:
+def test_first_replicas_of_each_dc_become_members() -> None:
     history = founded(archive_replication="dc1=1,dc2=2")
     dcs = ("dc1", "dc1", "dc2", "dc3", "dc2", "dc2")
     took(history, *(replica(f"c-{index}", dc) for index, dc in enumerate(dcs)))
     assert archive(history).members() == ["c-0", "c-2", "c-4"]
 
 
-def test_nobody_becomes_a_member_at_once_after_the_log_was_truncated() -> None:
-    """It would have nothing of what was deleted."""
+def test_new_replica_stays_a_candidate_after_a_truncation() -> None:
+    """A new member would lack the deleted epochs."""
     history = with_members("c-1", archive_replication="3")
     took(history, truncate(agree(history, "c-1")), replica("c-2"))
     assert archive(history).members() == ["c-1"]
 
 
-def test_nobody_becomes_a_member_at_once_while_members_are_changed() -> None:
+def test_new_replica_stays_a_candidate_during_a_reconfiguration() -> None:
     history = with_members("c-1", archive_replication="3")
     assert history.apply(ReconfigureCatchUp(), "turn") is None
     took(history, replica("c-2"))
@@ -116,7 +116,7 @@ def test_nobody_becomes_a_member_at_once_while_members_are_changed() -> None:
     assert archive(history).members() == ["c-1", "c-2"]
 
 
-def test_a_candidate_is_forgotten_with_what_it_announced() -> None:
+def test_forgotten_candidate_loses_its_announcements() -> None:
     history = with_members("c-1")
     took(history, replica("c-2"))
     agree(history, "c-2")
@@ -125,7 +125,7 @@ def test_a_candidate_is_forgotten_with_what_it_announced() -> None:
     assert refusal(history, ForgetReplica(replica_id="c-2")).code == "unknown_replica"
 
 
-def test_the_only_member_is_forgotten_by_force_alone_and_the_history_says_so() -> None:
+def test_last_member_is_forgotten_only_with_force_and_marked_unsafe() -> None:
     history = with_members("c-1")
     refused = refusal(history, ForgetReplica(replica_id="c-1"))
     assert refused.code == "member_needed" and "the only one" in refused.message
@@ -133,21 +133,21 @@ def test_the_only_member_is_forgotten_by_force_alone_and_the_history_says_so() -
     assert history.epochs[-1].facts == (ReplicaForgotten("c-1", unsafe=True),)
 
 
-def test_after_the_last_member_the_next_replica_is_one_although_the_log_was_truncated() -> None:
+def test_next_replica_becomes_a_member_after_the_last_one_is_forgotten() -> None:
     history = with_members("c-1")
     took(history, truncate(agree(history, "c-1")))
     took(history, ForgetReplica(replica_id="c-1", force=True), replica("c-2"))
     assert archive(history).members() == ["c-2"]
 
 
-def test_a_member_whose_archive_the_others_have_is_forgotten() -> None:
+def test_member_is_forgotten_if_a_majority_still_has_the_archive() -> None:
     history = with_members("c-1", "c-2", "c-3")
     took(history, truncate(agree(history, "c-1", "c-2", "c-3")))
     took(history, ForgetReplica(replica_id="c-3"))
     assert history.epochs[-1].facts == (ReplicaForgotten("c-3"),)
 
 
-def test_a_member_without_whom_no_majority_has_the_archive_is_not_forgotten() -> None:
+def test_member_needed_for_a_majority_is_not_forgotten() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1", "c-2")
     took(history, truncate(epoch))
@@ -157,10 +157,10 @@ def test_a_member_without_whom_no_majority_has_the_archive_is_not_forgotten() ->
     took(history, ForgetReplica(replica_id="c-3"))
 
 
-# Their snapshots.
+# Snapshots of replicas.
 
 
-def test_a_snapshot_that_is_announced_again_changes_nothing() -> None:
+def test_repeated_snapshot_announcement_changes_nothing() -> None:
     history = with_members("c-1")
     epoch = agree(history, "c-1")
     before = archive(history)
@@ -169,7 +169,7 @@ def test_a_snapshot_that_is_announced_again_changes_nothing() -> None:
     assert archive(history) is before
 
 
-def test_what_is_announced_anew_of_an_epoch_holds() -> None:
+def test_newer_announcement_of_an_epoch_replaces_the_older() -> None:
     history = with_members("c-1")
     epoch = agree(history, "c-1")
     took(history, snapshot("c-1", epoch, content="mended"))
@@ -177,14 +177,14 @@ def test_what_is_announced_anew_of_an_epoch_holds() -> None:
     assert found.hash == snapshot("c-1", epoch, content="mended").hash
 
 
-def test_announced_snapshots_stand_in_the_order_of_their_epochs() -> None:
+def test_announced_snapshots_are_sorted_by_epoch() -> None:
     history = with_members("c-1")
     pass_epochs(history, 20)
     took(history, *(snapshot("c-1", epoch) for epoch in (9, 5, 7)))
     assert epochs_of(history, "c-1") == [5, 7, 9]
 
 
-def test_the_newest_announcements_are_kept() -> None:
+def test_only_the_newest_announcements_are_kept() -> None:
     history = with_members("c-1")
     newest = pass_epochs(history, SNAPSHOTS_KEPT + 5)
     took(history, *(snapshot("c-1", e) for e in range(5, newest)))
@@ -193,7 +193,7 @@ def test_the_newest_announcements_are_kept() -> None:
     assert 5 not in epochs_of(history, "c-1")
 
 
-def test_announcements_of_what_is_deleted_are_forgotten() -> None:
+def test_announcements_before_a_truncation_are_dropped() -> None:
     history = with_members("c-1")
     old, epoch = agree(history, "c-1"), agree(history, "c-1")
     took(history, truncate(epoch))
@@ -203,8 +203,8 @@ def test_announcements_of_what_is_deleted_are_forgotten() -> None:
     assert epochs_of(history, "c-1") == [epoch, newest]
 
 
-def test_what_a_replica_no_longer_has_from_the_beginning_is_forgotten() -> None:
-    """It has lost the segments before epoch 9: that it had them with an older snapshot is no longer true."""
+def test_announcements_without_their_first_segments_are_dropped() -> None:
+    """The replica lost the segments before epoch 9, so its older snapshot no longer reaches back to epoch 1."""
     history = with_members("c-1")
     pass_epochs(history, 20)
     took(history, snapshot("c-1", 8), snapshot("c-1", 12, first_epoch=9))
@@ -213,7 +213,7 @@ def test_what_a_replica_no_longer_has_from_the_beginning_is_forgotten() -> None:
     assert epochs_of(history, "c-1") == [8, 12]
 
 
-def test_a_snapshot_that_was_lost_counts_no_more() -> None:
+def test_withdrawn_snapshot_counts_for_no_majority() -> None:
     history = with_members("c-1")
     epoch = agree(history, "c-1")
     took(history, WithdrawSnapshot("c-1", epoch), WithdrawSnapshot("c-1", epoch))
@@ -222,8 +222,8 @@ def test_a_snapshot_that_was_lost_counts_no_more() -> None:
     assert refusal(history, WithdrawSnapshot("c-9", epoch)).code == "unknown_replica"
 
 
-def test_who_comes_with_another_folder_has_nothing_of_what_it_announced() -> None:
-    """Its disk was emptied: what it had counts for no majority any more, and for no majority of one."""
+def test_new_folder_of_a_replica_drops_its_announcements() -> None:
+    """The replica's disk was emptied: its snapshots count for no majority, not even for a majority of one."""
     history = founded()
     took(history, replica("c-1", folder="one"))
     epoch = pass_epochs(history)
@@ -233,7 +233,7 @@ def test_who_comes_with_another_folder_has_nothing_of_what_it_announced() -> Non
     assert refusal(history, truncate(epoch)).code == "no_majority"
 
 
-def test_a_process_with_the_folder_of_before_announces_nothing() -> None:
+def test_announcement_from_the_previous_folder_is_refused() -> None:
     history = founded()
     took(history, replica("c-1", folder="one"), replica("c-1", folder="two"))
     refused = refusal(history, snapshot("c-1", pass_epochs(history), folder="one"))
@@ -259,14 +259,14 @@ def test_a_process_with_the_folder_of_before_announces_nothing() -> None:
         ({"anchor_offset": 2**63}, "bad_snapshot"),
     ],
 )
-def test_a_snapshot_that_cannot_be_is_refused(change: dict[str, object], code: str) -> None:
+def test_invalid_snapshot_announcement_is_refused(change: dict[str, object], code: str) -> None:
 
     history = with_members("c-1")
     said = msgspec.structs.replace(snapshot("c-1", 3), **change)
     assert refusal(history, said).code == code
 
 
-def test_a_snapshot_is_asked_for_of_the_epoch_that_asks() -> None:
+def test_snapshot_request_asks_for_its_own_epoch() -> None:
     history = with_members("c-1")
     took(history, AskSnapshot())
     assert history.epochs[-1].facts == (SnapshotAsked(history.image.epoch),)
@@ -277,7 +277,7 @@ def test_a_snapshot_is_asked_for_of_the_epoch_that_asks() -> None:
 # A diverged replica.
 
 
-def test_who_has_another_snapshot_than_the_majority_is_shown() -> None:
+def test_replica_with_another_snapshot_than_the_majority_is_diverged() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1", "c-2")
     assert diverged(archive(history)) == {}
@@ -287,7 +287,7 @@ def test_who_has_another_snapshot_than_the_majority_is_shown() -> None:
     assert (shown["c-1"]["diverged"], shown["c-3"]["diverged"]) == ((), (epoch,))
 
 
-def test_a_candidate_diverges_from_the_members() -> None:
+def test_candidate_can_diverge_from_the_members() -> None:
     history = with_members("c-1", "c-2", "c-3")
     took(history, replica("c-4"))
     epoch = agree(history, "c-1", "c-2")
@@ -295,7 +295,7 @@ def test_a_candidate_diverges_from_the_members() -> None:
     assert diverged(archive(history)) == {"c-4": (epoch,)}
 
 
-def test_of_two_members_neither_is_right() -> None:
+def test_two_members_that_disagree_have_no_majority() -> None:
     history = with_members("c-1", "c-2")
     epoch = agree(history, "c-1")
     took(history, snapshot("c-2", epoch, content="wrong"))
@@ -303,7 +303,7 @@ def test_of_two_members_neither_is_right() -> None:
     assert refusal(history, truncate(epoch)).code == "no_majority"
 
 
-def test_who_has_diverged_counts_for_no_majority() -> None:
+def test_diverged_members_count_for_no_majority() -> None:
     history = with_members("c-1", "c-2", "c-3", "c-4", "c-5")
     epoch = agree(history, "c-1", "c-2")
     took(history, *(snapshot(name, epoch, content="wrong") for name in ("c-3", "c-4")))
@@ -313,7 +313,7 @@ def test_who_has_diverged_counts_for_no_majority() -> None:
     assert isinstance(fact, LogTruncated) and fact.members == ("c-1", "c-2", "c-5")
 
 
-def test_settings_of_the_archive_are_checked() -> None:
+def test_invalid_archive_replication_is_refused() -> None:
     history = founded()
     for value in ("0", "a", "dc1", "dc1=0", "=1", "dc1=1,dc1=2", "33", "dc1=1,3", ","):
         refused = refusal(history, SetSetting("archive_replication", value))

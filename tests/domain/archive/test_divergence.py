@@ -1,4 +1,4 @@
-"""A replica with other snapshots than the members' reports it, and its content counts no more."""
+"""A replica whose snapshots differ from those of the members reports it, and its content no longer counts."""
 
 from stele.domain.archive.decide import is_told, to_admit, unreliable
 from stele.domain.archive.model import UPKEEP, ReplicaDiverged, SnapshotsForgotten
@@ -9,7 +9,7 @@ from tests.domain.archive.logs import agree, archive, pass_epochs, refusal, took
 from tests.domain.epochs import History
 
 
-def with_one_that_differs() -> tuple[History, int]:
+def with_one_diverged() -> tuple[History, int]:
     history = with_members("c-1", "c-2", "c-3")
     history.enable(UPKEEP)
     epoch = agree(history, "c-1", "c-2")
@@ -21,8 +21,8 @@ def admit(replica_id: str, epoch: int, folder: str = "") -> AdmitDivergence:
     return AdmitDivergence(replica_id=replica_id, epoch=epoch, folder_id=folder)
 
 
-def test_it_says_so_once_for_a_folder_and_has_nothing() -> None:
-    history, epoch = with_one_that_differs()
+def test_divergence_is_admitted_once_per_folder_and_drops_snapshots() -> None:
+    history, epoch = with_one_diverged()
     assert to_admit(history.image, "c-3") == epoch
     took(history, admit("c-3", epoch))
     assert history.epochs[-1].facts == (
@@ -36,8 +36,8 @@ def test_it_says_so_once_for_a_folder_and_has_nothing() -> None:
     assert not history.epochs[-1].facts
 
 
-def test_who_agrees_has_not_diverged_and_of_two_neither() -> None:
-    history, epoch = with_one_that_differs()
+def test_replica_that_agrees_or_is_one_of_two_cannot_admit_divergence() -> None:
+    history, epoch = with_one_diverged()
     assert refusal(history, admit("c-1", epoch)).code == "not_diverged"
     two = with_members("c-1", "c-2")
     two.enable(UPKEEP)
@@ -47,8 +47,8 @@ def test_who_agrees_has_not_diverged_and_of_two_neither() -> None:
     assert refusal(two, admit("c-2", both)).code == "not_diverged"
 
 
-def test_who_has_diverged_again_is_to_be_replaced_until_it_is_forgotten() -> None:
-    history, epoch = with_one_that_differs()
+def test_second_divergence_marks_a_replica_as_unreliable() -> None:
+    history, epoch = with_one_diverged()
     took(history, admit("c-3", epoch), replica("c-3", rack="c-3", folder="second"))
     assert unreliable(archive(history)) == set()
     again = agree(history, "c-1", "c-2")
@@ -64,7 +64,7 @@ def test_who_has_diverged_again_is_to_be_replaced_until_it_is_forgotten() -> Non
     assert unreliable(archive(history)) == set()
 
 
-def test_without_the_feature_it_is_only_shown() -> None:
+def test_divergence_is_only_shown_before_the_feature_is_enabled() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1", "c-2")
     took(history, snapshot("c-3", epoch, content="other"))

@@ -43,7 +43,7 @@ def member(name: str, dc: str, rack: str) -> Replica:
     return row(name, dc, rack, ReplicaState.MEMBER)
 
 
-# The choice.
+# The choice of members.
 
 
 @pytest.mark.parametrize(
@@ -62,30 +62,30 @@ def member(name: str, dc: str, rack: str) -> Replica:
         ([], {"": 3}, "", ""),
     ],
     ids=[
-        "the first by name",
-        "a member before others",
-        "who is down comes last",
-        "but comes, for want of others",
+        "first by name",
+        "members first",
+        "down replica last",
+        "down replica if there are no others",
         "spread over racks",
         "spread over dcs before racks and members",
-        "who is up before the spread",
-        "so many of each dc, as far as there are",
-        "racks again in turn",
-        "none of that dc",
-        "nobody",
+        "live replicas before the spread",
+        "number by dc",
+        "racks in turn",
+        "no replica in the dc",
+        "no replicas",
     ],
 )
-def test_members_are_chosen(
+def test_choice_of_members(
     replicas: list[Replica], wanted: dict[str, int], last: str, chosen: str
 ) -> None:
     for order in (replicas, replicas[::-1]):
         assert choose(order, wanted, {*last}) == (*chosen,)
 
 
-# Asking for it.
+# The request.
 
 
-def test_the_setting_asks_for_what_was_asked_for() -> None:
+def test_reconfigure_updates_the_replication_setting() -> None:
     history = with_members("c-1", "c-2", "c-3")
     took(history, ReconfigureCatchUp(replication="dc1=2"))
     assert history.image.features.settings["archive_replication"] == "dc1=2"
@@ -104,16 +104,16 @@ def test_the_setting_asks_for_what_was_asked_for() -> None:
         ("a b=1", "bad_name"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(replication: str, code: str) -> None:
+def test_invalid_replication_is_refused(replication: str, code: str) -> None:
     history = with_members("c-1", "c-2")
     assert refusal(history, ReconfigureCatchUp(replication=replication)).code == code
 
 
-def test_without_replicas_there_is_nothing_to_ask_for() -> None:
+def test_reconfigure_without_replicas_is_refused() -> None:
     assert refusal(founded(), ReconfigureCatchUp()).code == "no_replicas"
 
 
-def test_who_asks_by_an_older_state_is_refused() -> None:
+def test_reconfigure_based_on_an_older_state_is_refused() -> None:
     history = with_members("c-1")
     seen = archive(history).changed_epoch
     took(history, Noop(), replica("c-2"))
@@ -124,7 +124,7 @@ def test_who_asks_by_an_older_state_is_refused() -> None:
     assert refusal(history, again).code == "overtaken", "one is under way"
 
 
-# Step by step.
+# Steps.
 
 
 def asked(history: History, replication: str, request_id: str = "the-request") -> None:
@@ -136,7 +136,7 @@ def choice(history: History, *members: str, request_id: str = "the-request") -> 
 
 
 def step(history: History, request_id: str = "the-request") -> str:
-    """Return the reason for waiting; empty when it has taken a step."""
+    """Take one step. Return what it waits for, or an empty string if the step was taken."""
     request = history.image.request(request_id)
     assert request is not None
     served = RECONFIGURE_CATCH_UP.served
@@ -150,7 +150,7 @@ def step(history: History, request_id: str = "the-request") -> str:
 
 
 def steps(history: History, request_id: str = "the-request") -> str:
-    """All that it can take; what it waits for then, or how it ended."""
+    """Take all possible steps. Return what the request waits for, or its final status."""
     while True:
         request = history.image.request(request_id)
         assert request is not None
@@ -166,7 +166,7 @@ def states(history: History) -> dict[str, str]:
 
 
 def four(archived: bool = True) -> History:
-    """c-1 to c-3 are members, c-4 could be one; the log was truncated, unless it was not."""
+    """Return a log with members c-1 to c-3 and candidate c-4, truncated if ``archived``."""
     history = with_members("c-1", "c-2", "c-3")
     took(history, replica("c-4"))
     if archived:
@@ -174,7 +174,7 @@ def four(archived: bool = True) -> History:
     return history
 
 
-def test_one_comes_and_then_one_goes() -> None:
+def test_member_joins_before_another_one_leaves() -> None:
     history = four()
     asked(history, "3")
     took(history, choice(history, "c-1", "c-2", "c-4"))
@@ -197,7 +197,7 @@ def test_one_comes_and_then_one_goes() -> None:
     assert steps(history) == "done"
 
 
-def test_a_snapshot_that_is_not_the_members_makes_no_member() -> None:
+def test_replica_with_another_snapshot_does_not_become_a_member() -> None:
     history = four()
     asked(history, "3")
     took(history, choice(history, "c-4"))
@@ -211,7 +211,7 @@ def test_a_snapshot_that_is_not_the_members_makes_no_member() -> None:
     assert step(history) == "" and "c-4" in archive(history).members()
 
 
-def test_a_member_that_has_diverged_does_not_keep_others_out() -> None:
+def test_diverged_member_does_not_block_a_joining_replica() -> None:
     history = four()
     asked(history, "3")
     took(history, choice(history, "c-1", "c-2", "c-4"))
@@ -222,7 +222,7 @@ def test_a_member_that_has_diverged_does_not_keep_others_out() -> None:
     assert steps(history) == "done"
 
 
-def test_dead_members_are_replaced_although_they_announce_nothing_any_more() -> None:
+def test_dead_members_are_replaced() -> None:
     """Only c-1 of three is alive. At each step, a majority of the remaining members has the archive."""
     history = four()
     took(history, replica("c-5"))
@@ -237,7 +237,7 @@ def test_dead_members_are_replaced_although_they_announce_nothing_any_more() -> 
     assert archive(history).members() == ["c-1", "c-4", "c-5"]
 
 
-def test_nobody_goes_whose_archive_the_others_lack() -> None:
+def test_member_stays_while_the_others_lack_its_archive() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1", "c-2")
     took(history, truncate(epoch))
@@ -250,7 +250,7 @@ def test_nobody_goes_whose_archive_the_others_lack() -> None:
     assert archive(history).members() == ["c-2", "c-3"]
 
 
-def test_who_has_nothing_goes_before_who_has_the_archive() -> None:
+def test_member_without_the_archive_leaves_first() -> None:
     """c-2 has lost its disk: c-1 cannot go first."""
     history = with_members("c-1", "c-2", "c-3", archive_replication="3")
     epoch = agree(history, "c-1", "c-2", "c-3")
@@ -263,7 +263,7 @@ def test_who_has_nothing_goes_before_who_has_the_archive() -> None:
     assert archive(history).members() == ["c-3"]
 
 
-def test_all_members_are_changed_and_there_is_always_one() -> None:
+def test_all_members_can_be_replaced_with_at_least_one_at_all_times() -> None:
     history = with_members("c-1")
     took(history, truncate(agree(history, "c-1")), replica("c-2"))
     asked(history, "1")
@@ -274,7 +274,7 @@ def test_all_members_are_changed_and_there_is_always_one() -> None:
     assert states(history) == {"c-1": "c", "c-2": "m"}
 
 
-def test_requests_wait_for_each_other() -> None:
+def test_reconfigurations_run_in_order() -> None:
     history = four()
     asked(history, "3", "first")
     asked(history, "2", "second")
@@ -289,7 +289,7 @@ def test_requests_wait_for_each_other() -> None:
     assert archive(history).members() == ["c-1", "c-2"]
 
 
-def test_cancelled_while_one_joins_it_is_a_candidate_again() -> None:
+def test_cancel_returns_a_joining_replica_to_candidate() -> None:
     history = four()
     asked(history, "3")
     took(history, choice(history, "c-1", "c-2", "c-4"))
@@ -299,7 +299,7 @@ def test_cancelled_while_one_joins_it_is_a_candidate_again() -> None:
     assert refusal(history, ServeRequest(1, "the-request", STATUS.RUNNING, 0)).code == "overtaken"
 
 
-def test_a_request_that_waits_is_cancelled_and_changes_nothing() -> None:
+def test_cancel_of_a_waiting_reconfiguration_changes_nothing() -> None:
     history = four()
     asked(history, "3", "first")
     took(history, choice(history, "c-1", "c-2", "c-4", request_id="first"))
@@ -309,7 +309,7 @@ def test_a_request_that_waits_is_cancelled_and_changes_nothing() -> None:
     assert states(history)["c-4"] == "j"
 
 
-def test_another_choice_sends_back_who_joins() -> None:
+def test_new_choice_returns_a_joining_replica_to_candidate() -> None:
     history = four()
     took(history, replica("c-5"))
     asked(history, "3")
@@ -321,7 +321,7 @@ def test_another_choice_sends_back_who_joins() -> None:
     assert states(history)["c-5"] == "j"
 
 
-def test_a_step_is_taken_once() -> None:
+def test_repeated_step_is_refused() -> None:
     history = four()
     asked(history, "2")
     took(history, choice(history, "c-1", "c-2"))
@@ -334,14 +334,14 @@ def test_a_step_is_taken_once() -> None:
 @pytest.mark.parametrize(
     "members", [(), ("c-9",), ("c-1", "c-1"), ("c-1", "c-2", "c-3", "c-4"), ("c-1", "")]
 )
-def test_members_that_cannot_be_are_refused(members: tuple[str, ...]) -> None:
+def test_invalid_choice_of_members_is_refused(members: tuple[str, ...]) -> None:
     history = four()
     asked(history, "3")
     refused = refusal(history, choice(history, *members))
     assert refused.code in ("bad_members", "overtaken")
 
 
-def test_no_dc_gets_more_members_than_it_is_to_have() -> None:
+def test_choice_with_too_many_members_in_a_dc_is_refused() -> None:
     history = four()
     took(history, replica("d-1", dc="dc2"))
     asked(history, "dc1=2,dc2=1")
@@ -349,7 +349,7 @@ def test_no_dc_gets_more_members_than_it_is_to_have() -> None:
     took(history, choice(history, "c-1", "c-2", "d-1"))
 
 
-def test_a_choice_needs_the_term_and_the_newest_state() -> None:
+def test_choice_needs_the_current_term_and_the_newest_state() -> None:
     history = four()
     asked(history, "3")
     stale = ChooseMembers(0, "the-request", ("c-1",), archive(history).changed_epoch)
@@ -359,7 +359,7 @@ def test_a_choice_needs_the_term_and_the_newest_state() -> None:
     assert refusal(history, choice(history, "c-1", request_id="none")).code == "unknown_request"
 
 
-def test_who_joins_and_is_forgotten_is_not_waited_for() -> None:
+def test_reconfiguration_ends_when_its_joining_replica_is_forgotten() -> None:
     history = four()
     asked(history, "3")
     took(history, choice(history, "c-1", "c-2", "c-4"))
@@ -369,7 +369,7 @@ def test_who_joins_and_is_forgotten_is_not_waited_for() -> None:
     assert archive(history).members() == ["c-1", "c-2"]
 
 
-def test_a_truncation_while_one_joins_is_what_it_must_have_too() -> None:
+def test_joining_replica_must_have_a_snapshot_after_a_later_truncation() -> None:
     history = four()
     asked(history, "3")
     took(history, choice(history, "c-1", "c-2", "c-4"))
@@ -382,7 +382,7 @@ def test_a_truncation_while_one_joins_is_what_it_must_have_too() -> None:
     assert steps(history) == "done"
 
 
-def test_while_nothing_was_deleted_anybody_can_go_but_the_last() -> None:
+def test_any_member_but_the_last_can_leave_before_a_truncation() -> None:
     history = four(archived=False)
     assert [why_not_without(history.image, f"c-{n}") for n in (1, 2, 3, 4)] == [""] * 4
     asked(history, "1")
@@ -391,7 +391,7 @@ def test_while_nothing_was_deleted_anybody_can_go_but_the_last() -> None:
     assert archive(history).members() == ["c-2"]
 
 
-# A recovered log begins behind what is in the archives alone.
+# A recovered log begins behind epochs that only the archives hold.
 
 
 def recovered(history: History) -> int:
@@ -411,14 +411,14 @@ def recovered(history: History) -> int:
     return last
 
 
-def test_nobody_becomes_a_member_at_once_in_a_recovered_log() -> None:
+def test_new_replica_stays_a_candidate_in_a_recovered_log() -> None:
     history = with_members("c-1", archive_replication="3")
     recovered(history)
     took(history, replica("c-2"))
     assert archive(history).members() == ["c-1"]
 
 
-def test_nobody_goes_from_a_recovered_log_before_the_others_have_all_of_before() -> None:
+def test_member_of_a_recovered_log_stays_until_the_others_have_old_epochs() -> None:
     history = with_members("c-1", "c-2")
     agree(history, "c-1", "c-2")
     last = recovered(history)
@@ -429,7 +429,7 @@ def test_nobody_goes_from_a_recovered_log_before_the_others_have_all_of_before()
     assert why_not_without(history.image, "c-2") != ""
 
 
-def test_snapshots_of_the_log_of_before_are_taken_as_far_as_it_was_kept() -> None:
+def test_snapshots_of_the_previous_log_are_accepted_up_to_its_last_epoch() -> None:
     history = with_members("c-1")
     last = recovered(history)
     pass_epochs(history)

@@ -1,4 +1,4 @@
-"""Random announcements, requests and choices: every epoch is checked (``checks``)."""
+"""Random announcements, requests and choices. Every epoch is checked (``checks``)."""
 
 import random
 from collections import Counter
@@ -33,8 +33,8 @@ REPLICATIONS = ("1", "2", "3", "dc1=1,dc2=1", "dc1=2", "")
 seeds = st.integers(0, 2**32)
 
 
-class Crowd:
-    """A log in which one of all things happens after another; ``choice`` of a coordinator that may be wrong."""
+class RandomArchive:
+    """A log with random commands in a random order. The coordinator of ``choose`` may choose wrongly."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -62,7 +62,7 @@ class Crowd:
         return replica(name, DCS[NAMES.index(name) % 2], folder=f"f{self.folders[name]}")
 
     def snapshot(self) -> AnyCommand:
-        """Return a snapshot, mostly the requested one, rarely one that differs from the others'."""
+        """Return a snapshot, usually the requested one, rarely one that differs from the others'."""
         name, newest = self.chance.choice(NAMES), self.history.image.epoch
         asked = archive(self.history).asked_epoch or newest
         epoch = asked if self.chance.random() < 0.8 else self.chance.randint(1, newest)
@@ -87,7 +87,7 @@ class Crowd:
         return ReconfigureCatchUp(replication=self.chance.choice(REPLICATIONS))
 
     def choose(self) -> AnyCommand | None:
-        """Choose by the rules, or at random, as a coordinator without knowledge might."""
+        """Choose by the rules, or at random."""
         for request in self.history.image.requests.reconfigurations()[:1]:
             replicas = archive(self.history).replicas
             wanted = wanted_members(self.history.image)
@@ -119,15 +119,15 @@ class Crowd:
 
 @settings(deadline=None, max_examples=100)
 @given(seeds)
-def test_no_epoch_breaks_what_must_hold(seed: int) -> None:
-    """A majority has everything deleted, there is always a member, and one replica changes at a time."""
-    Crowd(seed).go()
+def test_every_epoch_keeps_the_invariants_of_the_archive(seed: int) -> None:
+    """A majority has all deleted epochs, there is always a member, and one replica changes at a time."""
+    RandomArchive(seed).go()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_request_is_done_once_all_announce_what_is_asked_for(seed: int) -> None:
-    """Whatever was before: replicas that are alive and tell the truth end it."""
-    crowd = Crowd(seed)
+def test_reconfiguration_ends_once_all_announce_the_requested_snapshot(seed: int) -> None:
+    """After any history, live replicas with correct snapshots complete it."""
+    crowd = RandomArchive(seed)
     crowd.go()
     history = crowd.history
     for name in archive(history).replicas:
@@ -152,10 +152,10 @@ def test_a_request_is_done_once_all_announce_what_is_asked_for(seed: int) -> Non
     pytest.fail(str(history.image.requests.reconfigurations()))
 
 
-def test_the_properties_hold_of_something() -> None:
+def test_random_runs_reach_all_kinds_of_facts() -> None:
     done = Counter[str]()
     for seed in range(30):
-        crowd = Crowd(seed)
+        crowd = RandomArchive(seed)
         crowd.go()
         done += crowd.done
         ended = crowd.history.image.requests.finished()

@@ -53,7 +53,7 @@ def agrees(replica_id: str, epoch: int, content: str = "right", store: str = "")
 
 
 def truncated(*names: str, keep: dict[str, str] | None = None) -> tuple[History, int]:
-    """A log that begins at the epoch that is given, whose archive may begin there too."""
+    """Return a truncated log and its first epoch. The archive may be trimmed to that epoch as well."""
     history = with_members(*(names or THREE))
     history.enable(UPKEEP)
     for name, value in ({"archive_keep_epochs": "3"} if keep is None else keep).items():
@@ -71,7 +71,7 @@ def why_not(history: History, command: AnyCommand) -> str:
     return refused.message
 
 
-def test_a_majority_agrees_and_then_it_begins_there() -> None:
+def test_trim_needs_the_agreement_of_a_majority() -> None:
     history, epoch = truncated()
     took(history, propose(history, epoch), agrees("c-1", epoch, store=STORE))
     assert "2 of the 3 members" in why_not(history, TrimArchive(epoch))
@@ -94,7 +94,7 @@ def test_a_majority_agrees_and_then_it_begins_there() -> None:
     ("found", "store"),
     [("", ""), ("xyz", ""), ("A" * 64, ""), ("a" * 64, "s" * 5000), ("a" * 64, "file:///a\n")],
 )
-def test_a_vote_without_a_hash_or_a_place_counts_for_nothing(found: str, store: str) -> None:
+def test_vote_with_an_invalid_hash_or_store_is_refused(found: str, store: str) -> None:
     history, epoch = truncated()
     took(history, propose(history, epoch))
     vote = AgreeToTrim(replica_id="c-1", epoch=epoch, hash=found, store=store)
@@ -102,8 +102,8 @@ def test_a_vote_without_a_hash_or_a_place_counts_for_nothing(found: str, store: 
     assert not archive(history).agreed
 
 
-def test_nobody_is_believed_to_have_what_is_deleted() -> None:
-    """Also later announcements, which were in flight."""
+def test_announcements_after_a_trim_begin_at_the_trimmed_epoch() -> None:
+    """This holds for later announcements as well, which were in flight."""
     history, epoch = truncated()
     took(history, propose(history, epoch), *(agrees(name, epoch) for name in THREE))
     took(history, TrimArchive(epoch))
@@ -127,7 +127,7 @@ def test_votes_for_another_snapshot_do_not_count(content: str) -> None:
         assert "2 of the 3 members" in why_not(history, TrimArchive(epoch))
 
 
-def test_candidates_and_emptied_folders_do_not_count() -> None:
+def test_votes_of_candidates_and_of_emptied_folders_do_not_count() -> None:
     history, epoch = truncated()
     took(history, replica("c-4"), propose(history, epoch))
     took(history, agrees("c-4", epoch), agrees("c-1", epoch), agrees("c-2", epoch))
@@ -148,32 +148,34 @@ def test_candidates_and_emptied_folders_do_not_count() -> None:
         ({"archive_keep_days": "1", "archive_keep_epochs": "3"}, "last 1 days"),
     ],
 )
-def test_what_the_settings_keep_is_kept(keep: dict[str, str], why: str) -> None:
+def test_trim_refuses_to_delete_epochs_that_the_settings_keep(
+    keep: dict[str, str], why: str
+) -> None:
     history, epoch = truncated(keep=keep)
     assert why in why_not(history, propose(history, epoch))
 
 
-def test_days_go_by_the_time_of_the_log() -> None:
+def test_archive_keep_days_uses_the_time_of_the_log() -> None:
     history, epoch = truncated(keep={"archive_keep_days": "2"})
     history.at_ms += 2 * DAY_MS
     pass_epochs(history, 1)
     took(history, propose(history, epoch))
 
 
-def test_a_setting_that_keeps_more_since_it_was_proposed_counts() -> None:
+def test_settings_are_checked_again_at_the_trim() -> None:
     history, epoch = truncated("c-1")
     took(history, propose(history, epoch), agrees("c-1", epoch))
     took(history, SetSetting("archive_keep_epochs", "500"))
     assert "newest 500" in why_not(history, TrimArchive(epoch))
 
 
-def test_the_archive_has_all_that_the_log_has() -> None:
+def test_trim_goes_no_further_than_the_start_of_the_log() -> None:
     history, epoch = truncated()
     pass_epochs(history)
     assert "log itself begins" in why_not(history, propose(history, epoch + 1))
 
 
-def test_a_reader_that_needs_it_holds_it_up_until_it_is_lost() -> None:
+def test_slow_reader_blocks_a_trim_until_it_is_lost() -> None:
     history, epoch = truncated("c-1")
     took(history, AnnounceReader("spark", epoch - 1))
     assert "reader spark" in why_not(history, propose(history, epoch))
@@ -185,8 +187,8 @@ def test_a_reader_that_needs_it_holds_it_up_until_it_is_lost() -> None:
     assert fact.lost_readers == ("spark",)
 
 
-def test_what_was_proposed_stays_for_an_hour() -> None:
-    """Members that must fold first get their time. Proposals without agreement expire."""
+def test_proposal_expires_after_an_hour() -> None:
+    """Members that must fold first get enough time. Proposals without agreement expire."""
     history, epoch = truncated()
     took(history, propose(history, epoch - 1))
     assert refusal(history, propose(history, epoch)).code == "already_proposed"
@@ -197,8 +199,8 @@ def test_what_was_proposed_stays_for_an_hour() -> None:
     assert refusal(history, agrees("c-2", epoch - 1)).code == "not_proposed"
 
 
-def test_without_the_feature_nothing_is_written() -> None:
-    """A build from before could not read it."""
+def test_trim_without_the_feature_is_refused() -> None:
+    """Older builds could not read the fact."""
     history = with_members("c-1")
     took(history, SetSetting("archive_keep_epochs", "1"))
     epoch = agree(history, "c-1")
@@ -208,7 +210,7 @@ def test_without_the_feature_nothing_is_written() -> None:
     assert UPKEEP in trimming(history.image, history.at_ms).why_not
 
 
-def test_the_newest_snapshot_that_is_old_enough_is_proposed() -> None:
+def test_newest_snapshot_that_is_old_enough_is_proposed() -> None:
     history, epoch = truncated()
     points = [Point(e, history.images[e].state_id) for e in range(1, history.image.epoch + 1)]
     found = to_propose(history.image, points, history.at_ms)
@@ -217,7 +219,7 @@ def test_the_newest_snapshot_that_is_old_enough_is_proposed() -> None:
     assert to_propose(history.image, points, history.at_ms) is None
 
 
-def test_a_snapshot_of_the_metadata_has_all_of_it() -> None:
+def test_metadata_snapshot_keeps_proposals_and_votes() -> None:
     history, epoch = truncated()
     took(history, propose(history, epoch), agrees("c-1", epoch), agrees("c-2", epoch))
     for _ in range(2):
@@ -247,8 +249,8 @@ COMMANDS: list[st.SearchStrategy[Any]] = [
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.one_of(COMMANDS), max_size=30))
-def test_whatever_is_said_what_is_needed_stays(steps: list[tuple[Any, ...]]) -> None:
-    """``check_archive`` looks at every epoch."""
+def test_random_commands_never_trim_needed_epochs(steps: list[tuple[Any, ...]]) -> None:
+    """``check_archive`` checks every epoch."""
     history, _ = truncated()
     for step in steps:
         for command in commands_of(history, step):
@@ -256,7 +258,7 @@ def test_whatever_is_said_what_is_needed_stays(steps: list[tuple[Any, ...]]) -> 
 
 
 def in_its_folder(history: History, said: Said) -> Said:
-    """As the replica itself would say it."""
+    """Return the command with the folder id that the replica itself would send."""
     known = archive(history).replicas.get(said.replica_id)
     return replace(said, folder_id="" if known is None else known.folder_id)
 

@@ -1,4 +1,4 @@
-"""The log is truncated behind what a majority of the members has, and what all readers have read."""
+"""The log is truncated behind the snapshots of a majority of the members and behind all readers."""
 
 import msgspec
 import pytest
@@ -27,7 +27,7 @@ def outlook(history: History) -> tuple[int, str]:
     return found.epoch, found.why_not_more
 
 
-def test_the_fact_says_what_the_majority_has() -> None:
+def test_truncation_fact_names_the_snapshot_and_its_members() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1", "c-3")
     took(history, truncate(epoch))
@@ -43,7 +43,7 @@ def test_the_fact_says_what_the_majority_has() -> None:
     assert archive(history).truncated_epoch == epoch
 
 
-def test_it_goes_back_behind_two_snapshots_unless_the_setting_says_otherwise() -> None:
+def test_truncation_keeps_truncate_behind_snapshots() -> None:
     history = with_members("c-1")
     one, two, three = (agree(history, "c-1") for _ in range(3))
     assert outlook(history)[0] == two
@@ -59,7 +59,7 @@ def test_it_goes_back_behind_two_snapshots_unless_the_setting_says_otherwise() -
     )
 
 
-def test_it_says_who_has_announced_nothing() -> None:
+def test_truncation_names_members_without_announcements() -> None:
     history = with_members("c-1", "c-2", "c-3")
     agree(history, "c-1")
     assert outlook(history)[1].endswith(
@@ -68,7 +68,7 @@ def test_it_says_who_has_announced_nothing() -> None:
     assert outlook(founded()) == (0, "no catch-up replica is a member")
 
 
-def test_what_is_truncated_is_not_truncated_again() -> None:
+def test_repeated_or_older_truncation_is_refused() -> None:
     history = with_members("c-1")
     one, two = agree(history, "c-1"), agree(history, "c-1")
     took(history, truncate(two))
@@ -78,7 +78,9 @@ def test_what_is_truncated_is_not_truncated_again() -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": 1}, {"offset": 1}, {"epoch": -1}, {"offset": 2**99}])
-def test_only_the_anchor_of_an_agreed_snapshot_will_do(change: dict[str, int]) -> None:
+def test_truncation_needs_the_epoch_and_offset_of_an_agreed_snapshot(
+    change: dict[str, int],
+) -> None:
     history = with_members("c-1")
     epoch = agree(history, "c-1")
     asked = {"epoch": epoch, "offset": offset_of(epoch)} | change
@@ -88,14 +90,14 @@ def test_only_the_anchor_of_an_agreed_snapshot_will_do(change: dict[str, int]) -
     )
 
 
-def test_half_of_the_members_are_no_majority() -> None:
+def test_half_of_the_members_is_no_majority() -> None:
     history = with_members("c-1", "c-2", "c-3", "c-4")
     epoch = agree(history, "c-1", "c-2")
     assert refusal(history, truncate(epoch)).code == "no_majority"
     assert outlook(history)[0] == 0
 
 
-def test_a_candidate_counts_for_nothing() -> None:
+def test_candidates_do_not_count_for_a_truncation() -> None:
 
     history = with_members("c-1", "c-2", "c-3")
     took(history, replica("c-4"), replica("c-5"))
@@ -103,7 +105,7 @@ def test_a_candidate_counts_for_nothing() -> None:
     assert refusal(history, truncate(epoch)).code == "no_majority"
 
 
-def test_who_lacks_a_part_of_what_would_be_deleted_does_not_count() -> None:
+def test_member_that_lacks_deleted_epochs_does_not_count() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1")
     took(history, snapshot("c-2", epoch, first_epoch=2))
@@ -113,8 +115,8 @@ def test_who_lacks_a_part_of_what_would_be_deleted_does_not_count() -> None:
     took(history, truncate(following))
 
 
-def test_a_snapshot_of_the_log_of_before_counts_for_nothing() -> None:
-    """Its offset is one of another topic."""
+def test_snapshot_of_the_previous_log_does_not_count() -> None:
+    """Its offset belongs to another topic."""
 
     history = with_members("c-1")
     agree(history, "c-1")
@@ -128,7 +130,7 @@ def test_a_snapshot_of_the_log_of_before_counts_for_nothing() -> None:
 # Readers.
 
 
-def test_a_reader_that_has_not_got_there_holds_it_up() -> None:
+def test_slow_reader_blocks_a_truncation() -> None:
     history = with_members("c-1", truncate_behind="1")
     epoch = agree(history, "c-1")
     took(history, AnnounceReader("spark", epoch - 1))
@@ -140,14 +142,14 @@ def test_a_reader_that_has_not_got_there_holds_it_up() -> None:
     took(history, truncate(epoch))
 
 
-def test_it_goes_as_far_as_the_last_reader() -> None:
+def test_truncation_goes_as_far_as_the_slowest_reader() -> None:
     history = with_members("c-1", truncate_behind="1")
     one, two = agree(history, "c-1"), agree(history, "c-1")
     took(history, AnnounceReader("slow", one), AnnounceReader("quick", two))
     assert outlook(history) == (one, f"reader slow is at epoch {one}")
 
 
-def test_a_reader_that_has_not_moved_for_long_is_lost_and_named() -> None:
+def test_reader_without_progress_is_lost_and_recorded() -> None:
     history = with_members("c-1", truncate_behind="1")
     took(history, AnnounceReader("spark", 1))
     epoch = agree(history, "c-1")
@@ -160,8 +162,8 @@ def test_a_reader_that_has_not_moved_for_long_is_lost_and_named() -> None:
     assert isinstance(fact, LogTruncated) and fact.lost_readers == ("spark",)
 
 
-def test_nobody_is_lost_for_the_silence_of_a_log_in_which_nothing_happened() -> None:
-    """It had read all that there was; then much was written at once."""
+def test_reader_of_an_idle_log_is_not_lost() -> None:
+    """The reader had read everything before many records were written at once."""
     history = with_members("c-1", truncate_behind="1")
     took(history, AnnounceReader("spark", history.image.epoch))
     history.at_ms += 10 * LOST_MS
@@ -170,7 +172,7 @@ def test_nobody_is_lost_for_the_silence_of_a_log_in_which_nothing_happened() -> 
     assert refusal(history, truncate(epoch)).code == "readers_behind"
 
 
-def test_a_reader_that_stands_still_does_not_count_as_moving_by_saying_so() -> None:
+def test_repeated_announcement_is_no_progress_of_a_reader() -> None:
     history = with_members("c-1", truncate_behind="1")
     took(history, AnnounceReader("spark", 1))
     epoch = agree(history, "c-1")
@@ -180,14 +182,14 @@ def test_a_reader_that_stands_still_does_not_count_as_moving_by_saying_so() -> N
     took(history, truncate(epoch))
 
 
-def test_a_reader_that_went_back_counts_with_where_it_is() -> None:
+def test_reader_that_went_back_counts_at_its_older_epoch() -> None:
     history = with_members("c-1", truncate_behind="1")
     epoch = agree(history, "c-1")
     took(history, AnnounceReader("spark", epoch), AnnounceReader("spark", 2))
     assert outlook(history)[0] == 0
 
 
-def test_a_reader_that_is_forgotten_holds_up_nothing() -> None:
+def test_forgotten_reader_does_not_block_a_truncation() -> None:
     history = with_members("c-1", truncate_behind="1")
     took(history, AnnounceReader("spark", 1))
     epoch = agree(history, "c-1")
@@ -195,7 +197,7 @@ def test_a_reader_that_is_forgotten_holds_up_nothing() -> None:
     assert refusal(history, ForgetReader("spark")).code == "unknown_reader"
 
 
-def test_readers_that_cannot_be_are_refused() -> None:
+def test_invalid_reader_announcement_is_refused() -> None:
     history = with_members("c-1")
     assert refusal(history, AnnounceReader("a b", 1)).code == "bad_name"
     assert refusal(history, AnnounceReader("spark", 10_000)).code == "no_such_epoch"

@@ -1,4 +1,4 @@
-"""Clusters to plan for, written short, and a checker that knows the rules and none of the formulas."""
+"""Short descriptions of clusters, and a checker that knows the rules but not the planner's formulas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def table(
     colocated_with: str | None = None,
     rates: Sequence[float | None] | None = None,
 ) -> ClusterTable:
-    """A table of tablets with replicas on these nodes, on shard 0 unless said."""
+    """Return a table of tablets with replicas on these nodes, on shard 0 by default."""
     sizes = size_bytes if isinstance(size_bytes, Sequence) else [size_bytes] * len(replicas)
     tablets = [
         Tablet(at, tuple((one, 0) if isinstance(one, str) else one for one in row), size, rate=rate)
@@ -67,7 +67,7 @@ def cluster(
 
 
 def replayed(before: Cluster, plan: OfflinePlan) -> Cluster:
-    """The cluster after all moves, each checked against the rules of placement as it is made."""
+    """Return the cluster after all moves. Each move is checked against the rules of placement."""
     nodes = {each.id: each for each in before.nodes}
     where = {
         (each.keyspace, each.name, tablet.id): list(tablet.replicas)
@@ -114,7 +114,7 @@ def _fullest_rack(row: Iterable[tuple[str, int]], nodes: dict[str, ClusterNode],
 
 
 def balanced(before: Cluster) -> tuple[OfflinePlan, Cluster]:
-    """The plan and the cluster after it; every prefix obeys the rules, and another pass plans nothing."""
+    """Return the plan and the cluster after it. Prefixes obey the rules, and a second pass plans nothing."""
     plan = plan_offline(before)
     assert plan.converged
     after = replayed(before, plan)
@@ -124,7 +124,7 @@ def balanced(before: Cluster) -> tuple[OfflinePlan, Cluster]:
 
 
 def replicas_of(which: Cluster, name: str | None = None) -> dict[str, int]:
-    """How many replicas each node has, of one table or of all."""
+    """Return the number of replicas of each node, of one table or of all."""
     found = dict.fromkeys((each.id for each in which.nodes), 0)
     for each in which.tables:
         for tablet in each.tablets if name in (None, each.name) else ():
@@ -134,7 +134,7 @@ def replicas_of(which: Cluster, name: str | None = None) -> dict[str, int]:
 
 
 def shards_of(which: Cluster, name: str, table_name: str | None = None) -> list[int]:
-    """How many replicas each shard of a node has."""
+    """Return the number of replicas of each shard of a node."""
     shards = next(each.shards for each in which.nodes if each.id == name)
     found = Counter(
         shard

@@ -1,4 +1,4 @@
-"""First places: even by table and in all, by capacity, in distinct racks, on nodes that stay."""
+"""Initial placement: even by table and overall, by capacity, in distinct racks, on nodes that stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGE, SMALL = 1_875_000_000_000, 468_000_000_000
 
 
 def with_table(before: Cluster, name: str, tablets: int, factor: int, dc: str = "dc1") -> Cluster:
-    """The cluster with one more table, whose tablets have 5 GiB."""
+    """Return the cluster with one more table of tablets of 5 GiB."""
     nodes, shards = allocate(described(before).state, tablets, {dc: factor})
     rows = [
         tuple((before.nodes[n].id, int(s)) for n, s in zip(*row, strict=True))
@@ -46,7 +46,7 @@ def three_racks(*names: str) -> list[ClusterNode]:
 
 
 @pytest.mark.parametrize("options", [COUNT, BalanceOptions()], ids=["count", "size"])
-def test_many_tables_leave_no_shard_behind(options: BalanceOptions) -> None:
+def test_many_tables_fill_all_shards_evenly(options: BalanceOptions) -> None:
     found = cluster(three_racks("h"), options=options)
     for number in range(40):
         found = with_table(found, f"t{number}", 64, 3)
@@ -54,14 +54,14 @@ def test_many_tables_leave_no_shard_behind(options: BalanceOptions) -> None:
         assert spread(shards_of(found, each.id)) <= 1
 
 
-def test_a_table_is_spread_by_capacity() -> None:
+def test_table_is_spread_by_capacity() -> None:
     nodes = three_racks("h") + [node(f"s{rack}", 2, rack, capacity_bytes=SMALL) for rack in "abc"]
     found = with_table(cluster(nodes, options=BalanceOptions()), "t", 256, 3)
     used = [replicas_of(found)[each.id] * 5 * GIB / (each.capacity_bytes or 1) for each in nodes]
     assert max(used) - min(used) < 0.02
 
 
-def test_those_that_leave_or_are_down_get_nothing() -> None:
+def test_leaving_and_down_nodes_get_no_replicas() -> None:
     nodes = [
         node("h1"),
         node("h2"),
@@ -78,7 +78,7 @@ def test_those_that_leave_or_are_down_get_nothing() -> None:
     }
 
 
-def test_too_few_nodes_are_told() -> None:
+def test_too_few_nodes_raise_no_room() -> None:
     with pytest.raises(NoRoom, match="3 replicas in dc 'dc1' need as many nodes; 2 take replicas"):
         with_table(cluster([node("h1"), node("h2"), node("h3", state=NodeRole.DOWN)]), "t", 4, 3)
     with pytest.raises(NoRoom, match="dc 'dc9'"):
@@ -91,7 +91,7 @@ def test_too_few_nodes_are_told() -> None:
     st.integers(1, 5),
     st.lists(st.integers(0, 40), min_size=1, max_size=3),
 )
-def test_every_table_is_even_and_no_rack_has_more_than_it_must(
+def test_tables_are_even_and_racks_are_distinct(
     racks: Sequence[int], factor: int, tables: Sequence[int]
 ) -> None:
     nodes = [
@@ -118,13 +118,13 @@ def test_every_table_is_even_and_no_rack_has_more_than_it_must(
         assert spread(replicas_of(found).values()) <= 1
 
 
-def test_the_same_state_gives_the_same_places() -> None:
+def test_allocation_is_deterministic() -> None:
     state = described(msgspec.structs.replace(cluster(three_racks("h", "g")))).state
     first, again = (allocate(state, 32, {"dc1": 3}) for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
 
 
-def test_tables_of_one_tablet_are_spread_where_others_have_unlike_numbers() -> None:
+def test_single_tablet_tables_are_spread_over_uneven_nodes() -> None:
     """A few large tablets on one node have the bytes of many small ones on the other."""
     rows = [*[("h1", 0)] * 10, *[("h2", 0)] * 100]
     tablets = [Tablet(at, (row,), 10 * GIB if at < 10 else GIB) for at, row in enumerate(rows)]

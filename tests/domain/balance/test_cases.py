@@ -1,4 +1,4 @@
-"""Small clusters with known answers: those that other tablet balancers are tried on, and HBase's mocks."""
+"""Small clusters with known answers, from the tests of other tablet balancers and HBase's mocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.domain.balance.clusters import (
 
 
 class Mock(msgspec.Struct, frozen=True):
-    """Regions of each server; each server's part, and the fewest moves to it."""
+    """Regions of each server, the share of each server, and the fewest moves to it."""
 
     regions: list[int]
     floor: int
@@ -47,7 +47,7 @@ BOTH = pytest.mark.parametrize("options", [COUNT, BalanceOptions()], ids=["count
 
 @BOTH
 @pytest.mark.parametrize("mock", MOCKS, ids=lambda mock: f"{len(mock.regions)}n{sum(mock.regions)}")
-def test_each_server_gets_its_part_with_the_fewest_moves(
+def test_every_server_gets_its_share_with_the_fewest_moves(
     mock: Mock, options: BalanceOptions
 ) -> None:
     regions = mock.regions
@@ -62,7 +62,7 @@ def test_each_server_gets_its_part_with_the_fewest_moves(
 
 
 @BOTH
-def test_an_empty_node_is_filled(options: BalanceOptions) -> None:
+def test_empty_node_is_filled(options: BalanceOptions) -> None:
     nodes = [node("h1"), node("h2"), node("h3")]
     _, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4), options=options))
     for name, count in replicas_of(after).items():
@@ -70,7 +70,7 @@ def test_an_empty_node_is_filled(options: BalanceOptions) -> None:
         assert all(1 <= held <= 2 for held in shards_of(after, name))
 
 
-def test_a_tablet_of_two_dcs_moves_in_each_of_them() -> None:
+def test_tablet_in_two_dcs_moves_in_both() -> None:
     nodes = [
         *(node(f"h{n}", 1, rack, "dc1") for n, rack in enumerate("aabb", 1)),
         *(node(f"h{n}", 1, "c", "dc2") for n in (5, 6)),
@@ -79,14 +79,14 @@ def test_a_tablet_of_two_dcs_moves_in_each_of_them() -> None:
     assert set(replicas_of(after).values()) == {1}
 
 
-def test_a_node_that_is_down_stays_empty() -> None:
+def test_down_node_stays_empty() -> None:
     nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DOWN)]
     plan, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4)))
     assert replicas_of(after)["h3"] == 0
     assert {move.kind for move in plan.moves} == {"intranode_migration"}
 
 
-def test_down_nodes_get_replicas_while_another_drains() -> None:
+def test_down_node_gets_replicas_while_another_node_drains() -> None:
     nodes = [
         node("h1", state=NodeRole.DRAINING),
         node("h2", state=NodeRole.DOWN),
@@ -96,7 +96,7 @@ def test_down_nodes_get_replicas_while_another_drains() -> None:
     assert replicas_of(after) == {"h1": 0, "h2": 1, "h3": 1}
 
 
-def test_tables_that_go_together_stay_together() -> None:
+def test_colocated_tables_stay_together() -> None:
     tables = [
         table([["h1"]], "a"),
         table([["h1"]], "a2", colocated_with="ks.a"),
@@ -115,7 +115,7 @@ def test_tables_that_go_together_stay_together() -> None:
 
 
 @BOTH
-def test_a_draining_node_becomes_empty(options: BalanceOptions) -> None:
+def test_draining_node_becomes_empty(options: BalanceOptions) -> None:
     nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DRAINING)]
     rows = [["h1", "h2"], ["h1", "h3"], ["h2", "h3"], ["h1", "h3"]]
     _, after = balanced(cluster(nodes, table(rows), options=options))
@@ -135,7 +135,7 @@ def test_draining_keeps_replicas_in_distinct_racks() -> None:
     assert replicas_of(after) == {"h1": 2, "h3": 2, "h2": 4, "h4": 0}
 
 
-def test_a_rack_that_cannot_be_drained_says_so() -> None:
+def test_rack_that_cannot_be_drained_reports_the_reason() -> None:
     nodes = [*(node(f"h{n}", rack="a") for n in (1, 2, 3))]
     nodes.append(node("h4", rack="b", state=NodeRole.DRAINING))
     plan, after = balanced(cluster(nodes, table([["h1", "h4"], ["h2", "h4"]])))
@@ -144,7 +144,7 @@ def test_a_rack_that_cannot_be_drained_says_so() -> None:
     assert "rack a of h2 would have too many of its replicas" in plan.unmovable[0].reason
 
 
-def test_no_room_for_the_replication_factor_is_said() -> None:
+def test_drain_without_room_for_the_replication_factor_is_unmovable() -> None:
     nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DRAINING)]
     plan, _ = balanced(cluster(nodes, table([["h1", "h2", "h3"]])))
     assert plan.moves == ()
@@ -152,13 +152,13 @@ def test_no_room_for_the_replication_factor_is_said() -> None:
     assert "h1 has a replica of this tablet already" in reason
 
 
-def test_the_last_replica_on_a_dead_node_has_nowhere_to_go() -> None:
+def test_last_replica_on_an_excluded_node_is_unmovable() -> None:
     plan, _ = balanced(cluster([node("h1", state=NodeRole.EXCLUDED)], table([["h1"]])))
     assert plan.moves == ()
     assert plan.unmovable[0].node == "h1"
 
 
-def test_replicas_of_a_dead_node_are_rebuilt() -> None:
+def test_replicas_of_an_excluded_node_are_rebuilt() -> None:
     nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.EXCLUDED), node("h4")]
     plan, after = balanced(cluster(nodes, table([["h1", "h3"], ["h2", "h3"]])))
     assert [move.kind for move in plan.moves if move.source[0] == "h3"] == ["rebuild", "rebuild"]
@@ -166,8 +166,8 @@ def test_replicas_of_a_dead_node_are_rebuilt() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[5 * GIB] * 9, [5 * GIB, 4 * GIB, 6 * GIB] * 3])
-def test_replicas_of_a_dead_node_wait_for_the_node_that_lacks_them_all(sizes: list[int]) -> None:
-    """On the others they would move twice: their share is reached already."""
+def test_replicas_of_an_excluded_node_go_straight_to_the_empty_node(sizes: list[int]) -> None:
+    """On the other nodes, which have their share already, the replicas would move twice."""
     nodes = [node("h1", 1), node("h2", 1), node("h3", 1, state=NodeRole.EXCLUDED), node("h4", 1)]
     rows = [["h1", "h3"], ["h2", "h3"], ["h1", "h2"]] * 3
     what = described(cluster(nodes, table(rows, size_bytes=sizes), options=BalanceOptions()))
@@ -175,7 +175,7 @@ def test_replicas_of_a_dead_node_wait_for_the_node_that_lacks_them_all(sizes: li
     assert [(nodes[m.source[0]].id, nodes[m.target[0]].id) for m in moves] == [("h3", "h4")]
 
 
-def test_replicas_on_dead_nodes_count_in_their_racks() -> None:
+def test_replicas_on_down_nodes_count_for_their_rack() -> None:
     nodes = [
         node("a1", rack="a"),
         node("b1", rack="b", state=NodeRole.DOWN),
@@ -188,7 +188,7 @@ def test_replicas_on_dead_nodes_count_in_their_racks() -> None:
 
 
 @BOTH
-def test_two_empty_nodes_in_two_racks(options: BalanceOptions) -> None:
+def test_two_empty_nodes_in_two_racks_are_filled(options: BalanceOptions) -> None:
     nodes = [node("h1", rack="a"), node("h3", rack="a"), node("h2", rack="b"), node("h4", rack="b")]
     draw = random.Random(3)
     rows = [[("h1", draw.randrange(2)), ("h2", draw.randrange(2))] for _ in range(16)]
@@ -199,7 +199,7 @@ def test_two_empty_nodes_in_two_racks(options: BalanceOptions) -> None:
 
 @pytest.mark.parametrize("state", [NodeRole.DRAINING, NodeRole.EXCLUDED])
 @BOTH
-def test_shards_count_where_nodes_have_different_numbers(
+def test_load_is_even_by_shard_on_nodes_with_unequal_shards(
     state: NodeRole, options: BalanceOptions
 ) -> None:
     nodes = [node("h1", 8, state=state), node("h2", 1), node("h3", 7)]
@@ -208,13 +208,13 @@ def test_shards_count_where_nodes_have_different_numbers(
     assert shards_of(after, "h3") == [2] * 7
 
 
-def test_counting_needs_no_sizes() -> None:
+def test_balance_by_count_needs_no_sizes() -> None:
     nodes = [node("h1", 8, state=NodeRole.EXCLUDED), node("h2", 1), node("h3", 7)]
     _, after = balanced(cluster(nodes, table([["h1"]] * 16, size_bytes=None)))
     assert replicas_of(after) == {"h1": 0, "h2": 2, "h3": 14}
 
 
-def test_the_shards_of_a_draining_node_are_left_alone() -> None:
+def test_shards_of_a_draining_node_are_not_balanced() -> None:
     plan, _ = balanced(cluster([node("h1", state=NodeRole.DRAINING)], table([["h1"]] * 4)))
     assert plan.moves == ()
     assert len(plan.unmovable) == 4
@@ -222,7 +222,7 @@ def test_the_shards_of_a_draining_node_are_left_alone() -> None:
 
 @pytest.mark.parametrize("seed", range(13))
 @BOTH
-def test_random_tables_on_six_nodes(seed: int, options: BalanceOptions) -> None:
+def test_random_tables_on_six_nodes_are_balanced(seed: int, options: BalanceOptions) -> None:
     draw = random.Random(seed)
     racks = draw.choice([1, 2, 3])
     nodes = [node(f"h{at}", 2, f"r{at % racks}") for at in range(6)]
@@ -249,7 +249,7 @@ def test_random_tables_on_six_nodes(seed: int, options: BalanceOptions) -> None:
         assert spread(shards_of(after, each_node.id)) <= 1
 
 
-def test_only_the_rack_that_gets_a_smaller_node_changes() -> None:
+def test_only_the_rack_with_a_new_node_changes() -> None:
     nodes = [node(f"h{rack}", 7, rack, capacity_bytes=LARGE) for rack in "abc"]
     count = int(0.9 * LARGE / (5 * GIB))
     rows = [[(f"h{rack}", at % 7) for rack in "abc"] for at in range(count)]
@@ -266,7 +266,7 @@ def test_only_the_rack_that_gets_a_smaller_node_changes() -> None:
     assert max(used) - min(used) < 0.01
 
 
-def test_each_shard_gets_its_part_of_each_table() -> None:
+def test_each_shard_gets_its_share_of_each_table() -> None:
     nodes = [
         node("h1", 10, capacity_bytes=10 * 250 * GIB),
         node("h2", 8, capacity_bytes=8 * 250 * GIB),
@@ -292,7 +292,7 @@ def test_each_shard_gets_its_part_of_each_table() -> None:
         tables = list(after.tables)
 
 
-def test_one_unknown_size_leaves_its_node_out() -> None:
+def test_node_with_an_unknown_size_is_not_balanced() -> None:
     sizes: list[int | None] = [5 * GIB] * 16
     known = cluster(
         [node("h1"), node("h2")], table([["h2"]] * 16, size_bytes=sizes), options=BalanceOptions()
@@ -305,7 +305,7 @@ def test_one_unknown_size_leaves_its_node_out() -> None:
     assert plan.moves == ()
 
 
-def test_nothing_drains_while_sizes_are_unknown() -> None:
+def test_node_does_not_drain_while_sizes_are_unknown() -> None:
     nodes = [node("h1"), node("h2", state=NodeRole.DRAINING), node("h3")]
     rows = [["h1"], ["h1"], ["h2"], ["h2"]]
     unknown = table(rows, size_bytes=[None, 1, None, 1])
@@ -314,7 +314,7 @@ def test_nothing_drains_while_sizes_are_unknown() -> None:
     assert "sizes of tablets in its dc are unknown" in plan.unmovable[0].reason
 
 
-def test_a_draining_node_needs_no_capacity() -> None:
+def test_draining_node_needs_no_capacity() -> None:
     nodes = [node("h1", capacity_bytes=100 * GIB), node("h2", state=NodeRole.DRAINING)]
     _, after = balanced(
         cluster(nodes, table([["h2"]] * 4, size_bytes=GIB), options=BalanceOptions())
@@ -323,7 +323,7 @@ def test_a_draining_node_needs_no_capacity() -> None:
 
 
 @pytest.mark.parametrize(("first", "moves"), [(257, False), (307, True)])
-def test_shards_that_differ_by_less_than_the_threshold_are_even(first: int, moves: bool) -> None:
+def test_shards_within_the_threshold_are_not_balanced(first: int, moves: bool) -> None:
     rows = [[("h1", 0 if at < first else 1)] for at in range(512)]
     plan, _ = balanced(
         cluster([node("h1")], table(rows, size_bytes=100 << 20), options=BalanceOptions())
@@ -331,7 +331,7 @@ def test_shards_that_differ_by_less_than_the_threshold_are_even(first: int, move
     assert bool(plan.moves) == moves
 
 
-def test_empty_tablets_are_spread_too() -> None:
+def test_empty_tablets_are_spread() -> None:
     _, after = balanced(
         cluster(
             [node("h1"), node("h2")], table([["h1"]] * 8, size_bytes=0), options=BalanceOptions()
@@ -340,7 +340,7 @@ def test_empty_tablets_are_spread_too() -> None:
     assert replicas_of(after) == {"h1": 4, "h2": 4}
 
 
-def test_racks_that_got_nodes_begin_together() -> None:
+def test_racks_with_new_nodes_are_filled_in_parallel() -> None:
     nodes = [node(f"{rack}{n}", 1, rack) for n in range(4) for rack in "abc"]
     rows = [["a0", "b0", "c0"]] * 12
     plan, _ = balanced(cluster(nodes, table(rows)))
@@ -348,14 +348,14 @@ def test_racks_that_got_nodes_begin_together() -> None:
     assert len({move.target[0] for move in plan.moves[:9]}) == 9
 
 
-def test_the_fullest_node_gives_first() -> None:
+def test_fullest_node_moves_first() -> None:
     nodes = [node(name, 1) for name in ("h1", "h2", "h3")]
     rows = [["h1"]] * 4 + [["h2"]] * 11
     plan, _ = balanced(cluster(nodes, table(rows)))
     assert plan.moves[0].source[0] == "h2"
 
 
-def test_a_full_rack_takes_what_it_can_and_the_others_the_rest() -> None:
+def test_full_rack_takes_what_fits_and_other_racks_the_rest() -> None:
     nodes = [node(f"a{n}", 1, "a") for n in range(4)] + [node("b", 1, "b"), node("c", 1, "c")]
     _, after = balanced(cluster(nodes, table([["a0", "b"]] * 12)))
     counts = replicas_of(after)
@@ -363,8 +363,8 @@ def test_a_full_rack_takes_what_it_can_and_the_others_the_rest() -> None:
     assert counts["b"] == counts["c"] == 6
 
 
-def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> None:
-    """Where a drain makes room by handing on: only those that must go may wait for a dead node."""
+def test_movable_replica_is_not_passed_on_to_a_down_node() -> None:
+    """A drain makes room by passing replicas on. Only replicas that must leave may wait for a dead node."""
     nodes = [
         node("n0"),
         node("n1", state=NodeRole.DRAINING),
@@ -381,8 +381,8 @@ def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> No
     assert {(move.source[0], move.target[0]) for move in moves} == {(1, 2)}
 
 
-def test_what_goes_from_one_rack_to_another_counts_once_in_the_bound() -> None:
-    """It leaves a rack with an overloaded node, and enters one with too little."""
+def test_move_between_racks_counts_once_in_the_lower_bound() -> None:
+    """The replica leaves a rack with an overloaded node and enters a rack with an underloaded one."""
     nodes = [
         node("n0", 1, rack="r1", capacity_bytes=59 * GIB),
         node("n3", 1, rack="r0", capacity_bytes=58 * GIB),

@@ -32,7 +32,7 @@ def node_of(draw: np.random.Generator, at: int, *, alike: bool) -> ClusterNode:
 
 
 def made(draw: np.random.Generator, sizes: str, by: BalanceBy, *, alike: bool) -> BalanceColumns:
-    """A cluster with one replica of each tablet in each of three racks, wherever there."""
+    """Return a cluster with one replica of each tablet on a random node of each of three racks."""
     nodes = [node_of(draw, at, alike=alike) for at in range(12)]
     racks = [[at for at, node in enumerate(nodes) if node.rack == f"r{rack}"] for rack in range(3)]
     where = np.stack([draw.choice(of, TABLETS) for of in racks], axis=1)
@@ -45,7 +45,7 @@ def made(draw: np.random.Generator, sizes: str, by: BalanceBy, *, alike: bool) -
 
 
 def churn(draw: np.random.Generator, state: BalanceColumns) -> None:
-    """One change: a node comes, leaves, dies, is down or comes back; or a tenth of the tablets grow."""
+    """Apply one change: a node joins, leaves, dies, goes down or recovers, or a tenth of the tablets grow."""
     normal = np.flatnonzero(state.state == NodeRole.NORMAL)
     node = int(draw.choice(normal))
     alone = (state.rack[normal] == state.rack[node]).sum() == 1
@@ -63,8 +63,8 @@ def churn(draw: np.random.Generator, state: BalanceColumns) -> None:
         state.state[node] = states[what]
 
 
-def anew(state: BalanceColumns) -> BalanceColumns:
-    """The same cluster, built from its columns."""
+def rebuilt(state: BalanceColumns) -> BalanceColumns:
+    """Return the same cluster, rebuilt from its columns."""
     nodes = [
         msgspec.structs.replace(node, state=now)
         for node, now in zip(state.nodes, state.state, strict=True)
@@ -80,13 +80,15 @@ def anew(state: BalanceColumns) -> BalanceColumns:
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("by", BalanceBy)
 @pytest.mark.parametrize("seed", range(2))
-def test_each_change_is_planned_to_rest(seed: int, by: BalanceBy, sizes: str, alike: bool) -> None:
+def test_every_change_is_planned_to_a_fixed_point(
+    seed: int, by: BalanceBy, sizes: str, alike: bool
+) -> None:
     draw = np.random.default_rng(seed)
     state = made(draw, sizes, by, alike=alike)
     names = [f"ks.t{table}" for table in range(TABLES)]
     for _ in range(8):
         assert plan_to_fixed_point(state, names).converged
-        assert plan_to_fixed_point(anew(state), names).moves == []
+        assert plan_to_fixed_point(rebuilt(state), names).moves == []
         racks = state.rack[state.node]
         assert all(len(set(row)) == 3 for row in racks.tolist()), "two replicas in one rack"
         left = np.isin(state.state, LEAVING)
@@ -96,9 +98,7 @@ def test_each_change_is_planned_to_rest(seed: int, by: BalanceBy, sizes: str, al
 
 
 def even(state: BalanceColumns) -> None:
-    """Check that nodes that are up are within one replica of one size, also by table; else within 2 % of the
-    mean.
-    """
+    """Check that the live nodes of a rack have equal counts within one, or loads within 2 %."""
     part = state.state == NodeRole.NORMAL
     one_size = state.unit_load.min() == state.unit_load.max()
     by_count = state.options.balance_by is BalanceBy.COUNT

@@ -1,4 +1,4 @@
-"""The file of a cluster: faults are reported with their place; its schema is that of the types."""
+"""The cluster file: errors name the path of the field, and its schema is generated from the types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Steps = tuple[str | int, ...]
 
 
 def changed(steps: Steps, value: object) -> bytes:
-    """The example with another value at one place."""
+    """Return the example with another value at one path."""
     found: Any = msgspec.json.decode(EXAMPLE.read_bytes())
     at = found
     for step in steps[:-1]:
@@ -56,7 +56,7 @@ OTHER = {"keyspace": "library", "name": "authors", "replication_factor": 1, "tab
         (("options", "balance_by"), "luck", "options.balance_by", "luck"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(
+def test_invalid_value_is_reported_with_its_path(
     steps: Steps, value: object, path: str, words: str
 ) -> None:
     with pytest.raises(JsonDocumentError) as raised:
@@ -66,12 +66,12 @@ def test_what_is_wrong_is_told_with_its_place(
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"\xff"', b"[" * 100_000])
-def test_what_is_no_description_is_refused(raw: bytes) -> None:
+def test_file_that_is_no_cluster_description_is_refused(raw: bytes) -> None:
     with pytest.raises(JsonDocumentError):
         read_cluster(raw)
 
 
-def test_a_bad_file_is_a_mistake_of_the_command_line(
+def test_invalid_file_is_a_usage_error_of_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cluster.json"
@@ -82,7 +82,7 @@ def test_a_bad_file_is_a_mistake_of_the_command_line(
     assert run(["plan"]) == 2
 
 
-def test_the_answer_has_what_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_matches_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--file", str(EXAMPLE), "--json"]) == 0
     answer = msgspec.json.decode(capsys.readouterr().out)
     assert answer["moves"][0] == {
@@ -98,13 +98,13 @@ def test_the_answer_has_what_the_schema_says(capsys: pytest.CaptureFixture[str])
     assert set(answer) == set(known["$defs"]["OfflinePlan"]["required"])
 
 
-def test_what_cannot_move_is_a_failure(tmp_path: Path) -> None:
+def test_unmovable_replicas_make_the_command_fail(tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
     file.write_bytes(changed(("nodes", 1, "state"), "draining"))
     assert run(["plan", "--file", str(file)]) == 1
 
 
-def test_the_schema_on_the_page_is_that_of_the_types() -> None:
+def test_published_schema_is_generated_from_the_types() -> None:
     """``python -m tests.domain.balance.test_file`` writes it."""
     assert SCHEMA.read_bytes() == schema()
 

@@ -1,4 +1,4 @@
-"""Properties of any cluster: rules at each prefix, rest, fewest moves; changes equal rebuilding."""
+"""Properties of any cluster: rules at each prefix, a fixed point, fewest moves; changes equal a rebuild."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RATES = {
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Any cluster: unequal racks, other capacities, nodes in all states, all kinds of sizes and rates."""
+    """Return any cluster: unequal racks and capacities, nodes in all states, all kinds of sizes and rates."""
     racks = draw(st.integers(1, 4))
     nodes = [
         node(
@@ -105,7 +105,7 @@ def test_every_prefix_obeys_the_rules_and_a_second_pass_plans_nothing(before: Cl
 
 @settings(max_examples=50, deadline=None)
 @given(clusters())
-def test_the_same_cluster_has_the_same_plan(before: Cluster) -> None:
+def test_same_cluster_has_the_same_plan(before: Cluster) -> None:
     assert plan_offline(before) == plan_offline(
         msgspec.json.decode(msgspec.json.encode(before), type=Cluster)
     )
@@ -113,7 +113,7 @@ def test_the_same_cluster_has_the_same_plan(before: Cluster) -> None:
 
 @st.composite
 def racks_alike(draw: st.DrawFn) -> Cluster:
-    """Tables with one replica in each rack, equal sizes, all nodes normal."""
+    """Return tables with one replica in each rack, equal sizes, all nodes normal."""
     racks = draw(st.integers(1, 3))
     sizes = [draw(st.integers(1, 5)) for _ in range(racks)]
     names = [[f"{rack}-{at}" for at in range(size)] for rack, size in enumerate(sizes)]
@@ -131,7 +131,7 @@ def racks_alike(draw: st.DrawFn) -> Cluster:
 
 @settings(max_examples=200, deadline=None)
 @given(racks_alike())
-def test_equal_sizes_end_within_one_replica_by_table_and_in_all(before: Cluster) -> None:
+def test_equal_sizes_end_within_one_replica_by_table_and_overall(before: Cluster) -> None:
     _, after = balanced(before)
     for rack in {each.rack for each in before.nodes}:
         names = [each.id for each in before.nodes if each.rack == rack]
@@ -144,7 +144,7 @@ def test_equal_sizes_end_within_one_replica_by_table_and_in_all(before: Cluster)
 
 
 def fewest_moves(held: list[list[int]]) -> int:
-    """The fewest moves to at most one replica of difference, by rows and in all: by trying all ends."""
+    """Return the fewest moves to a difference of at most one, by row and overall. It tries all results."""
     columns = len(held[0])
     ends = []
     for row in held:
@@ -171,7 +171,7 @@ def fewest_moves(held: list[list[int]]) -> int:
         )
     )
 )
-def test_no_plan_has_fewer_moves(held: list[list[int]]) -> None:
+def test_plan_has_the_fewest_moves(held: list[list[int]]) -> None:
     nodes = [node(f"n{at}", 1) for at in range(len(held[0]))]
     tables = [
         table([[f"n{at}"] for at, count in enumerate(row) for _ in range(count)], f"t{number}")
@@ -184,7 +184,7 @@ def test_no_plan_has_fewer_moves(held: list[list[int]]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(clusters(), st.integers(1, 2), st.integers(1, 2))
-def test_rounds_within_limits_come_to_rest_too(before: Cluster, streams: int, batch: int) -> None:
+def test_limited_rounds_reach_a_fixed_point(before: Cluster, streams: int, batch: int) -> None:
     what = described(before)
     state = what.state
     limits = BalanceLimits(reads=streams, writes=streams, batch=batch)
@@ -209,7 +209,7 @@ def test_rounds_within_limits_come_to_rest_too(before: Cluster, streams: int, ba
 
 @settings(max_examples=100, deadline=None)
 @given(clusters(), st.data())
-def test_changes_one_by_one_equal_building_anew(before: Cluster, data: st.DataObject) -> None:
+def test_incremental_changes_equal_a_rebuild(before: Cluster, data: st.DataObject) -> None:
     bytes_only = msgspec.structs.replace(before.options, rate_weight=0)
     before = msgspec.structs.replace(before, options=bytes_only)
     what = described(before)
@@ -250,7 +250,7 @@ def test_changes_one_by_one_equal_building_anew(before: Cluster, data: st.DataOb
         assert np.array_equal(state.members(number), anew.members(number))
 
 
-def test_nothing_at_all_is_even() -> None:
+def test_empty_clusters_need_no_moves() -> None:
     for empty in (
         Cluster(()),
         Cluster((node("n1"),)),

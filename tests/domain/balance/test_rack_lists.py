@@ -1,4 +1,4 @@
-"""Rack lists: the rules by themselves, and the planner of a described cluster (Scylla's test_rack_list_*)."""
+"""Rack lists: the rules in isolation, and the planner of a described cluster (Scylla's test_rack_list_*)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stele.domain.tablets.copies import RackPlace, amiss
 
 
 def nodes_of(spec: str) -> tuple[ClusterNode, ...]:
-    """``name@rack/shards``, ``!`` behind it: it leaves."""
+    """Parse ``name@rack/shards``. A trailing ``!`` marks a draining node."""
     found = list[ClusterNode]()
     for each in spec.split():
         name, _, rest = each.rstrip("!").partition("@")
@@ -39,7 +39,7 @@ def nodes_of(spec: str) -> tuple[ClusterNode, ...]:
 
 
 def table(racks: tuple[str, ...], tablets: Mapping[str, str], rf: int = 2) -> ClusterTable:
-    """Tablets by name, each with the nodes that have it."""
+    """Return a table with these tablets by name, each with the nodes that have it."""
     rows = tuple(
         Tablet(name, tuple((node, 0) for node in on.split()), 100) for name, on in tablets.items()
     )
@@ -61,7 +61,7 @@ def after(cluster: Cluster) -> dict[str, set[str]]:
     return held
 
 
-def test_only_what_is_beside_the_list_goes_to_it() -> None:
+def test_only_replicas_outside_the_rack_list_change_racks() -> None:
     nodes = nodes_of("h1@r1 h2@r1 h3@r2 h4@r2 h5@r3 h6@r3")
     asked = table(("r1", "r3"), {"A": "h1 h3", "B": "h4 h6", "C": "h2 h5", "D": "h1 h6"})
     rack = {node.id: node.rack for node in nodes}
@@ -73,14 +73,14 @@ def test_only_what_is_beside_the_list_goes_to_it() -> None:
     assert all("racks r1, r3" in move.reason for move in out_of_list)
 
 
-def test_they_are_spread_over_the_shards_of_who_gets_them() -> None:
+def test_replicas_moved_into_a_rack_are_spread_over_shards() -> None:
     nodes = nodes_of("h1@r1/2 h2@r2/2 h3@r3/2")
     asked = table(("r1", "r3"), {"A": "h2 h3", "B": "h2 h3"})
     moves = [m for m in plan_offline(Cluster(nodes, (asked,))).moves if m.target[0] == "h1"]
     assert sorted(move.target for move in moves) == [("h1", 0), ("h1", 1)]
 
 
-def test_two_in_a_rack_are_parted() -> None:
+def test_two_replicas_in_one_rack_are_separated() -> None:
     nodes = nodes_of("h1@r1 h2@r1 h3@r2 h4@r2 h5@r3 h6@r3")
     rack = {node.id: node.rack for node in nodes}
     held = after(Cluster(nodes, (table(("r1", "r2"), {"A": "h1 h2", "B": "h5 h6"}),)))
@@ -88,7 +88,7 @@ def test_two_in_a_rack_are_parted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_racks_are_kept_and_even_within(seed: int) -> None:
+def test_racks_follow_the_list_and_are_even_within(seed: int) -> None:
     chance = random.Random(seed)
     spec = [f"n{at}@r{at % 3}" for at in range(9)]
     spec[0] += "!"
@@ -105,7 +105,7 @@ def test_racks_are_kept_and_even_within(seed: int) -> None:
         assert sum(here) == 24 and max(here) - min(here) <= 1
 
 
-def test_a_replica_that_can_go_nowhere_says_which_racks_are_named() -> None:
+def test_unmovable_replica_names_the_racks_of_the_list() -> None:
     nodes = nodes_of("h1@r1! h2@r2 h3@r3")
     plan = plan_offline(Cluster(nodes, (table(("r1", "r2"), {"A": "h1 h2"}),)))
     (left,) = plan.unmovable
@@ -122,7 +122,7 @@ def test_a_replica_that_can_go_nowhere_says_which_racks_are_named() -> None:
         ({"dc1": ["r1", "r2", "r3"]}, "the replication factor is 2"),
     ],
 )
-def test_a_list_in_a_file_makes_sense(racks: dict[str, list[str]], words: str) -> None:
+def test_invalid_rack_list_in_a_file_is_refused(racks: dict[str, list[str]], words: str) -> None:
     nodes = nodes_of("h1@r1 h2@r2 h3@r3")
     found = msgspec.to_builtins(Cluster(nodes, (table(("r1", "r2"), {"A": "h1 h2"}),)))
     found["tables"][0]["racks"] = racks
@@ -131,7 +131,7 @@ def test_a_list_in_a_file_makes_sense(racks: dict[str, list[str]], words: str) -
     assert raised.value.path == f"tables[0].racks.{min(racks)}"
 
 
-def test_what_is_lacking_and_what_is_beside_is_as_it_is_counted_one_by_one() -> None:
+def test_lacking_and_surplus_racks_match_a_simple_count() -> None:
     chance = random.Random(7)
     places = [RackPlace(dc, f"r{at}") for dc in ("dc1", "dc2") for at in (1, 1, 2, 3)]
     for _ in range(300):
@@ -149,7 +149,7 @@ def test_what_is_lacking_and_what_is_beside_is_as_it_is_counted_one_by_one() -> 
         assert found["dc2"].beside[0] == max(0, there - wanted.copies["dc2"])
 
 
-def test_a_move_never_leads_away_from_the_list() -> None:
+def test_move_never_leads_away_from_the_rack_list() -> None:
     chance = random.Random(3)
     racks = ("r1", "r2", "r3", "r4")
 

@@ -1,4 +1,4 @@
-"""Operations count beside bytes: their sum is evened out, and what is hot has a node for itself if it must."""
+"""Operations count beside bytes: their sum is evened out, and a hot tablet gets its own node if necessary."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ NODES, RACKS, TABLETS = 12, 3, 600
 
 
 def loads(which: Cluster) -> dict[str, float]:
-    """By node half of what it has of all bytes, and half of what it serves of all operations, in parts of the
-    mean.
-    """
+    """Return by node the mean of its shares of all bytes and of all operations, relative to the average."""
     found = defaultdict[str, float](float)
     tablets = [tablet for each in which.tables for tablet in each.tablets]
     bytes_ = sum((t.size_bytes or 0) * len(t.replicas) for t in tablets)
@@ -37,7 +35,7 @@ def loads(which: Cluster) -> dict[str, float]:
 
 
 def zipf(sizes: str, exponent: float, seed: int) -> Cluster:
-    """Four tables with a replica in each rack, wherever there; the hottest tablets are anywhere."""
+    """Return four tables with one replica in each rack, on random nodes, with the hottest tablets at random."""
     draw = np.random.default_rng(seed)
     nodes = [node(f"n{at}", 1, f"r{at % RACKS}") for at in range(NODES)]
     of_rack = [[n.id for n in nodes if n.rack == f"r{rack}"] for rack in range(RACKS)]
@@ -56,7 +54,7 @@ def zipf(sizes: str, exponent: float, seed: int) -> Cluster:
 @pytest.mark.parametrize("sizes", ["equal", "lognormal"])
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("seed", range(3))
-def test_bytes_and_zipf_rates_together_are_even(sizes: str, exponent: float, seed: int) -> None:
+def test_sum_of_bytes_and_zipf_rates_is_evened_out(sizes: str, exponent: float, seed: int) -> None:
     before = zipf(sizes, exponent, seed)
     plan, after = balanced(before)
     now = loads(after).values()
@@ -68,7 +66,7 @@ def test_bytes_and_zipf_rates_together_are_even(sizes: str, exponent: float, see
 
 
 def one_hot(rate: float, weight: int = RATE_WEIGHT, by: BalanceBy = BalanceBy.SIZE) -> Cluster:
-    """Four nodes with ten tablets each; one of them serves much more than the others."""
+    """Return four nodes with ten tablets each. One tablet serves much more than the others."""
     rows = [[f"n{at % 4}"] for at in range(40)]
     rates = [rate, *[100.0] * 39]
     options = BalanceOptions(balance_by=by, rate_weight=weight)
@@ -77,29 +75,27 @@ def one_hot(rate: float, weight: int = RATE_WEIGHT, by: BalanceBy = BalanceBy.SI
 
 
 @pytest.mark.parametrize(("rate", "others"), [(100.0, 9), (1000.0, 6), (5000.0, 0), (10**6, 0)])
-def test_who_has_a_hot_tablet_has_fewer_others_and_none_when_it_must(
-    rate: float, others: int
-) -> None:
+def test_node_with_a_hot_tablet_has_fewer_other_tablets(rate: float, others: int) -> None:
     _, after = balanced(one_hot(rate))
     counts = replicas_of(after)
     assert counts["n0"] == others + 1
     assert max(counts.values()) - min(counts[name] for name in ("n1", "n2", "n3")) <= 1
 
 
-def test_by_count_and_without_weight_rates_move_nothing() -> None:
+def test_rates_are_ignored_by_count_and_without_weight() -> None:
     for silent in (one_hot(10**6, by=BalanceBy.COUNT), one_hot(10**6, weight=0)):
         assert not plan_offline(silent).moves
 
 
-def test_by_rate_alone_bytes_do_not_matter() -> None:
+def test_full_rate_weight_ignores_bytes() -> None:
     of = table([["n0"]] * 4, size_bytes=[90 * GIB, 1, 1, 1], rates=[100.0] * 4)
     nodes = [node("n0", 1), node("n1", 1)]
     _, after = balanced(cluster(nodes, of, options=BalanceOptions(rate_weight=100)))
     assert replicas_of(after) == {"n0": 2, "n1": 2}
 
 
-def test_no_node_has_more_than_twice_its_share_of_bytes_or_of_operations() -> None:
-    """By the default weight, also where all bytes are in tablets that serve nothing."""
+def test_no_node_has_more_than_twice_its_share_of_bytes_or_operations() -> None:
+    """The default weight guarantees this even if all bytes are in idle tablets."""
     rows = [[f"n{at % 4}"] for at in range(200)]
     size = [5 * GIB if at % 2 else 1 for at in range(200)]
     rates = [0.0 if at % 2 else 1000.0 for at in range(200)]
@@ -114,8 +110,8 @@ def test_no_node_has_more_than_twice_its_share_of_bytes_or_of_operations() -> No
     assert max(loads(after).values()) < 1.05
 
 
-def test_a_few_operations_do_not_weigh_like_gigabytes() -> None:
-    """One a second of one tablet, where all others are idle."""
+def test_few_operations_do_not_outweigh_gigabytes() -> None:
+    """One tablet serves one operation a second, and all others are idle."""
     rows = [[f"n{at % 4}"] for at in range(40)]
     quiet = cluster(
         [node(f"n{at}", 1) for at in range(4)],
@@ -125,7 +121,7 @@ def test_a_few_operations_do_not_weigh_like_gigabytes() -> None:
     assert not plan_offline(quiet).moves
 
 
-def test_the_plan_says_what_nodes_serve_and_that_operations_count() -> None:
+def test_plan_reports_the_rates_of_nodes() -> None:
     plan, _ = balanced(one_hot(5000.0))
     assert [each.rate for each in plan.before.nodes] == [5900.0, 1000.0, 1000.0, 1000.0]
     assert plan.after.nodes[0].rate == 5000.0

@@ -1,4 +1,4 @@
-"""Shares of a table's replicas: in proportion to weights, but for what nodes and racks cannot take."""
+"""Shares of a table's replicas: in proportion to weights, within the limits of nodes and racks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stele.domain.balance.shares import shares
         ([9, 1, 1], [0, 0, 1], [4, 4, 4]),
     ],
 )
-def test_a_rack_takes_no_more_than_a_replica_of_each_tablet_though_its_nodes_might(
+def test_rack_gets_at_most_one_replica_of_each_tablet(
     weights: list[int], racks: list[int], expected: list[int]
 ) -> None:
     most = np.full(3, 4.0 if len({*racks}) == 3 else 8.0)
@@ -28,7 +28,7 @@ def test_a_rack_takes_no_more_than_a_replica_of_each_tablet_though_its_nodes_mig
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=9), st.data())
-def test_nothing_is_given_twice_and_nothing_is_left_that_has_room(
+def test_shares_are_distinct_and_use_all_room(
     nodes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     weight = np.array([weight for weight, _ in nodes], float)

@@ -1,4 +1,4 @@
-"""For each node one verdict, by the first rule that decides; what is accepted is what a plan would do."""
+"""Each node gets one verdict, by the first rule that decides. A plan would make the accepted moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rules(which: Cluster, unit: int, source: str) -> dict[str, tuple[Rule, str]]
     return {each.target: (each.rule, each.reason) for each in found if each.source == source}
 
 
-def test_each_node_is_told_why() -> None:
+def test_verdict_names_the_deciding_rule_for_each_node() -> None:
     nodes = [
         node("h1", rack="a"),
         node("h2", rack="b"),
@@ -44,7 +44,7 @@ def test_each_node_is_told_why() -> None:
     }
 
 
-def test_sizes_are_told_in_parts_of_the_shares() -> None:
+def test_verdict_reports_shares_before_and_after_the_move() -> None:
     sizes = [3 * GIB, 2 * GIB, 1 * GIB, 1 * GIB]
     which = cluster(
         [node("h1"), node("h2")],
@@ -57,7 +57,7 @@ def test_sizes_are_told_in_parts_of_the_shares() -> None:
     assert rules(which, 0, "h1")["h2"][0] is Rule.NOT_EVENER
 
 
-def test_unknown_sizes_are_named() -> None:
+def test_verdict_names_nodes_with_unknown_sizes() -> None:
     which = cluster(
         [node("h1"), node("h2")],
         table([["h1"], ["h2"]], size_bytes=[1, None]),
@@ -68,7 +68,7 @@ def test_unknown_sizes_are_named() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(clusters())
-def test_no_rule_forbids_what_is_planned(before: Cluster) -> None:
+def test_verdicts_accept_every_planned_move(before: Cluster) -> None:
     what = described(before)
     moves = plan_round(what.state, what.names, None)
     seen = set[int]()

@@ -54,16 +54,14 @@ def data_id(world: World, name: str = TABLE) -> str:
         ("{'enabled': 'true', 'preimage': 'false', 'ttl': '0'}", CdcOptions(True, False, 0)),
     ],
 )
-def test_the_option_of_a_table_without_columns_says_how_it_is_captured(
-    literal: str, options: CdcOptions
-) -> None:
+def test_option_of_an_untyped_table_sets_its_capture(literal: str, options: CdcOptions) -> None:
     world = world_of(tablets=False)
     assert world.apply(AlterTable(TABLE, TableOptions(cdc=literal))) is None
     assert cdc_of(world.image.schema, data_id(world)) == options
     assert cdc_of(world.image.schema, change_log_of(data_id(world))) == options
 
 
-def test_without_the_option_a_table_has_no_log() -> None:
+def test_table_without_the_option_has_no_change_log() -> None:
     world = world_of()
     assert is_captured(world.image.schema, data_id(world))
     assert world.apply(AlterTable(TABLE, reset=("cdc",))) is None
@@ -73,13 +71,13 @@ def test_without_the_option_a_table_has_no_log() -> None:
 @pytest.mark.parametrize(
     "literal", ["yes", "{'on': true}", "{'ttl': '-1'}", "{'ttl': soon}", "{'preimage': some}"]
 )
-def test_a_value_without_a_meaning_is_refused(literal: str) -> None:
+def test_invalid_cdc_option_is_refused(literal: str) -> None:
     world = world_of()
     refused = world.apply(AlterTable(TABLE, TableOptions(cdc=literal)))
     assert refused is not None and refused.code == "bad_parameter"
 
 
-def test_a_table_with_columns_has_the_parameter_and_not_the_option() -> None:
+def test_table_with_columns_uses_the_parameter_instead_of_the_option() -> None:
     world = world_of()
     world.history.enable("schema_objects")
     key = c.ColumnDefinition(name="id", type="int", kind=ColumnKind.PARTITION_KEY)
@@ -93,14 +91,14 @@ def test_a_table_with_columns_has_the_parameter_and_not_the_option() -> None:
     assert refused is not None and refused.code == "bad_table_options"
 
 
-def test_a_log_belongs_to_the_data_and_goes_with_it() -> None:
+def test_change_log_belongs_to_the_data_id() -> None:
     assert owner_of(change_log_of("t@7")) == owner_of("t@7") == "t"
     schema = world_of().image.schema
     assert schema.of_data(change_log_of("none")) is None
 
 
 @given(st.integers(0, 20), st.data())
-def test_the_id_of_a_tablets_stream_tells_its_range(power: int, data: st.DataObject) -> None:
+def test_stream_id_of_a_tablet_identifies_its_range(power: int, data: st.DataObject) -> None:
     count = 1 << power
     assert count <= MAX_TABLETS
     tablet = data.draw(st.integers(0, count - 1))
@@ -111,12 +109,12 @@ def test_the_id_of_a_tablets_stream_tells_its_range(power: int, data: st.DataObj
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_other_ids_are_no_streams(stream_id: bytes) -> None:
+def test_random_ids_are_no_streams(stream_id: bytes) -> None:
     end = int.from_bytes(stream_id[:8], "big", signed=True)
     assert _found_tablet("t", stream_id, end) is None
 
 
-def test_the_streams_of_a_table_are_its_tablets() -> None:
+def test_streams_of_a_table_with_tablets_are_its_tablets() -> None:
     world = world_of()
     (streams,) = stream_sets(world.image, data_id(world))
     assert tuple(r for s in streams.streams for r in s.ranges) == ranges(4)
@@ -125,7 +123,7 @@ def test_the_streams_of_a_table_are_its_tablets() -> None:
     }
 
 
-def test_without_tablets_the_streams_are_those_of_the_generations() -> None:
+def test_streams_of_a_table_without_tablets_are_the_generation() -> None:
     world = world_of(tablets=False)
     *_, newest = stream_sets(world.image, data_id(world))
     generation = world.image.cdc.newest()
@@ -149,7 +147,7 @@ def test_without_tablets_the_streams_are_those_of_the_generations() -> None:
     ],
 )
 @pytest.mark.parametrize("tablets", [False, True])
-def test_a_write_of_a_time_that_readers_may_have_passed_is_rejected(
+def test_write_with_a_time_outside_the_window_is_rejected(
     behind_ms: int, code: str, tablets: bool
 ) -> None:
     world = world_of(tablets=tablets)
@@ -160,7 +158,7 @@ def test_a_write_of_a_time_that_readers_may_have_passed_is_rejected(
     assert (found.code if found else "") == code
 
 
-def test_before_the_first_generation_holds_only_tablets_can_be_captured() -> None:
+def test_before_the_first_generation_only_tablets_can_be_captured() -> None:
     for tablets, code in ((False, "cdc_no_generation"), (True, "")):
         world = world_of(tablets=tablets)
         found = check_time(world.image, data_id(world), 0, 1000, 1000, WINDOW_MS)

@@ -50,7 +50,7 @@ def forget(world: World, generation_id: str) -> str:
     return "" if refused is None else refused.code
 
 
-def test_300_nodes_of_256_tokens_cost_16_bytes_a_range() -> None:
+def test_generation_of_300_nodes_of_256_tokens_costs_16_bytes_per_range() -> None:
     image = founded()
     facts = [*written(context(image), "t", range(300 * 256))]
     assert len(facts) == 2, "two pieces of at most 1 MiB"
@@ -61,7 +61,7 @@ def test_300_nodes_of_256_tokens_cost_16_bytes_a_range() -> None:
     assert [*domain.to_facts(after.cdc)] == facts
 
 
-def test_pieces_of_a_generation_fold_to_what_one_piece_does(
+def test_generation_in_pieces_folds_to_the_same_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = founded()
@@ -73,7 +73,7 @@ def test_pieces_of_a_generation_fold_to_what_one_piece_does(
     assert STREAMS_PER_FACT * 16 == 2**20
 
 
-def test_its_id_is_the_logs_and_no_two_epochs_give_the_same() -> None:
+def test_generation_id_is_deterministic_and_unique() -> None:
     image = founded()
     later = apply_facts(image, ())
     assert [*written(context(image), "t", (1,))] == [*written(context(later), "t", (1,))]
@@ -81,13 +81,13 @@ def test_its_id_is_the_logs_and_no_two_epochs_give_the_same() -> None:
     assert len(ids) == 2
 
 
-def test_it_holds_a_margin_after_the_epochs_time_and_after_all_others() -> None:
+def test_generation_starts_a_margin_after_the_epoch_and_all_others() -> None:
     world = three_nodes()
     before = world.image.cdc.committed()
     assert before[0].since_ms == AT_MS + MARGIN_MS
     times = [generation.since_ms for generation in before]
     assert times == sorted({*times})
-    world.history.at_ms -= 120_000  # the clock of the writer goes back: that of the log does not
+    world.history.at_ms -= 120_000  # the clock of the writer goes back, that of the log does not
     world.add("a2")
     world.run()
     newest = world.image.cdc.newest()
@@ -95,12 +95,12 @@ def test_it_holds_a_margin_after_the_epochs_time_and_after_all_others() -> None:
 
 
 def log_ms(world: World) -> int:
-    """The time of the newest epoch but for the few after the commit."""
+    """Return the time of the commit's epoch, without the few epochs after it."""
     state_id = world.images[world.image.cdc.committed()[-1].committed_epoch - 2].state_id
     return int.from_bytes(state_id[:6], "big")
 
 
-def test_one_of_a_clock_that_was_far_ahead_goes_with_the_next() -> None:
+def test_generation_from_a_clock_far_ahead_is_dropped_by_the_next() -> None:
     world = three_nodes()
     world.history.at_ms += 400 * 86_400_000
     world.add("a2")
@@ -116,7 +116,7 @@ def test_one_of_a_clock_that_was_far_ahead_goes_with_the_next() -> None:
     assert ahead.generation_id not in world.image.cdc.generations
 
 
-def test_the_margin_is_a_setting() -> None:
+def test_margin_is_a_setting() -> None:
     world = three_nodes()
     assert world.apply(SetSetting(CDC_MARGIN_S.name, "1000")) is None
     world.add("a2")
@@ -127,7 +127,7 @@ def test_the_margin_is_a_setting() -> None:
     assert refused is not None and refused.code == "bad_setting"
 
 
-def test_one_that_a_later_written_one_has_overtaken_is_forgotten() -> None:
+def test_generation_overtaken_by_a_later_one_is_dropped() -> None:
     image = founded()
     facts: list[AnyFact] = [
         CdcGenerationWritten("first", "one", 5, bytes(16)),
@@ -139,7 +139,7 @@ def test_one_that_a_later_written_one_has_overtaken_is_forgotten() -> None:
     assert {*after.cdc.generations} == {"second"}
 
 
-def test_publishing_waits_for_the_fence_of_the_version_that_committed_it() -> None:
+def test_publishing_waits_for_the_fence_of_the_committing_version() -> None:
     world = three_nodes()
     world.add("a2")
     world.until(lambda: bool(world.image.cdc.unpublished()), "a generation is committed")
@@ -150,7 +150,7 @@ def test_publishing_waits_for_the_fence_of_the_version_that_committed_it() -> No
     assert all(generation.published for generation in world.image.cdc.committed())
 
 
-def test_one_is_forgotten_once_the_next_has_held_for_the_retention() -> None:
+def test_generation_is_forgotten_after_the_retention_of_its_successor() -> None:
     world = three_nodes()
     world.add("a2")
     world.run()
@@ -173,7 +173,7 @@ def test_commands_of_an_older_term_are_refused() -> None:
     assert forget(world, "any") == "stale_term"
 
 
-def test_what_differs_shows_counts_and_no_streams() -> None:
+def test_diff_shows_counts_instead_of_streams() -> None:
     world = three_nodes()
     shown = domain.diff(CdcImage(), world.image.cdc)["cdc_generations"]["added"]
     assert [row["streams"] for row in shown] == [6]

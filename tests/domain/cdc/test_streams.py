@@ -1,4 +1,4 @@
-"""Stream ids: their form, their order, and the stream that a write gets by its token and its time."""
+"""Stream ids: their form and order, and the stream of a write by token and time."""
 
 import pytest
 from hypothesis import given
@@ -35,8 +35,8 @@ def generation(name: str, since_ms: int, tokens: set[int]) -> Generation:
 
 
 @given(RINGS)
-def test_an_id_is_the_token_then_chance_then_the_index_then_the_version(tokens: set[int]) -> None:
-    """Read bit by bit from the text of the form."""
+def test_stream_id_has_token_random_bits_index_and_version(tokens: set[int]) -> None:
+    """The bits are read one by one, as the documented form describes them."""
     streams = stream_ids(tokens, "seed")
     assert count_of(streams) == len(tokens)
     for place, token in enumerate(sorted(tokens)):
@@ -57,21 +57,21 @@ def test_equal_rings_of_two_generations_share_no_stream() -> None:
 
 
 @given(RINGS, TOKENS)
-def test_a_token_is_in_the_range_that_ends_at_or_after_it(tokens: set[int], token: int) -> None:
+def test_token_belongs_to_the_range_that_ends_at_or_after_it(tokens: set[int], token: int) -> None:
     streams = stream_ids(tokens, "seed")
     wanted = min((t for t in tokens if t >= token), default=min(tokens))
     assert end_at(streams, place_of(streams, token)) == wanted
 
 
 @given(RINGS, st.integers(1, 7))
-def test_pieces_joined_are_the_whole(tokens: set[int], most: int) -> None:
+def test_joined_pieces_equal_the_whole(tokens: set[int], most: int) -> None:
     streams = stream_ids(tokens, "seed")
     pieces = [*pieces_of(streams, most)]
     assert b"".join(pieces) == streams
     assert all(0 < len(piece) <= most * STREAM_BYTES for piece in pieces)
 
 
-def test_a_generation_fits_the_ring_of_its_tokens_and_no_other() -> None:
+def test_generation_fits_only_the_ring_of_its_tokens() -> None:
     found = generation("g", 0, {1, 2, 3})
     assert found.fits({3, 2, 1})
     assert not found.fits({1, 2}) and not found.fits({1, 2, 3, 4})
@@ -83,7 +83,7 @@ OLD, NEW = generation("old", 1_000_000, {10, 20}), generation("new", 2_000_000, 
 
 
 def stream(write_ms: int, now_ms: int) -> bytes | str:
-    """The id, or the code of the refusal."""
+    """Return the stream id, or the code of the rejection."""
     found = stream_of((OLD, NEW), 12, write_ms, now_ms)
     return found.code if isinstance(found, Rejection) else found
 
@@ -104,21 +104,21 @@ def stream(write_ms: int, now_ms: int) -> bytes | str:
         (2_500_000, 9_000_000, stream_at(NEW.streams, 1)),
     ],
 )
-def test_a_write_goes_to_the_generation_of_its_time(
+def test_write_goes_to_the_generation_of_its_time(
     write_ms: int, now_ms: int, expected: bytes | str
 ) -> None:
     assert stream(write_ms, now_ms) == expected
 
 
 @given(st.integers(900_000, 3_000_000), st.integers(-6_000, 6_000))
-def test_no_write_goes_to_a_generation_that_is_over(write_ms: int, ahead_ms: int) -> None:
-    """Readers of a closed generation miss nothing: whatever the clocks, what comes later is refused."""
+def test_closed_generation_takes_no_writes(write_ms: int, ahead_ms: int) -> None:
+    """Readers of a closed generation miss nothing: later writes are rejected whatever the clocks."""
     now_ms = write_ms - ahead_ms
     found = stream(write_ms, now_ms)
     if now_ms >= NEW.since_ms + GENERATION_LEEWAY_MS:
         assert found not in [stream_at(OLD.streams, at) for at in (0, 1)]
 
 
-def test_without_any_generation_nothing_is_taken() -> None:
+def test_write_without_a_generation_is_rejected() -> None:
     found = stream_of((), 1, 5, 5)
     assert isinstance(found, Rejection) and found.code == "cdc_no_generation"

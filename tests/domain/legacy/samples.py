@@ -21,7 +21,7 @@ def example() -> LegacyCluster:
 
 
 def with_node(address: str, /, **changes: object) -> LegacyCluster:
-    """The example with other values of one node."""
+    """Return the example with other values of one node."""
     legacy = example()
     nodes = (
         msgspec.structs.replace(node, **changes) if node.address == address else node
@@ -31,6 +31,6 @@ def with_node(address: str, /, **changes: object) -> LegacyCluster:
 
 
 def simple_strategy_ranges() -> tuple[LegacyRange, ...]:
-    """The ranges that the same cluster printed for a keyspace of SimpleStrategy with two replicas."""
+    """Return the ranges that the same cluster printed for a keyspace of SimpleStrategy with two replicas."""
     raw = (Path(__file__).parent / "simple_strategy_ranges.json").read_bytes()
     return msgspec.json.decode(raw, type=tuple[LegacyRange, ...])

@@ -16,7 +16,7 @@ Steps = tuple[str | int, ...]
 
 
 def changed(steps: Steps, value: object) -> bytes:
-    """The example with another value at one place."""
+    """Return the example with another value at one path."""
     document: Any = msgspec.json.decode(EXAMPLE.read_bytes())
     place = document
     for step in steps[:-1]:
@@ -47,7 +47,7 @@ def changed(steps: Steps, value: object) -> bytes:
         (("keyspaces", 1, "name"), "audit", "keyspaces[1].name", "second 'audit'"),
     ],
 )
-def test_an_error_names_the_field_and_the_expected_value(
+def test_error_names_the_field_and_the_expected_value(
     steps: Steps, value: object, path: str, words: str
 ) -> None:
     with pytest.raises(JsonDocumentError) as raised:
@@ -56,12 +56,12 @@ def test_an_error_names_the_field_and_the_expected_value(
     assert words in str(raised.value)
 
 
-def test_a_file_that_is_not_json_is_refused() -> None:
+def test_file_that_is_not_json_is_refused() -> None:
     with pytest.raises(JsonDocumentError, match="not valid JSON"):
         decode_description(EXAMPLE.read_bytes()[:-10])
 
 
-def test_equal_clusters_have_equal_files_in_any_order_of_the_input() -> None:
+def test_equal_clusters_have_equal_files_in_any_input_order() -> None:
     legacy = example()
     reverse = msgspec.structs.replace(
         legacy,
@@ -74,7 +74,7 @@ def test_equal_clusters_have_equal_files_in_any_order_of_the_input() -> None:
     assert encode_description(legacy) == encode_description(reverse) == EXAMPLE.read_bytes()
 
 
-def test_the_schema_file_is_generated_from_the_types() -> None:
+def test_schema_file_is_generated_from_the_types() -> None:
     """``python -m tests.domain.legacy.test_description`` writes it."""
     assert SCHEMA.read_bytes() == json_schema(LegacyCluster)
 

@@ -46,12 +46,12 @@ def reasons(result: ImportResult) -> str:
 
 
 def with_keyspace(name: str, /, **changes: object) -> LegacyCluster:
-    """The example with this keyspace alone, and other values of it."""
+    """Return the example with this keyspace only, with other values of it."""
     keyspace = next(each for each in example().keyspaces if each.name == name)
     return replace(example(), keyspaces=(replace(keyspace, **changes),))
 
 
-def test_a_legacy_cluster_becomes_a_state_at_rest() -> None:
+def test_legacy_cluster_becomes_a_state_at_rest() -> None:
     result = import_cluster(example())
     image = image_of(result)
     assert result.left_out == ("system", "system_schema")
@@ -67,7 +67,7 @@ def test_a_legacy_cluster_becomes_a_state_at_rest() -> None:
     assert image.schema.serving("orders") is not None
 
 
-def test_the_same_cluster_becomes_the_same_state_at_each_import() -> None:
+def test_import_of_the_same_cluster_gives_the_same_state() -> None:
     legacy = example()
     image = image_of(import_cluster(legacy))
     again = replace(legacy, nodes=legacy.nodes[::-1], keyspaces=legacy.keyspaces[::-1])
@@ -76,7 +76,7 @@ def test_the_same_cluster_becomes_the_same_state_at_each_import() -> None:
     assert state_hash(restored) == state_hash(image) != state_hash(EMPTY_FOR_FOLLOWERS)
 
 
-def test_the_same_schema_becomes_the_same_state_at_each_import() -> None:
+def test_import_of_the_same_schema_gives_the_same_state() -> None:
     columns = (ColumnDefinition(name="id", type="uuid", kind=ColumnKind.PARTITION_KEY),)
     schemas = {
         name: (TableCreation(name=f"{name}.items", columns=columns),)
@@ -89,7 +89,7 @@ def test_the_same_schema_becomes_the_same_state_at_each_import() -> None:
     assert image.features.enabled == (SCHEMA_OBJECTS,)
 
 
-def test_a_keyspace_without_ranges_is_refused_unless_it_is_left_out() -> None:
+def test_keyspace_without_ranges_is_refused_unless_left_out() -> None:
     legacy = replace(
         example(),
         keyspaces=tuple(
@@ -130,7 +130,7 @@ def test_simple_strategy_differs_over_racks_and_is_refused_over_dcs() -> None:
     assert image_of(import_cluster(one_rack)).schema.replications() == {"all:2": {"all": 2}}
 
 
-def test_a_node_that_is_down_becomes_a_member_only_when_it_is_ignored() -> None:
+def test_down_node_becomes_a_member_only_if_ignored() -> None:
     assert "127.0.7.5: it is down (DN)" in reasons(import_cluster(DOWN))
     assert "the versions of 127.0.7.5 are not known" in reasons(import_cluster(DOWN))
     expected = state_hash(image_of(import_cluster(example())))
@@ -140,7 +140,7 @@ def test_a_node_that_is_down_becomes_a_member_only_when_it_is_ignored() -> None:
     assert "there is no such node" in reasons(unknown)
 
 
-def test_a_joining_node_prevents_the_import_and_adds_no_differences() -> None:
+def test_joining_node_prevents_the_import_and_adds_no_differences() -> None:
     joining = replace(
         example().nodes[0],
         host_id="cecede93-3bc2-4b8d-9975-3f453056df90",
@@ -176,9 +176,7 @@ def test_a_joining_node_prevents_the_import_and_adds_no_differences() -> None:
         ({"host_id": "a5475e99-1ad1-46fe-b75e-0b3f68e40ac2"}, "host id a5475e99"),
     ],
 )
-def test_a_node_that_is_not_as_it_must_be_prevents_the_import(
-    changes: dict[str, object], reason: str
-) -> None:
+def test_invalid_node_prevents_the_import(changes: dict[str, object], reason: str) -> None:
     assert reason in reasons(import_cluster(with_node("127.0.7.2", **changes)))
 
 
@@ -200,20 +198,18 @@ def test_a_node_that_is_not_as_it_must_be_prevents_the_import(
         ({"name": "_orders"}, "does not allow this name"),
     ],
 )
-def test_a_keyspace_that_is_not_supported_prevents_the_import(
-    changes: dict[str, object], reason: str
-) -> None:
+def test_unsupported_keyspace_prevents_the_import(changes: dict[str, object], reason: str) -> None:
     assert reason in reasons(import_cluster(with_keyspace("orders", **changes)))
 
 
-def test_another_partitioner_or_no_keyspaces_prevent_the_import() -> None:
+def test_another_partitioner_or_no_keyspaces_prevents_the_import() -> None:
     other = replace(example(), partitioner="RandomPartitioner")
     assert "RandomPartitioner" in reasons(import_cluster(other))
     assert "there are no keyspaces" in reasons(import_cluster(replace(example(), keyspaces=())))
 
 
 def described(ring: Ring, rf: dict[str, int]) -> LegacyCluster:
-    """A ring with one keyspace ``ks``, whose ranges are those of its placement."""
+    """Return a ring with one keyspace ``ks``, whose ranges are those of its placement."""
     at = {row.end: row for row in placement_of(ring.tokens, ring.locations, rf).rows}
     ends = sorted(ring.tokens)
     return LegacyCluster(
@@ -251,7 +247,7 @@ def host_id(node: str) -> str:
 
 
 @given(rings(), some_rf)
-def test_a_described_ring_becomes_the_same_placement(ring: Ring, rf: dict[str, int]) -> None:
+def test_described_ring_becomes_the_same_placement(ring: Ring, rf: dict[str, int]) -> None:
     owners = {*ring.tokens.values()}
     nodes: dict[str, int] = {}
     for place in ring.locations.values():

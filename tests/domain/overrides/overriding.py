@@ -24,14 +24,14 @@ SEEDS = (3, 11, 54, 77)
 
 @cache
 def run_of(seed: int) -> tuple[Image, ...]:
-    """All images of a run, the last of them in the middle of it."""
+    """Return all images of a run. It ends while transitions are open."""
     run = RandomRun(seed)
     run.go(30)
     return tuple(run.world.images)
 
 
 def at(images: tuple[Image, ...], index: int) -> History:
-    """A log whose newest image is that one; it is frozen by ada."""
+    """Return a log whose newest image is ``images[index]``, frozen by ada."""
     history = History()
     history.images = [*images[: index + 1]]
     assert ask(history, RestrictCommits(mode=CommitMode.FROZEN), "freeze") is None

@@ -22,7 +22,7 @@ STEPS = 23
 
 
 def overridden(seed: int) -> Iterator[tuple[tuple[Image, ...], Image, Image, History]]:
-    """All images before, the newest of them, the older one, and the log after the override."""
+    """Yield all earlier images, the newest of them, the older one, and the log after the override."""
     images = run_of(seed)
     for newest in range(len(images) - 1, 20, -STEPS):
         known = images[: newest + 1]
@@ -40,7 +40,7 @@ every_seed = pytest.mark.parametrize("seed", SEEDS)
 
 
 @every_seed
-def test_versions_fences_and_ids_never_come_again(seed: int) -> None:
+def test_override_never_reuses_versions_fences_or_ids(seed: int) -> None:
     seen = 0
     for known, before, _, history in overridden(seed):
         after = history.image
@@ -79,7 +79,7 @@ def _data_ids(image: Image) -> set[str]:
     return {data.data_id for data in image.schema.all_data()}
 
 
-def test_a_stale_version_never_counts_again() -> None:
+def test_stale_version_stays_stale_after_an_override() -> None:
     """A fenced request stays fenced. An earlier one continues only with the replicas that it has asked."""
     went_on = 0
     for _, before, _, history in (each for seed in SEEDS for each in overridden(seed)):
@@ -103,7 +103,7 @@ def _some(rows: Iterable[RangeReplicas]) -> list[RangeReplicas]:
 
 
 @every_seed
-def test_the_state_is_sound_at_rest_and_says_what_the_older_one_said(seed: int) -> None:
+def test_overridden_state_is_sound_at_rest_and_equals_the_older_one(seed: int) -> None:
     for _, before, target, history in overridden(seed):
         after = history.image
         assert not [*map(str, flaws_of(after))]
@@ -129,8 +129,8 @@ def test_the_state_is_sound_at_rest_and_says_what_the_older_one_said(seed: int) 
 
 
 @every_seed
-def test_its_epoch_is_a_record_like_others(seed: int) -> None:
-    """Encoded, decoded and folded by a follower it gives the same state, which is its own snapshot."""
+def test_epoch_of_an_override_folds_like_any_other(seed: int) -> None:
+    """Encoded, decoded and folded by a follower, the epoch gives the same state and snapshot."""
     for _, _, _, history in overridden(seed):
         epoch = decode_epoch(encode_epoch(history.epochs[-1]))
         follower = evolve(history.images[-2], epoch)
@@ -143,7 +143,7 @@ def test_its_epoch_is_a_record_like_others(seed: int) -> None:
 
 
 @every_seed
-def test_an_override_can_be_overridden(seed: int) -> None:
+def test_override_can_be_overridden(seed: int) -> None:
     for _, before, _, history in [*overridden(seed)][:4]:
         overridden_by = history.image
         if not is_at_rest(before):

@@ -49,7 +49,7 @@ def _shop() -> tuple[Image, ...]:
 
 
 def shop_world() -> tuple[History, World]:
-    """n1 to n4, a keyspace with tablets that has a table, and one without."""
+    """Return n1 to n4, a keyspace with tablets and one table, and a keyspace without tablets."""
     history, world = three_nodes()
     assert history.apply(join(4)) is None
     world.run()
@@ -73,12 +73,12 @@ def code(refused: Rejection | None) -> str:
     return "" if refused is None else refused.code
 
 
-def test_an_open_log_is_not_overridden() -> None:
+def test_override_of_an_open_log_is_refused() -> None:
     history = shop()
     assert code(revert(history, history.images[-2])) == "log_is_open"
 
 
-def test_who_froze_the_log_may_override_it_and_nobody_else() -> None:
+def test_only_the_actor_who_restricted_the_log_may_override_it() -> None:
     history = shop()
     freeze(history, "bob")
     assert code(revert(history, history.images[-2])) == "not_yours"
@@ -88,7 +88,7 @@ def test_who_froze_the_log_may_override_it_and_nobody_else() -> None:
     assert code(revert(history, history.images[-2])) == ""
 
 
-def test_a_frozen_log_takes_overrides_and_nothing_else() -> None:
+def test_frozen_log_accepts_only_overrides() -> None:
     history = shop()
     freeze(history)
     commits = history.image.commits
@@ -101,7 +101,7 @@ def test_a_frozen_log_takes_overrides_and_nothing_else() -> None:
         assert (restricted(commits, envelope) is None) is taken
 
 
-def test_it_needs_a_reason_an_epoch_and_a_state() -> None:
+def test_override_needs_a_reason_an_epoch_and_a_state() -> None:
     history = shop()
     freeze(history)
     known = content_of(history.images[-2])
@@ -114,7 +114,7 @@ def test_it_needs_a_reason_an_epoch_and_a_state() -> None:
         assert code(ask(history, LoadState(content=content), f"3{number}")) == "no_state"
 
 
-def test_what_is_made_since_goes_and_takes_a_word_for_its_rows() -> None:
+def test_override_that_drops_rows_needs_accept_loss() -> None:
     history = shop()
     before = history.images[-2]
     freeze(history)
@@ -130,7 +130,7 @@ def test_what_is_made_since_goes_and_takes_a_word_for_its_rows() -> None:
     assert not [name for name in history.image.ring.placements if name.startswith("tablets:")]
 
 
-def test_settings_go_back_without_a_loss() -> None:
+def test_settings_are_reverted_without_loss() -> None:
     history = shop()
     before = history.image
     assert history.apply(SetSetting("colour", "red")) is None
@@ -140,7 +140,7 @@ def test_settings_go_back_without_a_loss() -> None:
     assert history.image.ring.placements == before.ring.placements
 
 
-def test_a_table_that_was_dropped_comes_back_empty_under_another_id() -> None:
+def test_dropped_table_is_restored_empty_under_a_new_id() -> None:
     history, world = shop_world()
     before = history.image
     old = before.schema.table_named("shop.orders")
@@ -162,7 +162,7 @@ def test_a_table_that_was_dropped_comes_back_empty_under_another_id() -> None:
     assert [row.reads for row in ours.rows] == [row.reads for row in theirs.rows]
 
 
-def test_what_was_truncated_stays_truncated() -> None:
+def test_truncated_table_stays_truncated() -> None:
     history, world = shop_world()
     before = history.image
     assert history.apply(Truncate("shop.orders")) is None
@@ -177,7 +177,7 @@ def test_what_was_truncated_stays_truncated() -> None:
 
 
 def moved() -> tuple[History, World, Image]:
-    """A tablet has gone to another node; and the image before that."""
+    """Start the migration of a tablet. Return the image before it as well."""
     history, world = shop_world()
     before = history.image
     table = before.schema.table_named("shop.orders")
@@ -189,7 +189,7 @@ def moved() -> tuple[History, World, Image]:
     return history, world, before
 
 
-def test_a_range_that_others_have_taken_over_costs_rows() -> None:
+def test_override_of_a_moved_range_loses_rows() -> None:
     history, world, before = moved()
     world.run()
     freeze(history)
@@ -207,7 +207,7 @@ def test_a_range_that_others_have_taken_over_costs_rows() -> None:
     assert history.image.ring.placements[table.placement].rows[1].version < version
 
 
-def test_what_is_under_way_ends_before_reads_have_moved_and_costs_nothing() -> None:
+def test_override_during_streaming_ends_the_transition_without_loss() -> None:
     history, world, before = moved()
     world.until(lambda: {*world.image.topology.sessions()}, "it streams")
     (under_way,) = history.image.topology.open()
@@ -221,7 +221,7 @@ def test_what_is_under_way_ends_before_reads_have_moved_and_costs_nothing() -> N
     assert "The state was replaced in epoch" in request.error
 
 
-def test_a_state_with_something_under_way_takes_no_place() -> None:
+def test_state_with_an_open_transition_cannot_be_restored() -> None:
     history, world, _ = moved()
     world.until(lambda: history.image.topology.transitions, "it has begun")
     then = history.image
@@ -231,7 +231,7 @@ def test_a_state_with_something_under_way_takes_no_place() -> None:
     assert code(revert(history, then)) == "not_at_rest"
 
 
-def test_a_node_that_joined_since_is_gone_and_one_that_left_stays_gone() -> None:
+def test_override_removes_a_joined_node_and_keeps_a_left_node_out() -> None:
     history, world = three_nodes()
     with_three = history.image
     assert history.apply(join(4)) is None
@@ -251,7 +251,7 @@ def loaded(state: Image) -> str:
     return code(load(history, state))
 
 
-def test_a_file_may_not_give_what_is_there_another_identity() -> None:
+def test_loaded_file_cannot_change_the_identity_of_entities() -> None:
     image = shop().image
     schema = image.schema
     keyspace, table = schema.named("library"), schema.table_named("shop.orders")
@@ -265,7 +265,7 @@ def test_a_file_may_not_give_what_is_there_another_identity() -> None:
     assert loaded(replace(image, schema=other)) == "another_entity"
 
 
-def test_a_file_may_not_bring_nodes_or_features() -> None:
+def test_loaded_file_cannot_add_nodes_or_features() -> None:
     image = shop().image
     n9 = replace(
         image.membership.nodes["n1"],
@@ -281,14 +281,14 @@ def test_a_file_may_not_bring_nodes_or_features() -> None:
     assert loaded(replace(image, features=features)) == "feature_not_enabled"
 
 
-def test_an_unsound_file_is_refused_with_its_first_flaw() -> None:
+def test_unsound_file_is_refused() -> None:
     image = shop().image
     n2 = replace(image.membership.nodes["n2"], rack="no rack")
     members = replace(image.membership, nodes=image.membership.nodes.set("n2", n2))
     assert loaded(replace(image, membership=members)) == "unsound_state"
 
 
-def test_a_file_is_loaded_and_its_edit_holds() -> None:
+def test_loaded_file_applies_its_edits() -> None:
     history = shop()
     image = history.image
     freeze(history)
@@ -324,7 +324,7 @@ def begun(state: Image) -> History:
     return history
 
 
-def test_a_cluster_begins_with_a_dump_and_is_open_then() -> None:
+def test_cluster_starts_from_a_dump_and_opens() -> None:
     image = shop().image
     history = begun(image)
     now = history.image
@@ -343,7 +343,7 @@ def test_a_cluster_begins_with_a_dump_and_is_open_then() -> None:
     assert now.overrides.begun_with.of_cluster_id == "demo/1"
 
 
-def test_only_a_cluster_that_was_founded_for_it_begins_with_a_dump_and_once() -> None:
+def test_only_a_cluster_founded_frozen_starts_from_a_dump_and_only_once() -> None:
     image = shop().image
     again = LoadState(content=content_of(image), founds=True)
     assert code(ask(begun(image), again, "again")) == "not_empty"
@@ -362,7 +362,7 @@ def announce(history: History, host_id: str, claims: str = "") -> str:
     return code(ask(history, command, f"{host_id}/{claims}", "node n1"))
 
 
-def test_a_place_is_taken_by_the_right_host_once() -> None:
+def test_unclaimed_node_is_claimed_once_by_its_host_id() -> None:
     history = begun(shop().image)
     assert announce(history, "eve") == "host_id_mismatch"
     assert announce(history, "eve", "host-n2") == "host_id_mismatch"
@@ -371,7 +371,7 @@ def test_a_place_is_taken_by_the_right_host_once() -> None:
     assert announce(history, "eve", "host-n1") == "host_id_mismatch", "it is taken"
 
 
-def test_an_empty_directory_takes_a_place_that_an_operator_gives_it() -> None:
+def test_empty_directory_claims_a_node_that_an_operator_names() -> None:
     history = begun(shop().image)
     assert announce(history, "empty", "host-n1") == ""
     assert history.image.membership.nodes["n1"].host_id == "empty"
@@ -392,11 +392,11 @@ def test_an_empty_directory_takes_a_place_that_an_operator_gives_it() -> None:
         ("", "", "", True),
     ],
 )
-def test_who_may_take_a_place(place: str, host_id: str, claims: str, may: bool) -> None:
+def test_may_take(place: str, host_id: str, claims: str, may: bool) -> None:
     assert may_take(place, host_id, claims) is may
 
 
-def test_a_large_override_goes_in_parts() -> None:
+def test_large_override_is_split_into_parts() -> None:
     history = shop()
     freeze(history)
     target = three_nodes()[0].image
@@ -417,14 +417,14 @@ def test_a_large_override_goes_in_parts() -> None:
     assert type(commit[-1]).__name__ == "StateReplaced"
 
 
-def test_a_state_is_the_same_in_a_command() -> None:
+def test_packed_state_unpacks_to_the_same_facts() -> None:
     image = shop().image
     facts = image_to_facts(image)
     assert [*unpacked_state(packed_state(facts))] == facts
 
 
-def test_whatever_is_loaded_is_decided() -> None:
-    """Facts that are missing, doubled or in another order make a rejection or a state, and never an error."""
+def test_load_of_mutated_facts_is_decided_without_an_error() -> None:
+    """Missing, repeated or reordered facts give a rejection or a state, never an exception."""
     image = shop().image
     facts = image_to_facts(image)
     some = [
@@ -449,13 +449,13 @@ def test_whatever_is_loaded_is_decided() -> None:
         b'[{"type":"NodeChanged","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}]",
     ],
 )
-def test_what_is_nested_without_end_is_no_state(content: bytes) -> None:
+def test_deeply_nested_content_is_no_state(content: bytes) -> None:
     history = shop()
     freeze(history)
     assert code(ask(history, LoadState(content=zlib.compress(content)), "x")) == "no_state"
 
 
-def test_a_number_that_no_record_can_hold_is_no_state() -> None:
+def test_number_too_large_for_a_record_is_no_state() -> None:
     state = shop().image
     huge = replace(state, topology=replace(state.topology, since_epoch=1 << 70))
     assert loaded(huge) == "no_state"
@@ -465,7 +465,7 @@ def test_a_number_that_no_record_can_hold_is_no_state() -> None:
     assert code(ask(history, far, "x")) == "no_state"
 
 
-def test_a_cluster_does_not_begin_above_all_versions() -> None:
+def test_cluster_cannot_start_above_all_versions() -> None:
     state = shop().image
     last = (1 << 63) - 1
     high = replace(state, topology=replace(state.topology, version=last, fence_version=last))
@@ -478,8 +478,8 @@ def test_a_cluster_does_not_begin_above_all_versions() -> None:
     assert ask(history, again, "again") is None
 
 
-def test_a_ring_by_which_nobody_could_ever_join_takes_no_place() -> None:
-    """The rows are those of before: each join would wait for ranges that do not come out."""
+def test_state_whose_ring_does_not_match_its_rows_is_refused() -> None:
+    """The rows belong to the old tokens, so each join would wait for ranges that no plan yields."""
     image = shop().image
     nodes = image.membership.nodes
     one, two = nodes["n1"], nodes["n2"]
@@ -490,7 +490,7 @@ def test_a_ring_by_which_nobody_could_ever_join_takes_no_place() -> None:
     assert loaded(replace(image, membership=members)) == "unsound_state"
 
 
-def test_an_unsafe_setting_comes_back_by_a_word_only() -> None:
+def test_unsafe_setting_is_restored_only_with_accept_loss() -> None:
     name, value = next(
         (each.name, option)
         for each in KNOWN.values()

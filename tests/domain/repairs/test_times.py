@@ -1,4 +1,4 @@
-"""When tablets were repaired last: a column that splits and merges with its table."""
+"""Times of the last repair of tablets: a column that splits and merges with its table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folded(*facts: object) -> RepairsImage:
 
 
 @given(columns)
-def test_halves_have_the_time_of_the_whole_and_a_merge_of_both_is_what_was(
+def test_split_copies_times_and_a_merge_restores_them(
     values: list[int],
 ) -> None:
     column = times(values)
@@ -48,7 +48,7 @@ def test_halves_have_the_time_of_the_whole_and_a_merge_of_both_is_what_was(
 
 
 @given(columns.filter(lambda values: len(values) > 1))
-def test_of_two_that_become_one_the_older_time_counts(values: list[int]) -> None:
+def test_merge_keeps_the_older_time(values: list[int]) -> None:
     merged = times(values).resized(len(values) // 2)
     assert merged.all().tolist() == [
         min(pair) for pair in zip(values[::2], values[1::2], strict=True)
@@ -56,9 +56,7 @@ def test_of_two_that_become_one_the_older_time_counts(values: list[int]) -> None
 
 
 @given(columns, st.data())
-def test_a_change_of_one_time_leaves_all_others_and_shares_their_chunks(
-    values: list[int], data: st.DataObject
-) -> None:
+def test_change_of_one_time_shares_all_other_chunks(values: list[int], data: st.DataObject) -> None:
     column, tablet = times(values), data.draw(st.integers(0, len(values) - 1))
     changed = column.with_times(tablet, np.array([7], np.int64))
     assert changed[tablet] == 7
@@ -69,12 +67,12 @@ def test_a_change_of_one_time_leaves_all_others_and_shares_their_chunks(
     assert sum(copied) == 1 and copied[tablet // CHUNK]
 
 
-def test_nobody_changes_a_column_in_place() -> None:
+def test_chunks_of_a_column_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         Times.never(4).chunks[0][0] = 1
 
 
-def test_a_table_is_known_from_its_first_repair_on_and_forgotten_as_a_whole() -> None:
+def test_table_is_known_from_its_first_repair_until_forgotten() -> None:
     image = folded(TabletRepaired("t", 2, 4, 50), TabletRepaired("t", 0, 4, 60))
     assert image.of("t", 4).tolist() == [60, 0, 50, 0]
     assert image.of("other", 2).tolist() == [0, 0]
@@ -83,7 +81,7 @@ def test_a_table_is_known_from_its_first_repair_on_and_forgotten_as_a_whole() ->
     assert DOMAIN.apply[RepairsForgotten](image, RepairsForgotten("t")) == DOMAIN.empty
 
 
-def test_a_snapshot_of_a_large_table_comes_in_pieces() -> None:
+def test_snapshot_of_a_large_table_is_split_into_facts() -> None:
     count = 2 * TIMES_PER_FACT
     image = folded(TabletRepaired("t", 5, count, 50), TabletRepaired("t", count - 1, count, 60))
     facts = [*DOMAIN.to_facts(image)]
@@ -93,7 +91,7 @@ def test_a_snapshot_of_a_large_table_comes_in_pieces() -> None:
     assert DOMAIN.hash_of(image) == DOMAIN.hash_of(folded(*facts)) != DOMAIN.hash_of(DOMAIN.empty)
 
 
-def test_a_difference_counts_the_tablets_that_have_other_times() -> None:
+def test_diff_counts_tablets_with_other_times() -> None:
     before = folded(TabletRepaired("t", 2, 4, 50))
     after = folded(TabletRepaired("t", 2, 4, 50), TabletRepaired("t", 3, 4, 60))
     counted = {"t": {"repaired": 1, "newest_ms": 60}}
@@ -103,7 +101,7 @@ def test_a_difference_counts_the_tablets_that_have_other_times() -> None:
     assert DOMAIN.diff(after, after) == {"repairs": {}, "restricted_repairs": {}}
 
 
-def test_times_among_some_replicas_stand_apart() -> None:
+def test_restricted_repairs_have_separate_times() -> None:
     some = TabletRepaired("t", 2, 4, 50, restricted=True)
     image = folded(some)
     assert image.of("t", 4).tolist() == [0] * 4

@@ -1,4 +1,4 @@
-"""The content of facts, row by row. Columns must be equal to it."""
+"""A plain implementation of placements, row by row. Columns must be equal to it."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ Rows = tuple[RangeReplicas, ...]
 
 
 def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
-    """Raises KeyError for a node without a number."""
+    """Pack rows. Raise KeyError for a node without a number."""
     names = chain.from_iterable(_listed(row) for row in rows)
     return PackedRows(
         starts=column(row.start for row in rows),
@@ -42,7 +42,7 @@ def packed_ranges(ranges: Iterable[Range]) -> PackedRanges:
 
 
 def column(numbers: Iterable[int]) -> NumberColumn:
-    """Byte by byte."""
+    """Encode a column byte by byte."""
     few = [*numbers]
     for width in (1, 2, 4, 8):
         if all(-(1 << 8 * width - 1) <= number < 1 << 8 * width - 1 for number in few):
@@ -52,7 +52,7 @@ def column(numbers: Iterable[int]) -> NumberColumn:
 
 
 def _all_shards(rows: Sequence[RangeReplicas], which: str) -> tuple[int, ...]:
-    """None where no row has any."""
+    """Return the shards of all rows, or an empty tuple if no row has any."""
     if not any(getattr(row, which) for row in rows):
         return ()
     lists = (getattr(row, which) or row.shards or (0,) * len(row.writes) for row in rows)
@@ -64,7 +64,7 @@ def unpacked(rows: PackedRows, nodes: NodeNumbers) -> Rows:
 
 
 def applied(rows: Rows, removed: Sequence[Range], added: Sequence[RangeReplicas]) -> Rows:
-    """The result is not checked."""
+    """Return the rows after the change. The result is not checked."""
     kept = [row for row in rows if range_of(row) not in removed]
     return tuple(sorted((*kept, *added), key=by_start))
 

@@ -1,4 +1,4 @@
-"""Random rings and changes of them, for the properties; and short ways to write small ones down."""
+"""Random rings and changes of them for the properties, and short notations of small ones."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ MAX_NODES = 12
 MAX_TOKENS = 8
 ONE_RACK = NodeLocation(dc="dc1", rack="r1")
 
-# Small tokens lie close together, large ones touch the ring's ends; both find mistakes of their own.
+# Small tokens lie close together, large ones touch the ring's ends. Each kind finds its own mistakes.
 some_token = st.one_of(st.integers(-200, 200), st.integers(MIN_TOKEN + 1, MAX_TOKEN))
 some_location = st.builds(
     NodeLocation, dc=st.sampled_from(["dc1", "dc2"]), rack=st.sampled_from(["r1", "r2", "r3"])
@@ -24,7 +24,7 @@ some_rf = st.dictionaries(st.sampled_from(["dc1", "dc2"]), st.integers(1, 3), mi
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """Tokens with their owners, and where the owners stand."""
+    """Tokens with their owners, and the locations of the owners."""
 
     tokens: dict[int, str]
     locations: dict[str, NodeLocation]
@@ -45,7 +45,7 @@ def network_topology(
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A plan, and the placements at rest that it leads from and to."""
+    """A plan, and the placements at rest before and after it."""
 
     before: Placement
     after: Placement
@@ -60,7 +60,7 @@ def prepare_rings(
     rf: Mapping[str, int],
     nodes: NodeNumbers = NO_NODES,
 ) -> Prepared:
-    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``."""
+    """Plan the transition from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``."""
     before = placement_of(old_tokens, old_locations, rf, nodes)
     after = placement_of(new_tokens, new_locations, rf, before.nodes)
     plan = prepare(before, after, old_tokens.keys(), new_tokens.keys())
@@ -82,7 +82,7 @@ def rings(draw: st.DrawFn, min_nodes: int = 1) -> Ring:
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[Ring, Ring]:
-    """A ring before and after one node joined, left, was replaced, or moved to other tokens."""
+    """Return a ring before and after one node joined, left, was replaced, or moved to other tokens."""
     kind = draw(st.sampled_from(["join", "leave", "replace", "move"]))
     before = draw(rings(min_nodes=0 if kind == "join" else 1))
     if kind == "join":
@@ -120,7 +120,7 @@ def one_rack_ring(tokens: Mapping[int, str]) -> Ring:
 
 
 def written(placement: Placement) -> list[str]:
-    """Rows as ``(start,end] reads | writes``, MIN_TOKEN as MIN; writes are left out when equal."""
+    """Return rows as ``(start,end] reads | writes``, MIN_TOKEN as MIN. Equal writes are left out."""
     return [_written_row(row) for row in placement.rows]
 
 

@@ -21,7 +21,7 @@ FEW_EXAMPLES = settings(max_examples=4)
 def growing(
     locations: Iterable[NodeLocation], num_tokens: int = TOKENS, seed: bytes = b"s"
 ) -> Iterator[Ring]:
-    """The ring after each of these nodes joined, one after the other."""
+    """Yield the ring after each node's join, in order."""
     ring = Ring({}, {})
     for i, location in enumerate(locations):
         ring = with_node(ring, f"n{i}", location, num_tokens, seed)
@@ -45,20 +45,20 @@ def in_turn(nodes: int, racks: int, dc: str = "dc1") -> list[NodeLocation]:
 
 
 def shares(ring: Ring, rf: int, dc: str = "dc1") -> dict[str, float]:
-    """Return the share of each node of the dc; 1 is a replica of everything."""
+    """Return the share of each node of the dc. 1 is a replica of everything."""
     held = held_tokens(placement_of(ring.tokens, ring.locations, {dc: rf}).rows)
     return {node: size / RING_SIZE for node, size in held.items()}
 
 
 def unevenness(loads: Mapping[str, float], tokens: Mapping[str, int] | None = None) -> float:
-    """Largest load over the mean; with ``tokens``, load for a token."""
+    """Return the largest load over the mean. With ``tokens`` it is the load per token."""
     weights = tokens or dict.fromkeys(loads, 1)
     mean = sum(loads.values()) / sum(weights[node] for node in loads)
     return max(load / weights[node] for node, load in loads.items()) / mean
 
 
-def test_three_replicas_in_three_racks_are_even_at_every_size_up_to_a_hundred() -> None:
-    """While racks are of unlike size, the smallest one's nodes must hold more than the mean."""
+def test_three_replicas_in_three_racks_are_even_up_to_a_hundred_nodes() -> None:
+    """While racks have unequal sizes, the nodes of the smallest one must hold more than the mean."""
     for size, ring in enumerate(growing(in_turn(100, 3)), start=1):
         if size < 3:
             continue
@@ -72,7 +72,7 @@ def test_three_replicas_in_three_racks_are_even_at_every_size_up_to_a_hundred() 
 @pytest.mark.parametrize(
     ("racks", "factors"), [(1, (1, 2, 3)), (2, (1, 3)), (3, (1, 2)), (5, (1, 2, 3))]
 )
-def test_a_ring_is_even_for_each_usual_factor(racks: int, factors: tuple[int, ...]) -> None:
+def test_ring_is_even_for_usual_replication_factors(racks: int, factors: tuple[int, ...]) -> None:
     for size, ring in enumerate(growing(in_turn(14, racks)), start=1):
         for rf in factors:
             if size > rf:
@@ -96,7 +96,7 @@ def test_replicas_are_even_within_each_of_three_racks(per_rack: list[int]) -> No
         assert unevenness(inside) <= MAX_OVER_MEAN
 
 
-def test_a_factor_that_is_in_use_is_evened_out_though_it_is_unusual() -> None:
+def test_unusual_replication_factor_is_evened_out_if_in_use() -> None:
     rings = [Ring({}, {})] * 2
     for i in range(12):
         for which, factors in enumerate((set[int](), {5})):
@@ -109,7 +109,7 @@ def test_a_factor_that_is_in_use_is_evened_out_though_it_is_unusual() -> None:
     assert used <= 1.05 < unused
 
 
-def test_each_dc_is_evened_out_for_itself() -> None:
+def test_dcs_are_evened_out_independently() -> None:
     near, far = in_turn(6, 3), in_turn(6, 3, "dc2")
     ring = grown([place for pair in zip(near, far, strict=True) for place in pair])
     for dc in ("dc1", "dc2"):
@@ -119,7 +119,7 @@ def test_each_dc_is_evened_out_for_itself() -> None:
 
 @FEW_EXAMPLES
 @given(nodes=st.integers(4, 9), left=st.sets(st.integers(0, 8), min_size=1, max_size=2))
-def test_nodes_that_join_after_leaves_even_it_out(nodes: int, left: set[int]) -> None:
+def test_joins_after_leaves_restore_the_balance(nodes: int, left: set[int]) -> None:
     ring = grown([ONE_RACK] * nodes)
     for node in left:
         ring = leave(ring, f"n{node % nodes}")
@@ -128,7 +128,7 @@ def test_nodes_that_join_after_leaves_even_it_out(nodes: int, left: set[int]) ->
     assert all(unevenness(shares(ring, rf)) <= MAX_OVER_MEAN for rf in (1, 2, 3))
 
 
-def test_tokens_that_an_early_node_chose_badly_are_made_up_for() -> None:
+def test_later_joins_compensate_badly_chosen_tokens() -> None:
     near_each_other = Ring(dict.fromkeys(range(1, 17), "n0"), {"n0": ONE_RACK})
     ring = near_each_other
     for i in range(1, 8):
@@ -139,14 +139,14 @@ def test_tokens_that_an_early_node_chose_badly_are_made_up_for() -> None:
 
 @FEW_EXAMPLES
 @given(weights=st.lists(st.sampled_from([8, 16, 32]), min_size=5, max_size=9))
-def test_nodes_of_unlike_size_own_about_as_much_for_each_token(weights: list[int]) -> None:
+def test_nodes_of_unequal_weight_own_equal_shares_per_token(weights: list[int]) -> None:
     ring = Ring({}, {})
     for i, num_tokens in enumerate(weights):
         ring = with_node(ring, f"n{i}", ONE_RACK, num_tokens)
     assert unevenness(shares(ring, 1), Counter(ring.tokens.values())) <= 1.25
 
 
-def test_a_node_of_twice_the_tokens_holds_twice_as_much() -> None:
+def test_node_with_twice_the_tokens_holds_twice_the_data() -> None:
     ring = with_node(grown([ONE_RACK] * 7), "big", ONE_RACK, 2 * TOKENS)
     assert shares(ring, 1)["big"] == pytest.approx(2 / 9, rel=0.1)
     assert shares(ring, 3)["big"] == pytest.approx(3 * 2 / 9, rel=0.1)
@@ -164,7 +164,7 @@ def test_tokens_are_new_distinct_and_sorted(
     assert all(MIN_TOKEN < token < -MIN_TOKEN for token in tokens)
 
 
-def test_a_token_that_another_dc_owns_is_passed_over() -> None:
+def test_token_owned_in_another_dc_is_skipped() -> None:
     wanted = allocate_tokens({}, {}, "new", ONE_RACK, 4, b"s")
     elsewhere = dict.fromkeys(wanted, "far")
     locations = {"far": NodeLocation("dc2", "r1")}
@@ -172,7 +172,7 @@ def test_a_token_that_another_dc_owns_is_passed_over() -> None:
     assert got == tuple(token - 1 for token in wanted)
 
 
-def test_a_token_that_is_reserved_is_passed_over() -> None:
+def test_reserved_token_is_skipped() -> None:
     ring = grown([ONE_RACK] * 2)
     wanted = allocate_tokens(ring.tokens, ring.locations, "new", ONE_RACK, 4, b"s")
     got = allocate_tokens(
@@ -181,12 +181,12 @@ def test_a_token_that_is_reserved_is_passed_over() -> None:
     assert not set(got) & set(wanted)
 
 
-def test_the_first_tokens_of_a_ring_are_evenly_spaced() -> None:
+def test_first_tokens_of_a_ring_are_evenly_spaced() -> None:
     tokens = allocate_tokens({}, {}, "a", ONE_RACK, 16, b"s")
     assert {distance(s, e) for s, e in pairwise((tokens[-1], *tokens))} == {RING_SIZE // 16}
 
 
-def test_the_choice_depends_on_its_arguments_and_on_nothing_else() -> None:
+def test_choice_of_tokens_depends_only_on_its_arguments() -> None:
     ring = grown([ONE_RACK] * 3)
     turned = dict(reversed(ring.tokens.items()))
     one = allocate_tokens(ring.tokens, ring.locations, "new", ONE_RACK, 8, b"s")
@@ -206,7 +206,7 @@ def test_tokens_of_the_same_ring_are_chosen_once(monkeypatch: pytest.MonkeyPatch
         allocate_tokens(ring.tokens, ring.locations, "new", place, 3, b"s", factors={5})
 
 
-def test_a_node_needs_tokens_and_gets_them_once() -> None:
+def test_node_needs_tokens_and_gets_them_once() -> None:
     ring = grown([ONE_RACK])
     with pytest.raises(ValueError, match="at least 1 token"):
         allocate_tokens(ring.tokens, ring.locations, "new", ONE_RACK, 0, b"s")

@@ -1,6 +1,6 @@
-"""The levels of a barrier: Cassandra's table of levels, and properties of all levels (docs/design.md, rule 26).
+"""The levels of a barrier: Cassandra's table of levels, and properties of all levels (design.md, rule 26).
 
-The checker counts by itself: it counts majorities and enumerates quorums.
+The checker is independent: it counts majorities and enumerates quorums.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def subsets(nodes: frozenset[str]) -> Iterator[frozenset[str]]:
         (NODE_LOCAL, "abcdef", "", ""),
     ],
 )
-def test_a_level_asks_for_what_it_does_in_the_reference(
+def test_level_requires_the_same_replicas_as_the_reference(
     level: BarrierLevel, replicas: str, answered: str, missing: str
 ) -> None:
     found = lacking(level, frozenset(replicas), frozenset(answered), where())
@@ -60,7 +60,7 @@ def test_a_level_asks_for_what_it_does_in_the_reference(
 
 
 def majorities(level: BarrierLevel, replicas: frozenset[str], answered: frozenset[str]) -> bool:
-    """The formulas of Cassandra's ``ProgressBarrier``: n / 2 + 1, of all or in each dc."""
+    """Apply the formulas of Cassandra's ``ProgressBarrier``: n / 2 + 1, overall or in each dc."""
     dcs = {DCS[n] for n in replicas} if level is EACH_QUORUM else {"dc1"}
     groups = {dc: [n for n in replicas if DCS[n] == dc] for dc in dcs}
     if level is QUORUM:
@@ -69,44 +69,44 @@ def majorities(level: BarrierLevel, replicas: frozenset[str], answered: frozense
 
 
 @pytest.mark.parametrize("level", [EACH_QUORUM, QUORUM, LOCAL_QUORUM])
-def test_what_satisfies_the_reference_satisfies_us(level: BarrierLevel) -> None:
+def test_answers_that_satisfy_the_reference_satisfy_the_level(level: BarrierLevel) -> None:
     for replicas in (frozenset("abc"), frozenset("abcd"), frozenset("abde"), SIX, SEVEN):
         for answered in subsets(replicas):
             if majorities(level, replicas, answered):
                 assert not lacking(level, replicas, answered, where()), (replicas, answered)
 
 
-def test_where_each_dc_has_an_odd_number_of_replicas_we_ask_for_as_many_as_the_reference() -> None:
+def test_each_quorum_equals_the_reference_for_odd_replica_counts() -> None:
     for replicas, answered in ((r, a) for r in (frozenset("abc"), SIX, SEVEN) for a in subsets(r)):
         satisfied = not lacking(EACH_QUORUM, replicas, answered, where())
         assert satisfied == majorities(EACH_QUORUM, replicas, answered), (replicas, answered)
 
 
-def test_of_two_replicas_one_is_enough_since_the_other_is_no_quorum() -> None:
+def test_one_of_two_replicas_is_enough() -> None:
     for level in (EACH_QUORUM, QUORUM, LOCAL_QUORUM):
         assert not lacking(level, frozenset("ab"), frozenset("a"), where())
 
 
-def test_without_a_local_replica_a_quorum_of_all_is_asked_for() -> None:
+def test_local_quorum_without_local_replicas_needs_a_quorum_of_all() -> None:
     """The reference waits for one answer of a dc without replicas, which never arrives."""
     assert not lacking(LOCAL_QUORUM, frozenset("def"), frozenset("de"), where())
     assert lacking(LOCAL_QUORUM, frozenset("def"), frozenset("d"), where()) == frozenset("ef")
     assert lacking(LOCAL_QUORUM, frozenset("abc"), frozenset("a"), where("")) == frozenset("bc")
 
 
-def test_what_is_about_nodes_of_two_dcs_asks_for_a_quorum_in_both() -> None:
+def test_local_quorum_of_two_dcs_needs_a_quorum_in_both() -> None:
     both = where("dc1 dc2")
     assert lacking(LOCAL_QUORUM, SEVEN, frozenset("ab"), both) == frozenset("def")
     assert not lacking(LOCAL_QUORUM, SEVEN, frozenset("abde"), both)
 
 
-def test_who_is_excluded_is_not_waited_for_at_any_level() -> None:
+def test_excluded_replicas_are_not_awaited_at_any_level() -> None:
     for level in LEVELS:
         assert not lacking(level, frozenset("abc"), frozenset("c"), where(excluded="ab"))
 
 
-def test_a_dc_that_is_excluded_as_a_whole_does_not_make_up_for_another() -> None:
-    """f and the three of them, if they live, would be four of six."""
+def test_excluded_dc_does_not_count_for_another_dc() -> None:
+    """The three excluded replicas, if alive, and f would be four of six."""
     found = lacking(EACH_QUORUM, SIX, frozenset("de"), where(excluded="abc"))
     assert found == frozenset("f")
 
@@ -117,7 +117,7 @@ def test_a_dc_that_is_excluded_as_a_whole_does_not_make_up_for_another() -> None
     st.frozensets(st.sampled_from(sorted(DCS)), max_size=3),
     st.frozensets(st.sampled_from(["dc1", "dc2", "dc3"])),
 )
-def test_what_satisfies_a_level_satisfies_all_below(
+def test_answers_that_satisfy_a_level_satisfy_all_lower_levels(
     replicas: frozenset[str],
     answered: frozenset[str],
     excluded: frozenset[str],
@@ -132,8 +132,8 @@ def test_what_satisfies_a_level_satisfies_all_below(
         assert not asked or lacking(higher, replicas, answered - excluded, known)
 
 
-def test_from_quorum_up_every_write_quorum_meets_every_barrier() -> None:
-    """And at the levels below one does not: they are the unsafe ones."""
+def test_every_write_quorum_meets_every_barrier_from_quorum_up() -> None:
+    """At the unsafe levels below QUORUM, some write quorums miss a barrier."""
     meets = dict.fromkeys(LEVELS, True)
     for replicas in (frozenset("ab"), frozenset("abde"), frozenset("abcd"), SIX, SEVEN):
         for level, answered in product(LEVELS, subsets(replicas)):
@@ -144,7 +144,7 @@ def test_from_quorum_up_every_write_quorum_meets_every_barrier() -> None:
     assert meets == {level: not is_unsafe(level) for level in LEVELS}
 
 
-def test_at_the_default_level_the_quorums_of_each_dc_meet_it_too() -> None:
+def test_default_level_meets_the_quorums_of_each_dc() -> None:
     """Writes at LOCAL_QUORUM in any dc, and at EACH_QUORUM, are fenced as well."""
     for answered in subsets(SEVEN):
         if lacking(EACH_QUORUM, SEVEN, answered, where()):

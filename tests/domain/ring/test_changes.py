@@ -1,4 +1,4 @@
-"""Changes as a fact carries them: nothing is lost on the way, and pieces of one fit each other."""
+"""Placement changes in facts: nothing is lost in encoding, and the pieces of a change fit together."""
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ WHOLE = plain.packed_ranges([Range(MIN_TOKEN, MIN_TOKEN)])
 
 @st.composite
 def shards_of(draw: st.DrawFn, count: int) -> dict[str, tuple[int, ...]]:
-    """As rows keep them."""
+    """Return shards as rows keep them."""
     numbers = st.tuples(*[st.integers(0, 300)] * count)
     shards, onto = draw(numbers | st.just((0,) * count)), draw(numbers | st.none())
     moves = onto is not None and onto != shards
@@ -51,7 +51,7 @@ def shards_of(draw: st.DrawFn, count: int) -> dict[str, tuple[int, ...]]:
 
 @st.composite
 def moving(draw: st.DrawFn) -> Rows:
-    """Rows, some of which move: readers that are not the first writers, another side, other shards."""
+    """Return rows, some of which move: readers other than the first writers, another side, other shards."""
     several = draw(st.booleans())
     return tuple(
         msgspec.structs.replace(
@@ -66,7 +66,7 @@ def moving(draw: st.DrawFn) -> Rows:
 
 
 def delta_of(change: PlacementChange) -> PlacementDelta:
-    """The change by name."""
+    """Return the change with names of nodes."""
     bounds = change.removed.starts.tolist(), change.removed.ends.tolist()
     return PlacementDelta(
         tuple(map(Range, *bounds)), tuple(rows_of(change.rows, change.ends, change.nodes))
@@ -74,12 +74,12 @@ def delta_of(change: PlacementChange) -> PlacementDelta:
 
 
 def whole(rows: Rows, nodes: NodeNumbers) -> PlacementChange:
-    """The first rows of a placement."""
+    """Return the change that creates a placement with these rows."""
     return change_of((Range(MIN_TOKEN, MIN_TOKEN),), rows, nodes)
 
 
 @given(rows=moving(), known=st.permutations(NODES), count=st.integers(0, 5))
-def test_rows_survive_being_packed(rows: Rows, known: list[str], count: int) -> None:
+def test_packed_rows_unpack_to_the_same_rows(rows: Rows, known: list[str], count: int) -> None:
     change = whole(rows, NodeNumbers(tuple(known[:count])))
     assert change.nodes.names[:count] == tuple(known[:count])
     written_down = packed(change.rows, change.ends)
@@ -97,10 +97,10 @@ def test_rows_survive_being_packed(rows: Rows, known: list[str], count: int) -> 
 
 
 @given(rows=moving(), data=st.data())
-def test_reads_that_are_listed_though_they_come_first_are_the_same_rows(
+def test_explicit_reads_equal_to_the_first_writes_give_the_same_rows(
     rows: Rows, data: st.DataObject
 ) -> None:
-    """Production does not write them so, but any writer gets the same state."""
+    """Production omits reads that equal the first writes, but any writer must give the same state."""
     nodes, reads, listed = NodeNumbers(NODES), list[int](), list[int]()
     for row in rows:
         alone = row.reads != row.writes[: len(row.reads)] or data.draw(st.booleans())
@@ -118,7 +118,7 @@ def test_reads_that_are_listed_though_they_come_first_are_the_same_rows(
 
 
 @given(change=row_changes(), data=st.data())
-def test_a_fact_makes_what_it_says_in_any_order_of_its_rows(
+def test_fact_gives_the_same_rows_in_any_order(
     change: tuple[Rows, Rows], data: st.DataObject
 ) -> None:
     before, after = change
@@ -133,7 +133,7 @@ def test_a_fact_makes_what_it_says_in_any_order_of_its_rows(
     assert now.table.hash_sum() == Placement.of(after, nodes).table.hash_sum()
 
 
-def test_a_node_needs_a_number_before_rows_name_it() -> None:
+def test_node_needs_a_number_before_rows_name_it() -> None:
     row, both = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b")), NodeNumbers(("a", "b"))
     facts = list(RingImage(nodes=NO_NODES.with_node(0, "b")).creation("p", Placement.of([row])))
     assert facts[0] == NodeNumbered(1, "a")
@@ -160,7 +160,7 @@ def test_a_node_needs_a_number_before_rows_name_it() -> None:
         {"shards": (1,)},
     ],
 )
-def test_columns_must_fit_together(flaw: dict[str, tuple[int, ...]]) -> None:
+def test_columns_of_different_lengths_are_refused(flaw: dict[str, tuple[int, ...]]) -> None:
     row, nodes = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b")), NodeNumbers(("a", "b"))
     columns = {name: plain.column(numbers) for name, numbers in flaw.items()}
     rows = msgspec.structs.replace(plain.packed([row], nodes), **columns)
@@ -168,7 +168,7 @@ def test_columns_must_fit_together(flaw: dict[str, tuple[int, ...]]) -> None:
         unpacked(WHOLE, rows, nodes)
 
 
-def test_ranges_that_go_have_a_start_and_an_end_each() -> None:
+def test_removed_ranges_with_different_numbers_of_ends_are_refused() -> None:
     row, nodes = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a",)), NodeNumbers(("a",))
     with pytest.raises(PlacementError, match="different lengths"):
         unpacked(
@@ -179,7 +179,7 @@ def test_ranges_that_go_have_a_start_and_an_end_each() -> None:
 
 
 @given(change=row_changes(), at_most=st.integers(2, 6))
-def test_pieces_of_a_change_are_small_and_fit_each_other(
+def test_pieces_of_a_change_are_small_and_fit_together(
     change: tuple[Rows, Rows], at_most: int
 ) -> None:
     before, after = change
@@ -197,7 +197,7 @@ def test_pieces_of_a_change_are_small_and_fit_each_other(
 
 
 @given(rows=placements(), at_most=st.integers(2, 6))
-def test_a_whole_placement_comes_and_goes_in_pieces(rows: Rows, at_most: int) -> None:
+def test_placement_is_created_and_removed_in_pieces(rows: Rows, at_most: int) -> None:
     placement = EMPTY_RING
     for piece in pieces_of(placement, whole(rows, placement.nodes), at_most):
         placement = changed(placement, piece)
@@ -209,7 +209,7 @@ def test_a_whole_placement_comes_and_goes_in_pieces(rows: Rows, at_most: int) ->
     assert placement == EMPTY_RING
 
 
-def test_pieces_need_room_and_rows_that_are_there() -> None:
+def test_pieces_need_room_for_two_and_existing_rows() -> None:
     some = change_of((Range(MIN_TOKEN, 0),), (), NO_NODES)
     with pytest.raises(PlacementError, match="it is no row"):
         list(pieces_of(EMPTY_RING, some, 2))
@@ -235,10 +235,10 @@ def folded(image: RingImage, facts: list[RingFact]) -> RingImage:
     order=st.permutations(NODES),
     count=st.integers(0, 5),
 )
-def test_a_placement_is_created_by_whatever_numbers_it_was_made(
+def test_created_placement_does_not_depend_on_its_node_numbers(
     rows: Rows, known: list[str], order: list[str], count: int
 ) -> None:
-    """Nodes that an image knows keep their numbers there, and only who is named gets one."""
+    """Known nodes keep their numbers, and only named nodes get new ones."""
     image = RingImage(nodes=NodeNumbers(tuple(known[:count])))
     placement = Placement.of(rows, NodeNumbers(tuple(order)))
     image = folded(image, list(image.creation("p", placement)))
@@ -250,7 +250,7 @@ def test_a_placement_is_created_by_whatever_numbers_it_was_made(
     )
 
 
-def test_equal_placements_of_one_row_share_their_table_also_after_a_change() -> None:
+def test_equal_one_row_placements_share_their_table_after_a_change() -> None:
     here, there = (Placement.of([whole_row("a", "b")]), Placement.of([whole_row("b", "a")]))
     image = RingImage(nodes=NodeNumbers(("a", "b")))
     for name, placement in (("p", here), ("q", there), ("r", here)):
@@ -263,7 +263,7 @@ def test_equal_placements_of_one_row_share_their_table_also_after_a_change() -> 
     assert image.placements["q"] == there
 
 
-def test_a_shared_table_is_not_for_a_reader_that_lacks_its_nodes() -> None:
+def test_shared_table_is_refused_if_the_reader_lacks_its_nodes() -> None:
     """Every reader must stop at the same record, whatever it has read of other logs."""
     image = RingImage(nodes=NodeNumbers(("a", "b")))
     facts = list(image.creation("p", Placement.of([whole_row("a", "b")])))
@@ -273,12 +273,12 @@ def test_a_shared_table_is_not_for_a_reader_that_lacks_its_nodes() -> None:
 
 
 def whole_row(*nodes: str) -> RangeReplicas:
-    """The row of a placement with one row."""
+    """Return the row of a placement with one row."""
     return RangeReplicas(MIN_TOKEN, MIN_TOKEN, nodes, nodes)
 
 
 @given(before=moving(), after=moving())
-def test_all_rows_of_a_placement_are_replaced(before: Rows, after: Rows) -> None:
+def test_replacement_changes_all_rows_in_pieces(before: Rows, after: Rows) -> None:
     nodes = NodeNumbers(NODES)
     image = RingImage(Map(p=Placement.of(before, nodes)), nodes)
     with pytest.MonkeyPatch.context() as patch:
@@ -289,7 +289,7 @@ def test_all_rows_of_a_placement_are_replaced(before: Rows, after: Rows) -> None
 
 
 @given(rows=moving())
-def test_a_snapshot_of_rows_makes_the_same_rows(rows: Rows) -> None:
+def test_snapshot_of_rows_gives_the_same_rows(rows: Rows) -> None:
     nodes = NodeNumbers(NODES)
     image = RingImage(Map(p=Placement.of(rows, nodes)), nodes)
     again = folded(RingImage(), list(to_facts(image)))
@@ -297,7 +297,7 @@ def test_a_snapshot_of_rows_makes_the_same_rows(rows: Rows) -> None:
     assert again.nodes == nodes
 
 
-def test_what_stays_of_a_row_between_two_pieces_keeps_its_replicas() -> None:
+def test_remaining_part_of_a_row_between_two_pieces_keeps_its_replicas() -> None:
     rows = [
         RangeReplicas(MIN_TOKEN, 0, ("a",), ("a",)),
         RangeReplicas(0, MIN_TOKEN, ("b",), ("b",), 3),

@@ -1,4 +1,4 @@
-"""The first claim on ranges, against a comparison with each claim."""
+"""The first claim on ranges, compared with a check of each claim."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ def _ranges(draw: st.DrawFn) -> Range:
 
 
 def _tokens(ranges: list[Range]) -> set[int]:
-    """Small tokens that lie in the ranges; 13 stands for all above 12."""
+    """Return the small tokens in the ranges. 13 stands for all above 12."""
     return {
         token
         for range_ in ranges
@@ -27,9 +27,7 @@ def _tokens(ranges: list[Range]) -> set[int]:
 
 
 @given(st.lists(st.lists(_ranges(), max_size=3), max_size=8), st.lists(_ranges(), max_size=3))
-def test_the_first_claim_that_overlaps_is_found(
-    claimed: list[list[Range]], asked: list[Range]
-) -> None:
+def test_first_overlapping_claim_is_found(claimed: list[list[Range]], asked: list[Range]) -> None:
     claims = FirstClaims()
     for place, ranges in enumerate(claimed):
         claims.add(ranges, place)

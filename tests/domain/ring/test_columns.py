@@ -1,4 +1,4 @@
-"""The table compared with a plain list: any splices, whatever the chunks."""
+"""The table compared with a plain dictionary: any splices, whatever the chunks."""
 
 import hashlib
 
@@ -47,7 +47,7 @@ def plain_of(rows: Rows) -> Plain:
 
 
 def hash_by_model(plain: Plain) -> int:
-    """The documented bytes of a row, written down without arrays."""
+    """Hash the documented bytes of a row, without arrays."""
     total = 0
     for key, (number, numbers) in plain.items():
         head = b"".join(n.to_bytes(8, "little", signed=True) for n in (key, number, len(numbers)))
@@ -70,7 +70,7 @@ def check_chunks(table: Columns) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_chunks() -> object:
-    """Chunks of four rows, so that a few dozen rows split and merge them."""
+    """Use chunks of four rows, so that a few dozen rows split and merge them."""
     with pytest.MonkeyPatch.context() as patch:
         for name, rows in (("CHUNK_ROWS", 4), ("MIN_CHUNK_ROWS", 2), ("MAX_CHUNK_ROWS", 8)):
             patch.setattr(columns, name, rows)
@@ -78,7 +78,7 @@ def _small_chunks() -> object:
 
 
 class Splices(RuleBasedStateMachine):
-    """A table and its model; old versions are kept, as they must never change."""
+    """A table and its model. Old versions are kept, as they must never change."""
 
     @initialize(plain=some_plain)
     def build(self, plain: Plain) -> None:
@@ -108,12 +108,12 @@ class Splices(RuleBasedStateMachine):
     def _replace(self, low: int, high: int, new: Plain) -> None:
         kept = {k: v for k, v in self.plain.items() if not low <= k < high}
         self.plain = {**kept, **new}
-        self.table.hash_sum()  # a sum that is cached must not survive the change
+        self.table.hash_sum()  # a cached sum must not survive the change
         self.table = self.table.splice(low, high, rows_of(new))
         self.versions.append((dict(self.plain), self.table))
 
     @invariant()
-    def is_as_the_model(self) -> None:
+    def equals_the_model(self) -> None:
         assert plain_of(self.table.all()) == self.plain
         assert self.table.all().keys.tolist() == sorted(self.plain)
         check_chunks(self.table)
@@ -130,7 +130,7 @@ TestSplices.settings = settings(max_examples=60, stateful_step_count=15, deadlin
 
 
 @given(plain=some_plain, data=st.data())
-def test_rows_are_found_by_key(plain: Plain, data: st.DataObject) -> None:
+def test_row_is_found_by_key(plain: Plain, data: st.DataObject) -> None:
     table = Columns.of(rows_of(plain))
     key = data.draw(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([*plain, 0]))
     below = [k for k in plain if k <= key]
@@ -144,7 +144,7 @@ def test_rows_are_found_by_key(plain: Plain, data: st.DataObject) -> None:
 
 
 @given(plain=some_plain, bounds=st.tuples(*[st.integers(-(2**63), 2**63)] * 2))
-def test_rows_between_two_keys(plain: Plain, bounds: tuple[int, int]) -> None:
+def test_rows_between_two_keys_are_selected(plain: Plain, bounds: tuple[int, int]) -> None:
     low, high = sorted(bounds)
     expected = {k: v for k, v in plain.items() if low <= k < high}
     assert plain_of(Columns.of(rows_of(plain)).between(low, high)) == expected
@@ -167,7 +167,7 @@ def test_rows_of_two_parts_are_merged_by_key(plain: Plain, cut: int) -> None:
     assert plain_of(merged(rows_of(one), rows_of(two))) == plain
 
 
-def test_a_change_of_one_row_shares_all_other_chunks() -> None:
+def test_change_of_one_row_shares_all_other_chunks() -> None:
     keys = np.arange(100, dtype=np.int64)
     table = Columns.of(Rows(keys, (keys,)))
     changed = table.splice(50, 51, Rows(keys[50:51], (keys[:1],)))
@@ -175,13 +175,13 @@ def test_a_change_of_one_row_shares_all_other_chunks() -> None:
     assert [at for at, (old, new) in pairs if old is not new] == [table.find(50)[0]]
 
 
-def test_arrays_of_a_table_cannot_be_written() -> None:
+def test_arrays_of_a_table_are_read_only() -> None:
     table = Columns.of(rows_of({1: (2, (3,))}))
     with pytest.raises(ValueError, match="read-only"):
         table.all().keys[0] = 5
 
 
-def test_values_are_as_narrow_as_those_of_their_chunk() -> None:
+def test_values_use_the_smallest_width_of_their_chunk() -> None:
     keys = np.arange(100, dtype=np.int64)
     table = Columns.of(Rows(keys, (keys, np.zeros((100, 3), np.int32))))
     assert table.size_bytes() == 100 * (8 + 1 + 3)
@@ -207,10 +207,10 @@ def test_keys_must_ascend_within_the_span() -> None:
     st.integers(0, 5),
     st.data(),
 )
-def test_keys_that_are_equally_far_from_each_other_are_found_without_a_search(
+def test_equidistant_keys_are_found_without_a_search(
     origin: int, step: int, count: int, late: int, data: st.DataObject
 ) -> None:
-    """The first one may be later than that; a change of one row keeps it so."""
+    """The first key may be later than its place. A change of one row keeps the distances."""
     keys = [origin + step * place for place in range(count)]
     keys[0] += min(late, step - 1)
     table = Columns.of(Rows(np.array(keys, np.int64), (np.arange(count),)))

@@ -1,4 +1,4 @@
-"""A placement as chunked columns: a change equals a rebuild, and numbers do not matter."""
+"""A placement as chunked columns: a change equals a rebuild, and node numbers do not matter."""
 
 from itertools import pairwise
 
@@ -43,7 +43,7 @@ def placements(draw: st.DrawFn) -> tuple[RangeReplicas, ...]:
 
 @st.composite
 def row_changes(draw: st.DrawFn) -> tuple[tuple[RangeReplicas, ...], tuple[RangeReplicas, ...]]:
-    """The rows of two placements that differ in replicas and in where they are cut."""
+    """Return the rows of two placements that differ in replicas and boundaries."""
     before = draw(placements())
     cuts = sorted(draw(st.lists(some_token, max_size=4, unique=True)))
     pieces = [piece for row in before for piece in split_row(row, cuts)]
@@ -66,7 +66,7 @@ def difference(
 
 
 @given(rows=placements())
-def test_rows_come_out_as_they_went_in(rows: tuple[RangeReplicas, ...]) -> None:
+def test_placement_keeps_its_rows(rows: tuple[RangeReplicas, ...]) -> None:
     placement = Placement.of(rows)
     assert placement.rows == rows
     assert tuple(placement.row_for(row.end) for row in rows) == rows
@@ -74,7 +74,7 @@ def test_rows_come_out_as_they_went_in(rows: tuple[RangeReplicas, ...]) -> None:
 
 
 @given(change=row_changes(), data=st.data())
-def test_a_change_gives_what_is_built_anew(
+def test_change_equals_a_rebuild(
     change: tuple[tuple[RangeReplicas, ...], tuple[RangeReplicas, ...]], data: st.DataObject
 ) -> None:
     before, after = change
@@ -93,10 +93,10 @@ def test_a_change_gives_what_is_built_anew(
 
 
 @given(change=row_changes(), data=st.data())
-def test_a_change_that_does_not_fit_is_refused(
+def test_change_with_a_missing_or_repeated_row_is_refused(
     change: tuple[tuple[RangeReplicas, ...], tuple[RangeReplicas, ...]], data: st.DataObject
 ) -> None:
-    """A missing or duplicate row in a sound change is an error, since the whole would not be sound."""
+    """A change with one row missing or repeated would leave an unsound placement."""
     before, after = change
     removed, added = difference(before, after)
     if removed or added:
@@ -112,7 +112,7 @@ def test_a_change_that_does_not_fit_is_refused(
             )
 
 
-def test_changes_all_over_a_large_ring_are_one_splice() -> None:
+def test_change_of_many_rows_of_a_large_ring_equals_a_rebuild() -> None:
     tokens = range(-20_000, 20_000)
     rows = [RangeReplicas(r.start, r.end, NODES[:3], NODES[:3]) for r in ranges_of(tokens)]
     placement = Placement.of(rows)
@@ -125,7 +125,7 @@ def test_changes_all_over_a_large_ring_are_one_splice() -> None:
 
 @settings(deadline=None)
 @given(rows=placements(), order=st.permutations(NODES))
-def test_equal_rows_are_equal_by_any_numbers(
+def test_equal_rows_are_equal_with_any_node_numbers(
     rows: tuple[RangeReplicas, ...], order: list[str]
 ) -> None:
     numbered = Placement.of(rows, NodeNumbers(tuple(order)))
@@ -135,7 +135,7 @@ def test_equal_rows_are_equal_by_any_numbers(
 
 
 @given(rows=placements(), token=some_token)
-def test_a_row_that_differs_in_its_version_alone_is_another(
+def test_rows_with_different_versions_are_different(
     rows: tuple[RangeReplicas, ...], token: int
 ) -> None:
     placement = Placement.of(rows)
@@ -145,9 +145,7 @@ def test_a_row_that_differs_in_its_version_alone_is_another(
 
 
 @given(rows=placements(), bounds=st.lists(some_token, min_size=2, max_size=2, unique=True))
-def test_overlapping_rows_join_on_to_each_other(
-    rows: tuple[RangeReplicas, ...], bounds: list[int]
-) -> None:
+def test_overlapping_rows_are_adjacent(rows: tuple[RangeReplicas, ...], bounds: list[int]) -> None:
     start, end = sorted(bounds)
     overlapping = Placement.of(rows).overlapping(Range(start, end))
     assert overlapping[0].start <= start
@@ -155,7 +153,7 @@ def test_overlapping_rows_join_on_to_each_other(
     assert overlapping[-1].start < end <= upper_bound(overlapping[-1].end)
 
 
-def test_a_row_at_rest_takes_14_bytes_at_rf_3_of_few_nodes() -> None:
+def test_row_at_rest_takes_14_bytes_at_rf_3_with_few_nodes() -> None:
     rows = [RangeReplicas(r.start, r.end, NODES[:3], NODES[:3]) for r in ranges_of(range(5000))]
     placement = Placement.of(rows)
     assert placement.table.size_bytes() == 14 * len(rows)
@@ -165,7 +163,7 @@ def test_a_row_at_rest_takes_14_bytes_at_rf_3_of_few_nodes() -> None:
     assert back.table.size_bytes() == 14 * len(rows), "padding goes with the lists that needed it"
 
 
-def test_numbers_are_given_once_and_in_order() -> None:
+def test_numbers_are_assigned_once_and_in_order() -> None:
     nodes = NO_NODES.with_node(0, "a").with_node(1, "b")
     assert nodes.numbers == {"a": 0, "b": 1}
     with pytest.raises(ValueError, match="next number, 2"):

@@ -1,4 +1,4 @@
-"""Quorums intersect, by enumeration (docs/design.md, I4; CEP-21, "Test Plan", quorum intersection simulator).
+"""Quorums intersect, by enumeration (docs/design.md, I4; CEP-21, "Test Plan", quorum intersection).
 
 Only sizes matter. Old replicas are o0, o1, …, and new ones keep the first few of them.
 """
@@ -16,7 +16,7 @@ RFS = range(1, 6)
 
 
 def moves() -> list[TransitionRow]:
-    """Every way from 1 to 5 replicas to 1 to 5, whatever the two have in common."""
+    """Return every move from 1 to 5 replicas to 1 to 5, with any overlap."""
     found = []
     for rf, size in product(RFS, RFS):
         old = tuple(f"o{i}" for i in range(rf))
@@ -42,7 +42,7 @@ def steps_of(move: TransitionRow) -> list[RangeReplicas]:
 
 
 def least_acks(step: RangeReplicas) -> Iterator[Set[str]]:
-    """All sets that satisfy a write and that are enough by none less; larger ones can only meet more."""
+    """Yield all minimal sets of acks that satisfy a write. Larger sets can only meet more."""
     for size in range(1, len(step.writes) + 1):
         for acks in map(frozenset, combinations(step.writes, size)):
             if write_satisfied(acks, step) and not any(
@@ -60,15 +60,15 @@ def name(move: TransitionRow) -> str:
 
 
 @pytest.mark.parametrize(("replicas", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_a_quorum_is_a_majority(replicas: int, quorum: int) -> None:
+def test_quorum_is_a_majority(replicas: int, quorum: int) -> None:
     assert quorum_of(replicas) == quorum
 
 
 @pytest.mark.parametrize("move", moves(), ids=name)
-def test_what_is_acknowledged_at_one_step_is_read_at_the_steps_next_to_it(
+def test_acknowledged_write_is_read_at_the_same_and_adjacent_steps(
     move: TransitionRow,
 ) -> None:
-    """Coordinators may be a step apart, either way, and may be at the same step."""
+    """Coordinators may be at the same step, or one step apart in either direction."""
     steps = steps_of(move)
     for i, j in product(range(len(steps)), repeat=2):
         if abs(i - j) <= 1:
@@ -76,7 +76,7 @@ def test_what_is_acknowledged_at_one_step_is_read_at_the_steps_next_to_it(
                 assert acks & quorum
 
 
-def test_a_quorum_of_the_readers_alone_would_lose_writes() -> None:
+def test_quorum_of_only_the_readers_would_lose_writes() -> None:
     writing = row("abc", "abcde", "cde")
     acks = {"a", "b"}
     assert read_satisfied(acks, writing)
@@ -85,11 +85,11 @@ def test_a_quorum_of_the_readers_alone_would_lose_writes() -> None:
 
 
 @pytest.mark.parametrize("move", moves(), ids=name)
-def test_what_is_acknowledged_stays_with_a_quorum_of_those_who_are_read(
+def test_acknowledged_write_stays_with_a_quorum_of_the_readers(
     move: TransitionRow,
 ) -> None:
-    """Written before the move to a quorum of the old, or while it streams: in the end a quorum of the new has
-    it, so that the next move begins as this one did.
+    """The write went to a quorum of the old replicas before the move, or to both sides while it streams.
+    At the end a quorum of the new replicas has it, so that the next move starts in the same situation.
     """
     for acks in read_quorums(move.old):
         for holders in holders_after_streaming(move, acks, unavailable=frozenset()):
@@ -101,7 +101,7 @@ def test_what_is_acknowledged_stays_with_a_quorum_of_those_who_are_read(
 
 @pytest.mark.parametrize("move", moves(), ids=name)
 def test_streaming_around_silent_replicas_loses_nothing(move: TransitionRow) -> None:
-    """They may hold the write, but they are not asked; too few others, and there is no streaming."""
+    """Silent replicas may hold the write, but they are not asked. With too few others there is no streaming."""
     for count in range(1, len(move.old) + 1):
         for silent in map(frozenset, combinations(move.old, count)):
             for acks in read_quorums(move.old):
@@ -109,15 +109,15 @@ def test_streaming_around_silent_replicas_loses_nothing(move: TransitionRow) -> 
                     assert len(holders) >= quorum_of(len(move.new))
 
 
-def test_two_replicas_fewer_lose_writes_when_who_stays_is_given_nothing() -> None:
+def test_removing_two_replicas_without_streaming_loses_writes() -> None:
     """Hence a shrinking range streams although no replica gains it."""
     move = TransitionRow(0, 10, ("a", "b", "c"), ("a",))
     assert move.receiving() == ["a"]
     assert frozenset("bc") in read_quorums(move.old), "acknowledged without a"
 
 
-def test_a_quorum_of_the_readers_alone_misses_those_who_are_read_next() -> None:
-    """Why counting acks is not enough when several replicas come or go at once."""
+def test_quorum_of_only_the_readers_misses_the_next_readers() -> None:
+    """Counting acks is not enough when several replicas are added or removed at once."""
     growing, shrinking = row("a", "abc", "abc"), row("abc", "abc", "a")
     assert not write_satisfied({"a"}, growing)
     assert write_satisfied({"a", "b"}, growing)
@@ -128,7 +128,7 @@ def test_a_quorum_of_the_readers_alone_misses_those_who_are_read_next() -> None:
 def holders_after_streaming(
     move: TransitionRow, acks: Set[str], unavailable: Set[str]
 ) -> Iterator[Set[str]]:
-    """Return the members of the new set with the write, for the worst choices of sources by each receiver."""
+    """Yield the members of the new set with the write, for the worst choices of sources by each receiver."""
     holders = set(move.new) & acks
     for node in move.receiving():
         sources, needed = stream_sources(move, node, unavailable)
@@ -139,7 +139,7 @@ def holders_after_streaming(
     yield holders
 
 
-def test_answers_of_strangers_do_not_count() -> None:
+def test_answers_of_other_nodes_do_not_count() -> None:
     at_rest = row("abc", "abc")
     assert not write_satisfied({"a", "x", "y"}, at_rest)
     assert write_satisfied({"a", "b", "x"}, at_rest)
@@ -152,7 +152,7 @@ def test_pending_replicas_serve_no_reads() -> None:
     assert read_satisfied({"b", "c"}, row("abc", "abcx", "abx"))
 
 
-def test_a_range_without_replicas_is_never_satisfied() -> None:
+def test_range_without_replicas_is_never_satisfied() -> None:
     nobody = row("", "")
     assert not write_satisfied(set(), nobody)
     assert not read_satisfied(set(), nobody)

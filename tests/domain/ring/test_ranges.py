@@ -21,7 +21,7 @@ ABC = ("a", "b", "c")
 
 
 def rows_at(*boundaries: int) -> list[RangeReplicas]:
-    """Rows of a whole ring cut at these tokens, all of the same replicas."""
+    """Return rows of a whole ring cut at these tokens, all with the same replicas."""
     return [RangeReplicas(r.start, r.end, ABC, ABC) for r in ranges_of(boundaries)]
 
 
@@ -30,15 +30,15 @@ def test_ranges_run_from_the_lower_bound_to_infinity() -> None:
 
 
 @pytest.mark.parametrize("tokens", [[], [MIN_TOKEN]])
-def test_a_ring_without_inner_tokens_is_one_range(tokens: list[int]) -> None:
+def test_ring_without_inner_tokens_is_one_range(tokens: list[int]) -> None:
     assert ranges_of(tokens) == (Range(MIN_TOKEN, MIN_TOKEN),)
 
 
-def test_a_token_at_the_lower_bound_yields_no_first_range() -> None:
+def test_token_at_the_lower_bound_yields_no_first_range() -> None:
     assert ranges_of([MIN_TOKEN, 7]) == (Range(MIN_TOKEN, 7), Range(7, MIN_TOKEN))
 
 
-def test_a_range_holds_its_end_and_not_its_start() -> None:
+def test_range_contains_its_end_but_not_its_start() -> None:
     assert contains(Range(0, 10), 10)
     assert not contains(Range(0, 10), 0)
     assert contains(Range(10, MIN_TOKEN), MAX_TOKEN)
@@ -87,13 +87,13 @@ def test_overlapping_rows_are_those_that_share_a_token(
         ([], [MIN_TOKEN, 0], [0]),
     ],
 )
-def test_rows_are_split_at_the_tokens_inside_them(
+def test_rows_are_split_at_inner_tokens(
     start: list[int], tokens: list[int], result: list[int]
 ) -> None:
     assert [p for row in rows_at(*start) for p in split_row(row, tokens)] == rows_at(*result)
 
 
-def test_apply_replaces_exactly_the_rows_named() -> None:
+def test_apply_replaces_only_the_named_rows() -> None:
     halves = (RangeReplicas(100, 150, ABC, ABC), RangeReplicas(150, 200, ABC, ABC))
     placement = Placement.of(rows_at(100, 200))
     split = apply(placement, [Range(100, 200)], halves)
@@ -111,7 +111,7 @@ def test_apply_replaces_exactly_the_rows_named() -> None:
         ([Range(100, 200)], [RangeReplicas(100, 200, ABC, ("a",))], "receive no writes"),
     ],
 )
-def test_apply_refuses_what_does_not_fit(
+def test_apply_refuses_changes_that_do_not_fit(
     removed: list[Range], added: list[RangeReplicas], flaw: str
 ) -> None:
     with pytest.raises(PlacementError, match=flaw):
@@ -133,7 +133,7 @@ def test_apply_refuses_what_does_not_fit(
         ([RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a", "b"), ("b",))], r"read from \['a'\]"),
     ],
 )
-def test_a_placement_says_what_is_wrong_with_its_rows(rows: list[RangeReplicas], flaw: str) -> None:
+def test_placement_error_names_the_flaw_of_the_rows(rows: list[RangeReplicas], flaw: str) -> None:
     with pytest.raises(PlacementError, match=flaw):
         Placement.of(rows)
 
@@ -145,9 +145,7 @@ def test_placements_of_equal_rows_are_equal() -> None:
 
 
 @given(tokens=st.sets(some_token, min_size=1), token=some_token)
-def test_the_row_of_a_token_ends_at_the_next_token_of_the_ring(
-    tokens: set[int], token: int
-) -> None:
+def test_row_of_a_token_ends_at_the_next_token_of_the_ring(tokens: set[int], token: int) -> None:
     ring = sorted(tokens)
     index = bisect_left(ring, token)
     expected = MIN_TOKEN if index == len(ring) else ring[index]

@@ -1,4 +1,4 @@
-"""The evenest shares, against numbers that were worked out by hand."""
+"""The most even shares, compared with numbers computed by hand."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from stele.domain.ring.allocation import fair_shares
         # Twice the tokens would be more than a replica of everything.
         ([16, 8, 16, 8], [0, 0, 0, 0], 3, [1, 1 / 2, 1, 1 / 2]),
         ([32, 8, 8], [0, 0, 0], 2, [1, 1 / 2, 1 / 2]),
-        # As many racks as replicas: one of everything in each.
+        # As many racks as replicas: one replica of everything in each.
         ([16] * 4, [0, 0, 1, 2], 3, [1 / 2, 1 / 2, 1, 1]),
-        # More racks: no more than one in each.
+        # More racks: at most one replica in each.
         ([16] * 5, [0, 1, 1, 1, 2], 2, [1 / 2, 1 / 3, 1 / 3, 1 / 3, 1 / 2]),
         ([16] * 5, [0, 1, 1, 2, 2], 2, [2 / 5] * 5),
         ([64, 8, 8, 8], [0, 1, 1, 2], 2, [1, 1 / 3, 1 / 3, 1 / 3]),
-        # Fewer racks: at least one in each.
+        # Fewer racks: at least one replica in each.
         ([16] * 5, [0, 1, 1, 1, 1], 3, [1, 1 / 2, 1 / 2, 1 / 2, 1 / 2]),
         ([16] * 4, [0, 0, 1, 1], 3, [3 / 4] * 4),
     ],

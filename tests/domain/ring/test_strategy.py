@@ -1,4 +1,4 @@
-"""NetworkTopologyStrategy against a slow model of its rule, and against Cassandra's own vectors."""
+"""NetworkTopologyStrategy compared with a slow model of its rule and with Cassandra's own vectors."""
 
 import random
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tests.domain.ring.rings import Ring, network_topology, one_rack_ring, rings
 
 
 def replicas_by_model(ring: Ring, rf: Mapping[str, int], end: int) -> tuple[str, ...]:
-    """The rule put as sets: the first node of each rack, and as many others as racks are missing."""
+    """Return the replicas by sets: the first node of each rack, and one more node for each missing rack."""
     up = sorted(t for t in ring.tokens if end != MIN_TOKEN and t >= end)
     around = sorted(t for t in ring.tokens if t not in up)
     walk = list(dict.fromkeys(ring.tokens[t] for t in (*up, *around)))
@@ -32,13 +32,13 @@ def replicas_by_model(ring: Ring, rf: Mapping[str, int], end: int) -> tuple[str,
 
 
 @given(ring=rings(min_nodes=0), rf=some_rf)
-def test_replicas_are_those_of_the_slow_model(ring: Ring, rf: dict[str, int]) -> None:
+def test_replicas_equal_those_of_the_slow_model(ring: Ring, rf: dict[str, int]) -> None:
     rows = network_topology(ring.tokens, ring.locations, rf)
     assert rows == tuple((r, replicas_by_model(ring, rf, r.end)) for r, _ in rows)
 
 
 class Host(NamedTuple):
-    """As much of the driver's host as its strategy looks at."""
+    """The fields of the driver's host that its strategy uses."""
 
     name: str
     datacenter: str
@@ -46,9 +46,7 @@ class Host(NamedTuple):
 
 
 @given(ring=rings(), rf=some_rf)
-def test_replicas_are_those_that_cassandras_driver_routes_by(
-    ring: Ring, rf: dict[str, int]
-) -> None:
+def test_replicas_equal_those_of_the_cassandra_driver(ring: Ring, rf: dict[str, int]) -> None:
     hosts = {name: Host(name, at.dc, at.rack) for name, at in ring.locations.items()}
     tokens = sorted(ring.tokens)
     owners = {Murmur3Token(token): hosts[ring.tokens[token]] for token in tokens}
@@ -63,10 +61,10 @@ def test_replicas_are_those_that_cassandras_driver_routes_by(
 
 @pytest.mark.parametrize(("groups", "rounds"), [(0, 64), (0, 2), (16, 2)])
 @given(ring=rings(), rf=some_rf)
-def test_every_way_to_find_replicas_gives_the_same(
+def test_all_search_methods_find_the_same_replicas(
     groups: int, rounds: int, ring: Ring, rf: dict[str, int]
 ) -> None:
-    """Lookups by rack, walks made together, and the plain walk that takes over when they are long."""
+    """These are lookups by rack, walks made together, and the plain walk that replaces long walks."""
     rows = network_topology(ring.tokens, ring.locations, rf)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strategy, "MAX_GROUPS", groups)
@@ -75,10 +73,10 @@ def test_every_way_to_find_replicas_gives_the_same(
 
 
 @pytest.mark.parametrize("racks", [1, 2, 3, 5, 20, 60])
-def test_replicas_of_a_ring_of_vnodes_are_those_of_the_plain_walk(racks: int) -> None:
+def test_replicas_of_a_vnode_ring_equal_those_of_the_plain_walk(racks: int) -> None:
     rng = random.Random(racks)
     owners = [rng.randrange(60) for _ in range(960)]
-    # The first node owns nearly nothing, and with two racks it is alone in its rack.
+    # The first node owns nearly nothing, and with two racks it is the only node of its rack.
     owners = [owner or 1 for owner in owners[1:]] + [0]
     tokens = {MIN_TOKEN + 1000 * (i + 1): f"n{owner}" for i, owner in enumerate(owners)}
     rack_of = [min(node, 1) if racks == 2 else node % racks for node in range(60)]
@@ -90,13 +88,13 @@ def test_replicas_of_a_ring_of_vnodes_are_those_of_the_plain_walk(racks: int) ->
 
 
 @given(ring=rings(), rf=some_rf)
-def test_the_wrap_around_is_two_rows_of_equal_replicas(ring: Ring, rf: dict[str, int]) -> None:
+def test_wrap_around_is_two_rows_with_equal_replicas(ring: Ring, rf: dict[str, int]) -> None:
     rows = network_topology(ring.tokens, ring.locations, rf)
     assert rows[0][1] == rows[-1][1]
 
 
 @given(ring=rings(), rf=some_rf)
-def test_a_dc_has_as_many_replicas_as_it_can(ring: Ring, rf: dict[str, int]) -> None:
+def test_dc_has_as_many_replicas_and_racks_as_possible(ring: Ring, rf: dict[str, int]) -> None:
     for _, replicas in network_topology(ring.tokens, ring.locations, rf):
         for dc in ("dc1", "dc2"):
             nodes = [node for node in ring.locations if ring.locations[node].dc == dc]
@@ -107,7 +105,7 @@ def test_a_dc_has_as_many_replicas_as_it_can(ring: Ring, rf: dict[str, int]) -> 
             assert len({ring.locations[node].rack for node in chosen}) == expected_racks
 
 
-def test_nodes_without_tokens_are_neither_nodes_nor_racks() -> None:
+def test_nodes_without_tokens_are_ignored() -> None:
     ring = one_rack_ring({0: "a", 10: "b"})
     waiting = {"c": NodeLocation("dc1", "r2"), "d": NodeLocation("dc2", "r1")}
     rf = {"dc1": 2, "dc2": 1}
@@ -115,19 +113,19 @@ def test_nodes_without_tokens_are_neither_nodes_nor_racks() -> None:
     assert with_waiting == network_topology(ring.tokens, ring.locations, rf)
 
 
-def test_a_ring_without_tokens_is_one_range_without_replicas() -> None:
+def test_ring_without_tokens_is_one_range_without_replicas() -> None:
     assert network_topology({}, {}, {"dc1": 3}) == ((Range(MIN_TOKEN, MIN_TOKEN), ()),)
 
 
-def test_a_token_at_the_lower_bound_owns_the_last_range() -> None:
+def test_token_at_the_lower_bound_owns_the_last_range() -> None:
     ring = one_rack_ring({MIN_TOKEN: "a", 10: "b"})
     rows = network_topology(ring.tokens, ring.locations, {"dc1": 1})
     assert rows == ((Range(MIN_TOKEN, 10), ("b",)), (Range(10, MIN_TOKEN), ("a",)))
 
 
 @pytest.mark.parametrize("rf", [1, 2, 3, 5])
-def test_in_one_rack_the_next_nodes_up_the_ring_are_the_replicas(rf: int) -> None:
-    """Cassandra's SimpleStrategyTest, which one dc of one rack is."""
+def test_replicas_in_one_rack_are_the_next_nodes_up_the_ring(rf: int) -> None:
+    """Cassandra's SimpleStrategyTest, which equals one dc with one rack."""
     ring = one_rack_ring({10 * i: f"n{i}" for i in range(5)})
     placement = placement_of(ring.tokens, ring.locations, {"dc1": rf})
     for i in range(5):
@@ -159,7 +157,7 @@ def test_replicas_of_the_lowest_token(gone: int, expected: set[int]) -> None:
     assert placement_of(tokens, locations, rf).rows[0].reads == tuple(map(str, sorted(expected)))
 
 
-def test_a_large_cluster_has_all_its_replicas_in_different_places() -> None:
+def test_large_cluster_has_all_replicas_in_different_racks() -> None:
     """Cassandra's testLargeCluster: 896 nodes, 128/256/512 over 2/4/8 racks, rf 2/6/6."""
     dcs = {"dc1": (128, 2), "dc2": (256, 4), "dc3": (512, 8)}
     locations = {
@@ -177,9 +175,9 @@ def test_a_large_cluster_has_all_its_replicas_in_different_places() -> None:
         assert len({locations[node] for node in reads}) == 2 + 4 + 6
 
 
-def test_a_hundred_nodes_of_256_tokens_get_six_replicas_each() -> None:
+def test_hundred_nodes_of_256_tokens_get_six_replicas_per_range() -> None:
     step = RING_SIZE // 25600
-    # A stride that has no factor in common with 100 mixes the owners along the ring.
+    # A stride coprime to 100 mixes the owners along the ring.
     tokens = {MIN_TOKEN + step * i + 1: f"n{i * 37 % 100 ^ i % 3}" for i in range(25600)}
     owners = sorted(set(tokens.values()))
     locations = {n: NodeLocation(f"dc{i % 2}", f"r{i % 3}") for i, n in enumerate(owners)}

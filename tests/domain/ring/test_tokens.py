@@ -18,20 +18,20 @@ from tests.domain.ring.rings import some_token
         (b"9223372036854775807", 7162290910810015547),
     ],
 )
-def test_token_is_that_of_cassandras_murmur3_partitioner(key: bytes, token: int) -> None:
+def test_token_equals_that_of_the_cassandra_murmur3_partitioner(key: bytes, token: int) -> None:
     assert token_of(key) == token
 
 
-def test_the_lowest_hash_becomes_the_highest_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lowest_hash_becomes_the_highest_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioner, "_hash", lambda _: MIN_TOKEN)
     assert token_of(b"any") == MAX_TOKEN
 
 
-def test_the_empty_key_has_the_lowest_token() -> None:
+def test_empty_key_has_the_lowest_token() -> None:
     assert token_of(b"") == MIN_TOKEN
 
 
 @given(start=some_token, end=some_token)
-def test_going_the_distance_from_start_arrives_at_end(start: int, end: int) -> None:
+def test_start_plus_distance_equals_end(start: int, end: int) -> None:
     assert 1 <= distance(start, end) <= RING_SIZE
     assert wrapped(start + distance(start, end)) == end

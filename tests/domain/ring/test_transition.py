@@ -65,7 +65,7 @@ def after_steps(placement: Placement, plan: TransitionPlan, *names: str) -> Plac
     return placement
 
 
-def test_a_join_goes_through_the_steps_of_the_worked_example() -> None:
+def test_join_takes_the_steps_of_the_worked_example() -> None:
     placement, plan = at_rest(ABC), planned(ABC, ABCX)
     assert written(placement) == ABC_AT_REST
     placement = step(placement, plan, "split")
@@ -96,7 +96,7 @@ def test_a_join_goes_through_the_steps_of_the_worked_example() -> None:
     assert written(placement) == ABCX_AT_REST
 
 
-def test_a_leave_goes_through_the_steps_of_the_worked_example() -> None:
+def test_leave_takes_the_steps_of_the_worked_example() -> None:
     placement, plan = at_rest(ABCX), planned(ABCX, ABC)
     assert written(placement) == ABCX_AT_REST
     assert transition.split_delta(placement, plan, 0) == PlacementDelta()
@@ -120,7 +120,7 @@ def test_a_leave_goes_through_the_steps_of_the_worked_example() -> None:
     assert written(placement) == ABC_AT_REST
 
 
-def test_a_delta_names_the_rows_that_change_and_no_others() -> None:
+def test_delta_names_only_the_rows_that_change() -> None:
     placement, plan = at_rest(ABC), planned(ABC, ABCX)
     split = transition.split_delta(placement, plan, 0)
     assert split.removed == (Range(100, 200),)
@@ -140,7 +140,7 @@ def test_received_and_lost_ranges_of_the_worked_example() -> None:
     assert received(planned(ABCX, ABC), "B") == around
 
 
-def test_the_first_node_takes_a_ring_that_nobody_replicates() -> None:
+def test_first_node_takes_over_a_ring_without_replicas() -> None:
     rf = {"dc1": 3}
     plan = prepare_rings({}, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, rf).plan
     assert {row.old for row in plan.rows} == {()}
@@ -157,7 +157,7 @@ def test_the_first_node_takes_a_ring_that_nobody_replicates() -> None:
 
 
 @pytest.mark.parametrize("rf", [1, 2, 3, 5])
-def test_pending_writes_of_a_join_go_to_the_keys_below_its_token(rf: int) -> None:
+def test_pending_writes_of_a_join_go_to_keys_below_its_token(rf: int) -> None:
     """Cassandra's SimpleStrategyTest: tokens 0, 20, …, 180, and a node that joins at 210."""
     ring = one_rack_ring({20 * i: f"n{i}" for i in range(10)})
     plan = planned(ring, join(ring, "new", ONE_RACK, 210), rf)
@@ -169,8 +169,8 @@ def test_pending_writes_of_a_join_go_to_the_keys_below_its_token(rf: int) -> Non
         assert ("new" in row.writes) == (10 - rf <= i)
 
 
-def test_a_replacement_gains_exactly_the_ranges_of_the_replaced() -> None:
-    """Cassandra's PendingRangesTest; its (50,0] goes around the ring, here two rows."""
+def test_replacement_gains_exactly_the_ranges_of_the_replaced_node() -> None:
+    """Cassandra's PendingRangesTest. Its (50,0] wraps around the ring, here two rows."""
     ring = one_rack_ring({0: "A", 10: "B", 20: "C", 30: "D", 40: "E", 50: "F"})
     replaced = join(leave(ring, "A"), "A'", ONE_RACK, 0)
     plan = planned(ring, replaced, rf=3)
@@ -180,7 +180,7 @@ def test_a_replacement_gains_exactly_the_ranges_of_the_replaced() -> None:
     assert {stream_sources(row, "A'") for row in plan.rows} == {(("A",), 1)}
 
 
-def test_a_ring_is_at_rest_where_no_operation_is_under_way() -> None:
+def test_ranges_are_at_rest_only_without_a_step() -> None:
     before = at_rest(ABC)
     under_way = after_steps(before, planned(ABC, ABCX), "split", "write_both_read_old")
     assert equals_at_rest(before, before, [WHOLE_RING])
@@ -191,14 +191,14 @@ def test_a_ring_is_at_rest_where_no_operation_is_under_way() -> None:
         assert not equals_at_rest(under_way, before, [(200, 300), (start, end)])
 
 
-def test_a_split_alone_is_not_at_rest() -> None:
+def test_split_range_is_not_at_rest() -> None:
     before = at_rest(ABC)
     split = after_steps(before, planned(ABC, ABCX), "split")
     assert not equals_at_rest(split, before, [(100, 120)])
     assert equals_at_rest(split, before, [(MIN_TOKEN, 100), (200, MIN_TOKEN)])
 
 
-def test_numbers_and_versions_do_not_matter_at_rest() -> None:
+def test_at_rest_ignores_node_numbers_and_versions() -> None:
     turned = placement_of(ABC.tokens, ABC.locations, {"dc1": 2}, NodeNumbers(("C", "A")))
     row = turned.row_for(150)
     live = apply(turned, [range_of(row)], [msgspec.structs.replace(row, version=3)])
@@ -206,7 +206,7 @@ def test_numbers_and_versions_do_not_matter_at_rest() -> None:
     assert equals_at_rest(live, at_rest(ABC), [WHOLE_RING])
 
 
-def test_rows_whose_replicas_a_step_changes_carry_its_version_and_others_keep_theirs() -> None:
+def test_step_sets_its_version_only_on_rows_whose_replicas_change() -> None:
     placement, plan = at_rest(ABC), planned(ABC, ABCX)
     versions = list[list[int]]()
     for version, name in enumerate(("split", "write_both_read_old", "finish"), start=7):
@@ -217,28 +217,28 @@ def test_rows_whose_replicas_a_step_changes_carry_its_version_and_others_keep_th
     assert versions == [[0, 0, 0, 0, 0], [8, 8, 0, 0, 8], [9, 9, 0, 0, 9]]
 
 
-def test_who_stays_must_be_given_what_the_ones_that_go_acknowledged() -> None:
+def test_remaining_replica_receives_writes_acknowledged_by_leaving_ones() -> None:
     plan = planned(ABC, leave(leave(ABC, "A"), "B"), rf=3)
     assert {row.receiving()[0] for row in plan.rows} == {"C"}
     assert received(plan, "C") == tuple(Range(row.start, row.end) for row in plan.rows)
     assert received(plan, "A") == ()
 
 
-def test_a_rack_more_changes_ranges_the_new_node_has_no_part_in() -> None:
-    """The first node of a second rack ends the repeats in the first one, so rows move all over."""
+def test_new_rack_changes_ranges_of_other_nodes() -> None:
+    """The first node of a second rack ends the repeats in the first one, so rows move everywhere."""
     ring = one_rack_ring({10 * i: f"n{i}" for i in range(4)})
     plan = planned(ring, join(ring, "new", NodeLocation("dc1", "r2"), 35))
     assert all("new" in row.new for row in plan.rows)
     assert len(plan.rows) == len(at_rest(ring).rows) + 1
 
 
-def test_a_comer_streams_from_the_one_it_takes_over_from() -> None:
+def test_new_replica_streams_from_the_replica_that_it_replaces() -> None:
     row = TransitionRow(0, 10, old=("a", "b", "c", "d"), new=("x", "b", "y", "d"))
     assert stream_sources(row, "x") == (("a",), 1)
     assert stream_sources(row, "y") == (("c",), 1)
 
 
-def test_a_comer_without_a_partner_needs_who_have_all_that_was_acknowledged() -> None:
+def test_new_replica_without_a_partner_needs_all_acknowledged_writes() -> None:
     grown = TransitionRow(0, 10, old=("a", "b"), new=("x", "a", "b"))
     assert stream_sources(grown, "x") == (("a", "b"), 1)
     assert stream_sources(grown, "x", unavailable={"a"}) == (("b",), 1)
@@ -248,7 +248,7 @@ def test_a_comer_without_a_partner_needs_who_have_all_that_was_acknowledged() ->
     assert stream_sources(first, "x") == ((), 0)
 
 
-def test_with_fewer_replicas_each_that_is_left_needs_what_blocks_a_quorum_with_its_own() -> None:
+def test_remaining_replicas_stream_from_a_blocking_set_on_shrink() -> None:
     fewer = TransitionRow(0, 10, old=("a", "b", "c"), new=("b",))
     assert stream_sources(fewer, "b") == (("a", "c"), 1)
     assert stream_sources(fewer, "b", unavailable={"a", "c"}) == ((), 1)
@@ -259,7 +259,7 @@ def test_with_fewer_replicas_each_that_is_left_needs_what_blocks_a_quorum_with_i
     assert stream_sources(elsewhere, "x") == (("a", "b", "c"), 2)
 
 
-def test_a_row_that_moves_says_whose_quorum_a_write_needs_too() -> None:
+def test_moving_row_names_the_other_quorum_of_a_write() -> None:
     plan = planned(ABC, ABCX)
     reading_old = after_steps(at_rest(ABC), plan, "split", "write_both_read_old").row_for(50)
     assert (reading_old.reads, reading_old.other) == (("A", "B"), ("A", "X"))
@@ -269,8 +269,8 @@ def test_a_row_that_moves_says_whose_quorum_a_write_needs_too() -> None:
     assert finished.other == ()
 
 
-def test_a_row_that_only_shrinks_changes_with_the_first_step_too() -> None:
-    """Its readers and writers are as before, but a write that needs less is not enough any more."""
+def test_shrinking_row_changes_with_the_first_step() -> None:
+    """Its readers and writers are as before, but a write needs both quorums from then on."""
     before = at_rest(ABC)
     plan = transition.prepare(before, at_rest(ABC, 1), ABC.tokens.keys(), ABC.tokens.keys())
     delta = transition.write_both_read_old(before, plan, 9)
@@ -279,7 +279,7 @@ def test_a_row_that_only_shrinks_changes_with_the_first_step_too() -> None:
     assert not equals_at_rest(apply(before, delta.removed, delta.added), before, [WHOLE_RING])
 
 
-def test_only_a_node_that_needs_the_range_streams_it() -> None:
+def test_only_a_receiving_node_streams_a_range() -> None:
     row = TransitionRow(0, 10, old=("a",), new=("x",))
     with pytest.raises(ValueError, match="receives nothing"):
         stream_sources(row, "a")

@@ -33,7 +33,7 @@ def planned(change: Change, rf: dict[str, int]) -> TransitionPlan:
 
 
 def walked(change: Change, rf: dict[str, int]) -> list[Placement]:
-    """The placements from before the operation to after its last step: five."""
+    """Return the five placements from before the operation to after its last step."""
     placements, plan = [at_rest(change[0], rf)], planned(change, rf)
     for step in FORWARD:
         delta = step(placements[-1], plan, 0)
@@ -51,7 +51,7 @@ def test_every_step_covers_the_ring_and_writes_where_it_reads(
 
 
 @given(change=changes(), rf=some_rf)
-def test_every_step_reads_from_as_many_replicas_as_the_dc_can_have(
+def test_every_step_reads_from_as_many_replicas_as_possible(
     change: Change, rf: dict[str, int]
 ) -> None:
     before, after = change
@@ -67,7 +67,7 @@ def test_every_step_reads_from_as_many_replicas_as_the_dc_can_have(
 
 
 @given(change=changes(), rf=some_rf)
-def test_a_node_receives_writes_a_step_before_it_is_read_and_a_step_after(
+def test_node_receives_writes_one_step_before_and_after_its_reads(
     change: Change, rf: dict[str, int]
 ) -> None:
     placements = walked(change, rf)
@@ -79,12 +79,12 @@ def test_a_node_receives_writes_a_step_before_it_is_read_and_a_step_after(
 
 
 @given(change=changes(), rf=some_rf)
-def test_finish_is_the_placement_computed_afresh(change: Change, rf: dict[str, int]) -> None:
+def test_finish_equals_a_newly_computed_placement(change: Change, rf: dict[str, int]) -> None:
     assert walked(change, rf)[-1] == at_rest(change[1], rf)
 
 
 @given(change=changes(), rf=some_rf)
-def test_rollback_from_any_step_restores_the_very_rows(change: Change, rf: dict[str, int]) -> None:
+def test_rollback_from_any_step_restores_the_exact_rows(change: Change, rf: dict[str, int]) -> None:
     before, *reached = walked(change, rf)
     plan, encoded = planned(change, rf), msgspec.json.encode(before.rows)
     for placement in reached:
@@ -95,7 +95,7 @@ def test_rollback_from_any_step_restores_the_very_rows(change: Change, rf: dict[
 
 
 @given(change=changes(), rf=some_rf)
-def test_a_step_may_follow_any_other_and_be_repeated(change: Change, rf: dict[str, int]) -> None:
+def test_steps_may_run_in_any_order_and_repeat(change: Change, rf: dict[str, int]) -> None:
     placements, plan = walked(change, rf), planned(change, rf)
     for (_, start), (step, reached) in permutations(
         list(zip(FORWARD, placements[1:], strict=True)), 2
@@ -106,7 +106,7 @@ def test_a_step_may_follow_any_other_and_be_repeated(change: Change, rf: dict[st
 
 
 @given(change=changes(), rf=some_rf)
-def test_a_delta_holds_no_row_that_stays(change: Change, rf: dict[str, int]) -> None:
+def test_delta_contains_no_unchanged_row(change: Change, rf: dict[str, int]) -> None:
     placements, plan = walked(change, rf), planned(change, rf)
     for placement, step in zip(placements, FORWARD, strict=False):
         delta = step(placement, plan, 0)
@@ -130,7 +130,7 @@ def test_rows_of_a_plan_are_exactly_the_ranges_whose_replicas_change(
 
 
 @given(change=changes(), rf=some_rf)
-def test_who_gains_a_range_has_a_source_and_who_loses_it_had_it(
+def test_gained_ranges_have_sources_and_lost_ranges_had_the_node(
     change: Change, rf: dict[str, int]
 ) -> None:
     plan = planned(change, rf)
@@ -147,7 +147,7 @@ def test_who_gains_a_range_has_a_source_and_who_loses_it_had_it(
 
 
 @given(change=changes(), rf=some_rf, data=st.data())
-def test_a_plan_does_not_depend_on_the_order_of_its_arguments(
+def test_plan_does_not_depend_on_the_order_of_its_arguments(
     change: Change, rf: dict[str, int], data: st.DataObject
 ) -> None:
     def shuffled(ring: Ring) -> Ring:
@@ -159,7 +159,7 @@ def test_a_plan_does_not_depend_on_the_order_of_its_arguments(
 
 
 @given(change=changes(), rf=some_rf)
-def test_a_plan_survives_being_written_down(change: Change, rf: dict[str, int]) -> None:
+def test_plan_is_preserved_by_encoding(change: Change, rf: dict[str, int]) -> None:
     plan = planned(change, rf)
     assert msgspec.json.decode(msgspec.json.encode(plan), type=TransitionPlan) == plan
     assert MIN_TOKEN not in (*plan.split_at, *plan.merge_at)

@@ -1,4 +1,4 @@
-"""One fact and one change of each kind with all fields set, and a cluster to change the schema of."""
+"""One fact and one change of each kind with all fields set, and a cluster for schema changes."""
 
 from stele.domain.commands import AlterSchema, Rejection
 from stele.domain.image import Image
@@ -194,7 +194,7 @@ CHANGES: tuple[c.AnyChange, ...] = (
 
 
 def cluster() -> World:
-    """A cluster of three with keyspace ``library`` on the ring, and the feature of this domain."""
+    """Return a cluster of three with keyspace ``library`` on the ring and the feature of this domain."""
     history, world = three_nodes()
     history.enable(SCHEMA_OBJECTS)
     return world
@@ -210,7 +210,7 @@ def column(name: str, type_: str, kind: ColumnKind = ColumnKind.REGULAR) -> c.Co
 
 
 def table(name: str, *columns: c.ColumnDefinition, **others: object) -> c.TableCreation:
-    """A table of ``library`` with the key ``id`` and these columns."""
+    """Return a table of ``library`` with the key ``id`` and these columns."""
     return c.TableCreation(
         name=f"library.{name}",
         columns=(column("id", "uuid", PK), *columns),

@@ -1,4 +1,4 @@
-"""Changes of the schema that are applied: their rows, their batches, versions and snapshots."""
+"""Applied schema changes: their rows, batches, versions and snapshots."""
 
 import random
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def version(world: World, name: str) -> int:
 # Columns.
 
 
-def test_columns_are_kept_by_kind_and_types_in_their_canonical_text() -> None:
+def test_columns_are_sorted_by_kind_and_types_are_canonical() -> None:
     world = cluster()
     image = altered(
         world,
@@ -78,7 +78,7 @@ def test_columns_are_kept_by_kind_and_types_in_their_canonical_text() -> None:
     )
 
 
-def test_a_renamed_column_keeps_its_id_and_a_column_that_is_added_again_has_another() -> None:
+def test_renamed_column_keeps_its_id_and_a_readded_column_gets_a_new_one() -> None:
     world = cluster()
     altered(world, table("t", column("a", "int"), column("b", "text")))
     before = schema_of(world.image, "t")
@@ -96,7 +96,7 @@ def test_a_renamed_column_keeps_its_id_and_a_column_that_is_added_again_has_anot
     assert dropped.dropped_us >= 1000 * world.history.at_ms
 
 
-def test_a_dropped_column_lets_its_type_go() -> None:
+def test_dropped_column_releases_its_type() -> None:
     world = cluster()
     altered(world, user_type("address", street="text"), table("t", column("a", "address")))
     altered(
@@ -128,7 +128,7 @@ def test_parameters_are_set_kept_and_reset() -> None:
     }
 
 
-def test_a_change_without_effect_makes_no_new_version() -> None:
+def test_change_without_effect_makes_no_new_version() -> None:
     world = cluster()
     altered(world, table("t", column("a", "int")), user_type("y", a="int"))
     before = world.image.schema
@@ -143,7 +143,7 @@ def test_a_change_without_effect_makes_no_new_version() -> None:
 # Types, functions, aggregates, indexes and views.
 
 
-def test_a_changed_type_gives_all_that_use_it_a_new_version() -> None:
+def test_changed_type_gives_all_users_a_new_version() -> None:
     world = cluster()
     altered(
         world,
@@ -169,7 +169,7 @@ def test_a_changed_type_gives_all_that_use_it_a_new_version() -> None:
     assert changed.fields == (TypeField("title", "text"), TypeField("number", "int"))
 
 
-def test_a_replaced_function_keeps_its_id_and_its_aggregates() -> None:
+def test_replaced_function_keeps_its_id_and_its_aggregates() -> None:
     world = cluster()
     total = c.AggregateCreation(
         name="library.total",
@@ -200,7 +200,7 @@ def fields(change: c.FunctionCreation) -> dict[str, object]:
     return {name: getattr(change, name) for name in change.__struct_fields__}
 
 
-def test_an_index_gives_its_table_a_new_version_and_a_default_name() -> None:
+def test_index_gives_its_table_a_new_version_and_a_default_name() -> None:
     world = cluster()
     altered(world, table("t", column("a", "map<text, int>")))
     for target in (IndexTarget.SIMPLE, IndexTarget.KEYS):
@@ -226,7 +226,7 @@ def songs_by_artist(**others: object) -> c.ViewCreation:
     )
 
 
-def test_a_view_comes_with_its_table_and_follows_new_columns_and_names() -> None:
+def test_view_of_all_columns_follows_its_base_table() -> None:
     world = cluster()
     songs = table("songs", column("artist", "text"), column("year", "int"))
     altered(world, songs, songs_by_artist())
@@ -244,7 +244,7 @@ def test_a_view_comes_with_its_table_and_follows_new_columns_and_names() -> None
     assert [each.name for each in world.image.schema.views_of(base.table_id)] == ["by_artist"]
 
 
-def test_a_view_of_named_columns_gets_no_new_ones() -> None:
+def test_view_of_named_columns_gets_no_new_columns() -> None:
     world = cluster()
     songs = table("songs", column("artist", "text"), column("year", "int"))
     altered(world, songs, songs_by_artist(columns=("artist",)))
@@ -252,7 +252,7 @@ def test_a_view_of_named_columns_gets_no_new_ones() -> None:
     assert names(schema_of(world.image, "by_artist")) == ["artist", "id"]
 
 
-def test_a_view_has_a_tablet_map_of_its_own_in_a_keyspace_with_tablets() -> None:
+def test_view_has_its_own_tablet_map_in_a_keyspace_with_tablets() -> None:
     world = cluster()
     altered(
         world,
@@ -277,7 +277,7 @@ def test_a_view_has_a_tablet_map_of_its_own_in_a_keyspace_with_tablets() -> None
 # Batches.
 
 
-def test_a_batch_is_one_epoch_and_a_rejected_change_leaves_nothing_of_it() -> None:
+def test_batch_is_one_epoch_and_a_rejected_change_cancels_all_of_it() -> None:
     world = cluster()
     epoch = world.image.epoch
     altered(world, *(table(f"t{n}", column("a", "int")) for n in range(50)))
@@ -291,7 +291,7 @@ def test_a_batch_is_one_epoch_and_a_rejected_change_leaves_nothing_of_it() -> No
     assert world.image is before
 
 
-def test_a_batch_has_one_row_of_columns_for_each_table() -> None:
+def test_batch_writes_one_schema_row_per_table() -> None:
     world = cluster()
     index = c.IndexCreation(table="library.t", column="a")
     more = c.TableAlteration(name="library.t", add=(column("b", "int"),))
@@ -300,7 +300,7 @@ def test_a_batch_has_one_row_of_columns_for_each_table() -> None:
     assert [each.schema for each in facts] == [schema_of(world.image, "t")]
 
 
-def test_a_batch_for_another_schema_version_is_rejected() -> None:
+def test_batch_for_another_schema_version_is_rejected() -> None:
     world = cluster()
     altered(world, table("t"))
     seen = world.image.schema.version.epoch
@@ -311,13 +311,13 @@ def test_a_batch_for_another_schema_version_is_rejected() -> None:
     assert world.history.apply(AlterSchema((table("v"),), schema_version=now)) is None
 
 
-def test_a_batch_is_limited() -> None:
+def test_batch_size_is_limited() -> None:
     world = cluster()
     refused = world.history.apply(AlterSchema((table("t", if_not_exists=True),) * 10_001))
     assert refused is not None and refused.code == "too_many_changes"
 
 
-def test_drops_of_a_batch_are_requests_of_their_own() -> None:
+def test_drops_of_a_batch_are_separate_requests() -> None:
     world = cluster()
     altered(world, table("a"), table("b"))
     altered(world, c.TableRemoval(name="library.a"), c.TableRemoval(name="library.b"))
@@ -330,7 +330,7 @@ def test_drops_of_a_batch_are_requests_of_their_own() -> None:
     altered(world, table("a"))
 
 
-def test_a_type_is_in_use_until_the_drop_of_its_table_is_done() -> None:
+def test_type_is_in_use_until_the_drop_of_its_table_is_done() -> None:
     world = cluster()
     altered(world, user_type("y", a="int"), table("t", column("a", "y")))
     altered(world, c.TableRemoval(name="library.t"))
@@ -343,7 +343,7 @@ def test_a_type_is_in_use_until_the_drop_of_its_table_is_done() -> None:
 DROP_T = AlterSchema((c.TableRemoval(name="library.t"),))
 
 
-def test_a_table_that_is_being_dropped_takes_no_changes() -> None:
+def test_table_that_is_being_dropped_takes_no_changes() -> None:
     world = cluster()
     altered(world, table("t", column("a", "int")))
     assert world.apply(DROP_T, "drop-t") is None
@@ -358,7 +358,7 @@ def test_a_table_that_is_being_dropped_takes_no_changes() -> None:
     altered(world, c.TableAlteration(name="library.t", add=(column("b", "int"),)))
 
 
-def test_a_dropped_keyspace_takes_its_objects_with_it() -> None:
+def test_dropped_keyspace_removes_its_objects() -> None:
     world = cluster()
     altered(
         world,
@@ -385,7 +385,7 @@ def test_a_dropped_keyspace_takes_its_objects_with_it() -> None:
 # Versions.
 
 
-def test_the_schema_version_is_the_state_id_of_the_last_epoch_that_changed_the_schema() -> None:
+def test_schema_version_is_the_state_id_of_the_last_schema_change() -> None:
     world = cluster()
     altered(world, table("t"))
     stamped = SchemaVersion(world.image.epoch, world.image.state_id.hex())
@@ -396,7 +396,7 @@ def test_the_schema_version_is_the_state_id_of_the_last_epoch_that_changed_the_s
     assert world.image.schema.version.epoch == world.image.epoch
 
 
-def test_a_cluster_without_the_feature_has_no_schema_version() -> None:
+def test_cluster_without_the_feature_has_no_schema_version() -> None:
     world = cluster()
     for image in world.images[:-1]:
         assert image.schema.version == SchemaVersion()
@@ -406,7 +406,7 @@ def test_a_cluster_without_the_feature_has_no_schema_version() -> None:
 
 
 def random_changes(chance: random.Random) -> Iterator[tuple[c.AnyChange, ...]]:
-    """Batches of changes of few objects, many of them rejected."""
+    """Yield batches of changes of a few objects, many of them rejected."""
     tables, types = [f"t{n}" for n in range(4)], [f"y{n}" for n in range(3)]
     for number in range(120):
         name, kind = chance.choice(tables), chance.choice(types)
@@ -460,7 +460,7 @@ def test_every_image_equals_its_snapshot_and_the_fold_of_its_records(seed: int) 
         assert folded.schemas == after.schema.schemas and folded.types == after.schema.types
 
 
-def test_a_keyspace_of_its_own_command_is_a_schema_change_too() -> None:
+def test_create_keyspace_command_changes_the_schema_version() -> None:
     world = cluster()
     assert world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True)) is None
     assert world.image.schema.version.epoch == world.image.epoch

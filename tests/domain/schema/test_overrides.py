@@ -1,4 +1,4 @@
-"""An override brings the columns, types, functions and aggregates of the other state."""
+"""An override restores the columns, types, functions and aggregates of the other state."""
 
 from stele.domain.commands import RestrictCommits
 from stele.domain.image import Image
@@ -18,7 +18,7 @@ from tests.domain.schema.examples import (
 
 
 def reverted() -> tuple[Image, Image]:
-    """The state to which a changed schema was reverted, and the state after that."""
+    """Return the state to which a changed schema was reverted, and the state after that."""
     world = cluster()
     total = c.AggregateCreation(
         name="library.total", argument_types=("int",), state_function="plus", state_type="int"
@@ -54,7 +54,7 @@ def reverted() -> tuple[Image, Image]:
     return target, world.image
 
 
-def test_a_reverted_state_has_the_columns_types_and_functions_of_that_state() -> None:
+def test_reverted_state_has_the_older_columns_types_and_functions() -> None:
     target, after = reverted()
     before, schema = target.schema, after.schema
     assert {*schema.type_ids} == {*before.type_ids} == {"library.y"}
@@ -66,7 +66,7 @@ def test_a_reverted_state_has_the_columns_types_and_functions_of_that_state() ->
     assert view is not None and view.base_table_id == schema.table_ids["library.viewed"]
 
 
-def test_a_reverted_object_has_a_version_of_this_log_and_never_gives_a_column_id_twice() -> None:
+def test_reverted_object_has_a_new_version_and_reuses_no_column_id() -> None:
     target, after = reverted()
     assert schema_of(after, "altered").version == after.epoch
     assert after.schema.version.epoch == after.epoch

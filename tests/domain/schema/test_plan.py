@@ -89,7 +89,7 @@ def world() -> World:
     return found
 
 
-def test_a_plan_leads_to_the_wanted_schema_in_one_batch(world: World) -> None:
+def test_plan_leads_to_the_wanted_schema_in_one_batch(world: World) -> None:
     plan, after = planned(world, AFTER), wanted_image(world, AFTER)
     assert plan.rest == ()
     assert alter(world, *(each.change for each in plan.changes)) is None
@@ -97,12 +97,12 @@ def test_a_plan_leads_to_the_wanted_schema_in_one_batch(world: World) -> None:
     assert planned(world, AFTER) == SchemaPlan((), ())
 
 
-def test_the_plan_for_an_exported_schema_is_empty(world: World) -> None:
+def test_plan_for_an_exported_schema_is_empty(world: World) -> None:
     exported = "\n".join(texts(world.image))
     assert planned(world, exported) == SchemaPlan((), ())
 
 
-def test_keyspaces_that_are_not_named_are_left_alone(world: World) -> None:
+def test_keyspaces_that_are_not_named_are_left_unchanged(world: World) -> None:
     plan = planned(world, "CREATE KEYSPACE radio WITH replication = {'dc1': 1};")
     assert [type(each.change) for each in plan.changes] == [c.KeyspaceCreation]
 
@@ -138,8 +138,8 @@ def test_differences_that_no_batch_can_make_are_named(
     assert said in text
 
 
-def test_drops_that_must_wait_are_left_for_the_next_plan(world: World) -> None:
-    """The view must be gone before its table, and the table before its type."""
+def test_drops_with_dependents_are_left_for_the_next_plan(world: World) -> None:
+    """The view must be dropped before its table, and the table before its type."""
     plan = planned(world, "CREATE TYPE library.unused (a int);")
     assert [text.split(" can be")[0] for text in plan.rest] == [
         "Type library.person",
@@ -157,12 +157,12 @@ def test_drops_that_must_wait_are_left_for_the_next_plan(world: World) -> None:
     assert texts(world.image)[1:] == ["CREATE TYPE library.unused (\n    a int\n);"]
 
 
-def test_other_statements_than_creations_are_refused() -> None:
+def test_statements_other_than_create_are_refused() -> None:
     with pytest.raises(ValueError, match="CREATE statements only, and not ALTER TABLE"):
         managed_keyspaces(parse_cql("ALTER TABLE library.songs ADD a int;"))
 
 
-def test_a_plan_can_be_written_and_read(world: World) -> None:
+def test_plan_is_preserved_by_encoding(world: World) -> None:
     changes = tuple(each.change for each in planned(world, AFTER).changes)
     written = msgspec.json.encode(changes)
     assert msgspec.json.decode(written, type=tuple[c.AnyChange, ...]) == changes

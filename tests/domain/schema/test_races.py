@@ -1,4 +1,4 @@
-"""Two writers that change the schema at once: the log orders them, and one of them is refused.
+"""Two writers change the schema at once: the log orders them, and one of them is refused.
 
 The four races are those of CEP-21, "Schema Management".
 """
@@ -51,7 +51,7 @@ RACES: dict[str, tuple[c.AnyChange, c.AnyChange, c.AnyChange | None, str, str]] 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["first", "second"])
 @pytest.mark.parametrize("race", RACES)
-def test_of_two_writers_the_second_in_the_log_is_refused(race: str, turned: bool) -> None:
+def test_second_of_two_racing_writers_is_refused(race: str, turned: bool) -> None:
     one, other, before, refusal_of_other, refusal_of_one = RACES[race]
     world = cluster()
     if before is not None:
@@ -63,7 +63,7 @@ def test_of_two_writers_the_second_in_the_log_is_refused(race: str, turned: bool
     assert refused.code == (refusal_of_one if turned else refusal_of_other)
 
 
-def test_a_table_that_is_created_twice_has_one_id() -> None:
+def test_table_created_twice_has_one_id() -> None:
     world = cluster()
     assert alter(world, SONGS) is None
     assert alter(world, table("songs", if_not_exists=True)) is None

@@ -1,4 +1,4 @@
-"""Each rejection of a change of the schema: its code, and the dependency that its sentence names."""
+"""Each rejection of a schema change: its code, and the dependency that its message names."""
 
 from functools import cache
 
@@ -453,7 +453,7 @@ ROWS: tuple[tuple[c.AnyChange, str, str], ...] = (
     ROWS,
     ids=[f"{n}-{type(row[0]).__name__}-{row[1]}" for n, row in enumerate(ROWS)],
 )
-def test_a_change_is_rejected_and_the_sentence_names_the_dependency(
+def test_change_is_rejected_and_the_message_names_the_dependency(
     change: c.AnyChange, code: str, names: str
 ) -> None:
     envelope = Envelope(request_id=named("r"), command=AlterSchema((change,)), actor="ada")
@@ -492,7 +492,7 @@ OF_EXISTENCE = {
 
 
 @pytest.mark.parametrize("kind", c.CHANGES, ids=lambda kind: kind.__name__)
-def test_a_change_with_if_exists_or_if_not_exists_changes_nothing_where_it_need_not(
+def test_change_with_if_exists_or_if_not_exists_changes_nothing(
     kind: type[c.SchemaChange],
 ) -> None:
     change = OF_EXISTENCE[kind]
@@ -500,7 +500,7 @@ def test_a_change_with_if_exists_or_if_not_exists_changes_nothing_where_it_need_
     assert decide(image(), envelope, AT_MS) == ()
 
 
-def test_columns_are_added_and_dropped_only_where_they_must_be() -> None:
+def test_conditional_add_and_drop_of_columns_change_nothing() -> None:
     change = altered(
         "songs",
         add=(column("year", "int"),),

@@ -1,4 +1,4 @@
-"""Each flaw by itself: a sound state, one edit, and what is said of it and where."""
+"""Each flaw on its own: a sound state, one edit, and the message and place of the flaw."""
 
 from collections.abc import Callable
 from functools import cache
@@ -37,7 +37,7 @@ def sound() -> Image:
 
 @cache
 def joining() -> Image:
-    """A node is on its way in."""
+    """Return an image in which a join has started."""
     history, world = three_nodes()
     assert history.apply(join(4)) is None
     world.until(lambda: history.image.topology.transitions, "the join has begun")
@@ -77,7 +77,7 @@ def with_keyspace(image: Image, **changes: Any) -> Image:
 
 
 def with_row(image: Image, **changes: Any) -> Image:
-    """Return a state with a row of the first tablet."""
+    """Return a state with other values in the row of the first tablet."""
     name = next(name for name in image.ring.placements if name.startswith("tablets:"))
     first, *others = image.ring.placements[name].rows
     numbers = image.ring.nodes.with_nodes(("ghost",))
@@ -97,17 +97,17 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         lambda image: with_row(image, reads=("ghost", "n1"), writes=("ghost", "n1")),
         "there is no node ghost",
     ),
-    "a node that has gone": (lambda image: without_node(image, "n2"), "there is no node n2"),
-    "a node that has left": (
+    "missing node": (lambda image: without_node(image, "n2"), "there is no node n2"),
+    "left node": (
         lambda image: with_node(image, "n2", state=NodeState.LEFT, tokens=()),
         "node n2 has left",
     ),
-    "nobody reads": (lambda image: with_row(image, reads=(), writes=()), "nobody serves its reads"),
-    "a shard that is none": (
+    "no readers": (lambda image: with_row(image, reads=(), writes=()), "nobody serves its reads"),
+    "unknown shard": (
         lambda image: with_row(image, reads=("n1",), writes=("n1",), shards=(3,)),
         "node n1 has 1 shards, and a replica on 3",
     ),
-    "a row of a version to come": (
+    "row with a future version": (
         lambda image: with_row(image, version=10**6),
         "are not in order below the topology's version",
     ),
@@ -120,15 +120,15 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         ),
         "node n2: its token 77 is also that of n1",
     ),
-    "token twice": (
+    "duplicate token": (
         lambda image: with_node(image, "n1", tokens=(TOKEN, TOKEN), num_tokens=2),
         "it has a token twice",
     ),
-    "token that is the lower bound": (
+    "token at the lower bound": (
         lambda image: with_node(image, "n1", tokens=(MIN_TOKEN,), num_tokens=1),
         "node n1: its tokens are not all from",
     ),
-    "fewer tokens than said": (
+    "wrong num_tokens": (
         lambda image: with_node(image, "n1", num_tokens=999),
         "num_tokens says 999",
     ),
@@ -140,24 +140,24 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         lambda image: with_node(image, "n1", host_id="host-n3"),
         "its host id host-n3 is also that of n1",
     ),
-    "a rack without a name": (lambda image: with_node(image, "n1", rack="a b"), "for a rack"),
+    "bad name of a rack": (lambda image: with_node(image, "n1", rack="a b"), "for a rack"),
     "excluded in the future": (
         lambda image: with_node(image, "n1", excluded_since=10**6),
         "which is to come",
     ),
-    "fence before its version": (
+    "fence above the version": (
         lambda image: with_versions(image, fence_version=10**6),
         "topology: the fence is at version 1000000",
     ),
-    "version since the future": (
+    "version of a future epoch": (
         lambda image: with_versions(image, since_epoch=10**6),
         "topology: its epochs are after epoch",
     ),
-    "no such placement": (
+    "unknown placement": (
         lambda image: with_keyspace(image, placement="dc9:9"),
         "there is no placement dc9:9",
     ),
-    "a factor of nothing": (
+    "replication factor 0": (
         lambda image: with_keyspace(image, replication={"dc1": 0}),
         "leave out a dc that has no replicas",
     ),
@@ -165,11 +165,11 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         lambda image: with_table(image, truncated_version=10**6),
         "its truncated_version 1000000 is above",
     ),
-    "a table without its map": (
+    "table without its map": (
         lambda image: with_table(image, placement=""),
         "it has no tablet map, and its keyspace says tablets: True",
     ),
-    "a map of another table": (
+    "map of another table": (
         lambda image: with_table(image, placement="tablets:nobody"),
         "there is no table nobody in its keyspace",
     ),
@@ -177,7 +177,7 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         lambda image: with_table(image, placement=tablet_map(table_id(image, "library.books"))),
         "in its keyspace, with which it is co-located",
     ),
-    "two keyspaces of one name": (
+    "two keyspaces with one name": (
         lambda image: replace(
             image,
             schema=replace(
@@ -190,7 +190,7 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         ),
         "keyspace library: several have this name",
     ),
-    "tokens that the rows are not of": (
+    "tokens that do not match the rows": (
         lambda image: with_node(
             with_node(image, "n1", tokens=image.membership.nodes["n2"].tokens),
             "n2",
@@ -198,42 +198,42 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
         ),
         "and by the nodes' tokens, dcs and racks it is",
     ),
-    "a token beside its range": (
+    "token that does not match its range": (
         lambda image: with_node(
             image, "n1", tokens=(TOKEN, *image.membership.nodes["n1"].tokens[1:])
         ),
         "the nodes' tokens do not make this range",
     ),
-    "a node in another dc": (
+    "node in another dc": (
         lambda image: with_node(image, "n1", dc="dc2"),
         "and by the nodes' tokens, dcs and racks it is",
     ),
-    "a replica on who is no member yet": (
+    "replica on a node that is not a member yet": (
         lambda image: with_node(image, "n1", state=NodeState.NONE),
         "the nodes' tokens do not make this range",
     ),
-    "another replication in the same placement": (
+    "replication that does not match the placement": (
         lambda image: with_keyspace(image, replication={"dc1": 2}),
         "its placement is dc1:3, and by its replication it is dc1:2",
     ),
     "no replication": (lambda image: with_keyspace(image, replication={}), "no replicas in any dc"),
-    "a first number of tablets without tablets": (
+    "initial tablets without tablets": (
         lambda image: with_keyspace(image, initial_tablets=4),
         "initial_tablets is 4",
     ),
-    "a tablet that is written to more than it is read from": (
+    "tablet with more writers than readers": (
         lambda image: with_row(image, reads=("n1",), writes=("n1", "n2")),
         "it is not read from all who are written to",
     ),
-    "options that no table can have": (
+    "invalid table options": (
         lambda image: with_table(image, options=TableOptions(min_tablet_count=-5)),
         "Options of a table are from 0",
     ),
-    "a version with nothing above it": (
+    "greatest possible version": (
         lambda image: with_versions(image, version=(1 << 63) - 1),
         "topology: its version 9223372036854775807 is above",
     ),
-    "a placement of nobody": (
+    "unused placement": (
         lambda image: replace(
             image,
             ring=replace(
@@ -247,19 +247,22 @@ EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_is_found(name: str) -> None:
+def test_edit_is_found_as_a_flaw(name: str) -> None:
     edit, said = EDITS[name]
     found = [*map(str, flaws_of(edit(sound())))]
     assert any(said in flaw for flaw in found), found
 
 
 UNDER_WAY: dict[str, tuple[Callable[[Image], Image], str]] = {
-    "its request is gone": (
+    "missing request": (
         lambda image: replace(image, requests=replace(image.requests, open=Map())),
         "a transition carries it out, and it is not there",
     ),
-    "its node is gone": (lambda image: without_node(image, "n4"), "no node n4, which it is about"),
-    "its placement is gone": (
+    "missing node of a request": (
+        lambda image: without_node(image, "n4"),
+        "no node n4, which it is about",
+    ),
+    "missing placement of a plan": (
         lambda image: replace(
             image,
             ring=replace(image.ring, placements=image.ring.placements.delete("dc1:3")),
@@ -270,7 +273,7 @@ UNDER_WAY: dict[str, tuple[Callable[[Image], Image], str]] = {
 
 
 @pytest.mark.parametrize("name", UNDER_WAY)
-def test_a_transition_that_points_to_nothing_is_found(name: str) -> None:
+def test_dangling_reference_of_a_transition_is_found(name: str) -> None:
     image = joining()
     assert not [*flaws_of(image)]
     assert [*under_way(image)]
@@ -279,7 +282,7 @@ def test_a_transition_that_points_to_nothing_is_found(name: str) -> None:
     assert any(said in flaw for flaw in found), found
 
 
-def test_what_is_there_twice_is_named_with_both_places() -> None:
+def test_duplicate_entity_is_named_with_both_places() -> None:
     state = described(sound())
     facts = [Placed(fact, f"line {n}") for n, (fact, _) in enumerate(state.facts)]
     at = next(n for n, (fact, _) in enumerate(facts) if type(fact).__name__ == "NodeChanged")
@@ -289,7 +292,7 @@ def test_what_is_there_twice_is_named_with_both_places() -> None:
     ]
 
 
-def test_a_fact_that_follows_from_nothing_is_named() -> None:
+def test_fact_with_a_missing_dependency_is_named() -> None:
     state = described(sound())
     facts = [
         Placed(fact, f"line {n}")
@@ -307,7 +310,7 @@ rows = st.lists(st.builds(RangeReplicas, ends, ends, nodes, nodes), max_size=4)
 
 
 @given(rows)
-def test_rows_without_a_flaw_are_a_placement_and_others_are_none(
+def test_rows_are_a_placement_only_without_flaws(
     some: list[RangeReplicas],
 ) -> None:
     flaws = [*row_flaws("p", some)]
@@ -332,17 +335,17 @@ HUGE = 1 << 70
         RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a",), shards=(1 << 40,)),
     ],
 )
-def test_numbers_that_no_row_can_hold_are_flaws(row: RangeReplicas) -> None:
+def test_numbers_too_large_for_a_row_are_flaws(row: RangeReplicas) -> None:
     assert [*row_flaws("p", [row])]
 
 
-def test_numbers_that_no_record_can_hold_are_flaws() -> None:
+def test_numbers_too_large_for_a_record_are_flaws() -> None:
     state = described(with_node(sound(), "n1", cleanup_since=HUGE))
     assert "does not fit in 8 bytes" in str(checked(state).flaws[0])
     assert "there is none with the number" in str(checked(state._replace(epoch=-1)).flaws[0])
 
 
-def test_an_overlap_names_both_ranges() -> None:
+def test_overlap_names_both_ranges() -> None:
     some = [
         RangeReplicas(MIN_TOKEN, 10, ("a",), ("a",)),
         RangeReplicas(5, MIN_TOKEN, ("a",), ("a",)),
@@ -352,5 +355,5 @@ def test_an_overlap_names_both_ranges() -> None:
     assert str(flaw) == f"placement p, range (5, {least}]: it overlaps ({least}, 10]"
 
 
-def test_a_state_of_nothing_is_sound() -> None:
+def test_empty_state_is_sound() -> None:
     assert checked(Described(0, bytes(16), [], (), {})).flaws == ()

@@ -1,4 +1,4 @@
-"""The log makes sound states: random histories, in which nodes join and leave and steps are undone."""
+"""The log makes sound states: random histories, in which nodes join and leave and steps are rolled back."""
 
 from stele.domain.snapshot import state_hash
 from stele.domain.soundness.check import flaws_of
@@ -6,7 +6,7 @@ from stele.domain.soundness.described import checked, described
 from tests.domain.test_domains import histories
 
 
-def test_no_state_that_the_log_has_made_has_a_flaw() -> None:
+def test_states_made_by_the_log_have_no_flaws() -> None:
     seen = 0
     for story in histories():
         for image in story.images:
@@ -16,7 +16,7 @@ def test_no_state_that_the_log_has_made_has_a_flaw() -> None:
     assert seen, "none of them was under way"
 
 
-def test_a_state_is_the_same_once_it_was_written_down_and_read() -> None:
+def test_state_is_preserved_by_writing_and_reading() -> None:
     for story in histories():
         for image in story.images[::9]:
             again = checked(described(image))

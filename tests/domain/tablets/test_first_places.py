@@ -1,4 +1,4 @@
-"""Counts that the image keeps up to date, against the planner's view of all tablets."""
+"""Counts that the image keeps up to date, compared with the planner's view of all tablets."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ from tests.coordinator.world import World, empty_cluster
 
 
 def are_equal(one: Counts, other: Counts) -> bool:
-    """Counts beyond the smaller shape must be 0."""
+    """Compare two counts. Values beyond the smaller shape must be 0."""
     rows, columns = np.minimum(one.shape, other.shape)
     same = bool((one[:rows, :columns] == other[:rows, :columns]).all())
     return same and one.sum() == other.sum()
@@ -73,8 +73,8 @@ class Checked:
         )
 
 
-def test_sums_are_kept_for_nodes_with_numbers_only() -> None:
-    """A node without a number soon gets one, and its sum would be updated for ever."""
+def test_sums_are_kept_only_for_nodes_with_numbers() -> None:
+    """A node without a number soon gets one, and its sum would be updated forever."""
     counts, weight = TabletCounts(), np.ones(2)
     lasting = Weighed.of(np.array([0, 1]), weight)
     for key in (Weighed.of(np.array([0, PAD]), weight), lasting):
@@ -82,8 +82,8 @@ def test_sums_are_kept_for_nodes_with_numbers_only() -> None:
     assert [*counts.surpluses] == [lasting]
 
 
-def test_new_tables_see_the_loads_that_the_planner_sees() -> None:
-    """Also while tablets move, wait to move, and are resized, and beside dropped and co-located tables."""
+def test_new_tables_use_the_same_loads_as_the_planner() -> None:
+    """Tablets move, wait to move and are resized meanwhile, beside dropped and co-located tables."""
     world, checked = empty_cluster(), Checked()
     for rack in "abc":
         world.add(f"{rack}1 {rack}2", shards=2)

@@ -1,4 +1,4 @@
-"""Wishes and weights of a group of co-located tables."""
+"""Options and loads of a group of co-located tables."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAN = float("nan")
 
 
 def stats(*tablets: tuple[float, float, float, float]) -> TabletStats:
-    """Bytes, reads, writes and those in the lower half, of each tablet."""
+    """Return stats with bytes, reads, writes and lower-half operations of each tablet."""
     return TabletStats(np.array(tablets, np.float64).T)
 
 
-def test_a_group_asks_for_what_any_of_its_tables_asks_for() -> None:
+def test_options_of_a_group_combine_those_of_its_tables() -> None:
     base = TableOptions(
         min_tablet_count=4,
         max_tablet_count=64,
@@ -32,7 +32,7 @@ def test_a_group_asks_for_what_any_of_its_tables_asks_for() -> None:
         min_tablet_count=8,
         max_tablet_count=32,
         min_per_shard_tablet_count=2,
-        expected_data_size_in_gb=200,  # 100 GB each, on average of those who say it
+        expected_data_size_in_gb=200,  # 100 GB each, on average of the tables that set it
         auto_repair_enabled="on",
         auto_repair_threshold=60,
     )
@@ -41,7 +41,7 @@ def test_a_group_asks_for_what_any_of_its_tables_asks_for() -> None:
     assert combined([base]) == base and combined([TableOptions()] * 3) == TableOptions()
 
 
-def test_a_tablet_weighs_what_it_has_of_all_tables() -> None:
+def test_load_of_a_tablet_is_the_sum_over_all_tables() -> None:
     found = summed([stats((10, 4, 2, 3), (1, 0, 0, 0)), stats((5, 1, 1, 1), (2, 7, 0, 0))])
     assert found.columns[SIZE].tolist() == [15, 3]
     assert found.rates.tolist() == [8, 7]
@@ -49,7 +49,7 @@ def test_a_tablet_weighs_what_it_has_of_all_tables() -> None:
     assert not found.uncounted
 
 
-def test_a_new_table_keeps_what_is_known_of_the_others_and_its_missing_rates_are_named() -> None:
+def test_new_table_keeps_known_loads_and_reports_missing_rates() -> None:
     known, new = stats((10, 4, 2, 3), (1, 0, 0, 0)), stats(*[(NAN, NAN, NAN, NAN)] * 2)
     found = summed([known, new])
     assert found.columns.tolist() == known.columns.tolist()
@@ -60,8 +60,8 @@ def test_a_new_table_keeps_what_is_known_of_the_others_and_its_missing_rates_are
     assert np.isnan(summed([new, new]).columns).all()
 
 
-def test_of_halves_that_are_counted_in_one_table_alone_nothing_is_known() -> None:
-    """Else all of the other's would seem to be in the upper one, and a split of no help be made."""
+def test_lower_half_is_unknown_if_one_table_does_not_count_it() -> None:
+    """Otherwise the other table's operations would seem to be in the upper half, and a split useful."""
     found = summed([stats((1, 100, 0, 50)), stats((1, 60, 0, NAN))])
     assert found.rates.tolist() == [160] and np.isnan(found.lower).all()
 
@@ -79,8 +79,8 @@ def test_of_halves_that_are_counted_in_one_table_alone_nothing_is_known() -> Non
         )
     )
 )
-def test_sums_are_those_of_what_is_known(tablets: list[list[tuple[float, float]]]) -> None:
-    """By tablet and table: the bytes, and the reads, all of them in the lower half."""
+def test_sums_include_only_known_values(tablets: list[list[tuple[float, float]]]) -> None:
+    """Each tablet has for each table its bytes and its reads, all of them in the lower half."""
     each = [
         stats(*[(size, reads, 0 * reads, reads) for size, reads in row])
         for row in zip(*tablets, strict=True)

@@ -1,4 +1,4 @@
-"""Rates count beside bytes, in parts of the mean, and tablets stay where they are while rates waver."""
+"""Rates count beside bytes, relative to the mean, and tablets do not move while rates fluctuate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def heat(rates: list[float], before: list[float] | None = None) -> list[float]:
     return [float(each) for each in heats({"t": stats(rates)}, known, LEAST)["t"]]
 
 
-def test_heat_is_in_parts_of_the_mean_of_all_tables_or_of_a_least_rate() -> None:
+def test_heat_is_relative_to_the_mean_or_a_least_rate() -> None:
     found = heats({"t": stats([100.0, 300.0]), "u": stats([0.0, 0.0, float("nan")])}, {}, LEAST)
     assert found["t"].tolist() == [1.0, 3.0]
     assert np.nan_to_num(found["u"], nan=-1).tolist() == [0.0, 0.0, -1.0]
@@ -48,7 +48,7 @@ def test_heat_is_in_parts_of_the_mean_of_all_tables_or_of_a_least_rate() -> None
     assert heats({}, {}, LEAST) == {}
 
 
-def test_a_heat_stands_until_it_is_clearly_another_one() -> None:
+def test_heat_changes_only_on_a_clear_difference() -> None:
     assert heat([130.0, 70.0], [1.1, 0.8]) == [1.1, 0.8]
     assert heat([170.0, 30.0], [1.1, 0.8]) == [1.7, 0.3]
     assert heat([192.0, 8.0], [2.0, 0.0]) == [2.0, 0.0]
@@ -57,13 +57,13 @@ def test_a_heat_stands_until_it_is_clearly_another_one() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=8), st.floats(0.5, 2))
-def test_when_all_is_served_more_often_nothing_changes(rates: list[float], times: float) -> None:
+def test_equal_growth_of_all_rates_changes_nothing(rates: list[float], times: float) -> None:
     rates = [rate + 2 * LEAST for rate in rates]
     assert heat([rate * times for rate in rates]) == pytest.approx(heat(rates))
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 100)), min_size=1, max_size=8))
-def test_what_counts_is_never_far_from_what_is(pairs: list[tuple[float, float]]) -> None:
+def test_counted_heat_stays_close_to_the_current_heat(pairs: list[tuple[float, float]]) -> None:
     now = heat([rate for rate, _ in pairs])
     found = heat([rate for rate, _ in pairs], [before for _, before in pairs])
     for counts, is_ in zip(found, now, strict=True):
@@ -92,7 +92,7 @@ def columns(world: World, loads: LoadTable) -> Tablets:
 
 
 def holds(world: World) -> dict[str, list[int]]:
-    """The tablets of each node."""
+    """Return the tablets of each node."""
     found = dict[str, list[int]]()
     for number, row in enumerate(tablets(world)):
         for node_id in row.reads:
@@ -100,7 +100,7 @@ def holds(world: World) -> dict[str, list[int]]:
     return found
 
 
-def test_a_load_is_bytes_and_rate_by_the_weight_that_is_set() -> None:
+def test_load_combines_bytes_and_rate_by_the_weight_setting() -> None:
     world = world_of(tablets=4)
     loads = loads_of(world.image, lambda _, tablet: (tablet + 1) * GIB, partial(rate_of, {3}))
     mean_bytes, mean_rate = 2.5 * GIB, (HOT + 300) / 4
@@ -120,7 +120,7 @@ def test_a_load_is_bytes_and_rate_by_the_weight_that_is_set() -> None:
     assert (columns(world, loads).state.unit_load == 1).all()
 
 
-def test_a_hot_tablet_comes_to_be_alone_on_its_node_and_then_nothing_moves() -> None:
+def test_hot_tablet_gets_its_own_node_and_then_nothing_moves() -> None:
     world = world_of()
     world.loads = partial(loads_of, size_of=size_of, rate_of=partial(rate_of, {5}))
     balance(world)
@@ -130,7 +130,7 @@ def test_a_hot_tablet_comes_to_be_alone_on_its_node_and_then_nothing_moves() -> 
     assert max(others) - min(others) <= 1
 
 
-def test_hot_tablets_are_spread_though_all_are_of_one_size() -> None:
+def test_hot_tablets_of_equal_size_are_spread() -> None:
     world = world_of()
     (_, hot), *_ = sorted(holds(world).items())
     hot = hot[:4]
@@ -141,7 +141,7 @@ def test_hot_tablets_are_spread_though_all_are_of_one_size() -> None:
     assert load.max() < 1.1 * load.mean()
 
 
-def test_a_reason_says_that_operations_count_and_how_many() -> None:
+def test_reason_of_a_move_names_operations_and_their_rate() -> None:
     world = world_of()
     loads = loads_of(world.image, size_of, partial(rate_of, {5}))
     moves = proposal(world.image, Conditions(loads=loads)).moves
@@ -153,8 +153,8 @@ def test_a_reason_says_that_operations_count_and_how_many() -> None:
     assert all(each.endswith("the tablet serves 8,000 operations a second") for each in words)
 
 
-class Wavering:
-    """Nodes whose rates are never the same at two reports, as smoothed ones of a steady load are not."""
+class FluctuatingRates:
+    """Nodes whose rates differ in every report, like smoothed rates of a steady load."""
 
     def __init__(self, world: World, hot: set[int], noise: float) -> None:
         self._draw = np.random.default_rng(4)
@@ -173,17 +173,17 @@ class Wavering:
 
 
 def at_rest(world: World, seconds: int) -> Counter[tuple[str, int]]:
-    """Moves of tablets meanwhile."""
+    """Run for some seconds. Return the moves of tablets meanwhile."""
     before = moves_of(world)
     for _ in range(4 * seconds):
         world.tick()
     return moves_of(world) - before
 
 
-def test_rates_that_waver_move_nothing_once_all_is_even() -> None:
-    """By a tenth, for five hundred reports of each node; without memory of what counted they would."""
+def test_fluctuating_rates_move_nothing_once_balanced() -> None:
+    """Rates fluctuate by a tenth in five hundred reports of each node. Without heat, tablets would move."""
     world = world_of(tablets=128)
-    loads = Wavering(world, {5, 6, 21}, 0.1)
+    loads = FluctuatingRates(world, {5, 6, 21}, 0.1)
     world.loads = loads
     balance(world)
     assert not at_rest(world, 500)
@@ -191,7 +191,7 @@ def test_rates_that_waver_move_nothing_once_all_is_even() -> None:
     assert at_rest(world, 100)
 
 
-def test_a_table_that_was_split_counts_with_what_its_halves_served() -> None:
+def test_split_table_counts_with_the_rates_of_its_halves() -> None:
     world = world_of(tablets=8)
     loads = loads_of(world.image, size_of, lambda _, n: Rate(3000, 1000) if n == 2 else IDLE)
     loads = with_heat(world.image, loads)

@@ -1,4 +1,4 @@
-"""Tables are split by what their hottest tablet serves while that helps, and not merged while they are hot."""
+"""Tables are split by the rate of their hottest tablet while that helps, and not merged while they are hot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def hot(*halves: float, counted: bool = True) -> Hottest:
 
 
 def bounds(hottest: Hottest | None, count: int, resizing_to: int = 0) -> tuple[int, int]:
-    """Up to how many tablets a table is split, and down to how many it is not merged."""
+    """Return the largest count to which a table is split, and the smallest to which it is merged."""
     found = by_rate(TableOptions(), Present(count, 0.0, resizing_to, hottest), GOALS)
     return found.split.count, found.keep.count
 
@@ -55,7 +55,7 @@ def bounds(hottest: Hottest | None, count: int, resizing_to: int = 0) -> tuple[i
 def table_of(
     hottest: Hottest | None, count: int, size_bytes: float | None = 0.0, **options: Any
 ) -> Needs:
-    """An empty one unless it is said."""
+    """Return a table, empty by default."""
     present, asked = Present(count, size_bytes, 0, hottest), TableOptions(**options)
     about = (asked, 1, ONE, present, GOALS)
     return Needs(
@@ -68,7 +68,7 @@ def table_of(
     )
 
 
-def test_what_fewer_and_twice_as_many_tablets_would_serve_follows_from_the_halves() -> None:
+def test_rates_after_a_merge_or_split_follow_from_the_halves() -> None:
     found = hot(1, 2, 30, 10, 5, 5, 0, 0)
     assert found == Hottest(by_count=(53, 43, 40), tablet=1, split=30)
     assert hot(1, 2, 30, 10, counted=False).split is None
@@ -77,7 +77,7 @@ def test_what_fewer_and_twice_as_many_tablets_would_serve_follows_from_the_halve
     assert (some.by_count, some.uncounted, some.split) == ((3, 3), 1, 2)
 
 
-def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() -> None:
+def test_unknown_half_counts_only_if_its_tablet_is_the_hottest() -> None:
     columns = stats([30, 10, 20, 5]).columns
     columns[3, 1] = NAN
     found = hottest_of(TabletStats(columns))
@@ -88,7 +88,7 @@ def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() ->
 
 
 def wanted(hottest: Hottest, count: int, per_shard: int = ROOM) -> TabletCount:
-    """How many tablets an empty table is to have next."""
+    """Return the next tablet count of an empty table."""
     (aim,) = aims([table_of(hottest, count, max_tablet_count=32)], per_shard)
     return aim
 
@@ -106,14 +106,14 @@ def wanted(hottest: Hottest, count: int, per_shard: int = ROOM) -> TabletCount:
         ((400, 0, 0, 300), 2),
     ],
 )
-def test_a_table_is_split_above_the_target_if_it_helps_and_merged_when_it_would_be_cool(
+def test_table_is_split_above_the_target_if_useful_and_merged_when_cool(
     halves: tuple[float, ...], count: int
 ) -> None:
     assert wanted(hot(*halves), len(halves) // 2).count == count
 
 
-def test_a_single_hot_key_is_not_split_away_and_the_reason_says_so() -> None:
-    """Its tablet serves what it serves, however small it is; it may even be merged."""
+def test_single_hot_key_is_not_split_and_the_reason_explains_it() -> None:
+    """A split would not reduce the rate of its tablet. The table may even be merged."""
     found = hot(0, 0, 4000, 3, 0, 0, 0, 0)
     assert bounds(found, 4) == (1, 1)
     assert words(found, 2500) == (
@@ -126,8 +126,8 @@ def test_a_single_hot_key_is_not_split_away_and_the_reason_says_so() -> None:
     assert bounds(hot(2000, 2000, counted=False), 1)[0] == 1
 
 
-def test_what_has_begun_goes_on_while_rates_waver() -> None:
-    """A split until the table is cool or it does not help, a merge until it would be too much."""
+def test_started_resize_continues_while_rates_fluctuate() -> None:
+    """A split continues until the table is cool or a split is useless, a merge until it would be too hot."""
     assert bounds(hot(40, 40), 1, 2)[0] == 2
     assert bounds(hot(24, 25), 1, 2)[0] == 1
     assert bounds(hot(90, 10), 1, 2)[0] == 2
@@ -137,8 +137,8 @@ def test_what_has_begun_goes_on_while_rates_waver() -> None:
     assert bounds(hot(26, 25, 25, 25), 2) == (2, 2)
 
 
-def test_unknown_rates_do_not_prevent_a_merge_and_the_reason_names_them() -> None:
-    """A store that reports no rates at all, and one that does not know the rate of one tablet."""
+def test_unknown_rates_do_not_prevent_a_merge_and_are_named() -> None:
+    """One store reports no rates at all, and one does not know the rate of one tablet."""
     none, some = (
         aims([table_of(hottest, 8)], ROOM)[0] for hottest in (None, hot(*[0.0] * 14, NAN, NAN))
     )
@@ -148,14 +148,14 @@ def test_unknown_rates_do_not_prevent_a_merge_and_the_reason_names_them() -> Non
     assert bounds(hot(*[60.0] * 14, NAN, NAN), 8)[1] == 8, "those that are known still do"
 
 
-def test_without_a_target_rates_ask_for_nothing() -> None:
+def test_rates_are_ignored_without_a_target() -> None:
     for hottest in (None, hot(9e9, 9e9), hot(*[NAN, NAN, 1, 1])):
         found = by_rate(TableOptions(), Present(2, 0.0, 2, hottest), Goals(target_rate=0))
         assert (found.split.count, found.keep.count, found.too_hot) == (0, 0, False)
 
 
 def seen(ring: Reals, count: int) -> Hottest:
-    """Return the known loads of a table with ``count`` tablets over a ring whose parts serve these rates."""
+    """Return the known loads of a table with ``count`` tablets over a ring whose parts have these rates."""
     found = hottest_of(stats(ring.reshape(2 * count, -1).sum(axis=1)))
     assert found is not None
     return found
@@ -173,11 +173,11 @@ sizes = st.one_of(st.none(), st.just(0.0), st.floats(0, 60_000))
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(rings, sizes, st.integers(0, 5)), min_size=1, max_size=3), st.data())
-def test_steady_rates_come_to_rest_and_no_table_goes_both_ways(
+def test_steady_rates_reach_a_fixed_point_without_reversals(
     tables: list[tuple[Reals, float | None, int]], data: st.DataObject
 ) -> None:
-    """From any number of tablets, and whatever the shards may have. Where they have too many at first, what is
-    merged for others may find room again.
+    """This holds from any number of tablets, and for any limit per shard. Tables that were merged to make
+    room for others may be split again if there were too many tablets at first.
     """
     per_shard = data.draw(st.sampled_from((2, 7, 20, ROOM)))
     counts, went = [1 << power for *_, power in tables], [set[bool]() for _ in tables]
@@ -199,8 +199,8 @@ def test_steady_rates_come_to_rest_and_no_table_goes_both_ways(
         assert all(len(ways) <= 1 for ways in went), went
 
 
-def test_a_table_is_split_by_rate_only_where_shards_have_room() -> None:
-    """And merged for others only when they have twice what they should."""
+def test_table_is_split_by_rate_only_if_shards_have_room() -> None:
+    """It is merged for others only when shards have twice the limit."""
     busy = hot(400, 400, 0, 0)
     assert wanted(busy, 2, per_shard=4).count == 4
     full = wanted(busy, 2, per_shard=3)
@@ -214,7 +214,7 @@ def test_a_table_is_split_by_rate_only_where_shards_have_room() -> None:
     assert [aim.count for aim in aims(both, 1)] == [1, 1]
 
 
-def test_options_stand_above_rates() -> None:
+def test_options_take_precedence_over_rates() -> None:
     busy = hot(400, 400, 400, 400)
     (aim,) = aims([table_of(busy, 2, max_tablet_count=2)], ROOM)
     assert aim.count == 2
@@ -224,7 +224,7 @@ def test_options_stand_above_rates() -> None:
 
 @settings(max_examples=200)
 @given(rings, st.integers(0, 5), st.integers(0, 2**32 - 1))
-def test_rates_that_waver_by_a_twentieth_do_not_turn_a_table_round(
+def test_rates_that_fluctuate_by_a_twentieth_cause_no_reversal(
     ring: Reals, power: int, seed: int
 ) -> None:
     count, went, draw = 1 << power, set[bool](), np.random.default_rng(seed)

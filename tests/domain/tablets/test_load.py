@@ -20,7 +20,7 @@ NAN = float("nan")
 
 
 def stats(**by_node: dict[int, int]) -> LoadTable:
-    """Return nodes that have reported sizes of tablets of a map of four."""
+    """Return reports of nodes with sizes of tablets of a map of four."""
     table = LoadTable()
     for name, sizes in by_node.items():
         table = table.with_load(load_of(name, table_of("t", 4, sizes)), 0.0)
@@ -31,7 +31,7 @@ def sizes(table: LoadTable, count: int = 4, data_id: str = "t") -> Reals:
     return table.stats(data_id, count).sizes
 
 
-def test_a_size_is_the_mean_over_the_replicas_that_are_known() -> None:
+def test_size_is_the_mean_over_known_replicas() -> None:
     table = stats(n1={0: 10, 1: 20}, n2={0: 30, 3: 5})
     np.testing.assert_array_equal(sizes(table), [20, 20, NAN, 5])
     assert table.stats("t", 4).size_bytes() is None
@@ -39,7 +39,7 @@ def test_a_size_is_the_mean_over_the_replicas_that_are_known() -> None:
     np.testing.assert_array_equal(sizes(table, 2, "other"), [NAN, NAN])
 
 
-def test_the_capacity_is_what_is_free_and_what_the_tablets_have() -> None:
+def test_capacity_is_the_free_space_plus_the_tablets() -> None:
     table = stats(n1={0: 10, 1: 20})
     assert table.capacity_bytes("n1") == TOTAL_BYTES
     assert table.capacity_bytes("n2") is None
@@ -59,7 +59,7 @@ def test_the_capacity_is_what_is_free_and_what_the_tablets_have() -> None:
         ({"sequence": 1, "boot_id": "boot-4", "log_id": b"other"}, 0.0, True),
     ],
 )
-def test_the_newest_report_of_a_node_stands(
+def test_newest_report_of_a_node_counts(
     changes: dict[str, object], at_s: float, newer: bool
 ) -> None:
     first = load_of("n1", table_of("t", 1, {0: 10}), sequence=5, boot_id="boot-5")
@@ -68,7 +68,7 @@ def test_the_newest_report_of_a_node_stands(
     np.testing.assert_array_equal(sizes(table, 1), [20 if newer else 10])
 
 
-def test_split_tablets_have_equal_shares_and_merged_ones_the_sum() -> None:
+def test_split_halves_sizes_and_a_merge_adds_them() -> None:
     table = stats(n1={0: 10, 1: 20, 2: 30, 3: 40}, n2={2: 50, 3: 60})
     np.testing.assert_array_equal(sizes(table, 8), [5, 5, 10, 10, 20, 20, 25, 25])
     np.testing.assert_array_equal(sizes(table, 2), [30, 90])
@@ -77,7 +77,7 @@ def test_split_tablets_have_equal_shares_and_merged_ones_the_sum() -> None:
     np.testing.assert_array_equal(sizes(table, 3), [NAN] * 3)
 
 
-def test_reports_by_maps_before_and_after_a_split_meet() -> None:
+def test_reports_before_and_after_a_split_are_combined() -> None:
     table = stats(n1={0: 10}).with_load(load_of("n2", table_of("t", 8, {0: 7, 1: 3})), 0.0)
     np.testing.assert_array_equal(sizes(table, 8), [6, 4, *[NAN] * 6])
     np.testing.assert_array_equal(sizes(table, 4), [10, *[NAN] * 3])
@@ -86,15 +86,13 @@ def test_reports_by_maps_before_and_after_a_split_meet() -> None:
 @given(
     st.lists(st.integers(0, 1 << 40), min_size=8, max_size=8), st.sampled_from([1, 2, 4, 16, 64])
 )
-def test_no_byte_of_a_table_is_lost_or_made_up_by_another_count(
-    held: list[int], count: int
-) -> None:
+def test_resize_preserves_the_total_size_of_a_table(held: list[int], count: int) -> None:
     table = LoadTable().with_load(load_of("n1", table_of("t", 8, dict(enumerate(held)))), 0.0)
     assert table.stats("t", count).size_bytes() == pytest.approx(sum(held))
 
 
-def test_what_a_node_had_stands_until_its_new_place_tells_of_it() -> None:
-    """Else a tablet had no size between the two reports, and the balancer would balance by another measure."""
+def test_reported_size_counts_until_the_new_node_reports_it() -> None:
+    """Otherwise a tablet had no size between the two reports, and the balancer would change its measure."""
     table = stats(n1={0: 10, 1: 20}, n2={2: 5, 3: 5})
     moved = table.with_load(load_of("n1", table_of("t", 4, {1: 21}), sequence=2), 1.0)
     np.testing.assert_array_equal(sizes(moved), [10, 21, 5, 5])
@@ -107,7 +105,7 @@ def test_what_a_node_had_stands_until_its_new_place_tells_of_it() -> None:
     np.testing.assert_array_equal(sizes(merged, 2), [31, 9])
 
 
-def test_a_disk_is_full_at_98_percent() -> None:
+def test_disk_is_full_at_98_percent() -> None:
     table = LoadTable()
     for name, free in (("n1", 21), ("n2", 20), ("n3", 0)):
         load = load_of(name, disk_total_bytes=1000, disk_free_bytes=free)
@@ -115,7 +113,7 @@ def test_a_disk_is_full_at_98_percent() -> None:
     assert table.full() == {"n2", "n3"}
 
 
-def test_ages_are_since_it_was_sent() -> None:
+def test_age_is_measured_since_the_report_was_sent() -> None:
     table = LoadTable().with_load(load_of("n1"), 5.0)
     assert table.age_s("n1", 7.5) == 2.5
     assert table.age_s("n2", 7.5) is None
@@ -123,11 +121,11 @@ def test_ages_are_since_it_was_sent() -> None:
 
 @pytest.fixture
 def world() -> World:
-    """Three nodes and a table of four tablets with two replicas each."""
+    """Return three nodes and a table of four tablets with two replicas each."""
     return with_table("a1 b1 c1", 4)
 
 
-def test_a_node_tells_of_the_tablets_whose_reads_it_serves(world: World) -> None:
+def test_node_reports_the_tablets_whose_reads_it_serves(world: World) -> None:
     (table,) = world.image.schema.with_tablets()
     rows = world.image.ring.placements[table.placement].rows
     for node_id in ("a1", "b1", "c1"):
@@ -152,7 +150,7 @@ def test_only_members_of_this_log_with_their_own_data_count(world: World) -> Non
     assert {*table.current(image).by_node} == {"c1", "to come"}
 
 
-def test_who_has_left_is_forgotten(world: World) -> None:
+def test_loads_of_a_left_node_are_dropped(world: World) -> None:
     table = loads_of(world.image, lambda *_: 1)
     world.balances = True
     assert world.apply(Leave("c1")) is None
@@ -160,7 +158,7 @@ def test_who_has_left_is_forgotten(world: World) -> None:
     assert {*table.current(world.image).by_node} == {"a1", "b1"}
 
 
-def test_what_is_left_of_data_that_is_gone_is_forgotten(world: World) -> None:
+def test_sizes_of_truncated_data_are_dropped(world: World) -> None:
     table = loads_of(world.image, lambda *_: 1)
     (data_id,) = (table.data_id for table in world.image.schema.with_tablets())
     for node_id, reported in table.by_node.items():
@@ -181,12 +179,12 @@ def rated(rates: dict[int, Rate] | None, count: int = 4, **changes: object) -> L
 
 
 def rates(table: LoadTable, count: int = 4) -> tuple[list[float], list[float]]:
-    """Return rates, and those of lower halves; -1: unknown."""
+    """Return rates, and those of lower halves. -1 is unknown."""
     stats = table.stats("t", count)
     return np.nan_to_num(stats.rates, nan=-1).tolist(), np.nan_to_num(stats.lower, nan=-1).tolist()
 
 
-def test_a_rate_is_the_mean_over_the_replicas_that_know_it() -> None:
+def test_rate_is_the_mean_over_replicas_that_know_it() -> None:
     table = LoadTable()
     for name, known in {
         "n1": {0: Rate(10, 30), 1: Rate(0, 8)},
@@ -199,22 +197,22 @@ def test_a_rate_is_the_mean_over_the_replicas_that_know_it() -> None:
     assert table.stats("t", 4).columns[1:3, 0].tolist() == [30, 20]
 
 
-def test_split_tablets_serve_what_their_halves_did_and_nobody_knows_of_theirs() -> None:
-    """Halves that were made up would say that any further split helps."""
+def test_split_tablets_have_the_rates_of_halves_and_unknown_halves() -> None:
+    """Made-up halves would suggest that any further split helps."""
     table = rated({0: Rate(30, 10), 1: Rate(0, 8), 2: even(0), 3: Rate(1, 3, 4)})
     assert rates(table, 8) == ([30, 10, 0, 8, 0, 0, 5, 3], [-1] * 8)
     assert rates(table, 16)[0] == [15, 15, 5, 5, 0, 0, 4, 4, 0, 0, 0, 0, 2.5, 2.5, 1.5, 1.5]
 
 
-def test_merged_tablets_serve_the_sum_and_their_halves_are_what_they_were() -> None:
+def test_merged_tablets_have_the_sum_and_known_halves() -> None:
     table = rated({0: Rate(30, 10), 1: Rate(0, 8), 2: even(2), 3: Rate(1, 3, 4)})
     assert rates(table, 2) == ([48, 10], [40, 2])
     assert rates(table, 1) == ([58], [48])
     assert rates(rated({0: Rate(30, 10), 2: even(2), 3: even(2)}), 2) == ([-1, 4], [-1, 2])
 
 
-def test_what_a_node_knows_no_more_stands_until_somebody_tells_it() -> None:
-    """It has restarted, or the table was split, and it counts from zero."""
+def test_last_known_rate_counts_until_a_new_one_is_reported() -> None:
+    """The node has restarted, or the table was split, and it counts from zero."""
     table = rated({0: Rate(30, 10), 1: even(8), 2: even(8), 3: even(8)})
     again = load_of("n1", table_of("t", 4, dict.fromkeys(range(4), 2), {3: even(2)}), sequence=2)
     table = table.with_load(again, 1.0)
@@ -228,8 +226,8 @@ def test_what_a_node_knows_no_more_stands_until_somebody_tells_it() -> None:
     assert rates(table, 8) == ([25, 10, 4, 4, 4, 4, 1, 1], [25, *[-1] * 7])
 
 
-def test_a_hot_tablet_that_has_moved_is_not_idle_meanwhile() -> None:
-    """Else its new node would look as if it had room for another one."""
+def test_moved_hot_tablet_keeps_its_rate_until_the_next_report() -> None:
+    """Otherwise its new node would seem to have room for another tablet."""
     table = rated({0: even(400), 1: even(0), 2: even(0), 3: even(0)})
     there = load_of("n2", table_of("t", 4, {0: 1}, {}))
     away = load_of("n1", table_of("t", 4, {1: 1, 2: 1, 3: 1}, {1: IDLE, 2: IDLE}), sequence=2)
@@ -248,7 +246,7 @@ def test_a_hot_tablet_that_has_moved_is_not_idle_meanwhile() -> None:
     ),
     st.sampled_from([1, 2, 4, 16, 64]),
 )
-def test_no_operation_is_lost_or_made_up_by_another_count(served: list[Rate], count: int) -> None:
+def test_resize_preserves_the_total_rate_of_a_table(served: list[Rate], count: int) -> None:
     stats = rated(dict(enumerate(served)), 8).stats("t", count)
     assert stats.rates.sum() == pytest.approx(sum(map(sum, served)))
     assert np.isnan(stats.lower).all() if count > 8 else (stats.lower <= stats.rates).all()

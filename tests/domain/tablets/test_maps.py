@@ -1,4 +1,4 @@
-"""Which tablet a token is in, and which range a tablet has."""
+"""The tablet of a token, and the range of a tablet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ counts = st.integers(0, 10).map(lambda power: 1 << power)
 
 
 @given(counts)
-def test_the_ranges_are_equal_and_cover_the_ring_in_order(count: int) -> None:
+def test_ranges_are_equal_and_cover_the_ring_in_order(count: int) -> None:
     found = ranges(count)
     assert len(found) == count
     assert found[0].start == found[-1].end == MIN_TOKEN
@@ -30,7 +30,7 @@ def test_the_ranges_are_equal_and_cover_the_ring_in_order(count: int) -> None:
 
 
 @given(counts, st.integers(MIN_TOKEN + 1, MAX_TOKEN))
-def test_a_row_of_a_map_is_found_by_its_token_and_by_its_number(count: int, token: int) -> None:
+def test_row_of_a_map_is_found_by_token_and_by_number(count: int, token: int) -> None:
     numbers = np.arange(count, dtype=np.int32)[:, None]
     placement = new_map(numbers, NodeNumbers(tuple(f"n{at}" for at in range(count))))
     assert [range_of_row(row) for row in placement.rows] == [*ranges(count)]
@@ -41,14 +41,14 @@ def test_a_row_of_a_map_is_found_by_its_token_and_by_its_number(count: int, toke
 
 
 @pytest.mark.parametrize("tablet", [-1, 8])
-def test_there_are_no_others(tablet: int) -> None:
+def test_tablet_number_out_of_range_is_refused(tablet: int) -> None:
     with pytest.raises(IndexError):
         range_of(8, tablet)
 
 
 @st.composite
 def maps(draw: st.DrawFn, siblings_together: bool) -> Placement:
-    """A map at rest whose tablets have moved; pairs of them are on the same nodes, or each where it likes."""
+    """Return a map at rest whose tablets have moved. Siblings are on the same nodes, or each on any nodes."""
     count = 1 << draw(st.integers(1, 4))
     nodes = st.permutations(["a", "b", "c", "d"]).map(lambda order: tuple(order[:3]))
     rows = list[RangeReplicas]()
@@ -65,7 +65,7 @@ def rows_resized(placement: Placement, count: int) -> tuple[RangeReplicas, ...]:
 
 
 @given(maps(siblings_together=False))
-def test_a_split_cuts_each_tablet_in_two_and_changes_nothing_else(before: Placement) -> None:
+def test_split_divides_each_tablet_and_changes_nothing_else(before: Placement) -> None:
     count = 2 * len(before)
     expected = [
         replace(before.rows[tablet // 2], start=at.start, end=at.end)
@@ -75,7 +75,7 @@ def test_a_split_cuts_each_tablet_in_two_and_changes_nothing_else(before: Placem
 
 
 @given(maps(siblings_together=True))
-def test_a_merged_tablet_has_the_newest_versions_of_its_two(before: Placement) -> None:
+def test_merged_tablet_has_the_newest_versions_of_both(before: Placement) -> None:
     expected = list[RangeReplicas]()
     for left, right in zip(before.rows[::2], before.rows[1::2], strict=True):
         versions = {left.version, left.version_before, right.version, right.version_before}
@@ -86,8 +86,8 @@ def test_a_merged_tablet_has_the_newest_versions_of_its_two(before: Placement) -
 
 
 @given(maps(siblings_together=False))
-def test_a_split_is_undone_by_a_merge(before: Placement) -> None:
-    """But for what was before the newest change, if that was of the same version or a later one."""
+def test_merge_reverses_a_split(before: Placement) -> None:
+    """Versions before the newest change are lost if they equal it or are later."""
     rows = [replace(row, version_before=0) for row in before.rows]
     split = Placement.of(rows_resized(Placement.of(rows), 2 * len(rows)))
     assert rows_resized(split, len(rows)) == tuple(rows)

@@ -31,7 +31,7 @@ SizeOf = Callable[[str, int], int]
 
 
 def size_of(table: str, tablet: int) -> int:
-    """Small tablets and a few large ones, which the second table has at other places than the first."""
+    """Return the size: small tablets and a few large ones, at different places in the two tables."""
     at = tablet if table == "music.songs" else tablet + 1
     return 4 * GIB if at % 4 == 0 else GIB
 
@@ -43,7 +43,7 @@ def world_of(nodes: str = "a1 b1 c1 d1", tablets: int = 16) -> World:
 
 
 def held(image: Image, size_of: SizeOf = size_of) -> Counter[str]:
-    """Bytes by node."""
+    """Return bytes by node."""
     found = Counter[str]()
     for table in image.schema.with_tablets():
         name = image.schema.full_name(table)
@@ -53,7 +53,7 @@ def held(image: Image, size_of: SizeOf = size_of) -> Counter[str]:
 
 
 def balance(world: World) -> None:
-    """Until the balancer has nothing to ask for any more."""
+    """Run until the balancer proposes nothing."""
     world.balances = True
     while proposal(world.image, Conditions(loads=world.loads(world.image))).moves:
         world.tick()
@@ -79,7 +79,7 @@ def test_bytes_are_evened_out_and_then_nothing_moves() -> None:
 
 
 class Reporting:
-    """Each node reports now and then, one after the other."""
+    """Each node reports periodically, one after the other."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Reporting:
 
 
 def moves_of(world: World) -> Counter[tuple[str, int]]:
-    """How many migrations each tablet has had."""
+    """Return the number of migrations of each tablet."""
     facts = (fact for epoch in world.history.epochs for fact in epoch.facts)
     requests = (fact.request for fact in facts if isinstance(fact, RequestChanged))
     return Counter(
@@ -121,7 +121,7 @@ def moves_of(world: World) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("every_s", [1.0, 7.0, 60.0])
-def test_late_reports_make_nothing_move_twice(every_s: float) -> None:
+def test_late_reports_do_not_move_a_tablet_twice(every_s: float) -> None:
     """A tablet has moved, and neither its old nor its new node has reported it, or only the old one."""
     world = world_of(tablets=32)
     large = {
@@ -145,7 +145,7 @@ def test_late_reports_make_nothing_move_twice(every_s: float) -> None:
     assert not proposal(world.image, Conditions(loads=world.loads(world.image))).moves
 
 
-def test_a_node_of_half_the_capacity_gets_half_as_much() -> None:
+def test_node_of_half_the_capacity_gets_half_the_bytes() -> None:
     world = world_of()
     half = TOTAL_BYTES // 2
     world.loads = lambda image: loads_of(image, size_of, d1=half - held(image)["d1"])
@@ -155,7 +155,7 @@ def test_a_node_of_half_the_capacity_gets_half_as_much() -> None:
     assert bytes_of["d1"] == pytest.approx(whole / 2, abs=2 * GIB)
 
 
-def test_who_leaves_is_drained_by_size_too() -> None:
+def test_leaving_node_is_drained_by_size() -> None:
     world = world_of()
     world.balances, world.loads = True, partial(loads_of, size_of=size_of)
     assert world.apply(Leave("d1")) is None
@@ -165,7 +165,7 @@ def test_who_leaves_is_drained_by_size_too() -> None:
     assert max(bytes_of.values()) - min(bytes_of.values()) <= 4 * GIB
 
 
-def test_until_any_has_reported_and_while_the_setting_says_so_it_is_by_count() -> None:
+def test_balance_is_by_count_without_reports_or_by_setting() -> None:
     world = world_of("a1 b1 c1")
     loads = loads_of(world.image, size_of)
     assert by(world, NO_LOADS) == (BalanceBy.COUNT, "no load is known of a1, b1, c1")
@@ -182,7 +182,7 @@ def test_until_any_has_reported_and_while_the_setting_says_so_it_is_by_count() -
     assert (tablets_of(world.image, loads=loads).state.unit_load == 1).all()
 
 
-def test_a_node_without_a_report_is_left_out_alone_and_takes_what_leaving_nodes_give() -> None:
+def test_only_a_node_without_a_report_is_left_out_unless_others_leave() -> None:
     world = world_of()
     assert _moved(world) == {"a1", "c1"}
     assert _moved(world, silent="c1") == {"a1", "b1"}
@@ -191,7 +191,7 @@ def test_a_node_without_a_report_is_left_out_alone_and_takes_what_leaving_nodes_
 
 
 def _moved(world: World, silent: str = "") -> set[str]:
-    """Nodes that give or get tablets next."""
+    """Return the nodes that move or receive tablets next."""
     loads = loads_of(world.image, size_of)
     conditions = Conditions(
         loads=LoadTable(loads.by_node.delete(silent) if silent else loads.by_node)
@@ -221,7 +221,7 @@ def test_small_and_new_tablets_count_as_a_hundredth_of_the_target() -> None:
     assert columns(world, loads).state.unit_load[new] == 1
 
 
-def test_tablets_under_way_count_with_their_size_where_they_will_be() -> None:
+def test_migrating_tablets_count_with_their_size_at_the_target() -> None:
     world = world_of()
     world.loads = partial(loads_of, size_of=size_of)
     world.balances = True
@@ -236,7 +236,7 @@ def test_tablets_under_way_count_with_their_size_where_they_will_be() -> None:
     assert total == sum(held(world.image).values())
 
 
-def test_a_full_disk_gets_nothing_and_gives() -> None:
+def test_full_disk_receives_nothing_and_moves_tablets_away() -> None:
     world = world_of()
     loads = loads_of(world.image, size_of)
     emptiest = min(held(world.image), key=lambda name: held(world.image)[name])

@@ -1,4 +1,4 @@
-"""Which tables are split and merged: always to an end, never in turn."""
+"""Splits and merges of tables always reach an end and never alternate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_sizes(sizes: dict[str, float]) -> dict[str, TableLoad]:
 
 
 def cluster(goal: int = 100) -> World:
-    """Two nodes that have a replica of everything each: nothing has to move."""
+    """Return two nodes that each have a replica of everything, so that nothing has to move."""
     world = with_table("a1 b1", 1)
     for name, value in {
         "target_tablet_size_in_bytes": TARGET,
@@ -56,7 +56,7 @@ def cluster(goal: int = 100) -> World:
 
 @settings(max_examples=25)
 @given(tables, st.sampled_from((5, 20, 100)))
-def test_there_is_an_end_and_no_table_goes_both_ways(
+def test_resizes_reach_an_end_without_reversals(
     asked: list[tuple[TableOptions, int | None]], goal: int
 ) -> None:
     world, sizes = cluster(goal), dict[str, float]()
@@ -86,9 +86,7 @@ def test_there_is_an_end_and_no_table_goes_both_ways(
         assert not options.max_tablet_count or count <= options.max_tablet_count
 
 
-def test_what_is_asked_for_already_is_not_asked_for_again_and_sizes_that_waver_do_not_turn_it_round() -> (
-    None
-):
+def test_requested_resize_is_not_repeated_or_reversed_by_varying_sizes() -> None:
     world = cluster()
     world.crash("b1")
     size = {of_tables(world, TABLE): 2001.0}
@@ -100,7 +98,7 @@ def test_what_is_asked_for_already_is_not_asked_for_again_and_sizes_that_waver_d
         assert sizing(world.image, of_sizes({of_tables(world, TABLE): bytes_})) == ((), ())
 
 
-def test_so_many_tables_at_one_time() -> None:
+def test_number_of_concurrent_resizes_is_limited() -> None:
     world = cluster()
     sizes = dict[str, float]()
     for number in range(MOST_AT_ONCE + 3):
@@ -116,7 +114,7 @@ def test_so_many_tables_at_one_time() -> None:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
+def test_random_options_reach_a_fixed_point_without_reversals(
     data: st.DataObject,
 ) -> None:
     """Any tables, in any number of dcs, of known and unknown sizes, with any goals."""
@@ -161,8 +159,8 @@ def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
     assert all(len(ways) <= 1 for ways in went), went
 
 
-def test_a_merge_and_a_full_disk_do_not_wait_for_each_other() -> None:
-    """The sibling leaves the full disk. Where both disks are full the table is not merged but balanced."""
+def test_merge_and_full_disk_do_not_block_each_other() -> None:
+    """The sibling leaves the full disk. If both disks are full the table is not merged but balanced."""
     world = with_table("a1 b1 c1", 2, rf=1)
     assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=1))) is None
     (one,), (two,) = (row.reads for row in tablets(world))

@@ -36,7 +36,7 @@ STATE = TransitionState
 
 
 def with_shards(nodes: str, tablets: int, rf: int = 1) -> World:
-    """Nodes as ``a1*2``, of one rack, with so many shards each; and a table."""
+    """Return a table on nodes of one rack. ``a1*2`` is a node with two shards."""
     world = empty_cluster()
     for text in nodes.split():
         name, _, shards = text.partition("*")
@@ -55,7 +55,7 @@ def rows(world: World, name: str = TABLE) -> list[RangeReplicas]:
 
 
 def held(world: World, name: str = TABLE) -> dict[str, Counter[int]]:
-    """By node how many tablets each shard has."""
+    """Return by node the number of tablets of each shard."""
     found: dict[str, Counter[int]] = {
         node_id: Counter(dict.fromkeys(range(node.shards), 0))
         for node_id, node in world.image.membership.normal().items()
@@ -84,7 +84,7 @@ def on_shard(world: World, node: str, shard: int) -> list[int]:
 
 
 def crowd(world: World, node: str, shard: int) -> None:
-    """All of a node's tablets go to one shard of it."""
+    """Move all tablets of a node to one of its shards."""
     for tablet, row in enumerate(rows(world)):
         if node in row.reads and row.shard_of(node) != shard:
             assert world.apply(within(tablet, node, shard)) is None
@@ -92,7 +92,7 @@ def crowd(world: World, node: str, shard: int) -> None:
     assert set(held(world)[node].elements()) == {shard}
 
 
-def test_new_tables_are_even_over_shards_and_nodes_have_by_their_shards() -> None:
+def test_new_tables_are_even_over_shards_and_by_shards_over_nodes() -> None:
     world = with_shards("a1*4 b1*2 c1*2", 64, rf=2)
     found = held(world)
     assert all(spread(counts) <= 1 for counts in found.values())
@@ -106,16 +106,16 @@ def test_new_tables_are_even_over_shards_and_nodes_have_by_their_shards() -> Non
         assert all(spread(counts) <= 1 for counts in held(world, f"music.t{number}").values())
 
 
-def test_a_table_has_tablets_for_each_shard() -> None:
-    """Scylla's test_tablet_option_and_config_changes: so many for each shard, rounded up to a power of two."""
+def test_number_of_tablets_follows_the_number_of_shards() -> None:
+    """Scylla's test_tablet_option_and_config_changes: a number for each shard, rounded up to a power of two."""
     world = with_shards("a1*3", 2)
     assert world.apply(CreateKeyspace("wide", {"dc1": 1}, tablets=True)) is None
     assert world.apply(CreateTable("wide.t")) is None
     assert len(rows(world, "wide.t")) == 32, "10 for each of 3 shards"
 
 
-def test_a_map_that_is_made_is_the_one_that_is_folded() -> None:
-    """Also of rows whose replicas are all on shard 0."""
+def test_created_map_equals_the_folded_map() -> None:
+    """This holds for rows whose replicas are all on shard 0 as well."""
     world = with_shards("a1*2 b1*3", 8, rf=2)
     (table,) = world.image.schema.with_tablets()
     folded = world.image.ring.placements[table.placement]
@@ -129,7 +129,7 @@ def test_a_map_that_is_made_is_the_one_that_is_folded() -> None:
     assert made.table.hash_sum() == folded.table.hash_sum()
 
 
-def test_where_nothing_has_a_shard_no_row_says_one() -> None:
+def test_rows_without_shards_store_none() -> None:
     world = with_shards("a1 b1", 8, rf=2)
     assert {row.shards for row in rows(world)} == {()}
     (table,) = world.image.schema.with_tablets()
@@ -148,14 +148,14 @@ def test_where_nothing_has_a_shard_no_row_says_one() -> None:
         (within(9, "a1", 1), "unknown_tablet"),
     ],
 )
-def test_what_makes_no_sense_is_refused(command: MoveTablets, expected: str) -> None:
+def test_invalid_move_within_a_node_is_refused(command: MoveTablets, expected: str) -> None:
     world = with_shards("a1*2 b1*2 c1", 4)
     assert [row.reads[0] for row in rows(world)][:2] == ["a1", "c1"], "as these rows expect"
     assert code(world.apply(command)) == expected
 
 
 @pytest.mark.parametrize("shards", [0, -1, MAX_SHARDS + 1])
-def test_a_node_has_some_shards_and_not_too_many(shards: int) -> None:
+def test_invalid_number_of_shards_is_refused(shards: int) -> None:
     world = empty_cluster()
     asked = Join(
         node_id="x",
@@ -169,7 +169,7 @@ def test_a_node_has_some_shards_and_not_too_many(shards: int) -> None:
     assert code(world.apply(asked)) == "bad_shards"
 
 
-def test_who_names_no_shard_gets_the_one_with_the_fewest() -> None:
+def test_move_without_a_shard_goes_to_the_emptiest_shard() -> None:
     world = with_shards("a1*3 b1*1", 8)
     crowd(world, "a1", 0)
     first, second, *_ = on_shard(world, "a1", 0)
@@ -183,7 +183,7 @@ def test_who_names_no_shard_gets_the_one_with_the_fewest() -> None:
     assert held(world)["a1"][1] == held(world)["a1"][2] == 1
 
 
-def test_a_move_keeps_the_shards_of_other_replicas() -> None:
+def test_move_keeps_the_shards_of_other_replicas() -> None:
     world = with_shards("a1*2 b1*2 c1*2", 4, rf=2)
     for tablet, row in enumerate(rows(world)):
         source, other = row.reads
@@ -196,7 +196,7 @@ def test_a_move_keeps_the_shards_of_other_replicas() -> None:
         assert not now.other_shards
 
 
-def test_shards_come_to_be_even_and_then_nothing_moves() -> None:
+def test_shards_are_evened_out_and_then_nothing_moves() -> None:
     world = with_shards("a1*4 b1*2", 32)
     crowd(world, "a1", 3)
     assert {each.kind for each in proposal(world.image).moves} == {Kind.INTRANODE_MIGRATION}
@@ -207,14 +207,14 @@ def test_shards_come_to_be_even_and_then_nothing_moves() -> None:
     assert all(spread(counts) <= 1 for counts in held(world).values())
 
 
-def test_what_is_off_stays_on_its_shard() -> None:
+def test_table_with_balancing_off_stays_on_its_shards() -> None:
     world = with_shards("a1*2", 8)
     crowd(world, "a1", 0)
     assert world.apply(SwitchBalancingOff(TABLE)) is None
     assert not proposal(world.image).moves
 
 
-def test_who_leaves_is_not_evened_out_within() -> None:
+def test_leaving_node_is_not_balanced_within() -> None:
     """Scylla's test_no_intranode_migration_on_draining_node."""
     world = with_shards("a1*5 b1*1", 16)
     crowd(world, "a1", 2)
@@ -223,7 +223,7 @@ def test_who_leaves_is_not_evened_out_within() -> None:
     assert moves and all(move.to_node == "b1" for move in moves)
 
 
-def test_streams_are_limited_for_each_shard() -> None:
+def test_streams_are_limited_per_shard() -> None:
     """A repair uses all streams of a shard: one for each shard can run at a time."""
     world = with_shards("a1*3 b1*3", 8, rf=2)
     assert world.apply(RepairTable(TABLE)) is None
@@ -232,7 +232,7 @@ def test_streams_are_limited_for_each_shard() -> None:
     assert {rows(world)[tablet].shard_of("a1") for tablet in chosen} == {0, 1, 2}
 
 
-def test_siblings_are_brought_to_the_same_shards_before_they_become_one() -> None:
+def test_siblings_move_to_the_same_shards_before_a_merge() -> None:
     world = with_shards("a1*2 b1*2 c1*3", 8, rf=2)
     (table,) = world.image.schema.with_tablets()
     assert len(apart(world.image.ring.placements[table.placement]))
@@ -242,7 +242,7 @@ def test_siblings_are_brought_to_the_same_shards_before_they_become_one() -> Non
     assert len(rows(world)) == 4
 
 
-def test_a_new_node_takes_a_dead_ones_tablets_on_its_own_shards() -> None:
+def test_replacement_spreads_tablets_over_its_own_shards() -> None:
     world = with_shards("a1*1 b1*1 c1*1", 16, rf=2)
     world.nodes["c1"].alive = False
     world.pass_s(30)
@@ -255,7 +255,7 @@ def test_a_new_node_takes_a_dead_ones_tablets_on_its_own_shards() -> None:
 
 
 @pytest.mark.parametrize("state", [STATE.WRITE_BOTH_READ_OLD, STATE.STREAMING])
-def test_what_is_cancelled_stays_where_it_was(state: TransitionState) -> None:
+def test_cancelled_move_keeps_the_shards(state: TransitionState) -> None:
     world = with_shards("a1*2 b1*2", 4, rf=2)
     before = rows(world)[0]
     shard = 1 - before.shard_of("a1")
@@ -269,7 +269,7 @@ def test_what_is_cancelled_stays_where_it_was(state: TransitionState) -> None:
     assert (rows(world)[0].shards, rows(world)[0].other_shards) == (before.shards, ())
 
 
-def test_force_gives_up_nothing_that_the_node_itself_has() -> None:
+def test_forced_move_within_a_node_keeps_the_data_of_the_node() -> None:
     """A tablet whose other replicas are dead streams everything from its own shard."""
     world = with_shards("a1*2 b1*2 c1*2", 4, rf=2)
     tablet, row = next((at, r) for at, r in enumerate(rows(world)) if "a1" in r.reads)

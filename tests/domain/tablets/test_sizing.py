@@ -1,4 +1,4 @@
-"""How many tablets a new table gets, and why."""
+"""The number of tablets of a new table, and its reason."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ NINE = {"dc1": ReplicaScope(shards=9, replication_factor=3, held=0)}
         (TableOptions(min_tablet_count=16, max_tablet_count=16), 64, 16, "max_tablet_count is 16"),
     ],
 )
-def test_the_largest_that_is_asked_for(
+def test_largest_requested_count_decides(
     options: TableOptions, initial: int, count: int, reason: str
 ) -> None:
     found = first_count(options, initial, NINE, DEFAULT)
     assert (found.count, found.reason) == (count, reason)
 
 
-def test_what_nobody_asked_for_leaves_room_for_other_tables() -> None:
+def test_default_count_leaves_room_for_other_tables() -> None:
     full = {"dc1": ReplicaScope(shards=9, replication_factor=3, held=890)}
     found = first_count(TableOptions(), 0, full, GOALS)
     assert (found.count, found.reason) == (4, "100 replicas of all tables for each shard of dc1")
     assert first_count(TableOptions(), 64, full, GOALS).count == 64, "what is asked for is given"
 
 
-def test_the_dc_that_asks_for_most_decides() -> None:
+def test_dc_with_the_largest_count_decides() -> None:
     two = {"dc1": ReplicaScope(9, 3, 0), "dc2": ReplicaScope(40, 1, 0)}
     assert first_count(TableOptions(), 0, two, GOALS).count == 512
 
@@ -64,7 +64,7 @@ def test_the_dc_that_asks_for_most_decides() -> None:
     st.integers(1, 5),
     st.integers(0, 100_000),
 )
-def test_a_power_of_two_within_the_bounds(
+def test_first_count_is_a_power_of_two_within_the_bounds(
     options: TableOptions, initial: int, shards: int, factor: int, held: int
 ) -> None:
     scopes = {"dc1": ReplicaScope(shards, factor, held)}
@@ -91,7 +91,7 @@ def test_a_power_of_two_within_the_bounds(
         (1001, 32, 33, 64),
     ],
 )
-def test_a_size_splits_above_twice_the_target_and_merges_below_half(
+def test_size_splits_above_twice_the_target_and_merges_below_half(
     mean: int, resizing_to: int, fewest_: int, most_: int
 ) -> None:
     """A split or merge continues until the target itself is passed, so that varying sizes do not reverse it."""
@@ -110,7 +110,7 @@ def test_a_size_splits_above_twice_the_target_and_merges_below_half(
         (TableOptions(expected_data_size_in_gb=10**6), 0, Present(2), 2**20, 2**20),
     ],
 )
-def test_what_is_asked_for_stands_whatever_the_size_and_no_more_than_there_may_be(
+def test_requested_count_is_independent_of_size_within_the_limit(
     options: TableOptions, initial: int, present: Present, fewest_: int, most_: int
 ) -> None:
     about = (options, initial, NINE, present, GOALS)

@@ -1,4 +1,4 @@
-"""Switching balancing off and on: what is taken and refused, how it folds, what ends with it."""
+"""Switching balancing off and on: accepted and refused commands, the fold, and requests that end with it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SCOPES = ("", "music", TABLE)
 
 
 def world_of_two(rf: int = 2) -> World:
-    """Two tables of eight tablets on four nodes."""
+    """Return two tables of eight tablets on four nodes."""
     world = with_table("a1 b1 c1 d1", 8, rf)
     assert world.apply(CreateTable(BANDS)) is None
     return world
 
 
 def as_balancer(world: World, command: AnyCommand, name: str = "by the balancer") -> str:
-    """The code of the refusal; empty: it is taken."""
+    """Return the code of the rejection, or an empty string if the command was applied."""
     refused = world.submit(Envelope(request_id=named(name), command=command, actor=BALANCER))
     return "" if refused is None else refused.code
 
@@ -63,7 +63,7 @@ def open_moves(world: World) -> list[Request]:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_what_the_balancer_asks_for_of_what_is_off_is_refused_and_what_others_do_is_not(
+def test_only_balancer_commands_are_refused_while_balancing_is_off(
     scope: str,
 ) -> None:
     world = world_of_two()
@@ -76,7 +76,7 @@ def test_what_the_balancer_asks_for_of_what_is_off_is_refused_and_what_others_do
     assert as_balancer(world, MoveTablets((free_move(world, 1),)), "again") == ""
 
 
-def test_of_several_moves_those_of_tables_that_are_on_are_taken() -> None:
+def test_moves_of_tables_with_balancing_on_are_accepted() -> None:
     world = world_of_two()
     assert world.apply(SwitchBalancingOff(TABLE)) is None
     both = MoveTablets((free_move(world, 0), free_move(world, 0, table=BANDS)))
@@ -86,7 +86,7 @@ def test_of_several_moves_those_of_tables_that_are_on_are_taken() -> None:
     assert table is not None and taken.table_id == table.table_id
 
 
-def test_what_leaves_is_emptied_all_the_same() -> None:
+def test_leaving_node_is_drained_while_balancing_is_off() -> None:
     world = world_of_two()
     assert world.apply(SwitchBalancingOff()) is None
     source = tablets(world)[0].reads[0]
@@ -101,8 +101,8 @@ def test_what_leaves_is_emptied_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_what_the_balancer_asked_for_and_has_not_begun_ends_with_the_switch(scope: str) -> None:
-    """In the same epoch; what users asked for, other tables' and what empties a node stay."""
+def test_pending_balancer_requests_end_when_balancing_is_switched_off(scope: str) -> None:
+    """They end in the same epoch. Requests of users, of other tables, and for drains remain."""
     world = world_of_two()
     source, keeps = tablets(world)[3].reads
     own, users = [at for at, row in enumerate(tablets(world)) if keeps in row.reads and at != 3][:2]
@@ -127,7 +127,7 @@ def test_what_the_balancer_asked_for_and_has_not_begun_ends_with_the_switch(scop
     assert ended[named("split")].status is RequestStatus.CANCELLED
 
 
-def test_a_move_of_the_balancers_leaves_the_state_however_it_ends() -> None:
+def test_ended_balancer_move_is_removed_from_the_state() -> None:
     world = world_of_two()
     assert as_balancer(world, MoveTablets((free_move(world, 0),)), "own") == ""
     assert world.apply(SwitchBalancingOff()) is None
@@ -150,7 +150,7 @@ def test_a_move_of_the_balancers_leaves_the_state_however_it_ends() -> None:
     assert mine is not None and mine.status is RequestStatus.FAILED
 
 
-def test_a_switch_says_since_when_by_whom_and_why_and_can_be_set_anew() -> None:
+def test_switch_records_time_actor_and_reason_and_can_be_set_again() -> None:
     world = world_of_two()
     asked = Envelope(
         request_id="off",
@@ -172,7 +172,7 @@ def test_a_switch_says_since_when_by_whom_and_why_and_can_be_set_anew() -> None:
     assert all_off(world.image.schema) == []
 
 
-def test_switching_on_what_is_on_changes_nothing_and_what_is_off_with_more_is_refused() -> None:
+def test_redundant_switch_on_changes_nothing_and_wider_scope_is_refused() -> None:
     world = world_of_two()
     assert world.apply(SwitchBalancingOn(TABLE)) is None
     assert world.epochs[-1].facts == ()
@@ -202,9 +202,7 @@ def test_switching_on_what_is_on_changes_nothing_and_what_is_off_with_more_is_re
         (SwitchBalancingOn(TABLE, off_since=3), "switched_meanwhile"),
     ],
 )
-def test_what_cannot_be_switched_is_refused_with_what_to_do(
-    command: AnyCommand, refusal: str
-) -> None:
+def test_invalid_switch_is_refused_with_a_hint(command: AnyCommand, refusal: str) -> None:
     world = world_with_a_ring()
     refused = world.apply(command)
     assert refused is not None and refused.code == refusal
@@ -219,7 +217,7 @@ def world_with_a_ring() -> World:
     return world
 
 
-def test_a_new_table_of_the_name_begins_with_balancing_on_and_a_truncated_one_stays_off() -> None:
+def test_recreated_table_has_balancing_on_and_a_truncated_one_keeps_it_off() -> None:
     world = world_of_two()
     assert world.apply(SwitchBalancingOff(TABLE)) is None
     assert world.apply(Truncate(TABLE)) is None
@@ -232,7 +230,7 @@ def test_a_new_table_of_the_name_begins_with_balancing_on_and_a_truncated_one_st
 
 
 @given(now=st.integers(0, 200), until=st.integers(1, 200))
-def test_a_switch_counts_as_off_until_its_time_and_not_after(now: int, until: int) -> None:
+def test_switch_is_off_until_its_time(now: int, until: int) -> None:
     world = WORLD
     image = world.image
     schema = msgspec.structs.replace(image.schema, balancing=Balancing(off_since=3, until_ms=until))

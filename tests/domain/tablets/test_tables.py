@@ -1,4 +1,4 @@
-"""Creating, altering, dropping tables: what is taken, what is refused, and where the first replicas are."""
+"""Create, alter and drop tables: accepted and refused commands, and the initial replicas."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def code(refused: Rejection | None) -> str:
     return "" if refused is None else refused.code
 
 
-def test_a_new_table_is_even_from_the_start_and_served_under_its_full_name() -> None:
+def test_new_table_is_even_and_served_under_its_full_name() -> None:
     world = with_tablets()
     assert world.apply(CreateTable("music.songs")) is None
     assert world.apply(CreateTable("music.bands")) is None
@@ -74,7 +74,7 @@ def test_a_new_table_is_even_from_the_start_and_served_under_its_full_name() -> 
     world.run()
 
 
-def test_a_table_of_a_keyspace_without_tablets_is_where_that_is() -> None:
+def test_table_without_tablets_uses_the_placement_of_its_keyspace() -> None:
     world = three_nodes()
     assert world.apply(CreateTable("library.books")) is None
     data, keyspace = (world.image.schema.serving(n) for n in ("library.books", "library"))
@@ -90,7 +90,7 @@ def test_a_table_of_a_keyspace_without_tablets_is_where_that_is() -> None:
     assert moved.placed_version > 0, "its requests of before are stale, too"
 
 
-def test_names_are_free_once_what_had_them_is_gone() -> None:
+def test_name_is_free_once_the_drop_is_done() -> None:
     world = with_tablets()
     assert world.apply(CreateTable("music.songs")) is None
     first = table(world).table_id
@@ -106,7 +106,7 @@ def test_names_are_free_once_what_had_them_is_gone() -> None:
     assert table(world).table_id != first
 
 
-def test_a_keyspace_takes_its_tables_with_it() -> None:
+def test_dropped_keyspace_removes_its_tables() -> None:
     world = with_tablets()
     for name in ("music.songs", "music.bands"):
         assert world.apply(CreateTable(name)) is None
@@ -118,7 +118,7 @@ def test_a_keyspace_takes_its_tables_with_it() -> None:
 
 @pytest.mark.parametrize("drop", [DropTable("music.songs"), DropKeyspace("music")])
 @pytest.mark.parametrize("status", [RequestStatus.PENDING, RequestStatus.RUNNING])
-def test_no_command_is_taken_for_what_an_accepted_drop_takes_away(
+def test_no_command_is_accepted_for_a_table_that_is_being_dropped(
     drop: DropTable | DropKeyspace, status: RequestStatus
 ) -> None:
     world = with_tablets()
@@ -152,7 +152,7 @@ def test_no_command_is_taken_for_what_an_accepted_drop_takes_away(
         assert refused.details == {"request_id": "drop"} and "request drop" in refused.message
 
 
-def test_a_truncated_table_has_other_data_and_the_same_tablets() -> None:
+def test_truncated_table_has_a_new_data_id_and_the_same_tablets() -> None:
     world = with_tablets()
     assert world.apply(CreateTable("music.songs")) is None
     before = table(world)
@@ -177,7 +177,7 @@ def test_alter_keeps_options_that_it_does_not_name() -> None:
     assert table(world).options == TableOptions(auto_repair_enabled="on")
 
 
-def test_options_that_would_have_no_effect_are_refused() -> None:
+def test_options_without_effect_are_refused() -> None:
     world, name = with_tablets(), "library.books"
     options = TableOptions(auto_repair_enabled="on")
     assert code(world.apply(CreateTable(name, options))) == "no_tablets"
@@ -229,7 +229,7 @@ def move(**other: object) -> MoveTablets:
         (move(table="library.books"), "no_tablets"),
     ],
 )
-def test_what_makes_no_sense_is_refused(command: AnyCommand, expected: str) -> None:
+def test_invalid_table_command_is_refused(command: AnyCommand, expected: str) -> None:
     world = with_tablets(rf=3)
     for name in ("music.songs", "library.books"):
         assert world.apply(CreateTable(name)) is None
@@ -237,7 +237,7 @@ def test_what_makes_no_sense_is_refused(command: AnyCommand, expected: str) -> N
     assert code(world.apply(move(to_node="b1"))) == "other_replicas", "all three have it already"
 
 
-def test_a_tablet_that_moves_is_not_asked_to_move_again() -> None:
+def test_moving_tablet_cannot_be_moved_again() -> None:
     world = with_tablets()
     assert world.apply(CreateTable("music.songs")) is None
     row = world.image.ring.placements[table(world).placement].rows[0]
@@ -250,8 +250,8 @@ def test_a_tablet_that_moves_is_not_asked_to_move_again() -> None:
     assert free in world.image.ring.placements[table(world).placement].rows[0].reads
 
 
-def test_no_tablet_comes_to_a_node_before_its_old_rows_are_deleted() -> None:
-    """It may be one that the node had before: its old rows would be the node's own again (INV-TABL-1)."""
+def test_tablet_does_not_move_to_a_node_before_its_cleanup() -> None:
+    """The node may have had the tablet before: its old rows would count again (INV-TABL-1)."""
     world = with_table("a1 b1 c1", 8)
     world.add("d1")
     world.run()
