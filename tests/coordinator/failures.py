@@ -23,7 +23,7 @@ NEVER: Final = "-"
 
 
 class Row(NamedTuple):
-    """One operation in one state: what each failure leads to, and what shows that it is noticed."""
+    """One operation in one state: the result of each failure, and what covers it."""
 
     kind: RequestKind
     state: TransitionState
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 def cells_of_the_reference() -> list[Cell]:
-    """The rows of the page's other table."""
+    """Return the rows of the page's second table."""
     return [
         Cell(where, fails, _names(stories), _names(mutants))
         for where, fails, _, stories, mutants in _table(CELLS_HEAD)
@@ -61,7 +61,7 @@ def cells_of_the_reference() -> list[Cell]:
 
 
 def rows() -> list[Row]:
-    """The rows of the page's first table."""
+    """Return the rows of the page's first table."""
     found = list[Row]()
     for cells in _table(HEAD):
         kind, state, no_quorum, stream_fails, receiver_dies, cancel, stories, mutants = cells
@@ -81,7 +81,7 @@ def rows() -> list[Row]:
 
 
 def _table(head: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The rows under a head. Raises ValueError when the page has no such table."""
+    """Return the rows under a header. Raise ValueError if the page has no such table."""
     lines = [_cells(line) for line in PAGE.read_text().splitlines() if line.startswith("|")]
     rows = lines[lines.index(head) + 2 :]
     return [*takewhile(lambda row: len(row) == len(head), rows)]

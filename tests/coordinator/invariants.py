@@ -20,7 +20,7 @@ Applied = Mapping[str, tuple[Image, int | None]]
 
 
 class Invariants:
-    """Judges each epoch as it is written; remembers what the judgement of later ones needs."""
+    """Checks each epoch as it is written, and keeps what later checks need."""
 
     def __init__(self) -> None:
         self._opened: dict[str, Image] = {}
@@ -54,7 +54,7 @@ class Invariants:
 
 
 def check_versions_before(before: Image, after: Image) -> None:
-    """I3: a row that gets other replicas says since when it had those before."""
+    """I3: a row that gets other replicas records the version of its previous replicas."""
     for name, (one, two) in in_use.shared(before, after).items():
         for row in two.rows:
             there = one.overlapping(in_use.range_of(row))
@@ -81,11 +81,10 @@ def check_others_stay(before: Image, after: Image, epoch: Epoch) -> None:
 def check_gate(
     before: Image, changed: list[in_use.Change], applied: Applied, *, fences: bool
 ) -> None:
-    """I5: a fence moves, or a step starts, only once every quorum of the changed range includes a replica that
-    knows the state before.
+    """I5: a fence moves, or a step starts, only once every quorum has a replica of the previous state.
 
-    Ranges on their way back have the same readers before and after, or turn round while both sides receive all
-    writes. No step waits for them.
+    Ranges that are rolled back have the same readers before and after, or are reversed while both sides
+    receive all writes. No step waits for them.
     """
     topology = before.topology
     epoch = topology.since_epoch if fences else topology.fence_epoch
@@ -120,8 +119,9 @@ def check_gate(
 def check_each_dc(
     before: Image, can_answer: set[str], replicas: set[str], passed: set[str]
 ) -> None:
-    """EACH_QUORUM, the default: no dc has a quorum without a replica that knows. The log may have another
-    level.
+    """EACH_QUORUM, the default: no dc has a quorum without a replica that has applied the state.
+
+    The log may have another level.
     """
     chosen = [name for name in before.features.settings if name.startswith("progress_barrier_")]
     if before.topology.relaxed_to or chosen:

@@ -56,7 +56,7 @@ TABLE: Final = "music.songs"
 
 
 def with_dead(rf: int, *dead: str, nodes: str = "b2 c2") -> World:
-    """a1, b1, c1 and more in three racks; of these some have been down for a while."""
+    """Return a1, b1, c1 and ``nodes`` in three racks. The ``dead`` nodes have been down for a while."""
     world = three_nodes(rf)
     if nodes:
         world.add(nodes)
@@ -80,7 +80,7 @@ def _replace() -> tuple[World, str]:
 
 
 def _with_table() -> World:
-    """Three nodes, and a table of four tablets with two replicas each."""
+    """Return three nodes, and a table of four tablets with two replicas each."""
     world = three_nodes()
     keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
     assert world.apply(keyspace) is None
@@ -89,7 +89,7 @@ def _with_table() -> World:
 
 
 def _tablet_migration() -> tuple[World, str]:
-    """The first tablet goes from its first replica to the node that has none of it."""
+    """Move the first tablet from its first replica to the node without a replica."""
     world = _with_table()
     serving = world.image.schema.serving(TABLE)
     assert serving is not None
@@ -100,7 +100,7 @@ def _tablet_migration() -> tuple[World, str]:
 
 
 def _intranode_migration() -> tuple[World, str]:
-    """The first tablet goes from the first shard of a node to the second."""
+    """Move the first tablet from the first shard of a node to the second."""
     world = empty_cluster()
     for rack in ("a", "b", "c"):
         world.add(f"{rack}1", rack=rack, shards=2)
@@ -117,7 +117,7 @@ def _intranode_migration() -> tuple[World, str]:
 
 
 def _tablet_rf_change() -> tuple[World, str]:
-    """One tablet, which gets a replica on the only node that has none."""
+    """Add a replica of one tablet on the only node without one."""
     world = three_nodes()
     keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=1)
     assert world.apply(keyspace) is None
@@ -147,7 +147,7 @@ def _table_restore() -> tuple[World, str]:
 
 
 def _tablet_restore() -> tuple[World, str]:
-    """One of a table that is being restored, before the balancer asks for it."""
+    """Restore one tablet of a table, before the balancer requests it."""
     world = _with_snapshot()
     world.balances = True
     assert world.apply(RestoreTable(name=TABLE, snapshot="monday"), "goal") is None
@@ -155,7 +155,7 @@ def _tablet_restore() -> tuple[World, str]:
 
 
 def _reconfigure_catch_up() -> tuple[World, str]:
-    """One of three replicas is a member; another one is to be one too."""
+    """Let a second one of three replicas become a member."""
     world = three_nodes()
     assert world.apply(SetSetting("archive_replication", "1")) is None
     world.add_replicas("r1 r2 r3")
@@ -163,7 +163,7 @@ def _reconfigure_catch_up() -> tuple[World, str]:
 
 
 def _enable_features() -> tuple[World, str]:
-    """The writer must know the feature too: see ``knows_features``."""
+    """Request a feature. The writer must know it as well: see ``knows_features``."""
     world = three_nodes()
     for name, node in world.image.membership.nodes.items():
         said = AnnounceNode(
@@ -177,7 +177,7 @@ def _enable_features() -> tuple[World, str]:
 
 
 def knows_features(patch: pytest.MonkeyPatch) -> None:
-    """The deciding build knows ``FEATURE``."""
+    """Let the deciding build know ``FEATURE``."""
     patch.setattr(decide, "KNOWN_FEATURES", frozenset({FEATURE}))
 
 
@@ -224,22 +224,23 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
 
 
 def begin(kind: RequestKind) -> tuple[World, str]:
-    """Begin an operation. Raises AssertionError for an unknown kind."""
+    """Begin an operation. Raise AssertionError for an unknown kind."""
     assert kind in BEGIN, f"say in tests/coordinator/operations.py how '{kind}' is asked for"
     return BEGIN[kind]()
 
 
 def undoable(kind: RequestKind) -> TransitionState | None:
-    """The last state of an operation from which there is a way back; None when there never is."""
+    """Return the last state of an operation that can be rolled back, or None."""
     states = OPERATIONS[kind].states
     before = [name for name, state in states.items() if state.on_failure is not None]
     return before[-1] if before else None
 
 
 def begin_undone(kind: RequestKind) -> tuple[World, str]:
-    """The same, undone as late as it can be: streams never end where that is while it streams.
+    """Begin an operation, and roll it back as late as possible.
 
-    It is cancelled; once reads have moved its new replicas are down instead, until that has turned it back.
+    It is cancelled. Once reads have moved, its new replicas are down instead, until that has rolled it back.
+    Streams never end if the last state with a rollback is one that streams.
     """
     world, request_id = begin(kind)
     last = undoable(kind)
@@ -265,8 +266,8 @@ def stand_still(world: World, mute: bool) -> None:
         node.mute = mute
 
 
-def what_serves(image: Image) -> dict[str, object]:
-    """Ranges with their readers and writers, by placement; and the tokens of the ring."""
+def serving_ranges(image: Image) -> dict[str, object]:
+    """Return ranges with their readers and writers by placement, and the tokens of the ring."""
     found: dict[str, object] = {
         name: [(row.start, row.end, sides(row)) for row in image.ring.placements[name].rows]
         for name in image.ring.placements

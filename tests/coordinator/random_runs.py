@@ -1,4 +1,4 @@
-"""Random runs: nodes come and go side by side while everything that may fail does; then the faults end."""
+"""Random runs: nodes join and leave in parallel under random faults; then the faults end."""
 
 import random
 
@@ -57,7 +57,7 @@ PATIENT_S = 300.0
 
 
 class RandomRun:
-    """One cluster and one stream of random choices; ``dull`` are actions that change no state."""
+    """One cluster and one stream of random choices."""
 
     def __init__(
         self, seed: int, *, faults: bool = True, nodes: int = 6, switches: bool = False
@@ -141,7 +141,7 @@ class RandomRun:
             self.world.apply(Exclude((dead,)))
 
     def _dies(self) -> list[str]:
-        """Kill a member permanently. Rarely it only seems dead."""
+        """Kill a member permanently. In a few cases it only seems dead."""
         members = [*self.world.image.membership.normal()]
         if len(members) < MIN_MEMBERS or len(self.dead) == MAX_DEAD:
             return []
@@ -152,7 +152,7 @@ class RandomRun:
         return [dead]
 
     def move(self) -> None:
-        """To tokens that are chosen, or to others that may be taken."""
+        """Move to chosen tokens, or to others that may be in use."""
         members = [*self.world.image.membership.normal()]
         count = self.chance.choice((0, 0, 1, 2, 3))
         tokens = tuple(self.chance.randint(-(2**63), 2**63 - 1) for _ in range(count))
@@ -179,7 +179,7 @@ class RandomRun:
         self.world.apply(CreateKeyspace(name, self.chance.choice(REPLICATIONS)))
 
     def create_table(self) -> None:
-        """Its keyspace too, when that is not there."""
+        """Create a table, and its keyspace if it is missing."""
         replication = self.chance.choice(REPLICATIONS)
         self.world.apply(CreateKeyspace("music", replication, tablets=True, initial_tablets=4))
         self.world.apply(CreateTable(f"music.t{next(self._keyspaces) % 3}"))
@@ -201,7 +201,7 @@ class RandomRun:
             self.world.apply(DropTable(self.chance.choice(names)))
 
     def migrate(self) -> None:
-        """Migrate as the balancer never would: move replicas back."""
+        """Migrate tablets as the balancer never would."""
         image = self.world.image
         members, tables = sorted(image.membership.normal()), image.schema.with_tablets()
         for _ in range(self.chance.randint(1, 4) if tables and members else 0):
@@ -218,7 +218,7 @@ class RandomRun:
             self.world.apply(MoveTablets((asked,)))
 
     def recount(self) -> None:
-        """One replica more, or one fewer, as a person may ask for it."""
+        """Add or remove one replica, as an operator may."""
         image = self.world.image
         members, tables = sorted(image.membership.normal()), image.schema.with_tablets()
         if tables and members:
@@ -237,7 +237,7 @@ class RandomRun:
             self.world.apply(MoveTablets((asked,)))
 
     def repair(self) -> None:
-        """A table, or some of its tablets; now and then all by schedule."""
+        """Repair a table, some of its tablets, or rarely all by schedule."""
         image = self.world.image
         tables = image.schema.with_tablets()
         if not tables:
@@ -263,7 +263,7 @@ class RandomRun:
             self.world.apply(SnapshotTable(name=name, snapshot=tag, expire_s=expire_s))
 
     def restore(self) -> None:
-        """Into its own table or another; now and then it is forgotten instead."""
+        """Restore into its own table or another, or rarely delete the snapshot."""
         image = self.world.image
         names = sorted(image.schema.table_ids)
         tags = sorted(s.name for s in image.table_snapshots.snapshots.values())
@@ -314,7 +314,7 @@ class RandomRun:
             self.world.apply(Truncate(self.chance.choice(names)))
 
     def archive(self) -> None:
-        """Catch-up replicas come, die, are forgotten and are to be other ones; the log is truncated."""
+        """Add, kill, forget or reconfigure catch-up replicas, or truncate the log."""
         world, chance = self.world, self._archive
         names = sorted(world.replicas)
         if len(names) < 2 or (len(names) < 6 and chance.random() < 0.3):
@@ -348,7 +348,7 @@ class RandomRun:
         del self.world.zombies[:-2]
 
     def lose(self) -> None:
-        """The next thing that is sent is lost, or arrives and its sender dies."""
+        """Lose the next message, or deliver it and kill its sender."""
         when = self.chance.choice(("before", "after"))
 
         def hook(_what: str, at: str) -> None:
@@ -366,14 +366,14 @@ class RandomRun:
             replica.alive = True
 
     def calm(self) -> None:
-        """The faults end. Everything that was asked for must end too (I10)."""
+        """End the faults. Every request must end as well (I10)."""
         self.recover()
         self._exclude_the_dead()
         self.world.on_event = lambda _what, _when: None
         for request in self.world.image.requests.unfinished():
             if (
                 request.tag and self.dead
-            ):  # a tablet that the dead alone have waits until they are removed
+            ):  # a tablet whose replicas are all dead waits until they are removed
                 self.world.apply(Cancel(request.request_id))
         self.world.balances = True
         for off in all_off(self.world.image.schema):
@@ -392,7 +392,7 @@ class RandomRun:
             self.world.apply(Exclude((dead,), force=True))
 
     def _give_up_what_waits_for_the_dead(self) -> None:
-        """Exclude again, since the first try may have been refused, and cancel what waits for dead nodes."""
+        """Exclude again, since the first attempt may have been refused, and cancel what waits for the dead."""
         self._exclude_the_dead()
         for request in self.world.image.requests.unfinished():
             if self.dead and request.kind is not RequestKind.EXCLUDE:
@@ -402,7 +402,7 @@ class RandomRun:
         self.most_open = max(self.most_open, len(self.world.image.topology.transitions))
 
     def unexplained(self) -> list[str]:
-        """Requests that ended otherwise than done, without a word why."""
+        """Return the requests that ended in another status than done without an error."""
         return [
             request.request_id
             for request in self.world.image.requests.finished()

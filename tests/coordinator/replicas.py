@@ -28,9 +28,7 @@ class SimReplica:
     first_epoch: int = 1
 
     def look(self, world: World) -> None:
-        """Announce itself, and the snapshot that was asked for last, until the log shows it; truncate the log
-        as the setting says.
-        """
+        """Announce the replica and the newest requested snapshot, and truncate the log."""
         if not self.alive:
             return
         archive = world.image.archive
@@ -50,7 +48,7 @@ class SimReplica:
 
 
 def heard_by(brain: Brain) -> dict[str, ReplicaLiveness]:
-    """Return what a coordinator knows of them after asking all once more."""
+    """Return what a coordinator has received after it asked all replicas once more."""
     world, before = brain.world, brain.heard
     found = dict[str, ReplicaLiveness]()
     for name in world.image.archive.replicas:

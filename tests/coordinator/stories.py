@@ -1,4 +1,4 @@
-"""Where the stories of these tests begin: an operation that has come to a certain state."""
+"""Operations that have reached a certain state, at which the stories of these tests start."""
 
 from stele.domain.commands import CreateKeyspace, Join, SetSetting
 from stele.domain.names import RequestStatus, TransitionState
@@ -16,7 +16,7 @@ def error_of(world: World, request_id: str) -> str:
 def reach(
     world: World, request_id: str, state: TransitionState, *, fenced: bool | None = True
 ) -> None:
-    """Until the request's transition is in a state, its version fenced or just not yet; None: either."""
+    """Run until the request's transition is in a state, with its version fenced or not. None accepts both."""
 
     def there() -> bool:
         topology = world.image.topology
@@ -29,13 +29,13 @@ def reach(
 
 
 def undoing(world: World) -> World:
-    """The same, where silence undoes operations."""
+    """Return the world with a setting by which silence rolls operations back."""
     assert world.apply(SetSetting("on_unresponsive", "undo")) is None
     return world
 
 
 def joining(state: TransitionState, *, fenced: bool | None = None, rf: int = 2) -> World:
-    """Three nodes and a2, which is joining and has come to ``state``; it does no work yet."""
+    """Return three nodes and a2, whose join has reached ``state``. It does no work yet."""
     world = three_nodes(rf)
     world.add("a2")
     world.nodes["a2"].mute = True
@@ -44,7 +44,7 @@ def joining(state: TransitionState, *, fenced: bool | None = None, rf: int = 2) 
 
 
 def wide() -> World:
-    """Nine nodes of one token each and a keyspace of replication 1: operations have room side by side."""
+    """Return nine nodes of one token and a keyspace of replication 1: operations can run in parallel."""
     world = empty_cluster()
     world.add("a1 a2 a3 a4 a5 a6 a7 a8 a9")
     world.run()
@@ -55,7 +55,7 @@ def wide() -> World:
 
 
 def spread() -> World:
-    """Nodes a1 to a9 with the tokens 100 to 900 and replication 1: each gives its range to the next."""
+    """Return nodes a1 to a9 with the tokens 100 to 900 and replication 1: each passes its range to the next."""
     world = empty_cluster()
     for index in range(1, 10):
         name = f"a{index}"

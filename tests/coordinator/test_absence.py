@@ -24,12 +24,12 @@ def _given_up(world: World) -> list[object]:
 
 
 def _absent(world: World, first: str) -> None:
-    """The process reads nothing for a while, and then the acknowledgements of one node before all others."""
+    """Let the process read nothing for a while, and then the acks of one node before all others."""
     world.now_s += ABSENT_S
     world.brain.hear(world.nodes[first].ack(world.image))
 
 
-def test_a_stream_is_not_undone_at_the_first_look_after_an_absence() -> None:
+def test_stream_is_not_rolled_back_at_the_first_look_after_an_absence() -> None:
     world = _streaming()
     _absent(world, "c1")
     assert not _given_up(world)
@@ -38,14 +38,14 @@ def test_a_stream_is_not_undone_at_the_first_look_after_an_absence() -> None:
     assert world.state("a2") is NodeState.NORMAL
 
 
-def test_no_stream_is_undone_while_nothing_is_read() -> None:
+def test_stream_is_not_rolled_back_while_nothing_is_read() -> None:
     world = _streaming()
     for _ in range(4):
         world.now_s += ABSENT_S
         assert not _given_up(world)
 
 
-def test_a_barrier_gives_each_node_its_time_again_after_an_absence() -> None:
+def test_barrier_patience_restarts_after_an_absence() -> None:
     world = joining(TransitionState.WRITE_BOTH_READ_OLD, fenced=False)
     world.nodes["c1"].applies = False
     world.pass_s(1)
@@ -55,7 +55,7 @@ def test_a_barrier_gives_each_node_its_time_again_after_an_absence() -> None:
     assert world.version == version and not world.fenced()
 
 
-def test_a_pending_request_gives_dead_nodes_their_time_again_after_an_absence() -> None:
+def test_patience_of_a_pending_request_restarts_after_an_absence() -> None:
     world = _streaming()
     world.add("b2")
     world.crash("b2")

@@ -1,4 +1,4 @@
-"""Balancing is switched off while tablets move, are drained, split and brought together."""
+"""Balancing is switched off while tablets migrate, drain, split and move together for a merge."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BEFORE_READS_MOVE = (
 
 
 def two_tables(tablets_of_each: int = 16) -> World:
-    """Three nodes with all tablets, and a new one with none."""
+    """Return three nodes with all tablets, and a new one with none."""
     world = with_table("a1 b1 c1", tablets_of_each)
     assert world.apply(CreateTable(OTHER)) is None
     world.add("d1", rack="r")
@@ -54,19 +54,19 @@ def held(world: World, table: str) -> dict[str, int]:
 
 
 def asked(world: World, since: int = 0) -> list[Request]:
-    """Moves that the balancer has asked for, of the epochs after ``since``."""
+    """Return the moves that the balancer requested in the epochs after ``since``."""
     facts = (f for epoch in world.epochs if epoch.epoch > since for f in epoch.facts)
     rows = (f.request for f in facts if isinstance(f, RequestChanged))
     return [r for r in rows if r.actor == BALANCER and r.status is RequestStatus.PENDING]
 
 
 def end_of(world: World, request_id: str) -> Request:
-    """Its last row in the log: moves of the balancer's leave the state at once."""
+    """Return the request's last row in the log: requests of the balancer leave the state when they end."""
     facts = (f for epoch in world.epochs for f in epoch.facts if isinstance(f, RequestChanged))
     return [f.request for f in facts if f.request.request_id == request_id][-1]
 
 
-def test_a_table_that_is_off_stays_where_it_is_and_others_are_balanced_around_it() -> None:
+def test_table_with_balancing_off_stays_while_others_are_balanced() -> None:
     world = two_tables()
     assert world.apply(SwitchBalancingOff(TABLE)) is None
     before = held(world, TABLE)
@@ -84,7 +84,7 @@ def test_a_table_that_is_off_stays_where_it_is_and_others_are_balanced_around_it
 
 
 @pytest.mark.parametrize("scope", ["", "music"])
-def test_what_is_off_for_more_is_off_for_all_in_it(scope: str) -> None:
+def test_wider_scope_switches_off_all_its_tables(scope: str) -> None:
     world = two_tables()
     assert world.apply(SwitchBalancingOff(scope)) is None
     world.balances = True
@@ -93,7 +93,7 @@ def test_what_is_off_for_more_is_off_for_all_in_it(scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", ["", "music", TABLE])
-def test_who_leaves_is_emptied_though_balancing_is_off(scope: str) -> None:
+def test_leaving_node_is_drained_while_balancing_is_off(scope: str) -> None:
     world = two_tables()
     assert world.apply(SwitchBalancingOff(scope)) is None
     world.balances = True
@@ -105,8 +105,8 @@ def test_who_leaves_is_emptied_though_balancing_is_off(scope: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_the_balancer_proposes_with_balancing_off_is_taken(seed: int) -> None:
-    """The planner and the log are of one mind about who gives all away."""
+def test_every_proposal_with_balancing_off_is_accepted(seed: int) -> None:
+    """The planner and the log agree on which nodes drain."""
     chance = random.Random(seed)
     world = two_tables()
     world.balances = True
@@ -130,7 +130,7 @@ def test_whatever_the_balancer_proposes_with_balancing_off_is_taken(seed: int) -
     assert "balancing_off" not in refused
 
 
-def test_a_table_that_is_off_is_neither_split_nor_merged_nor_brought_together() -> None:
+def test_table_with_balancing_off_is_not_resized_or_aligned() -> None:
     world = with_table("a1 b1 c1 d1", 8)
     row, first = tablets(world)[1], tablets(world)[0]
     free = min({*world.nodes} - {*row.reads, *first.reads} or {*world.nodes} - {*row.reads})
@@ -167,14 +167,14 @@ def begun(world: World) -> list[Request]:
 
 
 def moving(world: World) -> list[Request]:
-    """Some moves of the balancer's that stream, of both tables; the new node does no work."""
+    """Return streaming moves of the balancer, of both tables. The new node does no work."""
     world.nodes["d1"].mute = True
     world.balances = True
     world.until(lambda: len({r.table_id for r in begun(world)}) == 2, "both to move", 60)
     return begun(world)
 
 
-def test_what_has_begun_finishes() -> None:
+def test_started_migrations_finish_after_the_switch() -> None:
     world = two_tables()
     going = moving(world)
     assert world.apply(SwitchBalancingOff()) is None
@@ -187,7 +187,7 @@ def test_what_has_begun_finishes() -> None:
     assert not asked(world, since=epoch)
 
 
-def test_what_has_begun_is_cancelled_after_the_grace_period_of_that_scope_alone() -> None:
+def test_started_migrations_are_cancelled_after_the_grace_period_by_scope() -> None:
     world = two_tables()
     going = moving(world)
     late_ms = world.now_ms + 20_000
@@ -209,7 +209,7 @@ def test_what_has_begun_is_cancelled_after_the_grace_period_of_that_scope_alone(
     assert others and not any(r.cancelled for r in others)
 
 
-def test_past_the_point_of_no_return_and_by_users_nothing_is_cancelled() -> None:
+def test_late_and_user_migrations_are_not_cancelled_by_the_switch() -> None:
     world = two_tables()
     row = tablets(world)[0]
     move = TabletMove(table=TABLE, tablet=0, from_node=row.reads[0], to_node="d1")
@@ -231,7 +231,7 @@ def test_past_the_point_of_no_return_and_by_users_nothing_is_cancelled() -> None
     assert {end_of(own, request_id).status for request_id in past} == {RequestStatus.DONE}
 
 
-def test_what_empties_a_node_is_not_cancelled() -> None:
+def test_drain_is_not_cancelled_by_the_switch() -> None:
     world = two_tables()
     world.balances = True
     world.until(lambda: not world.image.requests.open and held_by(world.image)["d1"] > 8, "rest")
@@ -243,7 +243,7 @@ def test_what_empties_a_node_is_not_cancelled() -> None:
     assert not any(end_of(world, r.request_id).cancelled for r in asked(world, epoch))
 
 
-def test_a_switch_that_has_expired_is_on_again_and_the_log_says_so() -> None:
+def test_expired_switch_is_on_again_and_recorded_in_the_log() -> None:
     world = two_tables()
     until_ms = world.now_ms + 30_000
     assert world.apply(SwitchBalancingOff(TABLE, until_ms=until_ms)) is None
@@ -257,8 +257,8 @@ def test_a_switch_that_has_expired_is_on_again_and_the_log_says_so() -> None:
     assert on.actor == BALANCER and on.reason == "its time limit has passed"
 
 
-def test_a_switch_that_is_set_anew_is_not_ended_by_the_time_of_the_one_before() -> None:
-    """A balancer with an older image requests the end of the older switch alone."""
+def test_older_expiry_does_not_end_a_newer_switch() -> None:
+    """A balancer with an older image requests only the end of the older switch."""
     world = two_tables()
     assert world.apply(SwitchBalancingOff(TABLE, until_ms=world.now_ms + 1)) is None
     late: Image = world.image

@@ -29,7 +29,7 @@ def two_dcs() -> World:
 
 
 def leaving(state: TransitionState, *, dead: str = "d1 e1 f1") -> World:
-    """Node a2 leaves, and a dc is gone as soon as that has come to a state."""
+    """Node a2 leaves, and a dc fails as soon as the leave has reached a state."""
     world = two_dcs()
     assert world.apply(Leave("a2"), "leave-a2") is None
     reach(world, "leave-a2", state, fenced=False)
@@ -49,7 +49,7 @@ def relaxations(world: World) -> list[BarrierRelaxed]:
 
 
 def let_through(world: World) -> list[tuple[int, str]]:
-    """Version and level of each epoch that a relaxed barrier let through."""
+    """Return version and level of each epoch that a relaxed barrier let through."""
     facts = (fact for epoch in world.epochs for fact in epoch.facts)
     versions = [fact.versions for fact in facts if isinstance(fact, VersionsChanged)]
     return [(v.version, v.let_through) for v in versions if v.let_through]
@@ -64,7 +64,7 @@ def wait_of_all(world: World) -> WaitProgress:
     return next(wait for wait in shown(world).waits if not wait.request_ids)
 
 
-def test_by_default_a_barrier_waits_for_a_dc_for_ever_and_says_for_whom() -> None:
+def test_barrier_waits_forever_for_a_dc_by_default_and_names_its_nodes() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     world.pass_s(2 * 3600)
     assert world.transition("leave-a2").state is STATE.WRITE_BOTH_READ_NEW
@@ -81,12 +81,12 @@ def test_by_default_a_barrier_waits_for_a_dc_for_ever_and_says_for_whom() -> Non
     assert status_of(world, "leave-a2") is RequestStatus.DONE
 
 
-def test_before_the_point_of_no_return_what_needs_a_dead_dc_is_undone() -> None:
+def test_operation_that_needs_a_dead_dc_is_rolled_back_before_reads_move() -> None:
     world = undoing(leaving(STATE.WRITE_BOTH_READ_OLD))
     world.until(lambda: status_of(world, "leave-a2") is RequestStatus.FAILED, "undone", LONG_S)
 
 
-def test_it_is_not_undone_where_a_lower_level_is_permitted_and_reached() -> None:
+def test_operation_continues_at_a_permitted_lower_level() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_OLD)
     setting(world, min_level="QUORUM", relax_after_s="60")
     world.pass_s(50)
@@ -98,7 +98,7 @@ def test_it_is_not_undone_where_a_lower_level_is_permitted_and_reached() -> None
     assert status_of(world, "leave-a2") is RequestStatus.DONE
 
 
-def test_each_barrier_is_relaxed_for_itself_and_the_history_says_so() -> None:
+def test_each_barrier_is_relaxed_on_its_own_and_recorded() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     version = world.version
     setting(world, min_level="QUORUM", relax_after_s="30")
@@ -120,7 +120,7 @@ def test_each_barrier_is_relaxed_for_itself_and_the_history_says_so() -> None:
     assert [fact.level for fact in relaxations(world)] == [BarrierLevel.QUORUM] * 2
 
 
-def test_what_has_waited_for_long_goes_down_as_soon_as_it_may() -> None:
+def test_long_waiting_barrier_is_relaxed_as_soon_as_permitted() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     world.pass_s(100)
     setting(world, min_level="QUORUM", relax_after_s="90")
@@ -128,7 +128,7 @@ def test_what_has_waited_for_long_goes_down_as_soon_as_it_may() -> None:
     assert len(relaxations(world)) == 1
 
 
-def test_history_in_words_names_the_level_and_who_was_left_out() -> None:
+def test_history_names_the_relaxed_level_and_the_missing_nodes() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, min_level="QUORUM", relax_after_s="10")
     world.run(2000)
@@ -140,7 +140,7 @@ def test_history_in_words_names_the_level_and_who_was_left_out() -> None:
     assert not any("unsafe" in line for line in lines)
 
 
-def test_each_barrier_that_is_relaxed_is_counted_by_its_level() -> None:
+def test_relaxed_barriers_are_counted_by_level() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, min_level="QUORUM", relax_after_s="10")
     world.run(2000)
@@ -151,7 +151,7 @@ def test_each_barrier_that_is_relaxed_is_counted_by_its_level() -> None:
     assert sample(counter) - before == len(relaxations(world)) == 2
 
 
-def test_what_everybody_answered_was_not_let_through_by_a_lower_level() -> None:
+def test_barrier_answered_by_all_is_not_recorded_as_relaxed() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, min_level="QUORUM", relax_after_s="10")
     world.until(lambda: relaxations(world), "relaxed", LONG_S)
@@ -162,7 +162,7 @@ def test_what_everybody_answered_was_not_let_through_by_a_lower_level() -> None:
     assert not let_through(world)
 
 
-def test_a_level_that_is_forbidden_again_does_not_count_any_more() -> None:
+def test_level_forbidden_again_no_longer_counts() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW, dead="d1 e1 f1 b1")
     setting(world, min_level="QUORUM", relax_after_s="10")
     world.until(lambda: relaxations(world), "relaxed", LONG_S)
@@ -178,10 +178,8 @@ def test_a_level_that_is_forbidden_again_does_not_count_any_more() -> None:
     assert not let_through(world)
 
 
-def test_it_goes_down_step_by_step_to_the_lowest_and_no_further() -> None:
-    """Five of six nodes and more are silent: only ONE is reachable. That is unsafe, and the checker of I5
-    reports it.
-    """
+def test_barrier_is_relaxed_step_by_step_to_the_lowest_level() -> None:
+    """Five of six nodes and more are silent: only ONE is reachable. This is unsafe, and I5 reports it."""
     world = leaving(STATE.WRITE_BOTH_READ_NEW, dead="d1 e1 f1 b1 c1")
     setting(world, min_level="LOCAL_QUORUM", relax_after_s="20")
     began_s = world.now_s
@@ -195,7 +193,7 @@ def test_it_goes_down_step_by_step_to_the_lowest_and_no_further() -> None:
     assert world.now_s - began_s > 300
 
 
-def test_a_restart_of_the_coordinator_keeps_what_was_relaxed() -> None:
+def test_relaxed_level_is_kept_after_a_coordinator_restart() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW, dead="d1 e1 f1 b1 c1")
     setting(world, min_level="LOCAL_QUORUM", relax_after_s="20")
     world.until(lambda: relaxations(world), "relaxed", LONG_S)
@@ -204,7 +202,7 @@ def test_a_restart_of_the_coordinator_keeps_what_was_relaxed() -> None:
     assert shown(world).barrier_level is BarrierLevel.QUORUM
 
 
-def test_a_lower_level_is_enough_at_once_where_the_log_asks_for_no_more() -> None:
+def test_lower_configured_level_is_enough_without_relaxing() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, level="QUORUM")
     world.pass_s(100)
@@ -212,7 +210,7 @@ def test_a_lower_level_is_enough_at_once_where_the_log_asks_for_no_more() -> Non
     assert not relaxations(world)
 
 
-def test_all_waits_for_every_replica_and_for_nobody_else() -> None:
+def test_level_all_waits_only_for_replicas_of_the_ranges() -> None:
     world = cluster(dc1="a1 a2 b1 c1", dc2="d1 e1 f1")
     setting(world, level="ALL")
     assert world.apply(CreateKeyspace("near", {"dc1": 3})) is None
@@ -228,7 +226,7 @@ def test_all_waits_for_every_replica_and_for_nobody_else() -> None:
     assert not world.nodes["d1"].alive, "it has nothing to do with these ranges"
 
 
-def test_nothing_opens_that_would_hold_up_everybody_until_it_is_relaxed() -> None:
+def test_operation_that_would_need_relaxing_is_rejected() -> None:
     world = two_dcs()
     setting(world, min_level="QUORUM")
     assert world.apply(SetSetting("on_unresponsive", "undo")) is None
@@ -241,10 +239,8 @@ def test_nothing_opens_that_would_hold_up_everybody_until_it_is_relaxed() -> Non
 
 
 @pytest.mark.parametrize("relaxed", [True, False])
-def test_what_was_counted_at_a_lower_level_counts_no_more_once_it_is_raised(
-    *, relaxed: bool
-) -> None:
-    """The fence, and the next step, of a coordinator that has not seen the setting yet."""
+def test_command_at_a_lower_level_is_refused_after_the_level_is_raised(*, relaxed: bool) -> None:
+    """This covers the fence, and the next step, of a coordinator that has not read the setting yet."""
     world = leaving(STATE.WRITE_BOTH_READ_NEW, dead="d1 e1 f1 b1 c1")
     if relaxed:
         setting(world, min_level="ONE", relax_after_s="5")

@@ -1,4 +1,4 @@
-"""The coordinator looks after the archive: its members, who of them is dead, how far the log is truncated."""
+"""The coordinator manages the archive: its members, dead members, and the truncation of the log."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def members(world: World) -> list[str]:
 
 
 def archived(names: str = "r1 r2 r3", replication: str = "3") -> World:
-    """A truncated log: a new replica must fetch the deleted epochs."""
+    """Return a truncated log: a new replica must fetch the deleted epochs."""
     world = three_nodes()
     assert world.apply(SetSetting("archive_replication", replication)) is None
     assert world.apply(SetSetting("archive_dead_after_s", str(DEAD_S))) is None
@@ -48,7 +48,7 @@ def waits(world: World, kind: WaitKind = WaitKind.ARCHIVE) -> list[Wait]:
 # Requests of users.
 
 
-def test_members_are_changed_as_asked_for() -> None:
+def test_members_change_as_requested() -> None:
     world = archived("r1 r2", "1")
     assert members(world) == ["r1"]
     world.add_replicas("r3 r4", dc="dc2")
@@ -58,7 +58,7 @@ def test_members_are_changed_as_asked_for() -> None:
     assert members(world) == ["r1", "r3", "r4"]
 
 
-def test_a_retired_member_goes_once_another_has_taken_its_place() -> None:
+def test_retired_member_leaves_after_its_successor_has_joined() -> None:
     world = archived("r1 r2 r3 r4")
     assert members(world) == ["r1", "r2", "r3"]
     assert world.apply(ReconfigureCatchUp(retired=("r1",)), "asked") is None
@@ -71,14 +71,14 @@ def test_a_retired_member_goes_once_another_has_taken_its_place() -> None:
     assert len(reconfigurations(world)) == 1, "it stays a candidate"
 
 
-def test_a_member_may_be_retired_without_replacement_where_fewer_are_asked_for() -> None:
+def test_member_is_retired_without_a_successor_if_fewer_are_wanted() -> None:
     world = archived()
     assert world.apply(ReconfigureCatchUp(replication="2", retired=("r1",)), "asked") is None
     world.until(lambda: not world.image.requests.unfinished(), "r1 to be retired")
     assert members(world) == ["r2", "r3"]
 
 
-def test_a_member_without_a_successor_that_is_up_is_not_retired() -> None:
+def test_member_without_a_live_successor_is_not_retired() -> None:
     world = archived()
     refused = world.apply(ReconfigureCatchUp(retired=("r1",)), "alone")
     assert refused is not None and refused.code == "too_few_replicas"
@@ -97,7 +97,7 @@ def test_a_member_without_a_successor_that_is_up_is_not_retired() -> None:
     world.until(lambda: members(world) == ["r2", "r3", "r4"], "r1 to be retired")
 
 
-def test_nobody_is_chosen_who_was_never_heard() -> None:
+def test_replica_that_never_answered_is_not_chosen() -> None:
     world = archived("r1 r2", "1")
     world.replicas["r2"].alive = False
     world.replace_brain()
@@ -109,7 +109,7 @@ def test_nobody_is_chosen_who_was_never_heard() -> None:
     world.until(lambda: members(world) == ["r1", "r2"], "r2 to be taken once it is up")
 
 
-def test_who_joins_and_dies_is_waited_for_and_then_another_is_chosen() -> None:
+def test_joining_replica_that_dies_is_replaced_after_the_limit() -> None:
     world = archived("r1 r2 r3", "1")
     world.replicas["r2"].idle = True
     assert world.apply(ReconfigureCatchUp(replication="2"), "asked") is None
@@ -124,10 +124,10 @@ def test_who_joins_and_dies_is_waited_for_and_then_another_is_chosen() -> None:
     world.until(lambda: members(world) == ["r1", "r3"], "another to be chosen", DEAD_S + 10)
 
 
-# Changes by the coordinator alone.
+# Changes that the coordinator starts.
 
 
-def test_a_dead_member_is_replaced_by_itself() -> None:
+def test_dead_member_is_replaced_automatically() -> None:
     world = archived("r1 r2 r3 r4")
     world.replicas["r2"].alive = False
     world.pass_s(DEAD_S - 5)
@@ -142,7 +142,7 @@ def test_a_dead_member_is_replaced_by_itself() -> None:
     assert len(reconfigurations(world)) == 1, "it is a candidate now"
 
 
-def test_without_a_free_replica_it_says_what_is_lacking() -> None:
+def test_missing_free_replica_is_reported_as_a_wait() -> None:
     world = archived()
     world.replicas["r2"].alive = False
     world.pass_s(DEAD_S + 20)
@@ -153,7 +153,7 @@ def test_without_a_free_replica_it_says_what_is_lacking() -> None:
     world.until(lambda: members(world) == ["r1", "r3", "r4"], "r4 to take its place")
 
 
-def test_no_member_is_replaced_where_the_setting_says_never() -> None:
+def test_dead_member_is_not_replaced_if_the_setting_is_0() -> None:
     world = archived("r1 r2 r3 r4")
     assert world.apply(SetSetting("archive_dead_after_s", "0")) is None
     world.replicas["r2"].alive = False
@@ -161,7 +161,7 @@ def test_no_member_is_replaced_where_the_setting_says_never() -> None:
     assert members(world) == ["r1", "r2", "r3"] and not waits(world)
 
 
-def test_members_that_are_too_few_become_more_once_there_are_replicas() -> None:
+def test_missing_members_are_added_once_there_are_replicas() -> None:
     world = archived("r1")
     world.add_replicas("r2")
     assert world.image.archive.of_state(ReplicaState.CANDIDATE) == ["r2"]
@@ -171,27 +171,27 @@ def test_members_that_are_too_few_become_more_once_there_are_replicas() -> None:
     assert request.reason == "1 are members, 3 are asked for, and 2 can be"
 
 
-def test_members_that_are_too_many_become_fewer() -> None:
+def test_surplus_members_are_removed() -> None:
     world = archived()
     assert world.apply(SetSetting("archive_replication", "1")) is None
     world.until(lambda: members(world) == ["r1"], "the others to go")
 
 
-def test_dcs_that_lack_members_get_them() -> None:
+def test_dcs_without_members_get_members() -> None:
     world = archived()
     world.add_replicas("s1", dc="dc2")
     assert world.apply(SetSetting("archive_replication", "dc1=2,dc2=1")) is None
     world.until(lambda: members(world) == ["r1", "r2", "s1"], "dc2 to have one")
 
 
-def test_a_setting_that_nobody_can_meet_changes_nothing() -> None:
+def test_unsatisfiable_replication_changes_nothing() -> None:
     world = archived()
     assert world.apply(SetSetting("archive_replication", "dc9=1")) is None
     world.pass_s(30)
     assert members(world) == ["r1", "r2", "r3"] and not reconfigurations(world)
 
 
-def test_a_coordinator_that_hears_nobody_replaces_nobody() -> None:
+def test_coordinator_without_any_answer_replaces_no_member() -> None:
     world = archived("r1 r2 r3 r4")
     for each in world.replicas.values():
         each.alive = False
@@ -199,7 +199,7 @@ def test_a_coordinator_that_hears_nobody_replaces_nobody() -> None:
     assert members(world) == ["r1", "r2", "r3"] and not reconfigurations(world)
 
 
-def test_a_new_coordinator_counts_silence_from_when_it_listens() -> None:
+def test_new_coordinator_counts_silence_from_its_start() -> None:
     world = archived("r1 r2 r3 r4")
     world.replicas["r2"].alive = False
     world.pass_s(DEAD_S - 5)
@@ -209,7 +209,7 @@ def test_a_new_coordinator_counts_silence_from_when_it_listens() -> None:
     world.until(lambda: members(world) == ["r1", "r3", "r4"], "r2 to be replaced", 30)
 
 
-def test_who_has_diverged_is_not_chosen_before_others() -> None:
+def test_diverged_member_is_chosen_last() -> None:
     world = archived("r1 r2 r3 r4")
     world.replicas["r3"].content = "wrong"
     assert world.apply(AskSnapshot()) is None
@@ -222,7 +222,7 @@ def test_who_has_diverged_is_not_chosen_before_others() -> None:
 
 
 @pytest.mark.parametrize("behind", [1, 2])
-def test_the_log_is_truncated_behind_so_many_snapshots(behind: int) -> None:
+def test_log_is_truncated_behind_the_configured_number_of_snapshots(behind: int) -> None:
     world = three_nodes()
     world.add_replicas("r1 r2 r3")
     assert world.apply(SetSetting("truncate_behind", str(behind))) is None
@@ -234,7 +234,7 @@ def test_the_log_is_truncated_behind_so_many_snapshots(behind: int) -> None:
     assert world.image.archive.truncated_epoch == asked[-behind]
 
 
-def test_the_log_is_not_truncated_by_itself_unless_the_setting_says_so() -> None:
+def test_log_is_not_truncated_automatically_by_default() -> None:
     world = three_nodes()
     world.add_replicas("r1 r2 r3")
     for _ in range(4):
@@ -243,8 +243,8 @@ def test_the_log_is_not_truncated_by_itself_unless_the_setting_says_so() -> None
     assert world.image.archive.truncated is None
 
 
-def test_what_is_waited_for_beside_holds_up_no_request() -> None:
-    """A join says what it waits for itself."""
+def test_archive_wait_does_not_block_other_requests() -> None:
+    """A join reports its own wait."""
     world = archived()
     world.replicas["r2"].alive = False
     world.pass_s(DEAD_S + 20)
@@ -256,7 +256,7 @@ def test_what_is_waited_for_beside_holds_up_no_request() -> None:
     assert own and own[0].kind is WaitKind.STREAM
 
 
-def test_a_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
+def test_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
     assert ReplicaLiveness(5.0).answered_s is None
     world = archived("r1 r2 r3 r4")
     world.brain.heard = {}
@@ -264,11 +264,11 @@ def test_a_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
     assert not reconfigurations(world)
 
 
-# Who diverges.
+# Diverged members.
 
 
 def diverges(world: World, name: str, folder: str = "") -> None:
-    """The next snapshot of a replica differs from the others, and the replica admits it."""
+    """Let the next snapshot of a replica differ from the others, and let the replica admit it."""
     assert world.apply(AskSnapshot()) is None
     epoch = world.image.archive.asked_epoch
     others = [each for each in world.replicas.values() if each.replica_id != name]
@@ -281,7 +281,7 @@ def diverges(world: World, name: str, folder: str = "") -> None:
     assert world.apply(told) is None
 
 
-def test_a_member_that_diverges_begins_anew_and_is_replaced_when_it_does_again() -> None:
+def test_member_that_diverges_twice_is_replaced() -> None:
     world = archived("r1 r2 r3 r4")
     world.history.enable(UPKEEP)
     world.replicas["r4"].alive = True
@@ -296,7 +296,7 @@ def test_a_member_that_diverges_begins_anew_and_is_replaced_when_it_does_again()
     assert request.reason == "r2 has diverged again"
 
 
-def test_where_nobody_is_free_it_says_for_whom_it_waits() -> None:
+def test_wait_names_the_diverged_member_without_a_free_replica() -> None:
     world = archived("r1 r2 r3")
     world.history.enable(UPKEEP)
     diverges(world, "r2")

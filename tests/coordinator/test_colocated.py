@@ -65,13 +65,13 @@ def with_view(nodes: str = "a1 b1 c1 d1", count: int = 4, rf: int = 2) -> World:
 
 
 def elsewhere(world: World, tablet: int, table: str = TABLE) -> TabletMove:
-    """A move of a tablet from its first replica to a node that has none."""
+    """Return a move of a tablet from its first replica to a node without one."""
     replicas = tablets(world, TABLE)[tablet].reads
     target = min({*world.image.membership.nodes} - {*replicas})
     return TabletMove(table=table, tablet=tablet, from_node=replicas[0], to_node=target)
 
 
-def test_a_colocated_table_has_the_tablets_of_the_other_and_data_of_its_own() -> None:
+def test_colocated_table_shares_tablets_but_has_its_own_data() -> None:
     world = with_view()
     base, view = row(world, TABLE), row(world, VIEW)
     assert view.placement == base.placement and view.base_table_id == base.table_id
@@ -85,7 +85,7 @@ def test_a_colocated_table_has_the_tablets_of_the_other_and_data_of_its_own() ->
         assert stats[TABLE] == stats[VIEW], "nodes measure both"
 
 
-def test_what_cannot_be_colocated_is_refused() -> None:
+def test_invalid_colocation_is_refused() -> None:
     world = with_view()
     assert world.apply(CreateKeyspace("ring", {"dc1": 2})) is None
     assert world.apply(CreateTable("ring.t")) is None
@@ -108,7 +108,7 @@ def test_what_cannot_be_colocated_is_refused() -> None:
     assert "music.u" not in world.image.schema.table_ids
 
 
-def test_options_of_a_group_must_fit_together() -> None:
+def test_options_of_a_group_must_be_compatible() -> None:
     world = with_view()
     assert world.apply(AlterTable(TABLE, TableOptions(min_tablet_count=8))) is None
     few = TableOptions(max_tablet_count=4)
@@ -123,7 +123,7 @@ def test_options_of_a_group_must_fit_together() -> None:
     assert world.apply(AlterTable(TABLE, repaired)) is None
 
 
-def test_a_base_is_dropped_last_and_takes_no_other_while_it_goes() -> None:
+def test_base_table_is_dropped_last_and_takes_no_new_tables_meanwhile() -> None:
     world = with_view()
     refused = world.apply(DropTable(TABLE))
     assert refused is not None and refused.code == "has_colocated_tables"
@@ -145,7 +145,7 @@ def test_a_base_is_dropped_last_and_takes_no_other_while_it_goes() -> None:
     assert {*world.image.ring.placements} == set()
 
 
-def test_a_keyspace_takes_its_colocated_tables_with_it_while_they_move() -> None:
+def test_dropped_keyspace_removes_colocated_tables_while_tablets_move() -> None:
     world = with_view()
     world.nodes["d1"].mute = True
     assert world.apply(MoveTablets((elsewhere(world, 0, VIEW),)), "move") is None
@@ -161,10 +161,10 @@ def test_a_keyspace_takes_its_colocated_tables_with_it_while_they_move() -> None
     "state",
     [STATE.ALLOW_WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_OLD, STATE.STREAMING],
 )
-def test_who_gets_a_tablet_streams_each_table_that_was_there_when_the_stream_was_ordered(
+def test_new_replica_streams_each_table_that_existed_at_the_order(
     state: TransitionState,
 ) -> None:
-    """Rows of later tables are written to it from the beginning (docs/decisions/024)."""
+    """Rows of later tables are written to the new replica from the start (docs/decisions/024)."""
     world = with_view()
     move = elsewhere(world, 1, VIEW)
     world.nodes[move.to_node].mute = True
@@ -186,7 +186,7 @@ def test_who_gets_a_tablet_streams_each_table_that_was_there_when_the_stream_was
     assert {*portion.data_ids} == {row(world, name).data_id for name in (TABLE, VIEW)}
 
 
-def test_a_tablet_of_a_group_moves_and_is_repaired_once_at_a_time() -> None:
+def test_tablet_of_a_group_has_one_move_or_repair_at_a_time() -> None:
     world = with_view()
     assert world.apply(MoveTablets((elsewhere(world, 0, VIEW),)), "move") is None
     assert code(world.apply(MoveTablets((elsewhere(world, 0, TABLE),)))) == "tablet_moves"
@@ -225,8 +225,8 @@ def test_a_tablet_of_a_group_moves_and_is_repaired_once_at_a_time() -> None:
     assert not world.image.repairs.tables
 
 
-def test_load_balancing_with_colocated_tablets() -> None:
-    """Four tables of one tablet in two pairs, all on one node; a second one comes."""
+def test_load_balancing_moves_colocated_tablets_together() -> None:
+    """Four tables of one tablet in two pairs, all on one node; a second node joins."""
     world = with_table("a1", 1, rf=1)
     for name, base in ((VIEW, TABLE), ("music.b", ""), ("music.bv", "music.b")):
         assert world.apply(CreateTable(name, colocated_with=base)) is None
@@ -251,7 +251,7 @@ def test_load_balancing_with_colocated_tablets() -> None:
 
 
 def sized(goal: int = 100) -> World:
-    """Two nodes that have a replica of everything each."""
+    """Return two nodes that each have a replica of everything."""
     world = with_table("a1 b1", 1)
     for name, value in {
         "target_tablet_size_in_bytes": TARGET,
@@ -263,7 +263,7 @@ def sized(goal: int = 100) -> World:
 
 
 def run_sizing(world: World, sizes: dict[str, float], rounds: int = 12) -> None:
-    """Resize as the balancer does with tables of these sizes, until it has no more requests."""
+    """Resize as the balancer does with tables of these sizes, until it requests nothing more."""
 
     def size_of(table: str, _: int) -> int:
         return int(sizes[table] / len(tablets(world, table)))
@@ -279,8 +279,8 @@ def run_sizing(world: World, sizes: dict[str, float], rounds: int = 12) -> None:
     raise AssertionError("it goes on and on")
 
 
-def test_split_and_merge_of_colocated_tables() -> None:
-    """Each of the two is to have half the target in a tablet; what counts is both together."""
+def test_split_and_merge_of_colocated_tables_use_their_total_size() -> None:
+    """Each of the two should have half the target in a tablet. The sum of both decides."""
     world = sized()
     assert world.apply(CreateTable(VIEW, colocated_with=TABLE)) is None
     half = TARGET / 2
@@ -303,8 +303,8 @@ def test_per_shard_goal_uses_the_count_of_each_table_of_a_group() -> None:
     assert {len(tablets(world, f"music.t{number}")) for number in range(3)} == {1}
 
 
-def test_replicas_of_each_table_of_a_group_count_where_shards_have_too_many() -> None:
-    """Alone it would have the room."""
+def test_per_shard_limit_counts_replicas_of_each_table_of_a_group() -> None:
+    """A single table would have enough room."""
     alone, group = sized(goal=12), sized(goal=12)
     for number in range(3):
         made = CreateTable(f"music.v{number}", colocated_with=TABLE)
@@ -322,7 +322,7 @@ def test_replicas_of_each_table_of_a_group_count_where_shards_have_too_many() ->
     assert len(tablets(group, "music.new")) == 1, "16 replicas are there for each shard, 12 wanted"
 
 
-def test_options_of_a_colocated_table_count_and_its_reason_says_so() -> None:
+def test_options_of_a_colocated_table_count_and_are_named() -> None:
     world = sized()
     made = CreateTable(VIEW, TableOptions(min_tablet_count=2), colocated_with=TABLE)
     assert world.apply(made) is None
@@ -331,7 +331,7 @@ def test_options_of_a_colocated_table_count_and_its_reason_says_so() -> None:
     assert resize.why == "min_tablet_count is 2 (2 tables together)"
 
 
-def test_rates_and_sizes_of_a_group_are_summed_and_each_table_shows_its_own() -> None:
+def test_loads_of_a_group_are_summed_and_shown_per_table() -> None:
     world = with_view("a1 b1", count=2)
     sizes, rates = {TABLE: 10, VIEW: 7}, {TABLE: even(100), VIEW: Rate(lower=40, writes=2)}
     loads = loads_of(world.image, lambda table, _: sizes[table], lambda table, _: rates[table])
@@ -353,7 +353,7 @@ def code_of(found: object) -> str:
 
 
 @pytest.mark.parametrize("name", [TABLE, VIEW])
-def test_what_is_off_for_one_table_of_a_group_is_off_for_all(name: str) -> None:
+def test_balancing_switched_off_for_one_table_is_off_for_its_group(name: str) -> None:
     world = with_view("a1 b1 c1", count=8)
     world.add("d1", rack="r")
     world.until(lambda: status_of(world, "join-d1") is RequestStatus.DONE, "the join")
@@ -373,7 +373,7 @@ def test_what_is_off_for_one_table_of_a_group_is_off_for_all(name: str) -> None:
     world.until(lambda: any("d1" in each.reads for each in tablets(world)), "it to be balanced")
 
 
-def test_a_change_of_replication_counts_a_group_once() -> None:
+def test_replication_change_counts_a_group_once() -> None:
     world = with_view(count=2)
     world.balances = True
     assert world.apply(KeyspaceRfChange("music", {"dc1": 3}), "change") is None
@@ -384,8 +384,8 @@ def test_a_change_of_replication_counts_a_group_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_a_group_stays_together_and_comes_to_rest(seed: int) -> None:
-    """Invariants of the world hold at each step; in the end a snapshot gives the same image."""
+def test_group_stays_together_under_random_commands(seed: int) -> None:
+    """Invariants of the world hold at each step; at the end a snapshot gives the same image."""
     chance = random.Random(seed)
     world = with_view(count=2)
     world.balances = bool(seed % 2)

@@ -1,8 +1,7 @@
-"""Somebody crashes at every moment of every operation: before and after each append, order, report; also while
-it is being undone.
+"""A process crashes at every moment of every operation: around each append, order and report.
 
-Whatever happens, the operation ends as it does without a crash, and the invariants hold at every epoch
-(``World`` checks them).
+Rollbacks are operations here as well. The operation ends as it does without a crash, and the invariants hold
+at every epoch (``World`` checks them).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +17,8 @@ from tests.coordinator.operations import (
     begin,
     begin_undone,
     knows_features,
+    serving_ranges,
     undoable,
-    what_serves,
 )
 from tests.coordinator.stories import status_of
 from tests.coordinator.world import RESTART_S, Crash, World, again
@@ -49,19 +48,19 @@ def known_features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def undisturbed(course: str) -> tuple[tuple[str, ...], RequestStatus, dict[str, object]]:
-    """The moments of a course, how its request ends, and what serves then."""
+    """Return the moments of a course, the final status of its request, and the ranges that serve then."""
     world, request_id = COURSES[course]()
     world.events.clear()
     world.run()
     assert 0 < len(world.events) < MOMENTS, world.events
-    return tuple(world.events), status_of(world, request_id), what_serves(world.image)
+    return tuple(world.events), status_of(world, request_id), serving_ranges(world.image)
 
 
 def ends_as_it_should(world: World, course: str, request_id: str) -> None:
     _, status, serves = undisturbed(course)
     world.run()
     assert status_of(world, request_id) is status
-    assert what_serves(world.image) == serves
+    assert serving_ranges(world.image) == serves
 
 
 def test_every_course_ends() -> None:
@@ -71,7 +70,7 @@ def test_every_course_ends() -> None:
         if undone:
             last = undoable(kind)
             assert last is not None
-            # Reads that have moved turn back only where the new replicas are dead: no cancel does that.
+            # After reads have moved, only dead new replicas cause a rollback, and no cancel does.
             turned_back = OPERATIONS[kind].states[last].reads_have_moved
             expected = RequestStatus.FAILED if turned_back else RequestStatus.CANCELLED
         assert undisturbed(course)[1] is expected, course
@@ -98,7 +97,7 @@ CRASHES: Final = [
 
 
 @pytest.mark.parametrize("crashes", sampled(CRASHES, 5))
-def test_a_crash_at_any_moment_changes_nothing_of_the_end(crashes: Crashes) -> None:
+def test_crash_at_any_moment_does_not_change_the_result(crashes: Crashes) -> None:
     course, when, who = crashes
     for moment in range(len(undisturbed(course)[0])):
         world, request_id = COURSES[course]()
@@ -109,7 +108,7 @@ def test_a_crash_at_any_moment_changes_nothing_of_the_end(crashes: Crashes) -> N
 
 
 def crash_at(world: World, moment: int, when: str, who: str) -> list[str]:
-    """Arrange the crash; the list that is returned holds what was struck once it has happened."""
+    """Arrange the crash. The returned list contains the event once the crash has happened."""
     struck: list[str] = []
 
     def hook(what: str, at: str) -> None:
@@ -127,7 +126,7 @@ def crash_at(world: World, moment: int, when: str, who: str) -> list[str]:
 
 
 @pytest.mark.parametrize("course", sampled(TO_THE_END, 3))
-def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(course: str) -> None:
+def test_operation_ends_although_the_coordinator_crashes_at_every_step(course: str) -> None:
     world, request_id = COURSES[course]()
     world.events.clear()
     last = -1
@@ -146,11 +145,11 @@ def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(course: str
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("course", sampled(TO_THE_END, 5))
-def test_a_cancel_at_any_moment_restores_or_comes_too_late(course: str, when: str) -> None:
+def test_cancel_at_any_moment_restores_the_ranges_or_comes_too_late(course: str, when: str) -> None:
     ends = set()
     for moment in range(len(undisturbed(course)[0])):
         world, request_id = COURSES[course]()
-        before = what_serves(world.image)
+        before = serving_ranges(world.image)
         world.events.clear()
         done: list[int] = []
 
@@ -171,5 +170,5 @@ def test_a_cancel_at_any_moment_restores_or_comes_too_late(course: str, when: st
         status = status_of(world, request_id)
         ends.add(status)
         cancelled = status is RequestStatus.CANCELLED
-        assert what_serves(world.image) == (before if cancelled else undisturbed(course)[2])
+        assert serving_ranges(world.image) == (before if cancelled else undisturbed(course)[2])
     assert ends == {RequestStatus.CANCELLED, RequestStatus.DONE}

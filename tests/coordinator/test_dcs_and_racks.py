@@ -10,7 +10,7 @@ from tests.coordinator.world import World, empty_cluster
 
 
 def cluster(**nodes: str) -> World:
-    """Return normal nodes of each dc; ``a1`` is in rack ``a``."""
+    """Return normal nodes of each dc. ``a1`` is in rack ``a``."""
     world = empty_cluster()
     for dc, names in nodes.items():
         world.add(names, dc)
@@ -18,7 +18,7 @@ def cluster(**nodes: str) -> World:
     return world
 
 
-def test_a_dc_that_comes_changes_no_replicas_until_a_keyspace_names_it() -> None:
+def test_new_dc_changes_no_replicas_until_a_keyspace_names_it() -> None:
     world = cluster(dc1="a1 b1 c1")
     assert world.apply(CreateKeyspace("one", {"dc1": 3})) is None
 
@@ -41,7 +41,7 @@ def test_a_dc_that_comes_changes_no_replicas_until_a_keyspace_names_it() -> None
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_last_node_of_a_dc_leaves_only_when_no_keyspace_names_it(*, named: bool) -> None:
+def test_last_node_of_a_dc_leaves_only_if_no_keyspace_names_the_dc(*, named: bool) -> None:
     world = cluster(dc1="a1 b1", dc2="d1")
     replication = {"dc1": 2, **({"dc2": 1} if named else {})}
     assert world.apply(CreateKeyspace("library", replication)) is None
@@ -55,8 +55,8 @@ def test_the_last_node_of_a_dc_leaves_only_when_no_keyspace_names_it(*, named: b
     serve_ring(world, "library")
 
 
-def test_the_last_node_of_a_rack_may_leave_and_replicas_share_a_rack_then() -> None:
-    """As with rf_rack_valid_keyspaces off, the default: the factor is kept, the spread as far as racks go."""
+def test_last_node_of_a_rack_may_leave_and_replicas_then_share_a_rack() -> None:
+    """As with rf_rack_valid_keyspaces off, the default, the factor is kept and racks may be shared."""
     world = cluster(dc1="a1 a2 b1 b2 c1")
     assert world.apply(CreateKeyspace("library", {"dc1": 3})) is None
     placement = world.image.placement_of("library")
@@ -76,7 +76,7 @@ def test_the_last_node_of_a_rack_may_leave_and_replicas_share_a_rack_then() -> N
     assert all("c2" in row.reads for row in placement.rows), "a replica in each rack again"
 
 
-def test_a_replica_of_each_rack_stays_through_a_leave_beside_others_of_the_rack() -> None:
+def test_every_rack_keeps_a_replica_after_a_leave_in_the_same_rack() -> None:
     world = cluster(dc1="a1 a2 b1 b2 c1 c2", dc2="d1 d2 e1")
     assert world.apply(CreateKeyspace("library", {"dc1": 3, "dc2": 2})) is None
     for name in ("a1", "d1"):
@@ -103,8 +103,8 @@ def test_racks_of_one_name_in_two_dcs_are_two_racks() -> None:
         assert len({*row.reads} & {"a1", "a2"}) == len({*row.reads} & {"a3", "a4"}) == 1
 
 
-def test_a_rack_of_nine_that_is_lost_is_removed_as_one_operation() -> None:
-    """However few may join together: of dead nodes none could take over from another."""
+def test_lost_rack_of_nine_nodes_is_removed_in_one_operation() -> None:
+    """The limit for joins does not apply: no dead node could take over from another."""
     dead = [f"a{number}" for number in range(1, 10)]
     world = cluster(dc1=" ".join([*dead, "b1", "b2", "b3", "c1", "c2", "c3", "d1"]))
     assert world.apply(CreateKeyspace("library", {"dc1": 3})) is None
@@ -118,7 +118,7 @@ def test_a_rack_of_nine_that_is_lost_is_removed_as_one_operation() -> None:
     assert all(world.state(name) is NodeState.LEFT for name in dead)
 
 
-def test_a_dc_that_is_lost_with_most_of_the_copies_is_given_up_by_force_alone() -> None:
+def test_lost_dc_with_most_copies_is_given_up_only_with_force() -> None:
     world = cluster(dc1="a1 b1", dc2="d1 e1 f1")
     lost = ("d1", "e1", "f1")
     assert world.apply(CreateKeyspace("library", {"dc1": 2, "dc2": 3})) is None

@@ -33,7 +33,7 @@ BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
 
 
 def remove(world: World, node_id: str, **more: Any) -> str:
-    """Ask for it; gives the request's id."""
+    """Submit the request. Return its id."""
     request_id = f"remove-{node_id}"
     assert world.apply(Remove(node_id=node_id, **more), request_id) is None
     return request_id
@@ -49,7 +49,7 @@ def open_(world: World, request_id: str) -> bool:
 
 
 def placements(image: Image) -> dict[str, list[object]]:
-    """Ranges with their readers and writers."""
+    """Return ranges with their readers and writers."""
     return {
         name: [(row.start, row.end, sides(row)) for row in image.ring.placements[name].rows]
         for name in image.schema.replications()
@@ -57,7 +57,7 @@ def placements(image: Image) -> dict[str, list[object]]:
 
 
 def serve_ring(world: World) -> None:
-    """The placements are those of the ring at rest."""
+    """Check that the placements equal those of the ring at rest."""
     image = world.image
     for name, replication in image.schema.replications().items():
         wanted = ring_now(image).placement(replication)
@@ -65,7 +65,7 @@ def serve_ring(world: World) -> None:
 
 
 @pytest.mark.parametrize("rf", [2, 3])
-def test_a_dead_node_is_removed(rf: int) -> None:
+def test_dead_node_is_removed(rf: int) -> None:
     world = with_dead(rf, "b1")
     assert ended(world, remove(world, "b1")) is RequestStatus.DONE
     node = world.image.node("b1")
@@ -77,7 +77,7 @@ def test_a_dead_node_is_removed(rf: int) -> None:
 
 
 @pytest.mark.parametrize("rf", [2, 3])
-def test_a_dead_node_is_replaced_by_one_with_its_address_and_tokens(rf: int) -> None:
+def test_dead_node_is_replaced_with_its_address_and_tokens(rf: int) -> None:
     world = with_dead(rf, "b1")
     before = world.image.node("b1")
     assert before is not None
@@ -92,7 +92,7 @@ def test_a_dead_node_is_replaced_by_one_with_its_address_and_tokens(rf: int) -> 
 
 
 @pytest.mark.parametrize("operation", ["remove", "replace", "exclude"])
-def test_nobody_is_declared_dead_who_is_heard(operation: str) -> None:
+def test_live_node_is_not_declared_dead(operation: str) -> None:
     world = with_dead(3)
     request_id = ask(world, operation, "b1")
     world.pass_s(DOWN_S)
@@ -113,8 +113,8 @@ def ask(world: World, operation: str, node_id: str) -> str:
 
 
 @pytest.mark.parametrize("operation", ["remove", "replace", "exclude"])
-def test_a_coordinator_that_has_just_started_listens_before_it_believes(operation: str) -> None:
-    """It has received nothing yet, so all nodes look dead to it."""
+def test_new_coordinator_waits_for_heartbeats_before_an_exclusion(operation: str) -> None:
+    """The coordinator has received nothing yet, so all nodes seem dead."""
     world = with_dead(3)
     world.replace_brain()
     request_id = ask(world, operation, "b1")
@@ -124,8 +124,8 @@ def test_a_coordinator_that_has_just_started_listens_before_it_believes(operatio
 
 
 @pytest.mark.parametrize("operation", ["remove", "replace", "exclude"])
-def test_a_coordinator_that_was_cut_off_listens_anew_before_it_believes(operation: str) -> None:
-    """The first heartbeat of one node says nothing about the others."""
+def test_coordinator_waits_for_heartbeats_again_after_a_partition(operation: str) -> None:
+    """The first heartbeat of one node proves nothing about the others."""
     world = with_dead(3)
     request_id = ask(world, operation, "b1")
     for node in world.nodes.values():
@@ -141,7 +141,7 @@ def test_a_coordinator_that_was_cut_off_listens_anew_before_it_believes(operatio
 
 
 @pytest.mark.parametrize("operation", ["remove", "replace"])
-def test_what_only_the_dead_node_has_is_given_up_by_force_alone(operation: str) -> None:
+def test_only_copy_on_a_dead_node_is_given_up_only_with_force(operation: str) -> None:
     world = with_dead(1, "b1")
     request_id = ask(world, operation, "b1")
     assert ended(world, request_id) is RequestStatus.FAILED
@@ -162,8 +162,8 @@ def test_what_only_the_dead_node_has_is_given_up_by_force_alone(operation: str) 
 
 
 @pytest.mark.parametrize("operation", ["remove", "replace"])
-def test_with_two_of_three_replicas_dead_acknowledged_writes_may_be_lost(operation: str) -> None:
-    """a1 alone is left of a range of theirs, and a write may have been acknowledged by b1 and c1."""
+def test_operation_that_may_lose_acknowledged_writes_fails(operation: str) -> None:
+    """Only a1 is left for one of their ranges, and a write may have been acknowledged by b1 and c1."""
     world = with_dead(3, "b1", "c1", nodes="")
     assert world.apply(Exclude(("c1",)), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
@@ -176,7 +176,7 @@ def test_with_two_of_three_replicas_dead_acknowledged_writes_may_be_lost(operati
     assert "only b1 and c1 have" in error_of(world, request_id)
 
 
-def test_a_dead_bystander_ends_no_join_and_holds_up_nobody_once_it_is_excluded() -> None:
+def test_excluded_bystander_does_not_delay_a_join() -> None:
     world = with_dead(3, "b1")
     world.add("a2")
     world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
@@ -190,7 +190,7 @@ def test_a_dead_bystander_ends_no_join_and_holds_up_nobody_once_it_is_excluded()
 
 
 @pytest.mark.parametrize("operation", ["remove", "replace"])
-def test_a_request_names_the_other_dead_nodes_itself(operation: str) -> None:
+def test_request_must_name_other_dead_nodes(operation: str) -> None:
     world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
     request_id = ask(world, operation, "b1")
     world.pass_s(5 * Limits().dead_node_patience_s)
@@ -205,7 +205,7 @@ def test_a_request_names_the_other_dead_nodes_itself(operation: str) -> None:
     assert not world.image.membership.excluded()
 
 
-def test_a_request_waits_for_another_dead_node_before_it_excludes_its_own() -> None:
+def test_request_waits_for_another_dead_node_before_the_exclusion() -> None:
     world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
     request_id = remove(world, "b1")
     world.pass_s(20)
@@ -216,7 +216,7 @@ def test_a_request_waits_for_another_dead_node_before_it_excludes_its_own() -> N
     assert ended(world, request_id) is RequestStatus.DONE
 
 
-def test_a_node_that_never_starts_to_replace_one_leaves_nobody_excluded() -> None:
+def test_replacement_that_never_starts_excludes_no_node() -> None:
     world = with_dead(3, "b1")
     assert world.replace("b9", "b1") is None
     world.nodes["b9"].alive = False
@@ -228,7 +228,7 @@ def test_a_node_that_never_starts_to_replace_one_leaves_nobody_excluded() -> Non
     world.run()
 
 
-def test_two_requests_that_declare_each_others_dead_nodes_do_not_wait_for_one_another() -> None:
+def test_two_removals_that_ignore_each_others_dead_nodes_do_not_deadlock() -> None:
     world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
     request_id = remove(world, "b1", force=True)
     assert world.replace("a9", "a1", force=True) is None
@@ -238,7 +238,7 @@ def test_two_requests_that_declare_each_others_dead_nodes_do_not_wait_for_one_an
 
 
 @pytest.mark.parametrize("state", BEFORE)
-def test_a_replacing_node_that_dies_is_undone_and_the_dead_one_can_be_replaced_again(
+def test_replacement_can_be_repeated_after_the_new_node_died(
     state: TransitionState,
 ) -> None:
     world = undoing(with_dead(3, "b1"))
@@ -258,7 +258,7 @@ def test_a_replacing_node_that_dies_is_undone_and_the_dead_one_can_be_replaced_a
     serve_ring(world)
 
 
-def test_a_cancelled_removal_gives_back_the_placements_and_keeps_the_node_out() -> None:
+def test_cancelled_removal_restores_placements_and_keeps_the_exclusion() -> None:
     world = with_dead(3, "b1")
     before = placements(world.image)
     for name in ("a1", "b2", "c1", "c2"):
@@ -273,7 +273,7 @@ def test_a_cancelled_removal_gives_back_the_placements_and_keeps_the_node_out() 
     assert world.image.membership.excluded() == {"b1"}
 
 
-def test_a_node_that_comes_back_after_it_was_excluded_holds_up_nobody() -> None:
+def test_excluded_node_that_returns_does_not_block_barriers() -> None:
     world = with_dead(3, "b1")
     assert world.apply(Exclude(("b1",)), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
@@ -285,7 +285,7 @@ def test_a_node_that_comes_back_after_it_was_excluded_holds_up_nobody() -> None:
     assert world.state("b1") is NodeState.LEFT
 
 
-def test_only_one_request_at_a_time_is_about_a_dead_node() -> None:
+def test_second_request_for_a_dead_node_is_refused() -> None:
     world = with_dead(3, "b1")
     remove(world, "b1")
     refused = world.replace("b9", "b1")
@@ -294,7 +294,7 @@ def test_only_one_request_at_a_time_is_about_a_dead_node() -> None:
     assert again is not None and again.code == "request_in_progress"
 
 
-def test_who_replaces_stands_where_the_dead_one_stood() -> None:
+def test_replacement_must_be_in_the_dc_and_rack_of_the_dead_node() -> None:
     world = with_dead(3, "b1")
     node = world.image.node("b1")
     assert node is not None
@@ -307,7 +307,7 @@ def test_who_replaces_stands_where_the_dead_one_stood() -> None:
         assert ("" if refused is None else refused.code) == code
 
 
-def test_too_few_nodes_are_left_to_remove_one() -> None:
+def test_removal_that_leaves_too_few_nodes_is_refused() -> None:
     world = with_dead(3, "b1", nodes="")
     refused = world.apply(Remove(node_id="b1"))
     assert refused is not None and refused.code == "too_few_nodes"
@@ -316,7 +316,7 @@ def test_too_few_nodes_are_left_to_remove_one() -> None:
     assert ended(world, "replace-b9") is RequestStatus.DONE
 
 
-def test_an_excluded_node_neither_leaves_nor_counts_for_room() -> None:
+def test_excluded_node_cannot_leave_or_be_excluded_again() -> None:
     world = with_dead(3, "b1")
     assert world.apply(Exclude(("b1",)), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
@@ -326,8 +326,8 @@ def test_an_excluded_node_neither_leaves_nor_counts_for_room() -> None:
     assert again is not None and again.code == "nobody_to_exclude"
 
 
-def test_a_removed_node_leaves_nothing_to_do_behind() -> None:
-    """It had ranges that it lost while it was excluded, and so would be to clean up."""
+def test_removed_node_is_not_marked_for_cleanup() -> None:
+    """The node lost ranges while it was excluded, and so was marked for cleanup."""
     world = with_dead(3, "b1")
     assert world.apply(Exclude(("b1",)), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
@@ -340,7 +340,7 @@ def test_a_removed_node_leaves_nothing_to_do_behind() -> None:
     assert node is not None and node.cleanup_since == 0
 
 
-def test_a_feature_is_enabled_without_those_who_are_excluded(
+def test_feature_is_enabled_without_excluded_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset({"tablets"}))
@@ -363,8 +363,8 @@ def test_a_feature_is_enabled_without_those_who_are_excluded(
     assert world.image.features.enabled == ("tablets",)
 
 
-def test_a_coordinator_that_slept_listens_anew_before_it_believes() -> None:
-    """It hears the others first; what b1 said meanwhile comes a moment later."""
+def test_coordinator_waits_for_heartbeats_again_after_a_pause() -> None:
+    """It receives acks of the others first. The ack of b1 follows a moment later."""
     world = with_dead(3)
     request_id = remove(world, "b1")
     world.pass_s(1)
@@ -389,8 +389,8 @@ def test_a_coordinator_that_slept_listens_anew_before_it_believes() -> None:
     assert status_of(world, request_id) is RequestStatus.PENDING
 
 
-def test_what_waits_for_the_excluded_and_the_silent_together_turns_round() -> None:
-    """Either alone would leave a quorum; a node that was declared dead meanwhile is as good as silent."""
+def test_operation_blocked_by_excluded_and_silent_nodes_is_rolled_back() -> None:
+    """Each alone would leave a quorum. A node declared dead meanwhile counts as silent."""
     world = undoing(with_dead(2, nodes="b2"))
     assert world.apply(Leave("b2"), "leave") is None
     reach(world, "leave", STATE.WRITE_BOTH_READ_OLD, fenced=False)
@@ -404,7 +404,7 @@ def test_what_waits_for_the_excluded_and_the_silent_together_turns_round() -> No
 
 
 def two_of_a_rack(*, excluded: bool = False) -> World:
-    """b1 and b2 are dead, and each would take over from the other."""
+    """Return a world in which b1 and b2 are dead, and each would take over from the other."""
     world = with_dead(3, "b1", "b2")
     if excluded:
         assert world.apply(Exclude(("b1", "b2")), "exclude") is None
@@ -413,9 +413,7 @@ def two_of_a_rack(*, excluded: bool = False) -> World:
 
 
 @pytest.mark.parametrize("excluded", [False, True])
-def test_dead_nodes_that_would_take_over_from_each_other_are_removed_together(
-    *, excluded: bool
-) -> None:
+def test_dead_nodes_of_a_rack_are_removed_together(*, excluded: bool) -> None:
     world = two_of_a_rack(excluded=excluded)
     first = remove(world, "b1")
     world.tick()
@@ -430,7 +428,7 @@ def test_dead_nodes_that_would_take_over_from_each_other_are_removed_together(
     world.run()
 
 
-def test_one_of_them_alone_is_refused_with_what_to_do() -> None:
+def test_removal_of_one_of_two_dead_nodes_is_refused_with_a_hint() -> None:
     world = two_of_a_rack(excluded=True)
     request_id = remove(world, "b1")
     world.pass_s(Limits().company_s / 2)
@@ -439,7 +437,7 @@ def test_one_of_them_alone_is_refused_with_what_to_do() -> None:
     assert "`stele remove NODE b2`" in error_of(world, request_id)
 
 
-def test_what_cannot_go_together_is_refused_and_nobody_excluded() -> None:
+def test_impossible_joint_removal_is_refused_and_excludes_no_node() -> None:
     """Some ranges have one replica left, which may lack acknowledged writes."""
     world = with_dead(3, "b1", "c1")
     first, second = remove(world, "b1"), remove(world, "c1")
@@ -449,7 +447,7 @@ def test_what_cannot_go_together_is_refused_and_nobody_excluded() -> None:
     assert not world.image.membership.excluded()
 
 
-def test_a_removal_beside_that_of_a_node_that_works_is_done() -> None:
+def test_removal_succeeds_next_to_a_refused_removal_of_a_live_node() -> None:
     world = with_dead(3, "b1")
     wrong, right = remove(world, "c1"), remove(world, "b1")
     assert ended(world, right) is RequestStatus.DONE
@@ -457,8 +455,8 @@ def test_a_removal_beside_that_of_a_node_that_works_is_done() -> None:
     serve_ring(world)
 
 
-def test_of_two_removals_only_the_careful_one_is_refused() -> None:
-    """Ranges that only the two have are given up by one request, and by the other not."""
+def test_removal_without_force_is_refused_next_to_a_forced_one() -> None:
+    """One request gives up the ranges that only the two have, and the other does not."""
     world = with_dead(2, "b1", "c1")
     assert world.apply(Exclude(("b1", "c1"), force=True), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
@@ -470,7 +468,7 @@ def test_of_two_removals_only_the_careful_one_is_refused() -> None:
     assert [ended(world, request_id) for request_id in both] == [RequestStatus.DONE] * 2
 
 
-def test_cancelling_one_removal_of_two_ends_that_one() -> None:
+def test_cancel_of_one_of_two_joint_removals_ends_both() -> None:
     world = two_of_a_rack()
     for name in ("a1", "c1", "c2"):
         world.nodes[name].mute = True
@@ -483,8 +481,8 @@ def test_cancelling_one_removal_of_two_ends_that_one() -> None:
     serve_ring(world)
 
 
-def test_two_requests_together_do_not_declare_everybody_dead() -> None:
-    """Each leaves somebody who has data; both do not. Nodes without tokens have none."""
+def test_two_exclusions_cannot_exclude_all_nodes_with_data() -> None:
+    """Each request leaves a node with data, but both do not. Nodes without tokens have no data."""
     world = three_nodes(2)
     world.add("z1 z2", num_tokens=0)
     world.run()
@@ -498,7 +496,7 @@ def test_two_requests_together_do_not_declare_everybody_dead() -> None:
     assert world.image.membership.excluded() == {"a1"}
 
 
-def test_a_removal_does_not_ignore_everybody_who_has_data() -> None:
+def test_removal_cannot_ignore_all_nodes_with_data() -> None:
     world = three_nodes(2)
     world.add("z1 z2", num_tokens=0)
     world.run()
@@ -512,7 +510,7 @@ def test_a_removal_does_not_ignore_everybody_who_has_data() -> None:
     assert not world.image.membership.excluded()
 
 
-def test_no_keyspace_is_made_on_nodes_that_are_declared_dead() -> None:
+def test_keyspace_with_replicas_on_excluded_nodes_is_refused() -> None:
     """Some of its ranges could not be written, and would block the removal of the node."""
     world = three_nodes(2)
     world.nodes["c1"].alive = False
@@ -528,8 +526,8 @@ def test_no_keyspace_is_made_on_nodes_that_are_declared_dead() -> None:
     assert world.apply(CreateKeyspace("fresh", {"dc1": 1})) is None
 
 
-def test_a_request_that_cannot_be_carried_out_is_rejected_while_tablets_of_others_move() -> None:
-    """A balancer may move tablets all the time: what has nothing to do with the dead node is not waited for."""
+def test_impossible_request_is_rejected_while_other_tablets_move() -> None:
+    """A balancer may move tablets all the time. The request does not wait for moves of unrelated tablets."""
     world = with_dead(1, "b1")
     keyspace = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
     assert world.apply(keyspace) is None

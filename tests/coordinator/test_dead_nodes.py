@@ -1,7 +1,7 @@
 """A dead node, at every replication factor and in every state of an operation.
 
-Before the point of no return the operation is undone and names the dead node. After it the wait names the
-missing node. A bystander delays an operation for no longer than the patience.
+Before the point of no return the operation is rolled back and names the dead node. After it the wait names
+the missing node. A bystander delays an operation for no longer than the patience.
 """
 
 import pytest
@@ -19,7 +19,7 @@ LONG_S = 200.0
 
 
 def begun(operation: str, state: TransitionState, rf: int, *, fenced: bool | None = False) -> World:
-    """A join of a2 or a leave of c1 at its barrier in a state; who streams has not answered."""
+    """Return a join of a2 or a leave of c1 at its barrier in a state. No node has answered its stream order."""
     world = undoing(three_nodes(rf))
     if operation == "join":
         world.add("a2")
@@ -52,7 +52,7 @@ def missing(world: World) -> set[str]:
         (STATE.WRITE_BOTH_READ_OLD, True),
     ],
 )
-def test_a_joining_node_that_dies_is_undone_by_name(
+def test_join_of_a_node_that_dies_is_rolled_back_with_its_name(
     state: TransitionState, *, fenced: bool, rf: int
 ) -> None:
     world = begun("join", state, rf, fenced=fenced)
@@ -65,10 +65,8 @@ def test_a_joining_node_that_dies_is_undone_by_name(
 
 @pytest.mark.parametrize("rf", [1, 2, 3])
 @pytest.mark.parametrize("operation", ["join", "leave"])
-def test_a_replica_that_dies_while_data_moves_ends_in_an_undo_that_names_it(
-    operation: str, rf: int
-) -> None:
-    """Some of its ranges are touched. With a quorum left the others may do without it."""
+def test_dead_replica_during_streaming_rolls_back_and_is_named(operation: str, rf: int) -> None:
+    """The dead replica has some of the ranges. With a quorum left the others may continue without it."""
     world = begun(operation, STATE.WRITE_BOTH_READ_OLD, rf)
     world.nodes["b1"].alive = False
     world.until(
@@ -84,7 +82,7 @@ def test_a_replica_that_dies_while_data_moves_ends_in_an_undo_that_names_it(
 @pytest.mark.parametrize("rf", [1, 2, 3])
 @pytest.mark.parametrize("dead", ["a1", "b1", "c1"])
 @pytest.mark.parametrize("state", BEFORE)
-def test_a_cancel_always_ends(state: TransitionState, dead: str, rf: int) -> None:
+def test_cancel_with_a_dead_node_always_ends(state: TransitionState, dead: str, rf: int) -> None:
     world = begun("join", state, rf)
     world.nodes[dead].alive = False
     world.pass_s(1)
@@ -95,7 +93,7 @@ def test_a_cancel_always_ends(state: TransitionState, dead: str, rf: int) -> Non
 
 
 @pytest.mark.parametrize("state", AFTER)
-def test_after_the_point_of_no_return_the_wait_names_who_is_missing(state: TransitionState) -> None:
+def test_wait_after_the_point_of_no_return_names_the_missing_node(state: TransitionState) -> None:
     world = begun("join", state, rf=1, fenced=None)
     for node in world.nodes.values():
         node.applies = False
@@ -114,8 +112,8 @@ def test_after_the_point_of_no_return_the_wait_names_who_is_missing(state: Trans
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_a_dead_bystander_holds_up_nobody_for_longer_than_the_patience() -> None:
-    """d1 holds no data of any keyspace: it is in a dc that none is replicated to."""
+def test_dead_bystander_delays_a_join_only_by_the_patience() -> None:
+    """d1 holds no data of any keyspace: no keyspace is replicated to its dc."""
     world = three_nodes(rf=1)
     world.add("d1", "dc2", "d")
     world.run()
@@ -127,7 +125,7 @@ def test_a_dead_bystander_holds_up_nobody_for_longer_than_the_patience() -> None
 
 
 @pytest.mark.parametrize("rf", [2, 3])
-def test_a_dead_node_is_no_reason_not_to_drop_what_has_quorums_without_it(rf: int) -> None:
+def test_drop_that_has_quorums_without_the_dead_node_continues(rf: int) -> None:
     world = three_nodes(rf=3)
     world.nodes["b1"].alive = False
     world.pass_s(rf * 5)
@@ -137,7 +135,7 @@ def test_a_dead_node_is_no_reason_not_to_drop_what_has_quorums_without_it(rf: in
     assert world.image.schema.named("library") is None
 
 
-def test_a_drop_whose_quorums_are_down_waits_for_them_by_name() -> None:
+def test_drop_without_quorums_waits_and_names_the_dead_node() -> None:
     world = three_nodes(rf=1)
     world.nodes["b1"].alive = False
     world.pass_s(Limits().down_after_s + 1)
@@ -154,7 +152,7 @@ def test_a_drop_whose_quorums_are_down_waits_for_them_by_name() -> None:
     assert status_of(world, "drop again") is RequestStatus.DONE
 
 
-def test_a_drop_that_has_opened_waits_for_the_dead_by_name() -> None:
+def test_running_drop_without_quorums_names_the_dead_node() -> None:
     world = three_nodes(rf=1)
     assert world.apply(DropKeyspace("library"), "drop") is None
     world.until(lambda: status_of(world, "drop") is RequestStatus.RUNNING, "the drop to open")
@@ -167,7 +165,7 @@ def test_a_drop_that_has_opened_waits_for_the_dead_by_name() -> None:
     assert status_of(world, "drop") is RequestStatus.DONE
 
 
-def test_a_drop_without_quorums_does_not_keep_a_cancelled_join_from_its_end() -> None:
+def test_drop_without_quorums_does_not_block_a_cancelled_join() -> None:
     world = three_nodes(rf=1)
     assert world.apply(CreateKeyspace("wide", {"dc1": 3})) is None
     world.add("a2")
@@ -181,7 +179,7 @@ def test_a_drop_without_quorums_does_not_keep_a_cancelled_join_from_its_end() ->
 
 
 @pytest.mark.parametrize("state", BEFORE)
-def test_a_joint_join_goes_on_without_the_node_that_died(state: TransitionState) -> None:
+def test_joint_join_continues_without_the_node_that_died(state: TransitionState) -> None:
     world = undoing(three_nodes())
     world.add("a2 b2")
     world.nodes["a2"].mute = True
@@ -193,8 +191,8 @@ def test_a_joint_join_goes_on_without_the_node_that_died(state: TransitionState)
     assert status_of(world, "join-b2") is RequestStatus.DONE
 
 
-def test_a_step_that_takes_longer_than_the_log_allows_is_undone_though_all_are_up() -> None:
-    """The limit may be set while it runs."""
+def test_step_that_exceeds_the_time_limit_is_rolled_back() -> None:
+    """The limit may be set while the step runs."""
     world = three_nodes()
     world.limits = Limits(silence_s=10_000)
     world.add("a2")

@@ -1,4 +1,4 @@
-"""Nodes whose tablets cannot go anywhere: their requests end, and say why."""
+"""Nodes whose tablets have no possible target: their requests end with the reason."""
 
 from stele.domain.commands import CreateKeyspace, CreateTable, Leave, MoveTablets, Remove
 from stele.domain.names import RequestStatus, TransitionState
@@ -12,7 +12,7 @@ from tests.coordinator.world import World, empty_cluster
 
 
 def _cluster_with_a_dead_rack() -> World:
-    """a1 and a2 in one rack, b1 in another, which is dead: each tablet has a replica in both."""
+    """Return a1 and a2 in one rack, and b1 in a dead rack. Each tablet has a replica in both racks."""
     world = empty_cluster()
     world.add("a1 a2 b1")
     world.run()
@@ -24,7 +24,7 @@ def _cluster_with_a_dead_rack() -> World:
     return world
 
 
-def test_a_node_that_cannot_be_drained_is_told_so() -> None:
+def test_removal_without_targets_for_its_tablets_is_cancelled() -> None:
     world = _cluster_with_a_dead_rack()
     world.balances = True
     assert world.apply(Remove(node_id="b1"), "remove") is None
@@ -33,7 +33,7 @@ def test_a_node_that_cannot_be_drained_is_told_so() -> None:
 
 
 def _cluster_with_a_rack_of_one_node() -> World:
-    """c1 is alone in its rack, and a replica of each tablet is in each rack; others came and went."""
+    """Return a world in which c1 is the only node of its rack. Each tablet has a replica in each rack."""
     world = empty_cluster()
     world.add("a1 a2 a3 b1 c1 d1")
     world.run()
@@ -50,7 +50,7 @@ def _cluster_with_a_rack_of_one_node() -> World:
     return world
 
 
-def test_a_node_alone_in_its_rack_is_told_which_nodes_are_in_the_way_and_what_to_do() -> None:
+def test_cancelled_leave_names_the_conflicting_nodes_and_a_remedy() -> None:
     world = _cluster_with_a_rack_of_one_node()
     assert world.apply(Leave("c1"), "leave") is None
     world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
@@ -62,7 +62,7 @@ def test_a_node_alone_in_its_rack_is_told_which_nodes_are_in_the_way_and_what_to
     assert "Add a node in rack c of dc1" in error
 
 
-def test_a_plan_says_that_a_node_whose_tablets_nobody_can_take_does_not_leave() -> None:
+def test_plan_fails_for_a_leave_without_targets_for_its_tablets() -> None:
     world = _cluster_with_a_rack_of_one_node()
     found = planned(world, Leave("c1"))
     assert found.verdict is PlanVerdict.FAILS and found.wait is None
@@ -73,14 +73,14 @@ def test_a_plan_says_that_a_node_whose_tablets_nobody_can_take_does_not_leave() 
     assert f"{why[0].lower()}{why[1:-1]}" in error_of(world, "leave")
 
 
-def test_a_plan_of_a_node_whose_tablets_others_can_take_waits_for_them() -> None:
+def test_plan_waits_for_a_leave_whose_tablets_can_move() -> None:
     world = _cluster_with_a_rack_of_one_node()
     found = planned(world, Leave("a2"))
     assert found.verdict is PlanVerdict.WAITS
     assert found.wait is not None and found.wait.kind is WaitKind.ROOM
 
 
-def test_a_plan_to_remove_the_dead_node_of_a_rack_says_that_nobody_can_take_its_tablets() -> None:
+def test_plan_fails_for_a_removal_without_targets_for_its_tablets() -> None:
     world = _cluster_with_a_dead_rack()
     world.balances = True
     found = planned(world, Remove(node_id="b1"))
@@ -89,8 +89,8 @@ def test_a_plan_to_remove_the_dead_node_of_a_rack_says_that_nobody_can_take_its_
     assert "or replace the node" not in found.failure.message
 
 
-def test_a_node_that_cannot_be_drained_is_told_so_while_other_tablets_move() -> None:
-    """Constant moves of other tablets would let the request wait without end."""
+def test_removal_without_targets_is_cancelled_while_other_tablets_move() -> None:
+    """Constant moves of other tablets would make the request wait without end."""
     world = _cluster_with_a_dead_rack()
     table = world.image.schema.serving("music.songs")
     assert table is not None
@@ -106,8 +106,8 @@ def test_a_node_that_cannot_be_drained_is_told_so_while_other_tablets_move() -> 
     assert world.transition("migration").state is TransitionState.STREAMING
 
 
-def test_a_node_whose_tablets_nobody_could_take_does_not_leave_while_another_is_down() -> None:
-    """The node that is down could not take them either. The tablets of a1 wait for it."""
+def test_leave_without_targets_is_cancelled_while_another_node_is_down() -> None:
+    """The down node could not take the tablets either. The tablets of a1 wait for it."""
     world = _cluster_with_a_rack_of_one_node()
     world.nodes["a2"].alive = False
     world.pass_s(DOWN_S)

@@ -1,6 +1,4 @@
-"""The acting coordinator: it is elected, has read the log to its end, and holds the newest term by its own
-claim.
-"""
+"""The active coordinator: it is elected, has read the log to its end, and has claimed the newest term."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from tests.node.world import World
 
 
 class Sent:
-    """A commander."""
+    """A commander that records commands."""
 
     def __init__(self) -> None:
         self.commands: list[Envelope] = []
@@ -50,13 +48,13 @@ class Sent:
 
     @property
     def claims(self) -> list[tuple[int, str]]:
-        """Terms, with the ids under which they are claimed."""
+        """Return terms with the ids under which they are claimed."""
         kinds = [(each.command, each.request_id) for each in self.commands]
         return [(c.term, i) for c, i in kinds if isinstance(c, ClaimCoordinator)]
 
 
 class Process:
-    """A coordinator that has read the log, and is elected."""
+    """A coordinator that has read the log and is elected."""
 
     def __init__(self, world: World, follower: Any) -> None:
         self.world, self.sent = world, Sent()
@@ -69,14 +67,14 @@ class Process:
         self.driver.election.elected = True
 
     async def win(self) -> None:
-        """The log takes the newest claim."""
+        """Let the log accept the newest claim."""
         ((term, request_id),) = self.sent.claims[-1:]
         self.world.apply(ClaimCoordinator("c-9", term), request_id)
         await self.followed.follower.wait_for_epoch(self.world.image.epoch)
 
 
 def acts(driver: Driver) -> bool:
-    """Return whether it has run a step of its own term."""
+    """Return whether the driver has run a step of its own term."""
     return driver.active and driver.memory.round[:1] == (driver.term,)
 
 
@@ -86,7 +84,9 @@ async def process() -> Process:
     return Process(world, await world.follower())
 
 
-async def test_who_is_elected_claims_a_term_and_acts_once_the_log_has_it(process: Process) -> None:
+async def test_elected_coordinator_claims_a_term_and_acts_after_its_commit(
+    process: Process,
+) -> None:
     driver, world = process.driver, process.world
     driver._look(100.0)
     ((term, _),) = process.sent.claims
@@ -99,7 +99,7 @@ async def test_who_is_elected_claims_a_term_and_acts_once_the_log_has_it(process
     assert acts(driver)
 
 
-async def test_a_claim_is_repeated_under_its_id(process: Process) -> None:
+async def test_claim_is_repeated_under_its_request_id(process: Process) -> None:
     resend_s = process.driver.limits.resend_s
     for at_s in (100.0, 100.0 + resend_s / 2, 100.0 + resend_s):
         process.driver._look(at_s)
@@ -107,7 +107,7 @@ async def test_a_claim_is_repeated_under_its_id(process: Process) -> None:
     assert first == again
 
 
-async def test_two_that_believe_to_be_elected_do_not_race_for_the_term(process: Process) -> None:
+async def test_two_elected_coordinators_do_not_race_for_the_term(process: Process) -> None:
     driver, world = process.driver, process.world
     driver._look(100.0)
     ((term, _),) = process.sent.claims
@@ -120,10 +120,10 @@ async def test_two_that_believe_to_be_elected_do_not_race_for_the_term(process: 
     assert [claimed for claimed, _ in process.sent.claims] == [term, term + 1]
 
 
-async def test_who_needs_long_for_each_look_excludes_the_dead_all_the_same(
+async def test_slow_coordinator_still_excludes_dead_nodes(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with hundreds of nodes, when each epoch has all waiting requests planned again."""
+    """This happens with hundreds of nodes, when all waiting requests are planned again after each epoch."""
     driver, world, now_s = process.driver, process.world, 1000.0
 
     def slow(memory: Memory, seen: Observed, limits: Limits) -> Steps:
@@ -148,7 +148,7 @@ async def test_who_needs_long_for_each_look_excludes_the_dead_all_the_same(
 
 
 @pytest.mark.parametrize("lacks", ["election", "the log's end", "the log"])
-async def test_who_may_not_act_says_and_claims_nothing(process: Process, lacks: str) -> None:
+async def test_inactive_coordinator_sends_no_commands(process: Process, lacks: str) -> None:
     driver, follower = process.driver, process.followed.follower
     driver._look(100.0)
     await process.win()
@@ -170,8 +170,7 @@ async def test_joins_are_planned_in_a_thread(
 ) -> None:
     """The choice of tokens takes up to a second. The look in the event loop uses the result.
 
-    A node that has just sent its first ack joins the group, which is then planned again on the same
-    image.
+    A node that has just sent its first ack joins the group, which is then planned again on the same image.
     """
     driver, world = process.driver, process.world
     driver._look(100.0)
@@ -195,7 +194,7 @@ async def test_joins_are_planned_in_a_thread(
         assert threads and threading.main_thread() not in threads
 
 
-async def test_a_refusal_is_noted_once_and_a_temporary_one_not_at_all(process: Process) -> None:
+async def test_rejection_is_recorded_once_unless_temporary(process: Process) -> None:
     driver, sent, look_s = process.driver, process.sent, process.driver.limits.resend_s
     driver._look(100.0)
     first = sent.outcome

@@ -39,14 +39,14 @@ def planned(world: World, *commands: AnyCommand) -> PlanAnswer:
     return found
 
 
-def test_what_has_room_and_all_it_needs_would_start_though_the_new_node_was_never_heard() -> None:
+def test_possible_join_would_start_without_an_ack_of_the_new_node() -> None:
     world = three_nodes()
     world.pass_s(1)
     found = planned(world, join_of("a2", "a"))
     assert (found.verdict, found.wait, found.failure) == (PlanVerdict.STARTS, None, None)
 
 
-def test_what_needs_a_dead_node_would_wait_for_as_long_as_it_takes() -> None:
+def test_join_that_needs_dead_nodes_would_wait_without_a_limit() -> None:
     world = three_nodes(rf=3)
     world.pass_s(1)
     world.nodes["b1"].alive = world.nodes["c1"].alive = False
@@ -58,7 +58,7 @@ def test_what_needs_a_dead_node_would_wait_for_as_long_as_it_takes() -> None:
     assert found.wait.limit is None
 
 
-def test_what_would_be_locked_out_names_the_request_in_the_way() -> None:
+def test_locked_request_names_the_conflicting_request() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.pass_s(1)
     found = planned(world, Leave("c1"))
@@ -66,14 +66,14 @@ def test_what_would_be_locked_out_names_the_request_in_the_way() -> None:
     assert found.wait is not None and found.wait.other_request == "join-a2"
 
 
-def test_a_node_that_is_up_would_have_to_be_down_to_be_excluded() -> None:
+def test_exclusion_of_a_live_node_would_wait_for_its_silence() -> None:
     world = three_nodes()
     world.pass_s(1)
     found = planned(world, Exclude(("c1",)))
     assert found.wait is not None and (found.wait.kind, found.wait.cause) == (WaitKind.LIVES, "c1")
 
 
-def test_what_goes_together_is_planned_as_one_operation_and_carried_out_so() -> None:
+def test_joint_removal_is_planned_and_executed_as_one_operation() -> None:
     world = two_of_a_rack(excluded=False)
     world.pass_s(6)
     both = Remove(node_id="b1"), Remove(node_id="b2")
@@ -93,7 +93,7 @@ def test_what_goes_together_is_planned_as_one_operation_and_carried_out_so() -> 
         assert len(transition.plans[placement.placement].rows) == placement.changing
 
 
-def test_those_who_are_excluded_already_would_start_together() -> None:
+def test_joint_removal_of_excluded_nodes_would_start_at_once() -> None:
     world = two_of_a_rack(excluded=True)
     world.pass_s(1)
     found = planned(world, Remove(node_id="b1"), Remove(node_id="b2"))
@@ -103,7 +103,7 @@ def test_those_who_are_excluded_already_would_start_together() -> None:
     assert refused.failure is not None and refused.failure.code == "dead_would_receive"
 
 
-def test_what_does_not_go_together_is_not_planned_so() -> None:
+def test_incompatible_requests_are_not_planned_together() -> None:
     world = two_of_a_rack(excluded=True)
     mixed = asked(world, Remove(node_id="b1"), NoopRequest())
     assert isinstance(mixed, Rejection) and mixed.code == "not_together"
@@ -117,7 +117,7 @@ def test_what_does_not_go_together_is_not_planned_so() -> None:
 
 @bounded
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
-def test_what_would_start_starts_and_what_would_fail_fails(seed: int, choice: int) -> None:
+def test_dry_run_predicts_start_wait_or_failure(seed: int, choice: int) -> None:
     world = quiet(seed)
     command = Choices(world, choice).command()
     world.pass_s(1)
@@ -139,7 +139,7 @@ def test_what_would_start_starts_and_what_would_fail_fails(seed: int, choice: in
     assert failed == (found.verdict is PlanVerdict.FAILS)
 
 
-def test_sizes_are_the_ranges_share_of_what_their_sources_hold() -> None:
+def test_sizes_are_the_share_of_the_data_of_their_sources() -> None:
     world = three_nodes(rf=3)
     world.pass_s(1)
     found = planned(world, join_of("a2", "a"))
@@ -158,7 +158,7 @@ def _held(world: World, **size_bytes: int) -> dict[str, dict[str, int]]:
     return {node_id: {data.data_id: size} for node_id, size in size_bytes.items()}
 
 
-def test_sizes_are_unknown_where_no_source_has_told() -> None:
+def test_sizes_are_unknown_without_reports_of_sources() -> None:
     world = three_nodes(rf=3)
     found = with_sizes(planned(world, join_of("a2", "a")), world.image, {}, 50_000.0)
     assert (found.size_bytes, found.duration_s) == (None, None)
@@ -168,7 +168,7 @@ def test_sizes_are_unknown_where_no_source_has_told() -> None:
     assert found.size_bytes and found.duration_s is None
 
 
-def test_no_node_receives_more_than_the_limit_of_the_log_lets_it() -> None:
+def test_duration_respects_the_stream_rate_limit() -> None:
     world = three_nodes(rf=3)
     plan, held = planned(world, join_of("a2", "a")), _held(world, a1=30 * MIB)
     assert world.apply(SetSetting("stream_mib_per_s", "1")) is None
@@ -183,7 +183,7 @@ def test_no_node_receives_more_than_the_limit_of_the_log_lets_it() -> None:
     assert unknown.duration_s == found.duration_s
 
 
-def test_those_who_need_two_sources_receive_one_in_full() -> None:
+def test_node_that_needs_two_sources_receives_one_in_full() -> None:
     world = three_nodes(rf=3)
     world.add("a2")
     world.run()
@@ -198,7 +198,7 @@ def test_those_who_need_two_sources_receive_one_in_full() -> None:
     assert sized.size_bytes is not None and 900 < sized.size_bytes < 900 * 2
 
 
-def test_the_rate_of_a_node_is_remembered_after_its_stream() -> None:
+def test_stream_rate_of_a_node_is_remembered_after_the_stream() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=40)

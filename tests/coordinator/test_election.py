@@ -1,4 +1,4 @@
-"""The election on a real broker: one acts, another takes over, and none is excluded permanently."""
+"""The election on a real broker: one instance is active, another takes over, and each can be elected again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _until(true: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_one_acts_and_another_takes_over(candidate: Candidate) -> None:
+async def test_one_instance_is_active_and_another_takes_over(candidate: Candidate) -> None:
     one = await candidate("c-1")
     await _until(lambda: one.elected, "the first is elected")
     two = await candidate("c-2")
@@ -49,10 +49,10 @@ async def test_one_acts_and_another_takes_over(candidate: Candidate) -> None:
     assert not one.failure and not two.failure
 
 
-async def test_who_was_fenced_out_is_elected_again(
+async def test_fenced_instance_is_elected_again(
     candidate: Candidate, kafka: str, topics: str
 ) -> None:
-    """As after a long silence, when its own return takes its name away from it."""
+    """This happens after a long silence, when its own return takes its name away."""
     one = await candidate("c-1")
     await _until(lambda: one.elected, "it is elected")
     group, topic = f"stele.{topics}.coordinators", flow_topic(topics, "reports")
@@ -62,14 +62,14 @@ async def test_who_was_fenced_out_is_elected_again(
     await _until(lambda: not one.failure, "and well")
 
 
-async def test_who_was_fenced_out_by_one_that_acts_under_its_name_stays_out(
+async def test_instance_fenced_by_a_namesake_that_acts_is_not_elected_again(
     candidate: Candidate, kafka: str, topics: str
 ) -> None:
     one = await candidate("c-1")
     await _until(lambda: one.elected, "it is elected")
     two = await candidate("c-1")
     await _until(lambda: two.elected, "the second is elected")
-    one.displaced()  # as the driver tells it when it sees the second's claim
+    one.displaced()  # as the driver reports it after the claim of the second
     await _until(lambda: not one.elected, "the first is out")
     await asyncio.sleep(2 * FENCED_PAUSE_S)
     assert (one.elected, two.elected) == (False, True)

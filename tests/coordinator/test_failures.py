@@ -34,7 +34,7 @@ from tests.coordinator.failures import (
     cells_of_the_reference,
     rows,
 )
-from tests.coordinator.operations import begin, begin_undone, is_over, stand_still, what_serves
+from tests.coordinator.operations import begin, begin_undone, is_over, serving_ranges, stand_still
 from tests.coordinator.stories import error_of, reach, status_of, undoing
 from tests.coordinator.world import again
 
@@ -57,7 +57,7 @@ def state_of(row: Row) -> State:
 
 
 def works(row: Row) -> bool:
-    """Nodes are ordered to do something in this state, and it is undone when they cannot."""
+    """Return whether nodes receive orders in this state, and it is rolled back when they fail."""
     state = state_of(row)
     return state.streams or (state.everybody_does is not None and state.on_failure is not None)
 
@@ -76,7 +76,7 @@ class Case:
         self.world, self.request_id = begins[row.kind]()
         asked = (i for i in self.world.images if i.request(self.request_id) is not None)
         before = next(asked)
-        self.before, self.normal = what_serves(before), before.membership.normal()
+        self.before, self.normal = serving_ranges(before), before.membership.normal()
         self.gone = {name for name, node in self.world.nodes.items() if not node.alive}
         stand_still(self.world, works(row))
         reach(self.world, self.request_id, row.state, fenced=fenced)
@@ -86,7 +86,7 @@ class Case:
         return OPERATIONS[self.row.kind].receivers(self.world.transition(self.request_id))
 
     def a_replica_set(self) -> set[str]:
-        """All who serve a range that it touches, but its own nodes where there is such a range."""
+        """Return the replicas of a touched range, without the operation's own nodes if such a range exists."""
         transition = self.world.transition(self.request_id)
         unmarked = replace(transition, mark="")
         touched = OPERATIONS[self.row.kind].touched(self.world.image, unmarked)
@@ -94,7 +94,7 @@ class Case:
         return {*min(touched, key=lambda nodes: (len(nodes & own), sorted(nodes)))}
 
     def is_acknowledged_by(self, name: str) -> None:
-        """A node has said that it has applied the state's version."""
+        """Wait until a node has acknowledged the state's version."""
         node, version = self.world.nodes[name], self.world.version
         self.world.until(lambda: node.image.topology.version >= version, f"an ack of {name}")
 
@@ -127,46 +127,46 @@ class Case:
                 RequestStatus.CANCELLED,
             )
             assert error_of(world, self.request_id).startswith("Rolled back: ")
-            assert what_serves(world.image) == self.before
+            assert serving_ranges(world.image) == self.before
             assert {*self.normal} - self.gone <= {*world.image.membership.normal()}
         else:
             assert expected in (WAITS, WAITS_LATER, FORWARD)
             assert status_of(world, self.request_id) is RequestStatus.DONE
-            assert what_serves(world.image) == served_when_done(row.kind)
+            assert serving_ranges(world.image) == served_when_done(row.kind)
         self.recover()
         world.run()
 
 
 @cache
 def served_when_done(kind: RequestKind) -> dict[str, object]:
-    """The ranges that serve after an operation without any failure."""
+    """Return the ranges that serve after an operation without any failure."""
     world, request_id = FROM[kind]()
     world.run()
     assert status_of(world, request_id) is RequestStatus.DONE
-    return what_serves(world.image)
+    return serving_ranges(world.image)
 
 
 def undisturbed_end(row: Row) -> str:
-    """The end of an operation that reaches this state without a lasting failure."""
+    """Return the end of an operation that reaches this state without a lasting failure."""
     return UNDONE if state_of(row).undoing else FORWARD
 
 
 def in_column(column: str) -> list[object]:
-    """The rows for which a column says something, as parameters."""
+    """Return the rows with a value in a column, as parameters."""
     return [pytest.param(row, id=row.name) for row in ROWS if getattr(row, column) != NEVER]
 
 
 EVERY_ROW = [pytest.param(row, id=row.name) for row in ROWS]
 
 
-def test_the_page_has_every_state_of_every_operation_in_its_order() -> None:
+def test_page_has_a_row_for_every_state_of_every_operation() -> None:
     states = [(o.kind, state) for o in OPERATIONS.values() for state in o.states]
     assert sorted((row.kind, row.state) for row in ROWS) == sorted(states), (
         "docs/concepts/failure_modes.md needs a row for each state of each operation"
     )
 
 
-def test_the_page_has_the_defaults_of_the_coordinator() -> None:
+def test_page_shows_the_defaults_of_the_coordinator() -> None:
     shown = re.findall(r"^\| `STELE_(\w+)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     assert {(name, float(value)) for name, value in shown} == {
         (setting.name.upper(), float(setting.default))
@@ -176,8 +176,8 @@ def test_the_page_has_the_defaults_of_the_coordinator() -> None:
 
 
 @pytest.mark.parametrize("row", EVERY_ROW)
-def test_every_row_has_its_stories_and_its_planted_bugs(row: Row) -> None:
-    """tests/sim plays these stories, and holds each planted bug against what finds it."""
+def test_every_row_has_stories_and_planted_bugs(row: Row) -> None:
+    """tests/sim runs these stories, and checks that each planted bug is found."""
     for story in row.stories:
         text = (STORIES / f"{story}.txt").read_text()
         assert row.state in text, f"{story} never says {row.state}"
@@ -185,7 +185,7 @@ def test_every_row_has_its_stories_and_its_planted_bugs(row: Row) -> None:
 
 
 @pytest.mark.parametrize("cell", [pytest.param(c, id=c.name) for c in cells_of_the_reference()])
-def test_every_cell_of_the_reference_has_its_planted_bug_or_its_test(cell: Cell) -> None:
+def test_every_cell_of_the_reference_has_a_planted_bug_or_a_test(cell: Cell) -> None:
     for name in cell.mutants:
         assert (ROOT / name).is_file() if name.endswith(".py") else name in PLANTED
     assert all((STORIES / f"{story}.txt").exists() for story in cell.stories)
@@ -200,7 +200,7 @@ def test_no_quorum_answers(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", in_column("stream_fails"))
-def test_a_stream_fails_as_often_as_it_is_tried(row: Row) -> None:
+def test_every_attempt_of_a_stream_fails(row: Row) -> None:
     case = Case(row)
     for node in case.world.nodes.values():
         node.fails = 99
@@ -209,7 +209,7 @@ def test_a_stream_fails_as_often_as_it_is_tried(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", in_column("stream_fails"))
-def test_a_stream_stands_still(row: Row) -> None:
+def test_stream_makes_no_progress(row: Row) -> None:
     case = Case(row)
     undoing(case.world)
     stand_still(case.world, True)
@@ -218,7 +218,7 @@ def test_a_stream_stands_still(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", in_column("stream_fails"))
-def test_a_stream_that_outlasts_silence_stands_still_and_is_waited_for(row: Row) -> None:
+def test_stream_without_a_silence_limit_is_awaited(row: Row) -> None:
     if not OPERATIONS[row.kind].ends_by_silence:
         case = Case(row)
         stand_still(case.world, True)
@@ -226,7 +226,7 @@ def test_a_stream_that_outlasts_silence_stands_still_and_is_waited_for(row: Row)
 
 
 @pytest.mark.parametrize("row", in_column("stream_fails"))
-def test_streams_fail_since_a_source_is_dead(row: Row) -> None:
+def test_stream_fails_because_a_source_is_dead(row: Row) -> None:
     case = Case(row)
     undoing(case.world)
     own = {*case.world.transition(case.request_id).nodes()}
@@ -239,14 +239,14 @@ def test_streams_fail_since_a_source_is_dead(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", in_column("receiver_dies"))
-def test_a_receiver_dies(row: Row) -> None:
+def test_receiver_dies(row: Row) -> None:
     case = Case(row)
     case.kill(case.receivers()[0])
     case.becomes(row.receiver_dies.partition(WHEN_EXCLUDED)[0])
 
 
 @pytest.mark.parametrize("row", in_column("receiver_dies"))
-def test_a_receiver_dies_and_is_declared_dead(row: Row) -> None:
+def test_receiver_dies_and_is_excluded(row: Row) -> None:
     case = Case(row)
     dead = case.receivers()[0]
     case.kill(dead)
@@ -259,7 +259,7 @@ def test_a_receiver_dies_and_is_declared_dead(row: Row) -> None:
 
 @pytest.mark.parametrize("fenced", [False, True], ids=["entered", "fenced"])
 @pytest.mark.parametrize("row", EVERY_ROW)
-def test_it_is_cancelled(row: Row, fenced: bool) -> None:
+def test_operation_is_cancelled(row: Row, fenced: bool) -> None:
     case = Case(row, fenced=fenced and works(row))
     refused = case.world.apply(Cancel(case.request_id))
     if row.cancel == REFUSED:
@@ -274,7 +274,7 @@ def test_it_is_cancelled(row: Row, fenced: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before it acknowledges", "after it acknowledged"])
 @pytest.mark.parametrize("row", EVERY_ROW)
-def test_any_node_that_crashes_and_comes_back_changes_nothing(row: Row, when: str) -> None:
+def test_crash_and_restart_of_any_node_changes_nothing(row: Row, when: str) -> None:
     for name in sorted(begun(row)):
         case = Case(row)
         if "after" in when:
@@ -293,9 +293,9 @@ def begun(row: Row) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", EVERY_ROW)
-def test_a_state_with_its_way_back_taken_away_or_added_is_noticed(row: Row) -> None:
-    """The tests above fail without the code: a planted bug for each row."""
-    Case(row)  # so that what it begins with is made without the bug
+def test_removed_or_added_rollback_of_a_state_is_noticed(row: Row) -> None:
+    """The tests above must fail with a planted bug in each row."""
+    Case(row)  # The first world is made without the bug.
     operation, plain = OPERATIONS[row.kind], state_of(row)
     ways_back = [name for name, state in operation.states.items() if state.undoing]
     wrong = None if plain.on_failure else next(iter(ways_back), row.state)
@@ -304,6 +304,6 @@ def test_a_state_with_its_way_back_taken_away_or_added_is_noticed(row: Row) -> N
         patch.item(OPERATIONS, row.kind, dataclasses.replace(operation, states=states))
         with pytest.raises((AssertionError, Violation)):
             if plain.reads_have_moved:
-                test_a_receiver_dies_and_is_declared_dead(row)
+                test_receiver_dies_and_is_excluded(row)
             else:
-                test_it_is_cancelled(row, False)
+                test_operation_is_cancelled(row, False)

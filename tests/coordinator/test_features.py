@@ -1,4 +1,4 @@
-"""Features are enabled after a barrier: no member may come back, unheard, with a build that lacks them."""
+"""Features are enabled after a barrier: no member may return with a build that lacks them."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ASKED = "enable"
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Three nodes that support the feature, and a deciding build that knows it."""
+    """Return three nodes that support the feature, and a deciding build that knows it."""
     monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset({FEATURE}))
     world = three_nodes(2)
     for name in world.nodes:
@@ -47,7 +47,7 @@ def over(world: World) -> RequestStatus:
     return status_of(world, ASKED)
 
 
-def test_it_is_enabled_once_everybody_has_acknowledged_the_request(world: World) -> None:
+def test_feature_is_enabled_once_all_nodes_have_acknowledged_the_request(world: World) -> None:
     late = world.nodes["b1"]
     late.applies = False
     enable(world)
@@ -61,7 +61,7 @@ def test_it_is_enabled_once_everybody_has_acknowledged_the_request(world: World)
     assert world.image.features.enabled == (FEATURE,)
 
 
-def test_a_member_that_is_down_is_waited_for_and_named(world: World) -> None:
+def test_wait_for_a_down_member_names_it(world: World) -> None:
     world.nodes["b1"].alive = False
     enable(world)
     world.pass_s(100)
@@ -74,8 +74,8 @@ def test_a_member_that_is_down_is_waited_for_and_named(world: World) -> None:
     assert world.image.features.enabled == ()
 
 
-def test_a_member_that_comes_back_with_an_older_build_is_not_passed_over(world: World) -> None:
-    """It supports the feature as far as the log knows, until it has said otherwise."""
+def test_member_that_returns_with_an_older_build_prevents_the_feature(world: World) -> None:
+    """The log assumes that it supports the feature until it announces otherwise."""
     back = world.nodes["b1"]
     back.alive = False
     enable(world)
@@ -87,7 +87,7 @@ def test_a_member_that_comes_back_with_an_older_build_is_not_passed_over(world: 
     assert world.image.features.enabled == ()
 
 
-def test_who_is_declared_dead_is_not_asked(world: World) -> None:
+def test_excluded_node_does_not_block_a_feature(world: World) -> None:
     world.add("b2")
     world.run()
     assert declare(world, "b2", FEATURE) is None
@@ -97,7 +97,7 @@ def test_who_is_declared_dead_is_not_asked(world: World) -> None:
     assert over(world) is RequestStatus.DONE
 
 
-def test_a_service_that_comes_with_an_older_build_meanwhile_counts_too(world: World) -> None:
+def test_service_started_with_an_older_build_prevents_the_feature(world: World) -> None:
     world.nodes["b1"].applies = False
     enable(world)
     assert world.apply(AnnounceService(service_id="coordinator/old")) is None
@@ -106,7 +106,7 @@ def test_a_service_that_comes_with_an_older_build_meanwhile_counts_too(world: Wo
     assert "not supported by coordinator/old" in error_of(world, ASKED)
 
 
-def test_it_can_be_cancelled_while_it_waits(world: World) -> None:
+def test_pending_feature_request_can_be_cancelled(world: World) -> None:
     world.nodes["b1"].applies = False
     enable(world)
     world.pass_s(5)
@@ -117,7 +117,7 @@ def test_it_can_be_cancelled_while_it_waits(world: World) -> None:
     assert world.image.features.enabled == ()
 
 
-def test_what_the_deciding_build_does_not_know_ends_the_request_with_that(
+def test_request_fails_if_the_deciding_build_does_not_know_the_feature(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset())
@@ -126,7 +126,7 @@ def test_what_the_deciding_build_does_not_know_ends_the_request_with_that(
     assert "does not know tablets" in error_of(world, ASKED)
 
 
-def test_what_is_enabled_already_is_done_at_once(world: World) -> None:
+def test_enabled_feature_is_done_at_once(world: World) -> None:
     enable(world)
     over(world)
     assert world.apply(EnableFeatures((FEATURE,)), "again") is None

@@ -1,4 +1,4 @@
-"""A coordinator with a frozen log: it reports it, sends no commands, and continues afterwards."""
+"""A coordinator with a frozen log: it reports the freeze, sends no commands, and continues afterwards."""
 
 from stele.coordinator.model import Observed
 from stele.coordinator.progress import StreamRates, progress_of
@@ -30,7 +30,7 @@ def asked(world: World) -> list[str]:
     return [e.command for e in world.history.epochs if e.epoch > since]
 
 
-def test_while_the_log_is_frozen_nothing_is_asked_for_and_why_says_by_whom() -> None:
+def test_frozen_log_stops_commands_and_the_reason_is_explained() -> None:
     world = joining()
     restrict(world, CommitMode.FROZEN)
     world.pass_s(30)
@@ -47,7 +47,7 @@ def test_while_the_log_is_frozen_nothing_is_asked_for_and_why_says_by_whom() -> 
     assert "`stele log thaw`" in lines[-1] and "stele cancel" not in lines[-1]
 
 
-def test_after_the_thaw_all_goes_on() -> None:
+def test_work_continues_after_the_thaw() -> None:
     world = joining()
     restrict(world, CommitMode.FROZEN)
     world.pass_s(60)
@@ -57,7 +57,7 @@ def test_after_the_thaw_all_goes_on() -> None:
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_in_single_user_mode_of_the_coordinator_it_works() -> None:
+def test_coordinator_works_as_the_single_user() -> None:
     world = joining()
     restrict(world, CommitMode.SINGLE_USER, COORDINATOR)
     world.run()

@@ -1,4 +1,4 @@
-"""CDC generations on the way of operations: which tokens they count, and what becomes of them."""
+"""CDC generations of operations: the tokens that they include, and how they end."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def repair(world: World, *, force: bool = False) -> RequestStatus:
     return status_of(world, "repair")
 
 
-def test_the_first_node_makes_the_first_generation() -> None:
+def test_first_node_creates_the_first_generation() -> None:
     world = empty_cluster()
     assert generations(world) == []
     world.add("a1")
@@ -69,7 +69,7 @@ def test_the_first_node_makes_the_first_generation() -> None:
     assert ends(world) == tokens(world) and len(generations(world)) == 1
 
 
-def test_a_generation_is_there_for_all_to_see_before_it_is_committed() -> None:
+def test_generation_is_visible_to_all_before_its_commit() -> None:
     world = joining(STATE.COMMIT_CDC_GENERATION, fenced=False)
     before = ends(world)
     waiting = world.image.cdc.of_transition("join-a2")
@@ -83,7 +83,7 @@ def test_a_generation_is_there_for_all_to_see_before_it_is_committed() -> None:
     assert ends(world) == before | {*world.image.membership.nodes["a2"].tokens}
 
 
-def test_one_generation_counts_all_nodes_that_join_together() -> None:
+def test_one_generation_includes_all_nodes_of_a_joint_join() -> None:
     world = three_nodes()
     before = generations(world)
     world.add("a2 b2 c2")
@@ -92,7 +92,7 @@ def test_one_generation_counts_all_nodes_that_join_together() -> None:
     assert len(generations(world)) == len(before) + 1
 
 
-def test_a_node_without_tokens_makes_none_and_passes_the_state_over() -> None:
+def test_zero_token_node_creates_no_generation() -> None:
     world = three_nodes()
     before = generations(world)
     world.add("z1", rack="a", num_tokens=0)
@@ -103,7 +103,7 @@ def test_a_node_without_tokens_makes_none_and_passes_the_state_over() -> None:
     assert STATE.WRITE_BOTH_READ_OLD in states and STATE.COMMIT_CDC_GENERATION not in states
 
 
-def test_nodes_without_tokens_that_join_with_others_make_no_difference() -> None:
+def test_zero_token_nodes_do_not_change_the_generation_of_others() -> None:
     world = three_nodes()
     world.add("z1", rack="a", num_tokens=0)
     world.add("a2")
@@ -111,7 +111,7 @@ def test_nodes_without_tokens_that_join_with_others_make_no_difference() -> None
     assert ends(world) == tokens(world)
 
 
-def test_two_joins_side_by_side_end_with_a_generation_that_counts_both() -> None:
+def test_last_generation_of_two_parallel_joins_includes_both() -> None:
     world = spread()
     world.limits = Limits(group=1)
     join_at(world, "x1", 150)
@@ -122,8 +122,8 @@ def test_two_joins_side_by_side_end_with_a_generation_that_counts_both() -> None
 
 
 @pytest.mark.parametrize("first", ["x1", "x2"])
-def test_of_two_joins_any_may_be_committed_first(first: str) -> None:
-    """The coordinator moves them together; a round that names only one of them is lawful too."""
+def test_parallel_joins_may_commit_in_any_order(first: str) -> None:
+    """The coordinator moves them together, but a round that names only one of them is legal."""
     world = spread()
     world.limits = Limits(group=1)
     join_at(world, "x1", 150)
@@ -144,7 +144,7 @@ def test_of_two_joins_any_may_be_committed_first(first: str) -> None:
     assert ends(world) == tokens(world) and {150, 650} <= ends(world)
 
 
-def test_a_join_that_is_cancelled_before_the_commit_leaves_no_generation() -> None:
+def test_join_cancelled_before_the_commit_leaves_no_generation() -> None:
     world = joining(STATE.COMMIT_CDC_GENERATION, fenced=False)
     before = ends(world)
     assert world.apply(Cancel("join-a2")) is None
@@ -154,7 +154,7 @@ def test_a_join_that_is_cancelled_before_the_commit_leaves_no_generation() -> No
     assert all(g.committed_epoch for g in world.image.cdc.generations.values())
 
 
-def test_a_committed_generation_stays_when_its_join_is_undone_and_can_be_repaired() -> None:
+def test_committed_generation_stays_after_a_rollback_and_can_be_repaired() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
     committed = generations(world)
     assert world.apply(Cancel("join-a2")) is None
@@ -166,7 +166,7 @@ def test_a_committed_generation_stays_when_its_join_is_undone_and_can_be_repaire
     assert ends(world) == tokens(world)
 
 
-def test_a_request_in_between_counts_who_joins() -> None:
+def test_generation_request_during_a_join_includes_the_joining_node() -> None:
     world = joining(STATE.COMMIT_CDC_GENERATION, fenced=False)
     assert repair(world, force=True) is RequestStatus.PENDING
     world.nodes["a2"].mute = False
@@ -178,7 +178,7 @@ def test_a_request_in_between_counts_who_joins() -> None:
     assert ends(world) == tokens(world) and len(tokens(world)) == 8
 
 
-def test_a_request_is_done_at_once_while_the_present_generation_fits() -> None:
+def test_request_is_done_at_once_if_the_current_generation_fits() -> None:
     world = three_nodes()
     before = generations(world)
     assert repair(world) is RequestStatus.DONE
@@ -186,7 +186,7 @@ def test_a_request_is_done_at_once_while_the_present_generation_fits() -> None:
     assert world.image.topology.of_request("repair") is None
 
 
-def test_by_force_one_is_made_in_any_case() -> None:
+def test_forced_request_always_creates_a_generation() -> None:
     world = three_nodes()
     before = generations(world)
     assert repair(world, force=True) is RequestStatus.PENDING
@@ -196,7 +196,7 @@ def test_by_force_one_is_made_in_any_case() -> None:
     assert ends(world) == tokens(world)
 
 
-def test_who_leaves_makes_none_so_the_request_has_something_to_repair() -> None:
+def test_leave_creates_no_generation_and_a_request_repairs_it() -> None:
     world = three_nodes(rf=1)
     before = generations(world)
     assert world.apply(Leave("c1")) is None
@@ -208,7 +208,7 @@ def test_who_leaves_makes_none_so_the_request_has_something_to_repair() -> None:
     assert ends(world) == tokens(world)
 
 
-def test_a_second_request_is_refused_and_names_the_first() -> None:
+def test_second_generation_request_is_refused_and_names_the_first() -> None:
     world = three_nodes()
     repair(world, force=True)
     refused = world.apply(NewCdcGeneration())
@@ -216,12 +216,12 @@ def test_a_second_request_is_refused_and_names_the_first() -> None:
     assert refused.details == {"request_id": "repair"}
 
 
-def test_there_is_nothing_to_make_streams_for_before_anybody_has_tokens() -> None:
+def test_generation_without_tokens_is_refused() -> None:
     refused = empty_cluster().apply(NewCdcGeneration())
     assert refused is not None and refused.code == "no_tokens_yet"
 
 
-def test_a_request_that_is_cancelled_while_it_waits_for_the_barrier_leaves_nothing() -> None:
+def test_request_cancelled_at_the_barrier_leaves_no_generation() -> None:
     world = three_nodes()
     before = generations(world)
     repair(world, force=True)
@@ -233,7 +233,7 @@ def test_a_request_that_is_cancelled_while_it_waits_for_the_barrier_leaves_nothi
     assert generations(world) == before
 
 
-def test_it_opens_beside_anything_since_it_locks_nothing() -> None:
+def test_generation_request_needs_no_locks() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
     repair(world, force=True)
     request = world.image.requests.requests["repair"]
@@ -242,7 +242,7 @@ def test_it_opens_beside_anything_since_it_locks_nothing() -> None:
     assert world.transition("join-a2").state is STATE.WRITE_BOTH_READ_OLD
 
 
-def test_a_generation_that_a_member_does_not_know_is_neither_committed_nor_published() -> None:
+def test_generation_unknown_to_a_member_is_not_committed_or_published() -> None:
     """No ranges change, so no quorum is needed, but every writer must know the streams."""
     world = three_nodes()
     present = world.image.cdc.newest()
@@ -256,7 +256,7 @@ def test_a_generation_that_a_member_does_not_know_is_neither_committed_nor_publi
     assert newest != present and newest is not None and newest.published
 
 
-def test_it_is_undone_when_a_member_is_silent_if_the_settings_say_so() -> None:
+def test_generation_is_rolled_back_for_a_silent_member_by_setting() -> None:
     world = undoing(three_nodes())
     present = world.image.cdc.newest()
     assert world.apply(NewCdcGeneration(force=True), "again") is None
@@ -268,7 +268,7 @@ def test_it_is_undone_when_a_member_is_silent_if_the_settings_say_so() -> None:
 
 
 @pytest.mark.parametrize("beside", [Leave("c1"), MoveNode(node_id="c1", tokens=(5, 6))])
-def test_it_has_the_tokens_that_may_come_back(beside: AnyCommand) -> None:
+def test_generation_includes_the_tokens_of_a_possible_rollback(beside: AnyCommand) -> None:
     world = three_nodes(rf=2)
     world.nodes["a1"].mute = world.nodes["b1"].mute = world.nodes["c1"].mute = True
     assert world.apply(beside, "beside") is None

@@ -1,4 +1,4 @@
-"""Global requests: noop, quiesce and cleanup wait for work under way; truncate is a transition."""
+"""Global requests: noop, quiesce and cleanup wait for work in progress; truncate is a transition."""
 
 import msgspec
 import pytest
@@ -53,7 +53,7 @@ def refused(world: World, command: AnyCommand) -> Rejection:
 
 
 def unfenced() -> World:
-    """c1 has not applied the newest version, so that it is not fenced yet."""
+    """Return a world in which c1 has not applied the newest version, so that it is not fenced yet."""
     world = three_nodes()
     world.limits = msgspec.structs.replace(world.limits, barrier_patience_s=1000.0)
     world.add("a2")
@@ -63,10 +63,10 @@ def unfenced() -> World:
     return world
 
 
-# --- noop
+# Noop.
 
 
-def test_a_noop_is_done_at_once_when_all_is_fenced() -> None:
+def test_noop_is_done_at_once_if_all_versions_are_fenced() -> None:
     world = three_nodes()
     world.run()
     version = world.version
@@ -75,7 +75,7 @@ def test_a_noop_is_done_at_once_when_all_is_fenced() -> None:
     assert world.version == version, "it changes nothing"
 
 
-def test_a_noop_waits_until_the_version_before_it_is_fenced() -> None:
+def test_noop_waits_until_its_version_is_fenced() -> None:
     world = unfenced()
     ask(world, NoopRequest(), "noop")
     assert waits_for(world, "noop") == f"version {world.version} to be fenced"
@@ -85,8 +85,8 @@ def test_a_noop_waits_until_the_version_before_it_is_fenced() -> None:
     ends(world, "noop")
 
 
-def test_later_rounds_do_not_hold_up_a_noop() -> None:
-    """The version that it was behind is fenced by the round that makes the next one."""
+def test_later_rounds_do_not_delay_a_noop() -> None:
+    """The next round fences the version that the noop waits for."""
     world = unfenced()
     ask(world, NoopRequest(), "noop")
     behind = world.version
@@ -98,7 +98,7 @@ def test_later_rounds_do_not_hold_up_a_noop() -> None:
     assert not world.fenced()
 
 
-def test_the_log_refuses_to_serve_what_still_waits() -> None:
+def test_serve_of_a_waiting_request_is_refused() -> None:
     world = unfenced()
     ask(world, NoopRequest(), "noop")
     term = world.image.topology.coordinator.term
@@ -110,7 +110,7 @@ def test_the_log_refuses_to_serve_what_still_waits() -> None:
 
 
 @pytest.mark.parametrize("command", [NoopRequest(), Quiesce(), Cleanup(), Truncate("library")])
-def test_each_can_be_cancelled_while_it_is_pending(command: AnyCommand) -> None:
+def test_pending_global_request_can_be_cancelled(command: AnyCommand) -> None:
     world = unfenced()
     ask(world, command, "asked")
     world.pass_s(1)
@@ -122,10 +122,10 @@ def test_each_can_be_cancelled_while_it_is_pending(command: AnyCommand) -> None:
     assert not world.orders("a1", OrderKind.TRUNCATE)
 
 
-# --- quiesce
+# Quiesce.
 
 
-def test_a_quiesce_waits_for_all_that_was_asked_for_before() -> None:
+def test_quiesce_waits_for_all_earlier_requests() -> None:
     world = three_nodes()
     world.add("a2")
     world.nodes["a2"].mute = True
@@ -153,7 +153,7 @@ def test_a_quiesce_waits_for_all_that_was_asked_for_before() -> None:
     assert not any(node.cleanup_since for node in world.image.membership.normal().values())
 
 
-def test_what_is_asked_for_later_neither_waits_for_a_quiesce_nor_holds_it_up() -> None:
+def test_later_requests_and_a_quiesce_do_not_wait_for_each_other() -> None:
     world = undoing(three_nodes())
     world.run()
     world.add("a2")
@@ -171,7 +171,7 @@ def test_what_is_asked_for_later_neither_waits_for_a_quiesce_nor_holds_it_up() -
     assert status_of(world, "join-d1") is STATUS.DONE
 
 
-def test_a_quiesce_ends_while_later_requests_are_open() -> None:
+def test_quiesce_ends_while_later_requests_are_open() -> None:
     world = three_nodes()
     world.run()
     ask(world, Quiesce(), "quiesce")
@@ -181,10 +181,10 @@ def test_a_quiesce_ends_while_later_requests_are_open() -> None:
     assert status_of(world, "join-a2") in (STATUS.PENDING, STATUS.RUNNING)
 
 
-# --- cleanup
+# Cleanup.
 
 
-def test_every_normal_node_cleans_up_whether_or_not_it_is_marked() -> None:
+def test_every_normal_node_cleans_up_with_or_without_a_mark() -> None:
     world = three_nodes()
     world.run()
     for node in world.nodes.values():
@@ -195,7 +195,7 @@ def test_every_normal_node_cleans_up_whether_or_not_it_is_marked() -> None:
     assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
 
 
-def test_one_node_cleans_up_alone() -> None:
+def test_cleanup_can_be_limited_to_one_node() -> None:
     world = three_nodes()
     world.run()
     for node in world.nodes.values():
@@ -205,7 +205,7 @@ def test_one_node_cleans_up_alone() -> None:
     assert [n for n in world.nodes if world.orders(n, OrderKind.CLEANUP)] == ["b1"]
 
 
-def test_a_cleanup_ends_by_each_nodes_own_report() -> None:
+def test_cleanup_waits_for_the_report_of_each_node() -> None:
     world = three_nodes()
     world.run()
     world.nodes["b1"].mute = True
@@ -221,7 +221,7 @@ def test_a_cleanup_ends_by_each_nodes_own_report() -> None:
 
 
 @pytest.mark.parametrize("way", ["cancel", "exclude"])
-def test_nobody_has_to_wait_for_a_dead_node_to_clean_up(way: str) -> None:
+def test_cancel_or_exclude_ends_the_wait_for_a_dead_node(way: str) -> None:
     world = three_nodes()
     world.run()
     world.nodes["b1"].alive = False
@@ -237,7 +237,7 @@ def test_nobody_has_to_wait_for_a_dead_node_to_clean_up(way: str) -> None:
         ends(world, "cleanup")
 
 
-def test_a_node_that_cleaned_up_is_not_awaited_again_when_another_operation_marks_it() -> None:
+def test_node_is_not_awaited_again_after_a_new_cleanup_mark() -> None:
     world = three_nodes()
     world.run()
     world.nodes["b1"].mute = True
@@ -252,7 +252,7 @@ def test_a_node_that_cleaned_up_is_not_awaited_again_when_another_operation_mark
     ends(world, "cleanup")
 
 
-def test_a_cleanup_begins_only_behind_the_fence() -> None:
+def test_cleanup_starts_only_after_the_fence() -> None:
     world = unfenced()
     ask(world, Cleanup(), "cleanup")
     assert waits_for(world, "cleanup") == f"version {world.version} to be fenced"
@@ -261,7 +261,7 @@ def test_a_cleanup_begins_only_behind_the_fence() -> None:
     ends(world, "cleanup")
 
 
-def test_of_two_cleanups_of_the_same_nodes_the_second_is_refused_and_names_the_first() -> None:
+def test_second_cleanup_of_a_node_is_refused_and_names_the_first() -> None:
     world = unfenced()
     ask(world, Cleanup(node_id="a1"), "one")
     again = refused(world, Cleanup())
@@ -274,7 +274,7 @@ def test_of_two_cleanups_of_the_same_nodes_the_second_is_refused_and_names_the_f
     ask(world, Cleanup(), "all")
 
 
-def test_only_a_normal_node_can_be_asked_to_clean_up() -> None:
+def test_cleanup_of_a_node_that_is_not_normal_is_refused() -> None:
     world = unfenced()
     assert refused(world, Cleanup(node_id="a9")).code == "unknown_node"
     assert refused(world, Cleanup(node_id="a2")).code == "wrong_state"
@@ -284,7 +284,7 @@ def test_only_a_normal_node_can_be_asked_to_clean_up() -> None:
     assert refused(world, Cleanup(node_id="a2")).code == "node_left"
 
 
-def test_a_cleanup_of_a_node_that_begins_to_leave_first_fails() -> None:
+def test_cleanup_of_an_excluded_node_fails() -> None:
     world = unfenced()
     ask(world, Cancel("join-a2"), "cancel")
     ask(world, Cleanup(node_id="b1"), "cleanup")
@@ -297,7 +297,7 @@ def test_a_cleanup_of_a_node_that_begins_to_leave_first_fails() -> None:
     assert error_of(world, "cleanup") == "Node 'b1' is no normal node any more."
 
 
-# --- truncate
+# Truncate.
 
 
 def library(world: World) -> str:
@@ -306,7 +306,7 @@ def library(world: World) -> str:
     return keyspace.data_id
 
 
-def test_a_truncation_gives_the_keyspace_other_data_by_a_new_version() -> None:
+def test_truncation_gives_the_keyspace_a_new_data_id_in_a_new_version() -> None:
     world = three_nodes()
     world.run()
     before, version = library(world), world.version
@@ -332,7 +332,7 @@ def test_a_truncation_gives_the_keyspace_other_data_by_a_new_version() -> None:
     assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
 
 
-def test_a_truncation_ends_by_each_members_own_report_never_by_a_quorum() -> None:
+def test_truncation_waits_for_the_report_of_every_member() -> None:
     world = three_nodes(rf=1)
     world.add("a2 b2")
     world.run()
@@ -348,7 +348,7 @@ def test_a_truncation_ends_by_each_members_own_report_never_by_a_quorum() -> Non
     assert all(world.orders(name, OrderKind.TRUNCATE) for name in world.nodes)
 
 
-def test_who_has_reported_must_also_have_the_version_on_its_disk() -> None:
+def test_truncation_needs_the_ack_of_a_node_that_has_reported() -> None:
     """An acknowledged version survives a restart; a report alone does not prove that."""
     world = three_nodes()
     world.run()
@@ -366,7 +366,7 @@ def test_who_has_reported_must_also_have_the_version_on_its_disk() -> None:
     ends(world, "truncate")
 
 
-def test_a_node_that_fails_to_truncate_is_ordered_again_as_often_as_it_takes() -> None:
+def test_failed_truncate_order_is_retried_until_it_succeeds() -> None:
     world = three_nodes()
     world.run()
     world.nodes["c1"].fails = 2 * Limits().attempts
@@ -374,7 +374,7 @@ def test_a_node_that_fails_to_truncate_is_ordered_again_as_often_as_it_takes() -
     ends(world, "truncate")
 
 
-def test_a_truncation_that_waits_for_a_node_holds_up_nobody_and_ends_by_its_exclusion() -> None:
+def test_truncation_blocks_no_other_request_and_ends_by_an_exclusion() -> None:
     world = three_nodes()
     world.add("b2")
     world.run()
@@ -392,7 +392,7 @@ def test_a_truncation_that_waits_for_a_node_holds_up_nobody_and_ends_by_its_excl
     ends(world, "truncate")
 
 
-def test_a_truncation_begins_only_while_all_members_are_up() -> None:
+def test_truncation_starts_only_while_all_members_are_up() -> None:
     world = three_nodes()
     world.run()
     world.pass_s(1)
@@ -406,7 +406,7 @@ def test_a_truncation_begins_only_while_all_members_are_up() -> None:
     assert library(world) == data
 
 
-def test_one_request_at_a_time_is_about_a_keyspace() -> None:
+def test_second_request_for_a_keyspace_is_refused() -> None:
     world = three_nodes()
     assert refused(world, Truncate("nothing")).code == "unknown_keyspace"
     ask(world, Truncate("library"), "truncate")
@@ -421,9 +421,7 @@ def test_one_request_at_a_time_is_about_a_keyspace() -> None:
     assert refused(world, Truncate("library")).code == "unknown_keyspace"
 
 
-def test_global_requests_come_after_the_others_and_among_themselves_in_the_order_of_asking() -> (
-    None
-):
+def test_global_requests_run_last_and_in_order() -> None:
     world = unfenced()
     ask(world, Cancel("join-a2"), "cancel")
     for name in ("shop", "old"):

@@ -29,7 +29,7 @@ STATE = TransitionState
 
 
 def migrating(rf: int, state: TransitionState) -> tuple[World, str, str]:
-    """The migration "move" of a tablet has just come to a state; its source and its target."""
+    """Return the world, source and target of migration "move", which has just reached a state."""
     world = with_table("a1 b1 c1 d1", 1, rf=rf)
     (row,) = tablets(world)
     source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})
@@ -43,8 +43,8 @@ def migrating(rf: int, state: TransitionState) -> tuple[World, str, str]:
 
 
 @pytest.mark.parametrize("how", ["cancel", "abort-after"])
-def test_reads_that_have_moved_do_not_go_back_to_a_node_that_is_down(how: str) -> None:
-    """The target, which has all that was acknowledged, would be ordered to delete it."""
+def test_reads_do_not_return_to_a_node_that_is_down(how: str) -> None:
+    """The target, which has all acknowledged writes, would be ordered to delete them."""
     world, source, target = migrating(1, STATE.WRITE_BOTH_READ_NEW)
     world.crash(source)
     world.pass_s(60)
@@ -111,7 +111,7 @@ PAST = [
 def test_old_copies_stay_while_the_new_replicas_may_lack_writes(
     begin: Callable[[int], tuple[World, str]], state: TransitionState, rf: int
 ) -> None:
-    """A node that gained ranges dies: excluding it takes force where it has the only copy that serves."""
+    """A node that gained ranges dies: its exclusion needs force if it has the only serving copy."""
     world, request_id = begin(rf)
     reach(world, request_id, state, fenced=False)
     dead = max(gaining_nodes(world.transition(request_id)))
@@ -150,7 +150,7 @@ def test_old_copies_stay_while_the_new_replicas_may_lack_writes(
     assert not dirty(world), "no range depends on the dead node"
 
 
-def test_moves_away_from_a_dead_node_and_cleanups_do_not_wait_for_each_other() -> None:
+def test_drain_of_an_excluded_node_and_cleanups_do_not_deadlock() -> None:
     """With two replicas every range of an excluded node lacks a quorum until its tablets are moved."""
     world = with_table("a1 b1 c1 d1", 4, rf=2)
     world.crash("d1")
@@ -171,7 +171,7 @@ def dirty(world: World) -> set[str]:
 
 
 @pytest.mark.parametrize(("rf", "advised"), [(1, False), (3, True)])
-def test_a_rejection_advises_no_exclusion_that_could_lose_writes(rf: int, advised: bool) -> None:
+def test_rejection_advises_no_exclusion_that_could_lose_writes(rf: int, advised: bool) -> None:
     world = with_table("a1 b1 c1 d1", 1, rf=rf)
     (row,) = tablets(world)
     target = min({"a1", "b1", "c1", "d1"} - {*row.reads})
@@ -185,8 +185,8 @@ def test_a_rejection_advises_no_exclusion_that_could_lose_writes(rf: int, advise
     assert (f"`stele exclude {dead}`" in error_of(world, "move")) is advised
 
 
-def test_an_exclusion_counts_the_old_replica_of_a_tablet_whose_reads_have_moved() -> None:
-    """The second exclusion would make the migration turn back, and the third one keeps it from that."""
+def test_exclusion_counts_the_old_replica_after_reads_have_moved() -> None:
+    """The second exclusion would roll the migration back, and the third one prevents that."""
     world, source, target = migrating(3, STATE.WRITE_BOTH_READ_NEW)
     (row,) = tablets(world)
     other = min({*row.reads} - {target})

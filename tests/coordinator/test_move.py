@@ -35,7 +35,7 @@ def serve_ring(world: World, keyspace: str) -> None:
     assert rows(world, keyspace) == [(r.start, r.end, sides(r)) for r in wanted.rows]
 
 
-def test_a_move_passes_through_the_seeds_states_and_the_node_serves_all_the_while() -> None:
+def test_move_goes_through_its_states_while_the_node_serves() -> None:
     world = spread()
     request_id = move(world, "a3", 550)
     seen: list[tuple[str, NodeState, tuple[int, ...]]] = []
@@ -59,7 +59,7 @@ def test_a_move_passes_through_the_seeds_states_and_the_node_serves_all_the_whil
     serve_ring(world, "narrow")
 
 
-def test_who_gains_streams_the_mover_and_those_who_take_over_from_it() -> None:
+def test_only_the_moving_node_and_its_successor_stream() -> None:
     world = spread()
     for node in world.nodes.values():
         node.orders.clear()
@@ -86,7 +86,7 @@ def test_who_gains_streams_the_mover_and_those_who_take_over_from_it() -> None:
     assert cleaned == {"a3", "a6"}, "those who lost ranges"
 
 
-def test_without_given_tokens_the_node_gets_those_that_it_would_get_if_it_joined() -> None:
+def test_move_without_tokens_chooses_them_deterministically() -> None:
     def moved() -> tuple[int, ...]:
         world = spread()
         move(world, "a5")
@@ -99,7 +99,7 @@ def test_without_given_tokens_the_node_gets_those_that_it_would_get_if_it_joined
     assert moved() == (token,)
 
 
-def test_a_node_may_keep_some_of_its_tokens_and_have_more_or_fewer() -> None:
+def test_move_may_keep_some_tokens_and_change_their_number() -> None:
     world = three_nodes()
     one, two = tokens_of(world, "a1")
     assert status_of(world, finished(world, move(world, "a1", two, 17, 18))) is RequestStatus.DONE
@@ -114,7 +114,7 @@ def finished(world: World, request_id: str) -> str:
     return request_id
 
 
-def test_moves_side_by_side_come_out_as_one_after_another() -> None:
+def test_parallel_moves_give_the_ring_of_sequential_moves() -> None:
     world = spread()
     for name, token in (("a2", 450), ("a6", 850)):
         move(world, name, token)
@@ -124,7 +124,7 @@ def test_moves_side_by_side_come_out_as_one_after_another() -> None:
     assert tokens_of(world, "a2") + tokens_of(world, "a6") == (450, 850)
 
 
-def test_a_join_beside_an_open_move_takes_neither_its_old_tokens_nor_its_new_ones() -> None:
+def test_join_cannot_take_old_or_new_tokens_of_an_open_move() -> None:
     world = spread()
     world.nodes["a4"].mute = True
     request_id = move(world, "a3", 550)
@@ -151,7 +151,7 @@ def _join(token: int) -> Join:
     )
 
 
-def test_a_keyspace_that_is_made_meanwhile_enters_the_state_that_the_move_is_in() -> None:
+def test_keyspace_created_during_a_move_enters_its_state() -> None:
     world = spread()
     world.nodes["a4"].mute = True
     request_id = move(world, "a3", 550)
@@ -162,7 +162,7 @@ def test_a_keyspace_that_is_made_meanwhile_enters_the_state_that_the_move_is_in(
     serve_ring(world, "later")
 
 
-def test_a_moving_node_counts_as_one_that_stays() -> None:
+def test_moving_node_counts_as_a_member_for_replication() -> None:
     world = three_nodes(rf=2)
     world.nodes["b1"].mute = world.nodes["c1"].mute = True
     request_id = move(world, "a1", 5, 6)
@@ -182,12 +182,12 @@ def test_a_moving_node_counts_as_one_that_stays() -> None:
         (MoveNode(node_id="a1", tokens=tuple(range(1025))), "bad_num_tokens"),
     ],
 )
-def test_moves_that_cannot_be(command: AnyCommand, code: str) -> None:
+def test_invalid_move_is_refused(command: AnyCommand, code: str) -> None:
     refused = three_nodes().apply(command)
     assert refused is not None and refused.code == code
 
 
-def test_tokens_of_others_and_the_very_same_are_refused() -> None:
+def test_tokens_of_other_nodes_and_unchanged_tokens_are_refused() -> None:
     world = three_nodes()
     others = world.apply(MoveNode(node_id="a1", tokens=tokens_of(world, "b1")))
     assert others is not None and others.code == "bad_tokens"
@@ -206,7 +206,7 @@ def test_tokens_of_others_and_the_very_same_are_refused() -> None:
     world.run()
 
 
-def test_a_single_node_moves_too() -> None:
+def test_single_node_can_move() -> None:
     world = empty_cluster()
     world.add("a1")
     world.run()
@@ -217,7 +217,7 @@ def test_a_single_node_moves_too() -> None:
     serve_ring(world, "library")
 
 
-def test_a_node_that_has_left_or_is_excluded_does_not_move() -> None:
+def test_left_or_leaving_node_cannot_move() -> None:
     world = three_nodes()
     assert world.apply(Leave("a1"), "leave") is None
     asked = world.apply(MoveNode(node_id="a1"))

@@ -1,4 +1,4 @@
-"""The document names every path and type that the coordinator answers with."""
+"""The document names every path and type of the coordinator's answers."""
 
 import msgspec
 
@@ -22,6 +22,6 @@ def test_every_name_in_the_document_is_described() -> None:
     assert {"/v1/progress", "/v1/plan", "/v1/position", "/healthz"} == {*document["paths"]}
 
 
-def test_a_plan_says_each_of_its_refusals() -> None:
+def test_plan_documents_each_refusal() -> None:
     responses = openapi()["paths"]["/v1/plan"]["post"]["responses"]
     assert {*responses} == {"200", "400", "409", "412", "413", "503"}

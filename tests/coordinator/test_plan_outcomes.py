@@ -30,7 +30,7 @@ from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.operations import DOWN_S, is_over
 from tests.coordinator.test_dry_run import planned
-from tests.coordinator.test_preflight import ASK, RING, envelope, held, joining, what_happened
+from tests.coordinator.test_preflight import ASK, RING, envelope, held, joining, outcome
 from tests.coordinator.world import BALANCE_S, World, empty_cluster
 
 COPY_BYTES: Final = 1_000_000_000
@@ -38,14 +38,14 @@ COPY_BYTES: Final = 1_000_000_000
 
 
 class Operation(NamedTuple):
-    """``dead`` is the node that is dead when the command is sent."""
+    """A command, and the node that is ``dead`` when it is sent."""
 
     command: Callable[[World], AnyCommand]
     dead: str = ""
 
 
 def cluster(tables: bool = True) -> World:
-    """Two nodes in each of three racks, with a keyspace on the ring and a table of eight tablets."""
+    """Return two nodes in each of three racks, with a keyspace on the ring and a table of eight tablets."""
     world = empty_cluster()
     world.add("a1 a2 b1 b2 c1 c2")
     world.run()
@@ -94,7 +94,7 @@ OPERATIONS: Final = {
 
 
 def _data(image: Image) -> dict[str, Placement]:
-    """The placements of all keyspaces on the ring and of all tables."""
+    """Return the placements of all keyspaces on the ring and of all tables."""
     placements, schema = image.ring.placements, image.schema
     found = {k.name: placements[k.placement] for k in schema.by_id.values() if not k.tablets}
     tables = schema.tables.values()
@@ -115,7 +115,7 @@ def _copy_bytes(name: str) -> int:
 
 
 def _received_bytes(images: Sequence[Image]) -> float:
-    """Bytes of all ranges that nodes began to serve, each time that they did.
+    """Return the bytes of all ranges that nodes began to serve, each time that they did.
 
     One replica sends a range; the others of a quorum send only differences, and there are none.
     """
@@ -133,7 +133,7 @@ def _received_bytes(images: Sequence[Image]) -> float:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_plan_names_the_bytes_and_the_steps_of_its_outcome(name: str) -> None:
+def test_plan_predicts_the_bytes_and_the_steps(name: str) -> None:
     world, operation = cluster(), OPERATIONS[name]
     if operation.dead:
         world.nodes[operation.dead].alive = False
@@ -151,7 +151,7 @@ def test_a_plan_names_the_bytes_and_the_steps_of_its_outcome(name: str) -> None:
         r for r in world.image.requests.requests.values() if r.submitted_epoch > before.epoch
     )
     assert request.status is RequestStatus.DONE, request.error
-    states, _ = what_happened(world, began)
+    states, _ = outcome(world, began)
     assert [step.state for step in found.plan.steps] == states
     moved = _received_bytes(world.images[began - 1 :])
     if name == "rebuild":

@@ -1,4 +1,4 @@
-"""A plan equals what then happens, and writes nothing."""
+"""A plan equals the later outcome, and writes nothing."""
 
 import random
 from collections import Counter
@@ -51,7 +51,7 @@ def joining(name: str, rack: str, dc: str = "dc1", **more: object) -> Join:
 
 
 class Choices:
-    """A random command on a world at rest; some are rejected. Nodes declared dead are dead."""
+    """A random command on a world at rest. Some commands are rejected. Nodes declared dead are dead."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -108,7 +108,7 @@ class Choices:
 
 
 def changes(before: Placement, after: Placement) -> list[tuple[int, set[str], set[str]]]:
-    """Width and replicas before and after of every range that changed, cut by the bounds of both."""
+    """Return width and replicas before and after of every range that changed, cut by the bounds of both."""
     starts = sorted({row.start for row in (*before.rows, *after.rows)})
     found = []
     for start, end in pairwise([*starts, -MIN_TOKEN]):
@@ -126,8 +126,8 @@ def held(placement: Placement) -> Counter[str]:
     return found
 
 
-def what_happened(world: World, began: int) -> tuple[list[str], set[str]]:
-    """The states that the request went through, and who was ordered to stream for it."""
+def outcome(world: World, began: int) -> tuple[list[str], set[str]]:
+    """Return the states of the request's transition, and the nodes that received stream orders for it."""
     states, receivers = list[str](), set[str]()
     for image in world.images[began:]:
         transition = image.topology.of_request(ASK)
@@ -154,7 +154,7 @@ def quiet(seed: int) -> World:
 
 @bounded
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
-def test_what_a_plan_says_is_what_happens(seed: int, choice: int) -> None:
+def test_plan_equals_the_outcome(seed: int, choice: int) -> None:
     world = quiet(seed)
     command = Choices(world, choice).command()
     before, began = world.image, len(world.images)
@@ -167,13 +167,13 @@ def test_what_a_plan_says_is_what_happens(seed: int, choice: int) -> None:
     assert world.image is before
     assert world.submit(envelope(command)) is None
     world.balances = plan.refusal is not None
-    # The removal that follows a replacement waits for the balancer, and is no part of the plan.
+    # The removal after a replacement waits for the balancer, and is no part of the plan.
     world.until(
         lambda: ASK not in world.image.requests.open and not world.image.topology.transitions,
         "the end of the request",
     )
     request = world.image.requests.requests[ASK]
-    states, receivers = what_happened(world, began)
+    states, receivers = outcome(world, began)
     if not plan.has_plan:
         assert request.status is RequestStatus.FAILED
         assert plan.refusal is not None and plan.refusal.message in request.error
@@ -216,7 +216,7 @@ def check_placement(plan: Preflight, name: str, before: Placement, after: Placem
     assert gained == ranges
 
 
-def test_a_join_is_planned_with_its_states_shares_and_sources() -> None:
+def test_join_is_planned_with_its_states_shares_and_sources() -> None:
     world = three_nodes(rf=3)
     epochs = len(world.epochs)
     plan = planned(world.image, joining("a2", "a"))
@@ -245,7 +245,7 @@ def test_a_join_is_planned_with_its_states_shares_and_sources() -> None:
     assert plan.concerns == ()
 
 
-def test_a_leave_that_leaves_fewer_racks_is_of_concern() -> None:
+def test_leave_that_reduces_the_racks_is_a_concern() -> None:
     world = three_nodes(rf=2)
     world.add("a2")
     world.run()
@@ -260,7 +260,7 @@ def test_a_leave_that_leaves_fewer_racks_is_of_concern() -> None:
     assert concern.code == "fewer_racks" and concern.share == 1
 
 
-def test_a_forced_removal_says_how_much_may_be_lost() -> None:
+def test_forced_removal_reports_the_share_that_may_be_lost() -> None:
     world = three_nodes(rf=1)
     plan = planned(world.image, Remove(node_id="a1"))
     assert not plan.has_plan
@@ -272,7 +272,7 @@ def test_a_forced_removal_says_how_much_may_be_lost() -> None:
     assert plan.excludes == ("a1",)
 
 
-def test_beside_others_a_plan_says_for_whom_it_waits() -> None:
+def test_plan_during_a_transition_names_the_blocking_request() -> None:
     world = three_nodes()
     world.add("a2")
     world.nodes["a2"].mute = True
@@ -284,7 +284,7 @@ def test_beside_others_a_plan_says_for_whom_it_waits() -> None:
     assert plan.gains
 
 
-def test_what_changes_no_data_has_steps_and_no_gains() -> None:
+def test_commands_without_data_changes_have_steps_but_no_gains() -> None:
     world = three_nodes()
     assert planned(world.image, DropKeyspace("library")).gains == ()
     assert [s.state for s in planned(world.image, DropKeyspace("library")).steps] == [
@@ -294,7 +294,7 @@ def test_what_changes_no_data_has_steps_and_no_gains() -> None:
     assert (plan.steps, plan.excludes) == ((), ("c1",))
 
 
-def test_another_command_has_no_request_to_plan() -> None:
+def test_command_without_a_request_cannot_be_planned() -> None:
     world = three_nodes()
     found = asked(world.image, [envelope(CreateKeyspace("more", {"dc1": 1}))], 0)
     assert isinstance(found, Rejection) and found.code == "nothing_to_plan"

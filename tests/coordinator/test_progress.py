@@ -1,4 +1,4 @@
-"""How progress is shown: sums, rate over a window, time left, and what each transition waits for."""
+"""Progress: sums, rate over a window, time left, and the waits of each transition."""
 
 from itertools import pairwise
 
@@ -28,7 +28,7 @@ def _shown(world: World, reports: ReportTable, rates: StreamRates) -> Progress:
     return progress_of(seen, world.limits, rates, brain.steps.waits, active=True)
 
 
-def test_a_rate_is_bytes_over_the_window() -> None:
+def test_rate_is_bytes_over_the_window() -> None:
     rate = StreamRate()
     for second in range(60):
         rate = rate.with_sample(float(second), 100 * second)
@@ -36,14 +36,14 @@ def test_a_rate_is_bytes_over_the_window() -> None:
     assert len(rate.samples) <= WINDOW_S + 2
 
 
-def test_a_rate_is_unknown_at_first_and_when_nothing_moves() -> None:
+def test_rate_is_unknown_at_first_and_without_progress() -> None:
     rate = StreamRate().with_sample(0.0, 0)
     assert rate.bytes_per_s() is None
     assert rate.with_sample(5.0, 0).bytes_per_s() is None
 
 
-def test_the_time_left_never_grows_while_pages_come_at_a_steady_rate() -> None:
-    """Between two pages no byte is seen to come, which is not slow."""
+def test_time_left_never_grows_while_pages_arrive_at_a_steady_rate() -> None:
+    """Between two pages no byte arrives, which does not count as slow."""
     rate, page, left = StreamRate(), 500, list[float]()
     for look in range(120):
         now_s = look / 4
@@ -56,14 +56,14 @@ def test_the_time_left_never_grows_while_pages_come_at_a_steady_rate() -> None:
     assert all(later <= before + 1e-6 for before, later in pairwise(left))
 
 
-def test_a_page_that_is_late_is_slow_and_one_that_does_not_come_is_unknown() -> None:
+def test_late_page_lowers_the_rate_and_a_missing_page_makes_it_unknown() -> None:
     rate = StreamRate().with_sample(0.0, 0).with_sample(2.0, 200)
     assert rate.with_sample(4.0, 200).bytes_per_s() == 100
     assert rate.with_sample(6.0, 200).bytes_per_s() == 50
     assert rate.with_sample(2.0 + WINDOW_S, 200).bytes_per_s() is None
 
 
-def test_before_any_data_has_come_the_limit_says_how_long_it_takes_at_least() -> None:
+def test_rate_limit_gives_a_minimum_time_before_any_data_arrives() -> None:
     world = _streaming()
     order = world.orders("a2")[-1]
     report = msgspec.structs.replace(
@@ -90,8 +90,8 @@ def test_before_any_data_has_come_the_limit_says_how_long_it_takes_at_least() ->
     assert shown.eta_s is None
 
 
-def test_what_is_left_takes_no_less_than_the_limit_lets_it() -> None:
-    """Data that came before the limit was set came faster."""
+def test_time_left_respects_the_rate_limit() -> None:
+    """Data that arrived before the limit was set arrived faster."""
     world = _streaming()
     order = world.orders("a2")[-1]
     report = msgspec.structs.replace(
@@ -105,7 +105,7 @@ def test_what_is_left_takes_no_less_than_the_limit_lets_it() -> None:
     assert (shown.eta_s, shown.eta_at_least) == (10, False)
 
 
-def test_a_session_that_is_closed_takes_its_rate_with_it() -> None:
+def test_rate_of_a_closed_session_is_dropped() -> None:
     world = _streaming()
     report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=40)
     reports = ReportTable().with_report(report, 0.0)
@@ -147,7 +147,7 @@ def test_reports_of_another_session_are_not_shown() -> None:
     assert shown.transitions == () and shown.cleanups == {}
 
 
-def test_a_cleanup_is_shown_by_its_node() -> None:
+def test_cleanup_is_shown_by_node() -> None:
     world = _streaming()
     world.nodes["a1"].mute = True
     world.nodes["a2"].mute = False

@@ -1,7 +1,7 @@
-"""Operations side by side, in random order, while everything fails that may: what must hold all the same.
+"""Parallel operations in random order under random faults, and the invariants that must hold.
 
-``World`` judges every epoch (``invariants.py``: I3, I4, I5, I7, I11, locks, sessions, no way back). Here stands
-what must hold at the end, and that the runs are worth something.
+``World`` checks every epoch (``invariants.py``: I3, I4, I5, I7, I11, locks, sessions, point of no return).
+This file checks the end of each run, and the coverage of the runs.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ seeds = st.integers(0, 2**32)
 
 
 def ends_well(run: RandomRun) -> None:
-    """Everything that was asked for has ended (I10), and the placement is that of the ring of the end."""
+    """Check that every request has ended (I10) and that the placement is that of the ring at the end."""
     run.calm()
     assert not run.unexplained()
     image = run.world.image
@@ -41,7 +41,7 @@ def ends_well(run: RandomRun) -> None:
 
 @bounded
 @given(seeds)
-def test_what_ran_side_by_side_comes_out_as_one_after_another(seed: int) -> None:
+def test_parallel_operations_give_the_result_of_sequential_ones(seed: int) -> None:
     run = RandomRun(seed, faults=False, nodes=8)
     run.go(ACTIONS)
     ends_well(run)
@@ -49,7 +49,7 @@ def test_what_ran_side_by_side_comes_out_as_one_after_another(seed: int) -> None
 
 @bounded
 @given(seeds)
-def test_faults_delay_and_undo_but_strand_nothing(seed: int) -> None:
+def test_faults_delay_or_roll_back_but_strand_no_request(seed: int) -> None:
     run = RandomRun(seed, faults=True)
     run.go(ACTIONS)
     ends_well(run)
@@ -57,7 +57,7 @@ def test_faults_delay_and_undo_but_strand_nothing(seed: int) -> None:
 
 @settings(bounded, max_examples=14)
 @given(seeds)
-def test_what_is_switched_off_is_left_alone_whatever_else_goes_on(seed: int) -> None:
+def test_tables_with_balancing_off_are_not_moved_under_faults(seed: int) -> None:
     run = RandomRun(seed, faults=True, switches=True)
     run.go(ACTIONS)
     ends_well(run)
@@ -65,7 +65,7 @@ def test_what_is_switched_off_is_left_alone_whatever_else_goes_on(seed: int) -> 
 
 @settings(bounded, max_examples=10)
 @given(seeds)
-def test_coordinators_that_change_all_the_time_come_to_the_same_end(seed: int) -> None:
+def test_constant_coordinator_changes_do_not_change_the_result(seed: int) -> None:
     run = RandomRun(seed, faults=False)
     for _ in range(ACTIONS):
         run.act()
@@ -76,8 +76,8 @@ def test_coordinators_that_change_all_the_time_come_to_the_same_end(seed: int) -
 
 
 @pytest.mark.parametrize("faults", [False, True])
-def test_random_runs_meet_what_they_are_for(*, faults: bool) -> None:
-    """Else the properties above would hold of nothing."""
+def test_random_runs_cover_all_kinds_of_requests(*, faults: bool) -> None:
+    """Otherwise the properties above would be vacuous."""
     ends = Counter[tuple[RequestKind, RequestStatus]]()
     most_open, seen = 0, set[str]()
     for seed in range(60):
@@ -101,14 +101,14 @@ def test_random_runs_meet_what_they_are_for(*, faults: bool) -> None:
 
 
 def _plain(run: RandomRun) -> dict[str, object]:
-    """The end of a run without what only the way there decides: epochs, versions, ids of keyspaces."""
+    """Return the end of a run without its epochs, versions and ids of keyspaces, which depend on the course."""
     nodes = run.world.image.membership.nodes
     return {n: (node.state, node.tokens) for n, node in sorted(nodes.items())}
 
 
 @settings(bounded, max_examples=10)
 @given(seeds)
-def test_the_same_choices_give_the_same_history(seed: int) -> None:
+def test_equal_choices_give_equal_histories(seed: int) -> None:
     """The order of maps, time and randomness have no influence."""
 
     def go() -> RandomRun:

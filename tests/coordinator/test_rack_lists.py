@@ -1,4 +1,4 @@
-"""Keyspaces that name the racks of a dc: each has one replica of each tablet, and no other has any."""
+"""Keyspaces that name the racks of a dc: each of these racks has one replica of each tablet, others none."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def creates(
 
 
 def listed(nodes: str, racks: Racks, rf: dict[str, int] | None = None, count: int = 8) -> World:
-    """With a table of so many tablets, and a balancer."""
+    """Return a world with a table of ``count`` tablets and a balancer."""
     world = cluster(nodes)
     assert world.apply(creates(rf or {}, racks, count)) is None
     assert world.apply(CreateTable(TABLE)) is None
@@ -86,7 +86,7 @@ def code_of(refused: Rejection | None) -> str:
 
 
 def in_service(world: World) -> list[tuple[Image, RangeReplicas]]:
-    """Each tablet at each epoch."""
+    """Return each tablet at each epoch."""
     found = list[tuple[Image, RangeReplicas]]()
     for image in world.images:
         data = image.schema.serving(TABLE)
@@ -95,7 +95,7 @@ def in_service(world: World) -> list[tuple[Image, RangeReplicas]]:
     return found
 
 
-def test_a_new_table_has_one_replica_in_each_rack_and_nodes_their_shares() -> None:
+def test_new_table_has_one_replica_in_each_rack_spread_over_its_nodes() -> None:
     world = listed(f"{SIX} dc1/r1/a3", {"dc1": ("r3", "r1")}, count=16)
     assert keyspace(world.image).wanted == ({"dc1": 2}, {"dc1": ("r1", "r3")})
     assert all_racks(world) == {("r1", "r3")}
@@ -108,7 +108,7 @@ def test_a_new_table_has_one_replica_in_each_rack_and_nodes_their_shares() -> No
     assert len(pairs) == 6, "those of a node meet all of the other rack"
 
 
-def test_it_has_so_many_tablets_as_its_racks_have_shards_for() -> None:
+def test_number_of_tablets_follows_the_shards_of_the_racks() -> None:
     world = cluster("dc1/r1/a dc1/r2/b dc1/r3/c")
     assert world.apply(CreateKeyspace("one", {}, tablets=True, racks={"dc1": ("r1",)})) is None
     assert world.apply(CreateTable("one.t")) is None
@@ -132,14 +132,14 @@ def test_it_has_so_many_tablets_as_its_racks_have_shards_for() -> None:
         ({"dc2": 1}, {"dc1": ("r1", "r2")}, ""),
     ],
 )
-def test_racks_are_named_once_and_are_there(rf: dict[str, int], racks: Racks, code: str) -> None:
+def test_racks_must_be_distinct_and_exist(rf: dict[str, int], racks: Racks, code: str) -> None:
     world = cluster(TWO_DCS)
     assert code_of(world.apply(creates(rf, racks))) == code
     assert world.apply(creates({"dc1": 1}, {}, name="other")) is None
     assert code_of(world.apply(KeyspaceRfChange("other", rf, racks=racks))) == code
 
 
-def test_only_keyspaces_with_tablets_name_racks() -> None:
+def test_racks_need_tablets() -> None:
     world = cluster(SIX)
     plain = CreateKeyspace("plain", {}, racks={"dc1": ("r1", "r2")})
     assert code_of(world.apply(plain)) == "racks_need_tablets"
@@ -148,7 +148,7 @@ def test_only_keyspaces_with_tablets_name_racks() -> None:
     assert code_of(world.apply(change)) == "racks_need_tablets"
 
 
-def test_racks_have_to_be_named_where_the_log_says_so() -> None:
+def test_rack_list_can_be_required_by_a_setting() -> None:
     world = cluster(TWO_DCS)
     assert world.apply(SetSetting("enforce_rack_list", "on")) is None
     assert code_of(world.apply(creates({"dc1": 2}, {}))) == "rack_list_required"
@@ -160,14 +160,14 @@ def test_racks_have_to_be_named_where_the_log_says_so() -> None:
     assert code_of(world.apply(change)) == "rack_list_required"
 
 
-def test_a_rack_whose_last_node_is_about_to_leave_is_not_there() -> None:
+def test_rack_whose_last_node_leaves_is_not_accepted() -> None:
     world = cluster("dc1/r1/a dc1/r2/b dc1/r3/c")
     assert world.apply(Leave("c")) is None
     assert code_of(world.apply(creates({}, {"dc1": ("r1", "r3")}))) == "no_room_in_rack"
 
 
-def test_a_number_becomes_a_list_once_all_tablets_are_there_many_at_a_time() -> None:
-    """Never fewer replicas, nor more; and nothing moves that is where it is to be."""
+def test_change_from_a_number_to_a_rack_list_moves_only_what_it_must() -> None:
+    """Tablets never have fewer or more replicas, and well-placed replicas do not move."""
     world = listed(SIX, {}, {"dc1": 2}, 32)
     beside = sum(len({*racks_of(world.image, row)} - {"r1", "r3"}) for row in tablets(world))
     assert beside > 10
@@ -206,7 +206,7 @@ def test_a_number_becomes_a_list_once_all_tablets_are_there_many_at_a_time() -> 
         (({}, {"dc1": ("r1", "r2")}), ({"dc1": 0}, {"dc2": ("r4", "r5")})),
     ],
 )
-def test_lists_grow_shrink_and_change(
+def test_rack_lists_grow_shrink_and_change(
     one: tuple[dict[str, int], Racks], two: tuple[dict[str, int], Racks]
 ) -> None:
     world = listed(TWO_DCS, one[1], one[0], 8)
@@ -228,7 +228,7 @@ def test_lists_grow_shrink_and_change(
 
 
 @pytest.mark.parametrize("to", [("r1", "r3"), ("r1", "r2", "r3"), ("r1",), ("r3",)])
-def test_a_cancel_brings_back_the_racks_of_before(to: tuple[str, ...]) -> None:
+def test_cancel_restores_the_previous_racks(to: tuple[str, ...]) -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=32)
     asks(world, {"dc1": to})
     world.until(lambda: len(all_racks(world)) > 1, "some to change", 300)
@@ -247,7 +247,7 @@ def move(tablet: int, source: str, target: str, *, beyond: bool = False) -> Move
     )
 
 
-def test_by_hand_a_replica_stays_in_its_rack() -> None:
+def test_manual_move_must_stay_in_its_rack() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=1)
     world.balances = False
     (row,) = tablets(world)
@@ -264,7 +264,7 @@ def test_by_hand_a_replica_stays_in_its_rack() -> None:
     assert status_of(world, "within") is RequestStatus.DONE
 
 
-def test_by_hand_only_racks_that_go_off_the_list_lose_theirs() -> None:
+def test_manual_deletion_is_allowed_only_in_racks_off_the_list() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2", "r3")}, count=1)
     world.balances = False
     asks(world, {"dc1": ("r1", "r2")})
@@ -277,7 +277,7 @@ def test_by_hand_only_racks_that_go_off_the_list_lose_theirs() -> None:
     assert status_of(world, CHANGE) is RequestStatus.DONE
 
 
-def test_why_names_the_list() -> None:
+def test_verdict_names_the_rack_list() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=4)
     found = why_there(world.image, TABLE, 0)
     assert not isinstance(found, Rejection)
@@ -293,7 +293,7 @@ def test_why_names_the_list() -> None:
             )
 
 
-def test_a_new_node_gets_what_its_own_rack_has() -> None:
+def test_new_node_receives_only_replicas_of_its_rack() -> None:
     world = listed("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": ("r1", "r2")}, count=16)
     for name, rack in (("a2", "r1"), ("c2", "r3")):
         world.add(name, dc="dc1", rack=rack)
@@ -305,7 +305,7 @@ def test_a_new_node_gets_what_its_own_rack_has() -> None:
     assert not proposal(world.image).moves, "the log would refuse what leaves the racks"
 
 
-def test_listed_tables_and_others_are_balanced_beside_one_another() -> None:
+def test_tables_with_and_without_rack_lists_are_balanced_together() -> None:
     world = listed(f"{SIX} dc1/r2/b3", {"dc1": ("r1", "r2")}, count=16)
     assert world.apply(creates({"dc1": 2}, {}, 16, "other")) is None
     assert world.apply(CreateTable("other.t")) is None
@@ -317,7 +317,7 @@ def test_listed_tables_and_others_are_balanced_beside_one_another() -> None:
     assert {held[name] for name in ("a1", "a2", "a3", "b1", "b2", "b3")} == {5, 6}
 
 
-def test_a_node_that_leaves_gives_to_its_rack_and_the_last_one_stays() -> None:
+def test_leaving_node_moves_tablets_within_its_rack_and_the_last_one_stays() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")})
     assert world.apply(Leave("a1"), "leave") is None
     world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 600)
@@ -330,7 +330,7 @@ def test_a_node_that_leaves_gives_to_its_rack_and_the_last_one_stays() -> None:
     assert world.apply(Leave("c2")) is None
 
 
-def test_no_node_leaves_that_a_change_needs_nor_that_it_is_cancelled_to() -> None:
+def test_node_needed_by_a_rack_change_or_its_cancel_cannot_leave() -> None:
     world = listed("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": ("r1", "r2")})
     world.balances = False
     asks(world, {"dc1": ("r1", "r3")})
@@ -341,7 +341,7 @@ def test_no_node_leaves_that_a_change_needs_nor_that_it_is_cancelled_to() -> Non
     assert world.apply(Leave("b1")) is None
 
 
-def test_a_dead_node_is_made_good_in_its_rack() -> None:
+def test_replicas_of_a_dead_node_are_rebuilt_in_its_rack() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2", "r3")})
     world.crash("a1")
     world.pass_s(20)
@@ -357,7 +357,7 @@ def test_a_dead_node_is_made_good_in_its_rack() -> None:
     assert all("a3" in row.reads for row in tablets(world))
 
 
-def test_what_a_dead_node_has_is_brought_to_another_rack() -> None:
+def test_rack_change_replaces_replicas_of_dead_nodes() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=4)
     for dead in ("b1", "b2"):
         world.crash(dead)
@@ -369,7 +369,7 @@ def test_what_a_dead_node_has_is_brought_to_another_rack() -> None:
     assert all_racks(world) == {("r1", "r3")}
 
 
-def test_a_change_ends_when_a_rack_that_it_names_is_gone() -> None:
+def test_change_is_cancelled_when_a_named_rack_has_no_nodes() -> None:
     world = listed("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": ("r1", "r2")}, count=16)
     world.balances = False
     asks(world, {"dc1": ("r1", "r3")})
@@ -384,7 +384,7 @@ def test_a_change_ends_when_a_rack_that_it_names_is_gone() -> None:
     assert all_racks(world) == {("r1", "r2")}
 
 
-def test_it_waits_for_a_rack_that_is_down_and_says_how_much_is_left_for_how_long() -> None:
+def test_wait_for_a_down_rack_reports_remaining_tablets_and_time() -> None:
     world = listed("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": ("r1", "r2")}, count=16)
     asks(world, {"dc1": ("r1", "r3")})
 
@@ -403,7 +403,7 @@ def test_it_waits_for_a_rack_that_is_down_and_says_how_much_is_left_for_how_long
     done(world)
 
 
-def test_a_dry_run_says_how_many_would_go_to_another_rack() -> None:
+def test_dry_run_counts_replicas_that_change_racks() -> None:
     world = listed("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": ("r1", "r2")}, count=16)
     found = planned(world, KeyspaceRfChange(KEYSPACE, {}, racks={"dc1": ("r1", "r3")}))
     assert found.plan.foreseen == (
@@ -412,14 +412,14 @@ def test_a_dry_run_says_how_many_would_go_to_another_rack() -> None:
     assert all_racks(world) == {("r1", "r2")}
 
 
-def test_siblings_come_together_within_their_racks() -> None:
+def test_siblings_move_together_within_their_racks() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=16)
     assert world.apply(ResizeTable(TABLE, 8), "merge") is None
     world.until(lambda: status_of(world, "merge") is RequestStatus.DONE, "the merge", 900)
     assert {racks_of(image, row) for image, row in in_service(world)} == {("r1", "r2")}
 
 
-def test_a_table_of_a_keyspace_that_changes_gets_the_new_racks_too() -> None:
+def test_table_created_during_a_change_gets_the_new_racks() -> None:
     world = listed(SIX, {}, {"dc1": 2})
     world.balances = False
     asks(world, {"dc1": ("r2", "r3")})
@@ -432,10 +432,8 @@ def test_a_table_of_a_keyspace_that_changes_gets_the_new_racks_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_asked_for_the_racks_are_kept(seed: int) -> None:
-    """Changes, cancels, joins, leaves, crashes, splits and moves by hand; the checks along the log see each
-    epoch.
-    """
+def test_racks_are_kept_under_random_commands(seed: int) -> None:
+    """Random changes, cancels, joins, leaves, crashes, splits and manual moves. Each epoch is checked."""
     chance = random.Random(seed)
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=chance.choice((4, 8)))
     changes = list[str]()

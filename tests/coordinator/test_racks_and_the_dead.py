@@ -1,4 +1,4 @@
-"""Racks whose nodes die or leave, while other tables and other keyspaces are balanced beside."""
+"""Racks whose nodes die or leave, while other tables and keyspaces are balanced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(world: World, name: str, rf: dict[str, int], racks: Racks, count: int 
     assert world.apply(CreateTable(f"{name}.t")) is None
 
 
-def test_a_leave_ends_though_all_of_its_rack_is_dead_or_leaves() -> None:
+def test_leave_ends_if_all_other_nodes_of_its_rack_are_dead_or_leaving() -> None:
     """Another table of the dc is not bound to racks."""
     world = cluster("dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r2/b2 dc1/r3/c1")
     table(world, "listed", {}, {"dc1": ("r1", "r2")})
@@ -41,7 +41,7 @@ def test_a_leave_ends_though_all_of_its_rack_is_dead_or_leaves() -> None:
     world.until(over, "the leave to end with its reason", 600)
 
 
-def test_a_change_that_waits_for_a_rack_holds_up_no_other_keyspace() -> None:
+def test_change_that_waits_for_a_rack_does_not_block_other_keyspaces() -> None:
     world = cluster("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1 dc1/r4/d1")
     assert world.apply(SetSetting("tablets_per_shard_goal", "100000")) is None
     table(world, "large", {}, {"dc1": ("r1", "r2")}, 4096)
@@ -56,7 +56,7 @@ def test_a_change_that_waits_for_a_rack_holds_up_no_other_keyspace() -> None:
 
 
 @pytest.mark.parametrize("by_racks", [True, False])
-def test_a_change_waits_for_who_takes_the_place_of_the_dead(by_racks: bool) -> None:
+def test_change_continues_after_the_replacement_of_a_dead_node(by_racks: bool) -> None:
     world = cluster("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1")
     before: Racks = {"dc1": ("r1", "r2")} if by_racks else {}
     after: Racks = {"dc1": ("r1", "r2", "r3")} if by_racks else {}

@@ -21,7 +21,7 @@ def rebuild(world: World, node_id: str, source_dc: str = "", *, force: bool = Fa
 
 
 def two_dcs(*rf: int) -> World:
-    """a1 to a3 in dc1, b1 to b3 in dc2; a keyspace with so many replicas in each."""
+    """Return a1 to a3 in dc1, b1 to b3 in dc2, and a keyspace with these numbers of replicas."""
     world = empty_cluster()
     for dc, names in (("dc1", "a1 a2 a3"), ("dc2", "b1 b2 b3")):
         for name in names.split():
@@ -33,7 +33,7 @@ def two_dcs(*rf: int) -> World:
 
 
 def asked_of(world: World, node_id: str) -> set[tuple[tuple[str, ...], int]]:
-    """The sources of each range of the rebuild under way, and how many of them it takes."""
+    """Return the sources of each range of the open rebuild, and the number that it needs."""
     transition = world.transition(REQUEST)
     sources_of = OPERATIONS[transition.kind].sources
     found = [
@@ -44,7 +44,7 @@ def asked_of(world: World, node_id: str) -> set[tuple[tuple[str, ...], int]]:
     return {(tuple(sorted(asked[0])), asked[1]) for asked in found if asked is not None}
 
 
-def test_a_rebuild_changes_no_rows_and_takes_all_of_the_nodes_ranges() -> None:
+def test_rebuild_changes_no_rows_and_covers_all_ranges_of_the_node() -> None:
     world = three_nodes(rf=3)
     before, version = rows(world, "library"), world.version
     world.nodes["b1"].mute = True
@@ -65,7 +65,7 @@ def test_a_rebuild_changes_no_rows_and_takes_all_of_the_nodes_ranges() -> None:
     assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
 
 
-def test_only_the_node_itself_is_ordered_to_stream() -> None:
+def test_only_the_rebuilt_node_streams() -> None:
     world = three_nodes(rf=2)
     for node in world.nodes.values():
         node.orders.clear()
@@ -74,7 +74,7 @@ def test_only_the_node_itself_is_ordered_to_stream() -> None:
     assert {name for name in world.nodes if world.orders(name)} == {"b1"}
 
 
-def test_it_needs_nobody_but_the_node_itself_to_start() -> None:
+def test_rebuild_starts_while_other_nodes_are_down() -> None:
     """The sources are checked when the streams are ordered."""
     world = three_nodes(rf=2)
     world.add("a2")
@@ -85,7 +85,7 @@ def test_it_needs_nobody_but_the_node_itself_to_start() -> None:
     world.until(lambda: status_of(world, REQUEST) is RequestStatus.DONE, "the end")
 
 
-def test_a_rebuild_waits_for_its_node_until_that_is_excluded() -> None:
+def test_rebuild_waits_for_its_node_until_the_exclusion() -> None:
     world = three_nodes(rf=2)
     world.nodes["b1"].alive = False
     world.pass_s(Limits().down_after_s + 1)
@@ -98,7 +98,7 @@ def test_a_rebuild_waits_for_its_node_until_that_is_excluded() -> None:
     assert "Dead nodes: b1" in error_of(world, REQUEST)
 
 
-def test_it_has_its_ranges_for_itself_and_the_rest_goes_on() -> None:
+def test_rebuild_locks_its_ranges_and_other_ranges_continue() -> None:
     world = spread()
     assert world.apply(CreateKeyspace("two", {"dc1": 2})) is None
     world.nodes["a3"].mute = True
@@ -115,7 +115,7 @@ def test_it_has_its_ranges_for_itself_and_the_rest_goes_on() -> None:
     assert status_of(world, "near") is RequestStatus.DONE
 
 
-def test_with_one_replica_nobody_else_has_anything() -> None:
+def test_rebuild_with_one_replica_has_no_sources() -> None:
     world = spread()
     refused = world.apply(Rebuild(node_id="a3"))
     assert refused is not None and refused.code == "too_few_sources"
@@ -125,7 +125,7 @@ def test_with_one_replica_nobody_else_has_anything() -> None:
     assert asked_of(world, "a3") == {((), 0)}
 
 
-def test_an_excluded_replica_is_missed_unless_it_is_forced() -> None:
+def test_rebuild_with_an_excluded_replica_needs_force() -> None:
     world = three_nodes(rf=3)
     world.nodes["c1"].alive = False
     world.pass_s(Limits().down_after_s + 1)
@@ -150,7 +150,7 @@ def test_an_excluded_replica_is_missed_unless_it_is_forced() -> None:
         ((3, 3), "a1", "dc3", "unknown_dc"),
     ],
 )
-def test_a_source_dc_suffices_when_no_quorum_of_all_dcs_can_do_without_it(
+def test_source_dc_must_be_enough_for_every_quorum(
     rf: tuple[int, int], node: str, dc: str, asked: object
 ) -> None:
     world = two_dcs(*rf)
@@ -164,7 +164,7 @@ def test_a_source_dc_suffices_when_no_quorum_of_all_dcs_can_do_without_it(
     assert found and isinstance(asked, set) and found <= asked
 
 
-def test_a_source_dc_that_does_not_suffice_is_taken_with_force() -> None:
+def test_insufficient_source_dc_is_accepted_with_force() -> None:
     world = two_dcs(3, 2)
     world.nodes["a1"].mute = True
     rebuild(world, "a1", "dc2", force=True)
@@ -173,7 +173,7 @@ def test_a_source_dc_that_does_not_suffice_is_taken_with_force() -> None:
     assert {needed for _, needed in asked_of(world, "a1")} == {2}
 
 
-def test_a_single_node_is_not_rebuilt() -> None:
+def test_single_node_cannot_be_rebuilt() -> None:
     world = empty_cluster()
     world.add("a1")
     world.run()

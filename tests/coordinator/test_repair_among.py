@@ -1,6 +1,4 @@
-"""Repairs in which only replicas on some nodes, or in some dcs, take part (Scylla's hosts_filter and
-dcs_filter).
-"""
+"""Repairs among the replicas on some nodes or in some dcs (Scylla's hosts_filter and dcs_filter)."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ EIGHT = "dc1/r1/a1 dc1/r2/b1 dc1/r3/c1 dc2/r1/d1 dc2/r2/e1"
 
 
 def world_of(count: int = 4, nodes: str = EIGHT) -> World:
-    """Three replicas in dc1, and two in dc2."""
+    """Return a table with three replicas in dc1 and two in dc2."""
     world = cluster(nodes)
     rf = {"dc1": 3, "dc2": 2}
     asks(world, CreateKeyspace("music", rf, tablets=True, initial_tablets=count), "k")
@@ -62,7 +60,7 @@ def took_part(world: World) -> set[str]:
         (among(dcs=("dc1", "dc2")), {"a1", "b1", "c1", "d1", "e1"}),
     ],
 )
-def test_only_who_is_named_takes_part_and_it_does_not_count(
+def test_restricted_repair_uses_only_named_replicas_and_does_not_count(
     command: RepairTablets, who: set[str]
 ) -> None:
     """The other replicas may be down."""
@@ -89,7 +87,7 @@ def test_only_who_is_named_takes_part_and_it_does_not_count(
     assert not world.image.repairs.restricted
 
 
-def test_it_waits_for_those_who_are_named() -> None:
+def test_restricted_repair_waits_for_named_replicas() -> None:
     world = world_of()
     world.crash("b1")
     world.crash("e1")
@@ -103,7 +101,7 @@ def test_it_waits_for_those_who_are_named() -> None:
     done(world)
 
 
-def test_who_is_dead_for_good_is_left_out() -> None:
+def test_excluded_replica_is_left_out_of_a_restricted_repair() -> None:
     world = world_of()
     world.crash("b1")
     world.pass_s(20)
@@ -123,14 +121,16 @@ def test_who_is_dead_for_good_is_left_out() -> None:
         (("a1", "b1"), ("dc2",), "too_few_take_part"),
     ],
 )
-def test_two_replicas_are_named(nodes: tuple[str, ...], dcs: tuple[str, ...], code: str) -> None:
+def test_restricted_repair_needs_two_replicas(
+    nodes: tuple[str, ...], dcs: tuple[str, ...], code: str
+) -> None:
     world = world_of()
     for command in (among(*nodes, dcs=dcs), RepairTable(TABLE, nodes, dcs)):
         refused = world.apply(command)
         assert refused is not None and refused.code == code
 
 
-def test_a_tablet_has_two_replicas_among_those_who_are_named() -> None:
+def test_tablet_needs_two_replicas_among_the_named_nodes() -> None:
     world = cluster(EIGHT.replace("dc2", "dc1"))
     keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=8)
     asks(world, keyspace, "k")
@@ -144,8 +144,8 @@ def test_a_tablet_has_two_replicas_among_those_who_are_named() -> None:
     done(world)
 
 
-def test_all_tablets_of_a_table_are_repaired_among_those_who_are_named() -> None:
-    """By times of their own, which go when it is done."""
+def test_restricted_repair_covers_all_tablets_of_a_table() -> None:
+    """It has its own times, which are dropped at the end."""
     world = world_of(16)
     world.balances = True
     asks(world, repair(3), "one")
@@ -173,7 +173,7 @@ def round_trip(image: Image) -> object:
     return apply_facts(Image(), [*image_to_facts(image)]).repairs
 
 
-def test_all_of_it_counts_for_some_of_it_and_never_the_other_way() -> None:
+def test_full_repair_counts_for_a_restricted_one_but_not_vice_versa() -> None:
     world = world_of(2)
     asks(world, RepairTable(TABLE, ("a1", "b1")))
     asks(world, repair(0), "whole")
@@ -184,7 +184,7 @@ def test_all_of_it_counts_for_some_of_it_and_never_the_other_way() -> None:
     assert times(world)[0] > 0 and times(world)[1] == 0
 
 
-def test_a_split_in_between_keeps_what_was_done() -> None:
+def test_restricted_repair_continues_after_a_split() -> None:
     world = world_of(4)
     world.balances = True
     asks(world, RepairTable(TABLE, ("a1", "b1")))
@@ -196,7 +196,7 @@ def test_a_split_in_between_keeps_what_was_done() -> None:
     assert not world.image.repairs.restricted
 
 
-def test_to_cancel_it_ends_it_and_the_next_one_begins_anew() -> None:
+def test_restricted_repair_after_a_cancel_starts_from_zero() -> None:
     world = world_of(8)
     world.balances = True
     asks(world, RepairTable(TABLE, ("a1", "b1")))
@@ -219,7 +219,7 @@ def left(world: World, request_id: str) -> str:
     return waits[0]
 
 
-def test_what_is_truncated_has_no_times_of_it_either() -> None:
+def test_truncation_drops_restricted_repair_times() -> None:
     world = world_of(4)
     world.balances = True
     asks(world, RepairTable(TABLE, ("a1", "b1")))
@@ -231,7 +231,7 @@ def test_what_is_truncated_has_no_times_of_it_either() -> None:
     assert world.image.repairs == DOMAIN.empty
 
 
-def test_what_is_scheduled_goes_on_beside_it() -> None:
+def test_scheduled_repair_continues_next_to_a_restricted_one() -> None:
     world = world_of(4)
     world.balances = True
     asks(world, SetSetting("auto_repair_enabled_default", "on"), "on")

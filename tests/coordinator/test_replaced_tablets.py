@@ -22,7 +22,7 @@ STATE = TransitionState
 
 
 def replacing(nodes: str = "a1 b1 c1", count: int = 16, rf: int = 2, dead: str = "c1") -> World:
-    """A cluster with a balancer, in which c9 has been asked to replace a dead node."""
+    """Return a cluster with a balancer, in which c9 was requested to replace a dead node."""
     world = with_table(nodes, count, rf)
     world.balances = True
     world.crash(dead)
@@ -41,7 +41,7 @@ def removal_of(world: World, node_id: str) -> Request:
     return found
 
 
-def test_the_replacement_moves_no_tablets_and_locks_none() -> None:
+def test_replacement_moves_and_locks_no_tablets() -> None:
     world = replacing()
     before = tablets(world)
     world.nodes["c9"].mute = True  # the streams of the ring's ranges never end
@@ -57,9 +57,7 @@ def test_the_replacement_moves_no_tablets_and_locks_none() -> None:
     world.until(is_done(world, "replace-c9"), "the replacement")
 
 
-def test_the_new_node_is_normal_before_its_tablets_are_rebuilt_within_the_streaming_limits() -> (
-    None
-):
+def test_tablets_are_rebuilt_within_limits_after_the_new_node_is_normal() -> None:
     world = replacing()
     count = held_by(world.image)["c1"]
     assert count > 4
@@ -89,21 +87,21 @@ def test_the_new_node_is_normal_before_its_tablets_are_rebuilt_within_the_stream
     assert departure(gone, world.image.request(gone.request_id)) == "replaced by c9"
 
 
-def test_tablets_of_a_replaced_node_are_rebuilt_although_balancing_is_off() -> None:
+def test_tablets_of_a_replaced_node_are_rebuilt_with_balancing_off() -> None:
     world = replacing(count=4)
     assert world.apply(SwitchBalancingOff()) is None
     world.until(lambda: world.state("c1") is NodeState.LEFT, "the removal", 900)
     assert "c1" not in held_by(world.image)
 
 
-def test_a_replacement_with_force_gives_up_the_tablets_that_only_the_dead_node_had() -> None:
+def test_forced_replacement_gives_up_tablets_with_a_dead_only_replica() -> None:
     world = replacing(count=4, rf=1)
     assert held_by(world.image)["c1"]
     world.until(lambda: world.state("c1") is NodeState.LEFT, "the removal", 900)
     assert all(len(row.reads) == 1 and "c1" not in row.reads for row in tablets(world))
 
 
-def test_a_replaced_node_is_removed_once_and_again_after_a_cancel() -> None:
+def test_removal_of_a_replaced_node_can_be_repeated_after_a_cancel() -> None:
     world = replacing()
     world.balances = False
     world.until(is_done(world, "replace-c9"), "the replacement")
@@ -116,7 +114,7 @@ def test_a_replaced_node_is_removed_once_and_again_after_a_cancel() -> None:
     world.until(is_done(world, "again"), "the removal", 900)
 
 
-def test_a_new_node_that_dies_before_the_tablets_are_rebuilt_is_replaced_as_well() -> None:
+def test_new_node_that_dies_before_the_rebuild_can_be_replaced() -> None:
     world = replacing("a1 b1 c1", 8, rf=3)
     world.until(is_done(world, "replace-c9"), "the replacement")
     world.crash("c9")
@@ -128,7 +126,7 @@ def test_a_new_node_that_dies_before_the_tablets_are_rebuilt_is_replaced_as_well
     assert all({*row.reads} == {"a1", "b1", "c10"} for row in tablets(world))
 
 
-def test_the_removal_of_a_replaced_node_waits_until_another_node_can_take_its_tablets() -> None:
+def test_removal_of_a_replaced_node_waits_for_room_for_its_tablets() -> None:
     world = replacing("a1 b1 c1", 4, rf=3)
     world.until(is_done(world, "replace-c9"), "the replacement")
     removal = removal_of(world, "c1").request_id
@@ -147,7 +145,7 @@ def test_the_removal_of_a_replaced_node_waits_until_another_node_can_take_its_ta
     assert world.state("c1") is NodeState.LEFT
 
 
-def test_a_replaced_node_without_tablets_leaves_at_once() -> None:
+def test_replaced_node_without_tablets_leaves_at_once() -> None:
     world = with_table("a1 b1 c1 d1", 1)
     spare = min({"a1", "b1", "c1", "d1"} - {*tablets(world)[0].writes})
     world.crash(spare)

@@ -1,4 +1,4 @@
-"""Catch-up replicas are asked for a heartbeat, each with a short time limit."""
+"""Catch-up replicas are probed for a heartbeat, each with a short time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -69,7 +69,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
     assert condition(), what
 
 
-async def test_who_answers_is_heard_with_its_epoch() -> None:
+async def test_replica_that_answers_is_alive_with_its_epoch() -> None:
     async with (
         serving(lambda: web.Response(body=position("c-1"))) as url,
         asking(replica("c-1", url), replica("c-2", UNREACHABLE)) as asked,
@@ -93,7 +93,7 @@ async def test_who_answers_is_heard_with_its_epoch() -> None:
     ],
     ids=["somebody else", "another shape", "no json", "a failure", "too much"],
 )
-async def test_another_answer_is_no_sign_of_life(answer: Callable[[], web.Response]) -> None:
+async def test_other_answers_are_no_sign_of_life(answer: Callable[[], web.Response]) -> None:
     count = 0
 
     def counted() -> web.Response:
@@ -106,7 +106,7 @@ async def test_another_answer_is_no_sign_of_life(answer: Callable[[], web.Respon
         assert asked.liveness["c-1"].answered_s is None
 
 
-async def test_silence_counts_from_the_first_question_and_from_the_last_answer() -> None:
+async def test_silence_counts_from_the_first_probe_and_the_last_answer() -> None:
     up = True
 
     def answer() -> web.Response:
@@ -123,7 +123,7 @@ async def test_silence_counts_from_the_first_question_and_from_the_last_answer()
         assert asked.liveness["c-1"].answered_s == last_s
 
 
-async def test_who_has_slept_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_counted_anew_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     async with asking(replica("c-1", UNREACHABLE)) as asked:
         await until(lambda: asked.liveness, "asked")
         before_s = asked.liveness["c-1"].since_s
@@ -131,7 +131,7 @@ async def test_who_has_slept_counts_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         await until(lambda: asked.liveness["c-1"].since_s > before_s, "counted anew")
 
 
-async def test_nobody_is_asked_while_none_is_given() -> None:
+async def test_no_probe_is_sent_without_replicas() -> None:
     async with asking() as asked:
         await asyncio.sleep(0.15)
         assert asked.liveness == {}

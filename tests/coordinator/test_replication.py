@@ -1,4 +1,4 @@
-"""A keyspace's replication changes: any into any, beside others, undone, and with nodes that are dead."""
+"""Changes of a keyspace's replication: any into any, in parallel, rolled back, and with dead nodes."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def alter(world: World, name: str = "library", **replication: int) -> Rejection 
 
 
 def changed(rf: int, to: int, state: TransitionState) -> World:
-    """Three nodes whose keyspace changes and has entered a state; no node works."""
+    """Return three nodes whose replication change has entered a state. No node works."""
     world = three_nodes(rf)
     for node in world.nodes.values():
         node.mute = True
@@ -45,9 +45,7 @@ def changed(rf: int, to: int, state: TransitionState) -> World:
 
 
 def is_placed(world: World, replication: dict[str, int], name: str = "library") -> None:
-    """It has the replicas of the strategy, shared with others of this replication, and no leftovers of the
-    change.
-    """
+    """Check the replicas of the strategy, the shared placement, and that the change left nothing behind."""
     found = keyspace(world, name)
     assert (found.replication, found.placement) == (replication, placement_name(replication))
     rows = world.image.ring.placements[found.placement].rows
@@ -68,7 +66,7 @@ REPLICATIONS: list[dict[str, int]] = [
 
 
 @pytest.mark.parametrize("before", REPLICATIONS, ids=placement_name)
-def test_any_replication_becomes_any_other_in_one_change(before: dict[str, int]) -> None:
+def test_any_replication_changes_to_any_other_in_one_request(before: dict[str, int]) -> None:
     world = empty_cluster()
     world.add("a1 b1 c1 c2")
     world.add("d1 d2", dc="dc2")
@@ -88,7 +86,7 @@ def test_any_replication_becomes_any_other_in_one_change(before: dict[str, int])
         at = after
 
 
-def test_it_goes_through_its_states_with_a_placement_of_its_own() -> None:
+def test_change_goes_through_its_states_with_its_own_placement() -> None:
     world = three_nodes(rf=1)
     assert world.apply(CreateKeyspace("twin", {"dc1": 1})) is None
     twin = keyspace(world, "twin")
@@ -111,7 +109,7 @@ def test_it_goes_through_its_states_with_a_placement_of_its_own() -> None:
     is_placed(world, {"dc1": 1}, "twin")
 
 
-def test_requests_from_before_are_refused_whatever_the_shared_rows_say() -> None:
+def test_older_requests_are_refused_despite_shared_rows() -> None:
     world = three_nodes(rf=1)
     assert world.apply(CreateKeyspace("wide", {"dc1": 3})) is None
     assert alter(world, dc1=3) is None
@@ -126,7 +124,7 @@ def test_requests_from_before_are_refused_whatever_the_shared_rows_say() -> None
     assert check_token(world.image, wide, 0, finished - 1) is None, "it has not changed"
 
 
-def test_a_request_of_before_is_waited_for_and_never_promoted() -> None:
+def test_request_of_an_older_version_is_awaited_and_never_promoted() -> None:
     world = three_nodes(rf=1)
     held, library = world.version, keyspace(world).keyspace_id
     tracker = VersionTracker()
@@ -138,7 +136,7 @@ def test_a_request_of_before_is_waited_for_and_never_promoted() -> None:
     assert tracker.oldest_in_use(world.version) == held
 
 
-def test_each_who_is_left_is_ordered_to_stream_when_replicas_go() -> None:
+def test_all_remaining_replicas_stream_when_the_factor_drops() -> None:
     world = changed(3, 1, STATE.WRITE_BOTH_READ_OLD)
     world.pass_s(2)
     session = world.transition("alter-library").session
@@ -146,7 +144,7 @@ def test_each_who_is_left_is_ordered_to_stream_when_replicas_go() -> None:
         assert session in {order.session for order in world.orders(name)}
 
 
-def test_of_two_replicas_the_one_that_is_left_has_everything_and_must_be_there() -> None:
+def test_remaining_one_of_two_replicas_needs_no_data_but_must_be_up() -> None:
     world = three_nodes(rf=2)
     assert alter(world, dc1=1) is None
     reach(world, "alter-library", STATE.WRITE_BOTH_READ_OLD)
@@ -164,7 +162,7 @@ def test_of_two_replicas_the_one_that_is_left_has_everything_and_must_be_there()
 
 
 @pytest.mark.parametrize(("rf", "to"), [(1, 3), (3, 1), (2, 3)])
-def test_a_cancelled_change_leaves_all_as_it_was(rf: int, to: int) -> None:
+def test_cancelled_change_restores_the_placement(rf: int, to: int) -> None:
     world = changed(rf, to, STATE.WRITE_BOTH_READ_OLD)
     before = [sides(r) for r in ring_now(world.image).placement({"dc1": rf}).rows]
     assert world.apply(Cancel("alter-library"), "cancel") is None
@@ -177,7 +175,7 @@ def test_a_cancelled_change_leaves_all_as_it_was(rf: int, to: int) -> None:
     assert [sides(r) for r in rows] == before
 
 
-def test_keyspaces_change_side_by_side() -> None:
+def test_keyspaces_change_in_parallel() -> None:
     world = three_nodes(rf=1)
     assert world.apply(CreateKeyspace("twin", {"dc1": 1})) is None
     world.nodes["c1"].mute = True
@@ -195,7 +193,7 @@ def test_keyspaces_change_side_by_side() -> None:
     is_placed(world, {"dc1": 2}, "twin")
 
 
-def test_nodes_come_and_go_before_it_or_after_it() -> None:
+def test_join_and_replication_change_wait_for_each_other() -> None:
     world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
     world.add("d1")
     world.pass_s(5)
@@ -215,7 +213,7 @@ def test_nodes_come_and_go_before_it_or_after_it() -> None:
     is_placed(world, {"dc1": 2})
 
 
-def test_nobody_leaves_who_is_needed_for_what_was_asked_for() -> None:
+def test_node_needed_by_a_replication_change_cannot_leave() -> None:
     world = three_nodes(rf=1)
     world.nodes["c1"].mute = True
     world.add("c2")
@@ -228,7 +226,7 @@ def test_nobody_leaves_who_is_needed_for_what_was_asked_for() -> None:
     assert refused is not None and refused.code == "too_few_nodes"
 
 
-def test_a_node_that_is_excluded_meanwhile_is_missing_when_it_opens() -> None:
+def test_change_fails_if_a_needed_node_was_excluded_meanwhile() -> None:
     world = three_nodes(rf=1)
     world.nodes["c1"].alive = False
     world.pass_s(10)
@@ -239,7 +237,7 @@ def test_a_node_that_is_excluded_meanwhile_is_missing_when_it_opens() -> None:
     is_placed(world, {"dc1": 1})
 
 
-def test_a_dead_node_that_is_left_over_cannot_be_given_anything() -> None:
+def test_excluded_node_cannot_take_over_ranges() -> None:
     """One of three replicas is excluded. Among two replicas it would serve some ranges without their data."""
     world = three_nodes(rf=3)
     world.nodes["c1"].alive = False
@@ -263,7 +261,7 @@ def test_a_dead_node_that_is_left_over_cannot_be_given_anything() -> None:
         ({"dc1": 2, "dc2": 0}, "replication_unchanged"),
     ],
 )
-def test_what_cannot_be_or_is_already_is_refused_at_once(
+def test_invalid_or_unchanged_replication_is_refused(
     replication: dict[str, int], code: str
 ) -> None:
     world = three_nodes(rf=2)
@@ -283,7 +281,7 @@ def test_alter_keeps_the_replicas_of_a_dc_that_it_does_not_name() -> None:
     assert world.image.requests.requests["narrower"].replication == {"dc2": 2}
 
 
-def test_a_dc_with_factor_0_has_no_replicas() -> None:
+def test_dc_with_factor_0_has_no_replicas() -> None:
     world = three_nodes(rf=2)
     assert world.apply(KeyspaceRfChange("library", {"dc1": 3, "dc2": 0}), "alter") is None
     assert world.image.requests.requests["alter"].replication == {"dc1": 3}
@@ -292,7 +290,7 @@ def test_a_dc_with_factor_0_has_no_replicas() -> None:
     assert keyspace is not None and keyspace.replication == {"dc1": 3}
 
 
-def test_one_request_about_a_keyspace_at_a_time() -> None:
+def test_second_request_for_a_keyspace_is_refused() -> None:
     world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
     for command in (DropKeyspace("library"), KeyspaceRfChange("library", {"dc1": 2})):
         refused = world.apply(command)
@@ -306,7 +304,7 @@ def test_one_request_about_a_keyspace_at_a_time() -> None:
     assert refused is not None and refused.code == "keyspace_being_dropped"
 
 
-def test_an_excluded_node_is_never_left_alone_with_the_data() -> None:
+def test_excluded_node_never_becomes_the_only_replica() -> None:
     world = three_nodes(rf=2)
     world.nodes["c1"].alive = False
     world.pass_s(10)
@@ -319,7 +317,7 @@ def test_an_excluded_node_is_never_left_alone_with_the_data() -> None:
     is_placed(world, {"dc1": 2})
 
 
-def test_a_node_that_dies_meanwhile_is_not_left_alone_with_the_data() -> None:
+def test_change_is_rolled_back_if_a_dead_node_would_be_the_only_replica() -> None:
     world = changed(2, 1, STATE.WRITE_BOTH_READ_OLD)
     world.nodes["c1"].alive = False
     world.pass_s(10)
@@ -331,7 +329,7 @@ def test_a_node_that_dies_meanwhile_is_not_left_alone_with_the_data() -> None:
     is_placed(world, {"dc1": 2})
 
 
-def test_changes_that_follow_one_another_do_not_keep_a_node_waiting() -> None:
+def test_consecutive_changes_do_not_starve_a_join() -> None:
     world = three_nodes(rf=1)
     assert world.apply(CreateKeyspace("twin", {"dc1": 1})) is None
     for node in world.nodes.values():

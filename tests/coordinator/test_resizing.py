@@ -1,4 +1,4 @@
-"""Tablets are split and merged while other operations run; the cases are those of ScyllaDB's balancer tests.
+"""Tablets are split and merged while other operations run, as in the tests of ScyllaDB's balancer.
 
 Source: ScyllaDB, topology-over-raft.md, "Tablet resize".
 """
@@ -51,7 +51,7 @@ def count(world: World, name: str = TABLE) -> int:
 
 
 def fills(world: World, mean: float, name: str = TABLE) -> None:
-    """So many bytes has each tablet now."""
+    """Set the mean size of the tablets."""
     data = world.image.schema.serving(name)
     assert data is not None
     total = int(mean * count(world, name))
@@ -70,7 +70,7 @@ def resized(world: World, wanted: int, seconds: float = 600) -> None:
 
 
 def moves(world: World, *moved: tuple[int, str, str]) -> None:
-    """Tablets go by hand, one after the other."""
+    """Move tablets manually, one after the other."""
     for tablet, source, target in moved:
         move = TabletMove(table=TABLE, tablet=tablet, from_node=source, to_node=target)
         request_id = f"{tablet} from {source}"
@@ -82,7 +82,7 @@ def _is_done(world: World, request_id: str) -> bool:
     return status_of(world, request_id) is RequestStatus.DONE
 
 
-def test_a_table_that_grows_is_split_and_one_that_shrinks_is_merged() -> None:
+def test_growing_table_is_split_and_shrinking_table_is_merged() -> None:
     """Scylla's test_load_balancing_resize_requests."""
     world = sized("a1 b1", 1)
     assert world.apply(AlterTable(TABLE, TableOptions(min_tablet_count=2))) is None
@@ -99,7 +99,7 @@ def test_a_table_that_grows_is_split_and_one_that_shrinks_is_merged() -> None:
     resized(world, 1)
 
 
-def test_each_row_keeps_its_replicas_and_its_versions() -> None:
+def test_split_keeps_replicas_and_versions_of_each_row() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     moves(
         world,
@@ -120,7 +120,7 @@ def test_each_row_keeps_its_replicas_and_its_versions() -> None:
     assert status_of(world, "resize") is RequestStatus.DONE
 
 
-def test_a_split_waits_until_all_replicas_have_cut_their_storage() -> None:
+def test_split_waits_until_all_replicas_have_prepared_their_storage() -> None:
     world = with_table("a1 b1 c1", 4)
     world.crash("c1")
     world.pass_s(20)
@@ -135,7 +135,7 @@ def test_a_split_waits_until_all_replicas_have_cut_their_storage() -> None:
     assert count(world) == 8
 
 
-def test_a_split_waits_for_a_live_replica_that_is_not_prepared_and_why_names_it() -> None:
+def test_split_waits_for_an_unprepared_replica_without_a_limit() -> None:
     world = with_table("a1 b1 c1", 4)
     world.nodes["c1"].prepares = False
     assert world.apply(ResizeTable(TABLE, 8), "resize") is None
@@ -153,7 +153,7 @@ def test_a_split_waits_for_a_live_replica_that_is_not_prepared_and_why_names_it(
     assert count(world) == 8
 
 
-def test_a_merge_needs_no_prepared_storage() -> None:
+def test_merge_needs_no_prepared_storage() -> None:
     world = with_table("a1 b1 c1", 4, rf=3)
     for node in world.nodes.values():
         node.prepares = False
@@ -162,7 +162,7 @@ def test_a_merge_needs_no_prepared_storage() -> None:
     assert count(world) == 2
 
 
-def test_a_dead_replica_that_is_excluded_holds_no_split_up() -> None:
+def test_excluded_replica_does_not_block_a_split() -> None:
     world = with_table("a1 b1 c1", 4, rf=3)
     world.crash("c1")
     world.pass_s(20)
@@ -172,7 +172,7 @@ def test_a_dead_replica_that_is_excluded_holds_no_split_up() -> None:
     assert count(world) == 8
 
 
-def test_a_split_waits_for_migrations_and_those_asked_for_later_wait_for_it() -> None:
+def test_split_waits_for_migrations_and_later_ones_wait_for_the_split() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     row, other = tablets(world)[0], tablets(world)[3]
     nodes = {*world.nodes}
@@ -195,7 +195,7 @@ def test_a_split_waits_for_migrations_and_those_asked_for_later_wait_for_it() ->
     assert tablets(world)[3].reads == tablets(world)[2].reads
 
 
-def test_siblings_that_are_apart_hold_up_their_merge_and_nothing_else() -> None:
+def test_separated_siblings_block_only_their_merge() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     nodes, row = {*world.nodes}, tablets(world)[1]
     if {*tablets(world)[0].reads} == {*row.reads}:
@@ -216,9 +216,7 @@ def test_siblings_that_are_apart_hold_up_their_merge_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("racks", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_the_places_a_table_that_is_emptied_comes_to_one_tablet(
-    seed: int, racks: bool
-) -> None:
+def test_emptied_table_is_merged_to_one_tablet_from_any_placement(seed: int, racks: bool) -> None:
     """Scylla's test_load_balancing_merge_colocation_with_random_load."""
     chance = random.Random(seed)
     names = [f"n{number}" for number in range(chance.randint(3, 7))]
@@ -252,7 +250,7 @@ def test_whatever_the_places_a_table_that_is_emptied_comes_to_one_tablet(
         assert len({world.image.membership.nodes[n].rack for n in row.reads}) == 3
 
 
-def test_a_merge_goes_on_while_a_node_is_drained() -> None:
+def test_merge_continues_while_a_node_is_drained() -> None:
     """Scylla's ..._with_decomission."""
     world = with_table("a1 b1 c1 d1", 2, rf=3)
     world.balances = True
@@ -263,7 +261,7 @@ def test_a_merge_goes_on_while_a_node_is_drained() -> None:
     assert {*tablets(world)[0].reads} == {"a1", "c1", "d1"}
 
 
-def test_balancing_does_not_take_apart_what_was_brought_together() -> None:
+def test_balancing_does_not_separate_siblings_during_a_merge() -> None:
     world = sized("a1 b1 c1", 8)
     assert world.apply(SwitchBalancingOff()) is None
     assert world.apply(ResizeTable(TABLE, 4), "merge") is None
@@ -277,8 +275,8 @@ def test_balancing_does_not_take_apart_what_was_brought_together() -> None:
     world.until(lambda: {*held_by(world.image).values()} == {2}, "evenness", 300)
 
 
-def test_a_decision_that_is_not_wanted_any_more_is_revoked() -> None:
-    """By its own, while it is pending; what a user asked for is the user's."""
+def test_resize_that_is_no_longer_wanted_is_revoked() -> None:
+    """The balancer revokes only its own pending resize, not one of a user."""
     world = sized("a1 b1 c1", 4)
     world.crash("c1")
     fills(world, 3 * TARGET)
@@ -296,7 +294,7 @@ def test_a_decision_that_is_not_wanted_any_more_is_revoked() -> None:
     assert status_of(world, "mine") is RequestStatus.PENDING
 
 
-def test_a_table_is_dropped_or_truncated_while_it_waits_to_be_merged() -> None:
+def test_table_is_dropped_or_truncated_while_its_merge_waits() -> None:
     world = with_table("a1 b1 c1 d1", 8)
     row, other = tablets(world)[:2]
     moves(world, (0, row.reads[0], min({*world.nodes} - {*row.reads, *other.reads})))
@@ -311,7 +309,7 @@ def test_a_table_is_dropped_or_truncated_while_it_waits_to_be_merged() -> None:
     assert status_of(world, "merge") in (RequestStatus.FAILED, RequestStatus.DONE)
 
 
-def test_replicas_that_are_lost_end_a_merge_with_the_reason() -> None:
+def test_lost_replicas_cancel_a_merge_with_the_reason() -> None:
     world = with_table("a1 b1 c1 d1", 8, rf=1)
     world.crash("d1")
     world.pass_s(20)
@@ -329,14 +327,14 @@ def test_replicas_that_are_lost_end_a_merge_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("wanted", [0, -8, 8, 12, 2, 1, 32, 2**21, 2**70])
-def test_no_other_number_is_taken(wanted: int) -> None:
+def test_invalid_tablet_count_is_refused(wanted: int) -> None:
     world = with_table("a1 b1 c1", 8)
     refused = world.apply(ResizeTable(TABLE, wanted))
     assert refused is not None and refused.code == "bad_tablet_count"
     assert "8 tablets" in refused.message
 
 
-def test_a_table_gets_another_number_once_at_a_time() -> None:
+def test_table_has_one_resize_at_a_time() -> None:
     world = with_table("a1 b1 c1", 8)
     assert world.apply(ResizeTable(TABLE, 16), "first") is None
     refused = world.apply(ResizeTable(TABLE, 4))
@@ -350,8 +348,8 @@ def test_a_table_gets_another_number_once_at_a_time() -> None:
     assert none is not None and none.code == "no_tablets"
 
 
-def test_all_tables_together_are_kept_to_what_shards_are_to_have() -> None:
-    """Each gets less by the same part, and none is split and merged in turn."""
+def test_all_tables_together_respect_the_per_shard_goal() -> None:
+    """Each table is reduced by the same factor, and none is split and merged in turn."""
     world = sized("a1 b1", 16)
     assert world.apply(SetSetting("tablets_per_shard_goal", "20")) is None
     for number in range(3):
@@ -363,8 +361,8 @@ def test_all_tables_together_are_kept_to_what_shards_are_to_have() -> None:
     assert sum(request.resizes for request in asked) == 4
 
 
-def test_siblings_come_together_where_the_racks_allow_it() -> None:
-    """The even tablet goes to the odd one's node where it may not be the other way round."""
+def test_siblings_move_together_where_racks_allow_it() -> None:
+    """The even tablet moves to the odd one's node if the opposite move is not allowed."""
     world = empty_cluster()
     world.add("a1", rack="r1")
     world.add("a2", rack="r1")
@@ -381,7 +379,7 @@ def test_siblings_come_together_where_the_racks_allow_it() -> None:
     assert {*tablets(world)[0].reads} == {"a1", "b1"}
 
 
-def test_a_plan_of_a_split_takes_those_who_are_up_to_have_prepared() -> None:
+def test_plan_of_a_split_assumes_that_live_nodes_have_prepared() -> None:
     world = with_table("a1 b1 c1", 8, rf=3)
     world.pass_s(1)
     assert planned(world, ResizeTable(TABLE, 16)).verdict is PlanVerdict.STARTS
@@ -398,7 +396,7 @@ def resizes(world: World) -> list[Request]:
     return [r for r in world.image.requests.requests.values() if r.resizes]
 
 
-def test_an_option_that_can_never_count_merges_nobody_else() -> None:
+def test_conflicting_options_of_a_table_do_not_merge_others() -> None:
     world = with_table("a1 b1", 16)
     world.balances = True
     options = TableOptions(max_tablet_count=2, expected_data_size_in_gb=100_000)
@@ -407,8 +405,8 @@ def test_an_option_that_can_never_count_merges_nobody_else() -> None:
     assert (count(world, "music.small"), count(world)) == (2, 16)
 
 
-def test_a_table_that_is_large_and_one_that_asks_for_much_come_to_rest() -> None:
-    """Together they are more than shards are to have."""
+def test_large_table_and_demanding_table_reach_a_fixed_point() -> None:
+    """Together they exceed the limit per shard."""
     world = sized("a1 b1", 8, rf=1)
     assert world.apply(CreateTable("music.big", TableOptions(min_tablet_count=64))) is None
     assert world.apply(SetSetting("tablets_per_shard_goal", "18")) is None
@@ -436,7 +434,7 @@ def test_racks_of_another_dc_do_not_count() -> None:
     resized(world, 1)
 
 
-def test_one_look_never_asks_for_a_split_and_then_for_moves_by_the_old_numbers() -> None:
+def test_proposal_never_contains_a_split_and_moves_of_the_same_table() -> None:
     world = with_table("a1 b1 c1", 8)
     world.add("d1")
     world.run()
@@ -461,7 +459,7 @@ def _asks(image: Image) -> int:
     return table.options.min_tablet_count
 
 
-def test_splits_that_wait_for_a_dead_node_hold_no_other_table_up() -> None:
+def test_splits_that_wait_for_a_dead_node_block_no_other_table() -> None:
     world = empty_cluster()
     world.add("a1")
     world.add("x1", "dc2")
@@ -482,8 +480,8 @@ def test_splits_that_wait_for_a_dead_node_hold_no_other_table_up() -> None:
     world.until(lambda: count(world, "other.t") == 2, "the other's split", 60)
 
 
-def test_a_merge_is_revoked_while_a_node_is_away_and_asked_for_again() -> None:
-    """Else its tablets stood still, and new nodes stayed empty, for as long."""
+def test_merge_is_revoked_while_a_node_is_down_and_requested_again() -> None:
+    """Otherwise its tablets could not move, and new nodes would stay empty."""
     world = with_table("a1 b1 c1", 16)
     row = tablets(world)[1]
     spare = min({"a1", "b1", "c1"} - {*row.reads})
@@ -501,9 +499,7 @@ def test_a_merge_is_revoked_while_a_node_is_away_and_asked_for_again() -> None:
     resized(world, 8)
 
 
-def test_a_merge_of_the_balancers_ends_when_it_is_switched_off_and_a_users_says_why_it_waits() -> (
-    None
-):
+def test_merge_of_the_balancer_ends_with_the_switch_and_a_user_merge_waits() -> None:
     world = with_table("a1 b1 c1 d1", 8)
     row = tablets(world)[1]
     free = min({"a1", "b1", "c1", "d1"} - {*row.reads, *tablets(world)[0].reads} or {"d1"})

@@ -24,7 +24,7 @@ STATE = TransitionState
 
 
 def states(world: World, request_id: str) -> list[str]:
-    """The states that a request's transition went through, each once in a row."""
+    """Return the states of a request's transition, without consecutive duplicates."""
     found: list[str] = []
     for image in world.images:
         transition = image.topology.of_request(request_id)
@@ -33,17 +33,17 @@ def states(world: World, request_id: str) -> list[str]:
     return found
 
 
-# The way forward.
+# Progress.
 
 
-def test_the_first_node_joins_alone() -> None:
+def test_first_node_joins_an_empty_cluster() -> None:
     world = empty_cluster()
     world.add("a1")
     world.run()
     assert world.state("a1") is NodeState.NORMAL
 
 
-def test_a_join_goes_through_its_states() -> None:
+def test_join_goes_through_its_states() -> None:
     world = three_nodes()
     world.add("a2")
     world.run()
@@ -54,7 +54,7 @@ def test_a_join_goes_through_its_states() -> None:
     assert world.state("a2") is NodeState.NORMAL
 
 
-def test_a_leave_goes_through_its_states() -> None:
+def test_leave_goes_through_its_states() -> None:
     world = three_nodes()
     world.apply(Leave("c1"), "leave-c1")
     world.run()
@@ -64,7 +64,7 @@ def test_a_leave_goes_through_its_states() -> None:
     assert world.state("c1") is NodeState.LEFT
 
 
-def test_joins_open_together_and_a_leave_of_the_same_ranges_waits_for_them() -> None:
+def test_joins_open_together_and_a_leave_of_the_same_ranges_waits() -> None:
     world = three_nodes()
     world.apply(Leave("c1"), "leave-c1")
     world.add("a2 b2")
@@ -76,7 +76,7 @@ def test_joins_open_together_and_a_leave_of_the_same_ranges_waits_for_them() -> 
     assert joins[0].finished_epoch <= requests["leave-c1"].started_epoch
 
 
-def test_so_many_joins_open_together_and_no_more() -> None:
+def test_number_of_joins_that_open_together_is_limited() -> None:
     world = three_nodes()
     world.limits = Limits(group=2)
     world.add("a2 a3 a4")
@@ -85,8 +85,8 @@ def test_so_many_joins_open_together_and_no_more() -> None:
     assert len(starts) == 2
 
 
-def test_what_needs_other_ranges_goes_on_beside_a_long_stream() -> None:
-    """Its session stays, and whatever it is ordered meanwhile is the same work."""
+def test_operations_on_other_ranges_continue_next_to_a_long_stream() -> None:
+    """Its session stays, and repeated orders are the same work."""
     world = wide()
     for node in world.nodes.values():
         node.mute = True
@@ -111,10 +111,10 @@ def test_what_needs_other_ranges_goes_on_beside_a_long_stream() -> None:
     world.until(lambda: status_of(world, "leave-a1") is RequestStatus.DONE, "the long leave")
 
 
-def test_what_would_conflict_with_a_waiting_request_waits_behind_it() -> None:
-    """Else requests that need little could overtake one that needs much for ever."""
+def test_request_that_conflicts_with_a_waiting_one_waits_behind_it() -> None:
+    """Otherwise small requests could overtake a large one forever."""
     world = spread()
-    world.nodes["a4"].mute = True  # it takes over from a3
+    world.nodes["a4"].mute = True  # a4 takes over from a3
     for name in ("a3", "a4", "a5", "a7"):
         assert world.apply(Leave(name), f"leave-{name}") is None
     world.until(lambda: status_of(world, "leave-a7") is RequestStatus.DONE, "one that is far away")
@@ -130,7 +130,7 @@ def test_what_would_conflict_with_a_waiting_request_waits_behind_it() -> None:
     assert finished == sorted(finished)
 
 
-def test_all_who_gain_ranges_are_ordered_to_stream_under_the_open_session() -> None:
+def test_gaining_nodes_are_ordered_to_stream_in_the_open_session() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     order = world.orders("a2")[-1]
@@ -140,7 +140,7 @@ def test_all_who_gain_ranges_are_ordered_to_stream_under_the_open_session() -> N
     assert order.request_id == "join-a2"
 
 
-def test_nothing_is_ordered_under_a_version_that_is_not_settled() -> None:
+def test_no_order_is_sent_for_an_unsettled_version() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, rf=3)
     assert not world.orders("a2")
     world.nodes["b1"].applies = False
@@ -150,7 +150,7 @@ def test_nothing_is_ordered_under_a_version_that_is_not_settled() -> None:
     assert world.image.topology.settled()
 
 
-def test_nodes_that_lost_ranges_clean_up_beside_the_next_request() -> None:
+def test_cleanup_runs_next_to_the_next_request() -> None:
     world = three_nodes()
     world.add("a2")
     world.until(lambda: world.image.membership.nodes["a1"].cleanup_since, "the cleanup")
@@ -165,7 +165,7 @@ def test_nodes_that_lost_ranges_clean_up_beside_the_next_request() -> None:
     assert status_of(world, "join-b2") is RequestStatus.DONE
 
 
-def test_a_cleanup_that_fails_holds_up_nobody_and_is_tried_anew_after_a_while() -> None:
+def test_failed_cleanup_blocks_no_other_request_and_is_retried() -> None:
     world = three_nodes()
     world.add("a2")
     world.until(lambda: world.image.membership.nodes["a1"].cleanup_since, "the cleanup")
@@ -185,7 +185,7 @@ def test_a_cleanup_that_fails_holds_up_nobody_and_is_tried_anew_after_a_while() 
     assert not world.image.membership.nodes["a1"].cleanup_since
 
 
-def test_a_node_that_comes_back_late_is_cleaned_up() -> None:
+def test_node_that_returns_late_is_cleaned_up() -> None:
     world = three_nodes()
     world.add("a2")
     world.until(lambda: world.orders("a1", OrderKind.CLEANUP), "the order to clean up")
@@ -198,7 +198,7 @@ def test_a_node_that_comes_back_late_is_cleaned_up() -> None:
 # Barriers and fences.
 
 
-def test_a_barrier_waits_for_every_node_and_names_who_blocks() -> None:
+def test_barrier_waits_for_every_node_and_names_the_blocker() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].applies = False
     steps = world.pass_s(5)
@@ -206,7 +206,7 @@ def test_a_barrier_waits_for_every_node_and_names_who_blocks() -> None:
     assert "has applied epoch" in steps.blockers[0].why
 
 
-def test_after_its_patience_a_quorum_will_do() -> None:
+def test_quorum_is_enough_after_the_patience() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False, rf=3)
     world.nodes["b1"].applies = False
     version = world.version
@@ -216,7 +216,7 @@ def test_after_its_patience_a_quorum_will_do() -> None:
     world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join without b1")
 
 
-def test_patience_is_for_a_node_and_not_for_each_round() -> None:
+def test_patience_is_spent_once_per_node_across_rounds() -> None:
     world = three_nodes(rf=3)
     world.add("a2")
     world.until(lambda: world.version > world.images[-2].topology.version, "the first round")
@@ -226,7 +226,7 @@ def test_patience_is_for_a_node_and_not_for_each_round() -> None:
     assert world.now_s - began_s < 2 * Limits().barrier_patience_s
 
 
-def test_who_has_acknowledged_again_is_waited_for_again() -> None:
+def test_node_that_acknowledges_again_is_awaited_again() -> None:
     world = three_nodes(rf=3)
     world.add("a2")
     world.nodes["a2"].mute = True
@@ -246,7 +246,7 @@ def test_who_has_acknowledged_again_is_waited_for_again() -> None:
     assert world.now_s - began_s >= Limits().barrier_patience_s - 1
 
 
-def test_requests_of_an_older_version_hold_the_barrier_up() -> None:
+def test_requests_of_an_older_version_block_the_barrier() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].holds = 1
     steps = world.pass_s(5)
@@ -256,7 +256,7 @@ def test_requests_of_an_older_version_hold_the_barrier_up() -> None:
     world.run()
 
 
-def test_without_a_quorum_nothing_moves() -> None:
+def test_fence_does_not_move_without_a_quorum() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=False)
     for name in ("a1", "b1", "c1"):
         world.nodes[name].applies = False
@@ -265,7 +265,7 @@ def test_without_a_quorum_nothing_moves() -> None:
     assert world.image.topology.fence_version == version - 1
 
 
-def test_a_steady_stream_of_requests_does_not_make_patience_endless() -> None:
+def test_steady_stream_of_requests_does_not_extend_the_patience() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False, rf=3)
     world.nodes["b1"].applies = False
     version, began_s, names = world.version, world.now_s, iter(range(1000))
@@ -275,10 +275,10 @@ def test_a_steady_stream_of_requests_does_not_make_patience_endless() -> None:
         assert world.now_s - began_s < 30, "the fence did not move"
 
 
-# Work: again, and not for ever.
+# Work: retries and their limit.
 
 
-def test_an_order_that_was_lost_is_sent_again() -> None:
+def test_lost_order_is_sent_again() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.pass_s(5)
     orders = world.orders("a2")
@@ -294,8 +294,8 @@ def test_work_that_fails_twice_and_then_succeeds_is_no_failure() -> None:
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_the_last_try_is_waited_for() -> None:
-    """A failure of the try before must not be taken for the failure of the one that has begun."""
+def test_last_attempt_is_awaited() -> None:
+    """The failure of the previous attempt must not count for the started one."""
     world = three_nodes()
     world.add("a2")
     world.nodes["a2"].fails = 2
@@ -309,8 +309,8 @@ def test_the_last_try_is_waited_for() -> None:
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_of_joins_that_wait_for_room_only_the_first_is_planned() -> None:
-    """Its plan chooses tokens, which takes longer than all else of a look; the others would wait behind it."""
+def test_only_the_first_of_several_waiting_joins_is_planned() -> None:
+    """Its plan chooses tokens, which takes longer than the rest of a look; the others would wait behind it."""
     world = three_nodes()
     world.limits = Limits(group=1, company_s=0)
     world.add("a2 a3 a4", num_tokens=16)
@@ -323,14 +323,14 @@ def test_of_joins_that_wait_for_room_only_the_first_is_planned() -> None:
     assert (waits["join-a3"], waits["join-a4"]) == ("join-a2", "join-a3")
 
 
-def test_work_without_progress_is_rolled_back_where_silence_undoes() -> None:
+def test_work_without_progress_is_rolled_back_by_setting() -> None:
     world = undoing(joining(STATE.WRITE_BOTH_READ_OLD))
     took_s = world.run()
     assert took_s > Limits().silence_s - 1
     assert "no progress" in world.image.requests.requests["join-a2"].error
 
 
-def test_work_with_progress_is_waited_for() -> None:
+def test_work_with_progress_is_awaited() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     order = world.orders("a2")[-1]
@@ -342,9 +342,9 @@ def test_work_with_progress_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("gets_further", [False, True])
-def test_work_that_begins_anew_again_and_again_is_rolled_back(gets_further: bool) -> None:
-    """Its node crashes at each try: the reported bytes increase, and each attempt starts from zero. A node that
-    gets further with each try is waited for.
+def test_work_that_restarts_without_more_progress_is_rolled_back(gets_further: bool) -> None:
+    """The node crashes at each attempt: the reported bytes increase, and each attempt starts from zero. A
+    node with more progress at each attempt is awaited.
     """
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
@@ -362,7 +362,7 @@ def test_work_that_begins_anew_again_and_again_is_rolled_back(gets_further: bool
     assert "restarted to stream 3 times" in world.image.requests.requests["join-a2"].error
 
 
-def test_a_node_that_was_not_heard_yet_is_waited_for_a_moment_and_goes_along() -> None:
+def test_unheard_node_is_awaited_briefly_to_join_the_group() -> None:
     world = three_nodes()
     world.add("a2 b2")
     world.nodes["b2"].alive = False
@@ -374,7 +374,7 @@ def test_a_node_that_was_not_heard_yet_is_waited_for_a_moment_and_goes_along() -
     assert len(world.transition("join-a2").subjects) == 2
 
 
-def test_a_node_that_is_not_heard_at_all_holds_nobody_up() -> None:
+def test_unheard_node_does_not_block_the_join_of_another() -> None:
     world = three_nodes()
     world.add("a2 b2")
     world.nodes["b2"].alive = False
@@ -383,8 +383,8 @@ def test_a_node_that_is_not_heard_at_all_holds_nobody_up() -> None:
     assert took_s <= world.limits.company_s + 2 * TICK_S
 
 
-def test_nodes_that_ask_one_after_the_other_and_are_not_heard_hold_nobody_up() -> None:
-    """As nodes do that a supervisor restarts, each time with another name."""
+def test_sequence_of_unheard_nodes_does_not_block_a_join() -> None:
+    """A supervisor restarts such nodes, each time with another name."""
     world = three_nodes()
     world.add("a2")
     for number in range(10):
@@ -394,7 +394,7 @@ def test_nodes_that_ask_one_after_the_other_and_are_not_heard_hold_nobody_up() -
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_the_same_observations_give_the_same_steps_with_and_without_cached_plans() -> None:
+def test_equal_observations_give_equal_steps_with_and_without_cached_plans() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
     world.apply(Leave("c1"), "leave-c1")
     world.tick()
@@ -410,7 +410,7 @@ def test_the_same_observations_give_the_same_steps_with_and_without_cached_plans
     assert found[0][2], "the leave waits for room"
 
 
-def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_request_is_planned_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Image] = []
 
     def counted(image: Image, requests: list[Request]) -> GroupPlan:

@@ -1,4 +1,4 @@
-"""Snapshots of tables are taken by all nodes, and tables restored from them tablet by tablet."""
+"""All nodes take snapshots of tables, and tables are restored from them tablet by tablet."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def restored(world: World) -> list[int]:
     return [tablet for tablet, epoch in enumerate(each.epochs.all().tolist()) if epoch]
 
 
-def test_every_member_writes_and_the_log_has_the_hash_of_each_manifest() -> None:
+def test_every_member_writes_and_the_log_records_each_manifest_hash() -> None:
     world = kept()
     (found,) = world.image.table_snapshots.snapshots.values()
     assert (found.name, found.table, found.tablets) == (TAG, TABLE, 4)
@@ -96,7 +96,7 @@ def test_every_member_writes_and_the_log_has_the_hash_of_each_manifest() -> None
     assert found.replication == {"dc1": 3} and not found.expires_ms
 
 
-def test_nothing_of_the_table_moves_while_it_is_taken() -> None:
+def test_table_does_not_change_while_its_snapshot_is_taken() -> None:
     world = racked(NODES, {"dc1": 2}, 4)
     world.balances = False
     stand_still(world, True)
@@ -115,7 +115,7 @@ def test_nothing_of_the_table_moves_while_it_is_taken() -> None:
     assert len(world.image.table_snapshots.snapshots) == 1
 
 
-def test_the_balancer_plans_no_moves_of_the_table_while_it_is_taken() -> None:
+def test_balancer_plans_no_moves_of_a_table_during_its_snapshot() -> None:
     world = racked(NODES, {"dc1": 2}, 8)
     world.balances = False
     world.add("a2", rack="r1")
@@ -128,7 +128,7 @@ def test_the_balancer_plans_no_moves_of_the_table_while_it_is_taken() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "failed"])
-def test_what_fails_or_is_cancelled_is_no_snapshot(how: str) -> None:
+def test_failed_or_cancelled_snapshot_does_not_exist(how: str) -> None:
     world = racked(NODES, {"dc1": 3}, 2)
     world.balances = False
     stand_still(world, how == "cancelled")
@@ -147,8 +147,10 @@ def test_what_fails_or_is_cancelled_is_no_snapshot(how: str) -> None:
 
 
 @pytest.mark.parametrize(("dead", "status"), [("b1", "done"), ("b1 c1", "failed")])
-def test_those_who_are_left_must_be_a_quorum_of_each_tablet(dead: str, status: str) -> None:
-    """Declared dead while it is taken: what only they had is not in it."""
+def test_snapshot_without_excluded_nodes_needs_a_quorum_of_each_tablet(
+    dead: str, status: str
+) -> None:
+    """Nodes are excluded while it is taken: their data is not in it."""
     world = racked(NODES, {"dc1": 3}, 1)
     world.balances = False
     stand_still(world, True)
@@ -167,7 +169,7 @@ def test_those_who_are_left_must_be_a_quorum_of_each_tablet(dead: str, status: s
     )
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_snapshot_or_restore_is_refused() -> None:
     world = kept()
     asks(world, CreateKeyspace("plain", {"dc1": 2}), "k")
     asks(world, CreateTable("plain.t"), "t")
@@ -187,7 +189,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         assert refused(world, command) == code, command
 
 
-def test_a_table_that_is_restored_is_neither_dropped_nor_truncated_and_its_snapshot_stays() -> None:
+def test_table_in_a_restore_and_its_snapshot_cannot_be_removed() -> None:
     world = kept()
     asks(world, restore(), BACK)
     for command in (
@@ -205,7 +207,7 @@ def test_a_table_that_is_restored_is_neither_dropped_nor_truncated_and_its_snaps
     assert refused(world, snapshot("x")) == "request_in_progress"
 
 
-def test_all_tablets_are_restored_within_the_limits_of_streams() -> None:
+def test_all_tablets_are_restored_within_the_stream_limits() -> None:
     world = kept(SIX, 3, 16)
     world.balances = True
     began = len(world.images)
@@ -228,7 +230,7 @@ def test_all_tablets_are_restored_within_the_limits_of_streams() -> None:
     assert not tried, "they are in the log alone"
 
 
-def test_a_single_replica_reads_too_and_who_is_excluded_is_left_out() -> None:
+def test_restore_works_with_one_replica_and_without_excluded_nodes() -> None:
     world = kept(rf=1, count=2)
     world.balances = True
     asks(world, restore(), BACK)
@@ -245,7 +247,7 @@ def test_a_single_replica_reads_too_and_who_is_excluded_is_left_out() -> None:
     assert not world.orders("b1", OrderKind.RESTORE)
 
 
-def test_a_split_in_between_keeps_what_is_restored_and_a_merge_what_both_are() -> None:
+def test_restore_state_is_kept_by_a_split_and_a_merge() -> None:
     world = kept(count=4)
     asks(world, restore(), BACK)
     for tablet in (0, 2, 3):
@@ -267,7 +269,7 @@ def test_a_split_in_between_keeps_what_is_restored_and_a_merge_what_both_are() -
     over(world, BACK, RequestStatus.DONE)
 
 
-def test_a_request_of_before_a_split_comes_to_nothing_and_is_asked_anew() -> None:
+def test_tablet_restore_from_before_a_split_fails_and_is_requested_again() -> None:
     world = kept(count=2)
     asks(world, restore(), BACK)
     asks(world, RestoreTablets((TabletRestore(table=TABLE, tablet=1),)), "tablet")
@@ -279,7 +281,7 @@ def test_a_request_of_before_a_split_comes_to_nothing_and_is_asked_anew() -> Non
     over(world, BACK, RequestStatus.DONE)
 
 
-def test_to_cancel_it_ends_its_tablets_too_those_under_way_as_well() -> None:
+def test_cancelled_restore_ends_its_tablet_restores() -> None:
     world = kept(SIX, 2, 8)
     stand_still(world, True)
     world.balances = True
@@ -300,9 +302,7 @@ def test_to_cancel_it_ends_its_tablets_too_those_under_way_as_well() -> None:
     assert not world.image.table_snapshots.restores
 
 
-def test_a_tablet_that_fails_rests_and_after_three_times_the_restore_fails_with_its_reason() -> (
-    None
-):
+def test_restore_fails_after_three_failures_of_a_tablet() -> None:
     world = kept(count=1)
     world.nodes["b1"].fails = 1000
     world.balances = True
@@ -318,7 +318,7 @@ def test_a_tablet_that_fails_rests_and_after_three_times_the_restore_fails_with_
     assert "disk full" in error_of(world, BACK)
 
 
-def test_it_says_how_far_it_is_and_a_dry_run_what_there_is_to_do() -> None:
+def test_restore_reports_remaining_tablets_and_time() -> None:
     world = kept(count=8)
     asks(world, restore(), BACK)
     world.balances = True
@@ -330,7 +330,7 @@ def test_it_says_how_far_it_is_and_a_dry_run_what_there_is_to_do() -> None:
     assert wait.eta_s is not None and wait.eta_s > 0
 
 
-def test_a_snapshot_expires_by_the_logs_time_and_not_while_it_is_read() -> None:
+def test_snapshot_expires_by_the_time_of_the_log_but_not_in_use() -> None:
     world = kept(expire_s=DAY_S)
     (found,) = world.image.table_snapshots.snapshots.values()
     term = world.image.topology.coordinator.term
@@ -346,7 +346,7 @@ def test_a_snapshot_expires_by_the_logs_time_and_not_while_it_is_read() -> None:
     assert not world.image.table_snapshots.snapshots
 
 
-def test_another_table_with_other_tablets_is_restored_from_it() -> None:
+def test_snapshot_is_restored_into_another_table() -> None:
     world = kept(count=4)
     assert world.apply(CreateTable("music.copies")) is None
     table = world.image.schema.table_named("music.copies")
@@ -357,8 +357,8 @@ def test_another_table_with_other_tablets_is_restored_from_it() -> None:
     over(world, BACK, RequestStatus.DONE)
 
 
-def test_rows_are_restored_only_where_the_ids_of_columns_mean_the_same() -> None:
-    """Elsewhere they would be values of other columns, or no rows at all."""
+def test_restore_needs_equal_column_ids() -> None:
+    """Otherwise they would be values of other columns, or no rows at all."""
     world = kept()
     world.history.enable(SCHEMA_OBJECTS)
 
@@ -385,7 +385,7 @@ def test_rows_are_restored_only_where_the_ids_of_columns_mean_the_same() -> None
         over(world, f"back {name}", RequestStatus.DONE)
 
 
-def test_a_co_located_table_is_restored_by_itself_and_split_with_the_others() -> None:
+def test_colocated_table_is_restored_alone_and_split_with_its_group() -> None:
     world = racked(NODES, {"dc1": 3}, 4)
     world.balances = False
     assert world.apply(CreateTable("music.views", colocated_with=TABLE)) is None
@@ -401,8 +401,8 @@ def test_a_co_located_table_is_restored_by_itself_and_split_with_the_others() ->
     over(world, BACK, RequestStatus.DONE)
 
 
-def test_a_tablet_that_only_the_dead_have_is_restored_once_others_have_it() -> None:
-    """RF 1: the natural order after a loss is to exclude, to restore, and to remove."""
+def test_tablet_with_only_excluded_replicas_is_restored_after_its_move() -> None:
+    """With replication factor 1, the usual order after a loss is exclude, restore, remove."""
     world = kept(rf=1)
     lost = [t for t, row in enumerate(tablets(world)) if row.reads == ("a1",)]
     assert lost
@@ -429,7 +429,7 @@ def test_a_tablet_that_only_the_dead_have_is_restored_once_others_have_it() -> N
         assert orders
 
 
-def test_a_restore_that_loses_its_last_reader_does_not_count() -> None:
+def test_restore_that_loses_its_last_reader_does_not_count() -> None:
     world = kept(rf=1)
     (tablet, *_) = [t for t, row in enumerate(tablets(world)) if row.reads == ("a1",)]
     stand_still(world, True)
@@ -445,7 +445,7 @@ def test_a_restore_that_loses_its_last_reader_does_not_count() -> None:
     assert restored(world) == []
 
 
-def test_a_node_that_restarts_is_waited_for_since_it_has_files() -> None:
+def test_restore_waits_for_a_restarting_node_with_files() -> None:
     world = kept(SIX, rf=1, count=8)
     asks(world, restore(), BACK)
     conditions = Conditions(down=frozenset({"f1"}), now_ms=world.now_ms)

@@ -1,4 +1,4 @@
-"""Tablets are repaired: one by hand, all of a table, and by schedule (Scylla's repair scheduler)."""
+"""Tablets are repaired: one by request, all of a table, and by schedule (Scylla's repair scheduler)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ordered(world: World, node_id: str) -> list[Order]:
 
 
 def repairing(image: Image) -> list[str]:
-    """Replicas of tablets that stream now, or are about to."""
+    """Return replicas of tablets that stream now, or are about to."""
     found = list[str]()
     for request in image.requests.open.values():
         transition = image.topology.transitions.get(request.request_id)
@@ -87,9 +87,7 @@ def repairing(image: Image) -> list[str]:
 # One tablet.
 
 
-def test_every_replica_is_ordered_to_stream_and_its_time_is_noted_and_nothing_else_changes() -> (
-    None
-):
+def test_repair_orders_every_replica_and_records_only_the_time() -> None:
     world = racked(NODES, {"dc1": 3}, 4)
     world.balances = False
     before = [(row.reads, row.writes) for row in tablets(world)]
@@ -104,7 +102,7 @@ def test_every_replica_is_ordered_to_stream_and_its_time_is_noted_and_nothing_el
     assert world.image.membership.nodes["a1"].cleanup_since == 0
 
 
-def test_its_row_alone_is_locked_and_the_others_move_meanwhile() -> None:
+def test_repair_locks_only_its_row() -> None:
     world = racked(NODES, {"dc1": 2}, 4)
     world.balances = False
     stand_still(world, True)
@@ -123,7 +121,7 @@ def test_its_row_alone_is_locked_and_the_others_move_meanwhile() -> None:
     done(world, "same")
 
 
-def test_one_at_a_time_and_only_what_is_there() -> None:
+def test_invalid_or_repeated_repair_is_refused() -> None:
     world = racked(NODES, {"dc1": 2}, 4)
     world.balances = False
     asks(world, CreateKeyspace("plain", {"dc1": 2}), "k")
@@ -148,7 +146,7 @@ def test_one_at_a_time_and_only_what_is_there() -> None:
     assert kinds[RequestKind.TABLET_REPAIR] == 2
 
 
-def test_one_of_before_a_split_holds_up_no_tablet_of_today() -> None:
+def test_repair_from_before_a_split_blocks_no_current_tablet() -> None:
     world = racked(NODES, {"dc1": 3}, 4)
     asks(world, repair(0))
     request = world.image.request(REPAIR)
@@ -159,7 +157,7 @@ def test_one_of_before_a_split_holds_up_no_tablet_of_today() -> None:
     assert repaired_now(msgspec.structs.replace(world.image, requests=requests)) == set()
 
 
-def test_it_does_not_start_while_a_replica_is_down_and_says_who_is_missing() -> None:
+def test_repair_waits_for_a_down_replica_and_names_it() -> None:
     world = racked(NODES, {"dc1": 3}, 1)
     world.balances = False
     world.crash("b1")
@@ -174,7 +172,7 @@ def test_it_does_not_start_while_a_replica_is_down_and_says_who_is_missing() -> 
     assert "b1" in error_of(world, REPAIR)
 
 
-def test_who_is_excluded_is_left_out_also_while_it_goes_on() -> None:
+def test_excluded_replica_is_left_out_of_a_running_repair() -> None:
     world = racked(NODES, {"dc1": 3}, 1)
     world.balances = False
     stand_still(world, True)
@@ -191,7 +189,7 @@ def test_who_is_excluded_is_left_out_also_while_it_goes_on() -> None:
     done(world, "again")
 
 
-def test_a_single_replica_has_nothing_to_do() -> None:
+def test_repair_of_a_single_replica_needs_no_stream() -> None:
     world = racked(NODES, {"dc1": 1}, 2)
     world.balances = False
     asks(world, repair(0))
@@ -202,7 +200,7 @@ def test_a_single_replica_has_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "failed"])
-def test_what_fails_or_is_cancelled_does_not_count(how: str) -> None:
+def test_failed_or_cancelled_repair_does_not_count(how: str) -> None:
     world = racked(NODES, {"dc1": 3}, 1)
     world.balances = False
     stand_still(world, how == "cancelled")
@@ -219,7 +217,7 @@ def test_what_fails_or_is_cancelled_does_not_count(how: str) -> None:
 # Times.
 
 
-def test_halves_have_the_time_of_the_whole_and_what_is_truncated_or_dropped_has_none() -> None:
+def test_split_copies_repair_times_and_truncate_or_drop_removes_them() -> None:
     world = racked(NODES, {"dc1": 2}, 4)
     world.balances = False
     asks(world, repair(1))
@@ -242,7 +240,7 @@ def test_halves_have_the_time_of_the_whole_and_what_is_truncated_or_dropped_has_
 # A table.
 
 
-def test_all_tablets_of_a_table_are_repaired_within_the_limits_of_streams() -> None:
+def test_table_repair_covers_all_tablets_within_the_stream_limits() -> None:
     world = racked(SIX, {"dc1": 3}, 32)
     asks(world, RepairTable(TABLE))
     done(world)
@@ -258,7 +256,7 @@ def test_all_tablets_of_a_table_are_repaired_within_the_limits_of_streams() -> N
     assert not [r for r in kept if r.repairs_tablet], "they are in the log alone"
 
 
-def test_the_oldest_are_repaired_first() -> None:
+def test_oldest_tablets_are_repaired_first() -> None:
     world = racked(NODES, {"dc1": 3}, 4)
     world.balances = False
     for tablet in (2, 0, 3):
@@ -277,7 +275,7 @@ def test_the_oldest_are_repaired_first() -> None:
     assert order == [1, 2, 0, 3]
 
 
-def test_it_says_how_far_it_is_and_how_long_it_will_take() -> None:
+def test_repair_reports_remaining_tablets_and_time() -> None:
     world = racked(NODES, {"dc1": 3}, 8)
     asks(world, RepairTable(TABLE))
     world.until(lambda: sum(map(bool, times(world))) == 3, "three to be repaired")
@@ -288,7 +286,7 @@ def test_it_says_how_far_it_is_and_how_long_it_will_take() -> None:
     assert wait.eta_s is not None and wait.eta_s > 0
 
 
-def test_the_log_may_stand_still_and_a_repair_that_came_before_does_not_count() -> None:
+def test_table_repair_ignores_earlier_repairs_at_the_same_log_time() -> None:
     """A writer whose clock went back gives all epochs the same time for a while."""
     world = racked(NODES, {"dc1": 3}, 2)
     asks(world, repair(0), "before")
@@ -303,7 +301,7 @@ def test_the_log_may_stand_still_and_a_repair_that_came_before_does_not_count() 
     assert min(times(world)) > max(known)
 
 
-def test_a_cancel_ends_it_at_once_with_what_has_not_begun() -> None:
+def test_cancel_ends_a_table_repair_and_its_pending_tablets() -> None:
     world = racked(NODES, {"dc1": 3}, 8)
     asks(world, RepairTable(TABLE))
     world.until(lambda: status_of(world, REPAIR) is RequestStatus.RUNNING, "its begin")
@@ -319,7 +317,7 @@ def test_a_cancel_ends_it_at_once_with_what_has_not_begun() -> None:
     world.run()
 
 
-def test_one_at_a_time_and_it_ends_with_its_table() -> None:
+def test_table_has_one_repair_at_a_time_and_a_drop_ends_it() -> None:
     world = racked(NODES, {"dc1": 3}, 8)
     asks(world, RepairTable(TABLE))
     refused = world.apply(RepairTable(TABLE))
@@ -332,7 +330,7 @@ def test_one_at_a_time_and_it_ends_with_its_table() -> None:
     assert error_of(world, REPAIR) == "The table was dropped."
 
 
-def test_tablets_of_a_node_that_is_not_heard_wait() -> None:
+def test_tablets_of_a_silent_node_wait() -> None:
     world = racked(SIX, {"dc1": 2}, 12)
     world.crash("b1")
     world.pass_s(20)
@@ -349,7 +347,7 @@ def test_tablets_of_a_node_that_is_not_heard_wait() -> None:
 
 
 @pytest.mark.parametrize("command", [Leave("f1"), ResizeTable(TABLE, 32), ResizeTable(TABLE, 8)])
-def test_it_goes_on_beside_others(command: AnyCommand) -> None:
+def test_table_repair_continues_next_to_other_operations(command: AnyCommand) -> None:
     world = racked(SIX, {"dc1": 2}, 16)
     asks(world, RepairTable(TABLE))
     world.pass_s(3)
@@ -375,14 +373,14 @@ def scheduled(nodes: str = NODES, rf: int = 3, count: int = 4) -> World:
     return world
 
 
-def test_nothing_is_scheduled_unless_it_is_switched_on() -> None:
+def test_schedule_is_off_by_default() -> None:
     world = racked(NODES, {"dc1": 3}, 4)
     assert planned(world) == []
     assert world.apply(SetSetting("auto_repair_enabled_default", "on")) is None
     assert planned(world) == [0]
 
 
-def test_tablets_are_repaired_again_once_they_are_older_than_the_threshold() -> None:
+def test_tablets_are_repaired_again_after_the_threshold() -> None:
     world = scheduled(count=2)
     world.balances = True
     world.until(lambda: all(times(world)), "the first repair")
@@ -393,7 +391,7 @@ def test_tablets_are_repaired_again_once_they_are_older_than_the_threshold() -> 
     assert planned(world, after_ms=60_010) == [0]
 
 
-def test_a_tables_options_come_before_the_settings() -> None:
+def test_table_options_take_precedence_over_the_settings() -> None:
     world = scheduled()
     for options, expected in (
         (TableOptions(auto_repair_enabled="off"), []),
@@ -419,12 +417,12 @@ def test_a_tables_options_come_before_the_settings() -> None:
         TableOptions(auto_repair_threshold=2**31 - 1),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options: TableOptions) -> None:
+def test_invalid_repair_options_are_refused(options: TableOptions) -> None:
     refused = scheduled().apply(AlterTable(TABLE, options))
     assert refused is not None and refused.code == "bad_table_options"
 
 
-def test_single_replicas_and_those_of_the_dead_are_repaired_by_request_alone() -> None:
+def test_schedule_skips_single_and_excluded_replicas() -> None:
     world = scheduled(rf=1)
     assert planned(world) == []
     asks(world, RepairTable(TABLE))
@@ -439,7 +437,7 @@ def test_single_replicas_and_those_of_the_dead_are_repaired_by_request_alone() -
     assert planned(world) == [0]
 
 
-def test_what_is_asked_for_comes_before_what_is_scheduled() -> None:
+def test_requested_repair_comes_before_a_scheduled_one() -> None:
     world = scheduled(count=1)
     assert world.apply(CreateTable("music.zoo")) is None
     asks(world, RepairTable("music.zoo"))
@@ -448,7 +446,7 @@ def test_what_is_asked_for_comes_before_what_is_scheduled() -> None:
     assert first.why == "ada has asked for the repair of music.zoo"
 
 
-def test_a_tablet_whose_repair_has_failed_rests() -> None:
+def test_tablet_with_a_failed_repair_is_paused() -> None:
     world = scheduled(count=2)
     table = world.image.schema.table_named(TABLE)
     assert table is not None
@@ -456,8 +454,8 @@ def test_a_tablet_whose_repair_has_failed_rests() -> None:
     assert planned(world, Conditions(paused=paused)) == [1]
 
 
-def test_what_moves_has_its_streams_first() -> None:
-    """A node that gets a tablet in the same round has no room for a repair."""
+def test_moves_use_streams_before_repairs() -> None:
+    """A node that receives a tablet in the same round has no room for a repair."""
     world = empty_cluster()
     for node in NODES.split():
         dc, rack, name = node.split("/")
@@ -477,8 +475,8 @@ def test_what_moves_has_its_streams_first() -> None:
         assert moving.isdisjoint(rows[each.tablet].reads)
 
 
-def test_a_rebuild_has_the_streams_of_the_live_replicas_that_it_reads() -> None:
-    """Every tablet has replicas on b1 and c1, which have no room for a repair then."""
+def test_rebuild_uses_the_streams_of_its_live_sources() -> None:
+    """Every tablet has replicas on b1 and c1, which then have no room for a repair."""
     world = racked(f"{NODES} dc1/r1/d1", {"dc1": 3}, 8)
     world.balances = False
     world.crash("a1")

@@ -1,4 +1,4 @@
-"""Keyspaces with tablets get another replication, tablet by tablet (Scylla's keyspace_rf_change)."""
+"""Keyspaces with tablets change their replication, tablet by tablet (Scylla's keyspace_rf_change)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHANGE = "change"
 
 
 def racked(nodes: str, rf: dict[str, int], count: int = 8) -> World:
-    """Nodes named ``dc/rack/name``, a table of so many tablets, and a balancer."""
+    """Return nodes named ``dc/rack/name``, a table of ``count`` tablets, and a balancer."""
     world = empty_cluster()
     for node in nodes.split():
         dc, rack, name = node.split("/")
@@ -72,7 +72,7 @@ def replication(image: Image) -> dict[str, int]:
 
 
 def seen(world: World, name: str = TABLE) -> list[Counter[str]]:
-    """Replicas of tablets by dc, at each epoch."""
+    """Return replicas of tablets by dc, at each epoch."""
     found = list[Counter[str]]()
     for image in world.images:
         data = image.schema.serving(name)
@@ -83,7 +83,7 @@ def seen(world: World, name: str = TABLE) -> list[Counter[str]]:
 
 
 def streams_yet(image: Image, request_id: str) -> bool:
-    """Its data has not come yet, or it has not begun."""
+    """Return whether the request's data has not arrived, or it has not started."""
     transition = image.topology.transitions.get(request_id)
     return transition is None or transition.state in (
         TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
@@ -96,8 +96,8 @@ NINE = " ".join(f"dc1/r{number % 3}/n{number}" for number in range(9))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 3), (3, 2), (3, 1), (3, 5)])
-def test_every_tablet_gets_what_the_keyspace_is_to_have(before: int, after: int) -> None:
-    """Never fewer than the lower of the two; racks stay even, and so do nodes."""
+def test_every_tablet_reaches_the_new_replication_factor(before: int, after: int) -> None:
+    """Tablets never have fewer replicas than the lower factor; racks and nodes stay even."""
     world = racked(NINE, {"dc1": before}, 16)
     asks(world, {"dc1": after})
     while status_of(world, CHANGE) is not RequestStatus.DONE:
@@ -118,7 +118,7 @@ def test_every_tablet_gets_what_the_keyspace_is_to_have(before: int, after: int)
     assert max(held.values()) - min(held.values()) <= 1
 
 
-def test_many_tablets_change_at_one_time_within_the_limits_of_streams() -> None:
+def test_many_tablets_change_in_parallel_within_the_stream_limits() -> None:
     world = racked(NINE, {"dc1": 2}, 64)
     asks(world, {"dc1": 3})
     done(world)
@@ -135,7 +135,7 @@ def test_many_tablets_change_at_one_time_within_the_limits_of_streams() -> None:
     assert max(most) == 2
 
 
-def test_data_moves_to_another_dc_new_replicas_first() -> None:
+def test_move_to_another_dc_adds_replicas_before_it_deletes() -> None:
     nodes = "dc1/r1/a1 dc1/r2/a2 dc2/r1/b1 dc2/r2/b2"
     world = racked(nodes, {"dc1": 2})
     asks(world, {"dc1": 0, "dc2": 2})
@@ -146,7 +146,7 @@ def test_data_moves_to_another_dc_new_replicas_first() -> None:
     assert half and all(c["dc2"] == 2 for c in half), "it loses one once it has all that it gets"
 
 
-def test_nothing_goes_while_something_cannot_come() -> None:
+def test_no_replica_is_deleted_while_a_new_one_is_missing() -> None:
     world = racked("dc1/r1/a1 dc1/r2/a2 dc2/r1/b1 dc2/r2/b2", {"dc1": 2})
     world.crash("b2")
     world.pass_s(20)
@@ -157,7 +157,7 @@ def test_nothing_goes_while_something_cannot_come() -> None:
     done(world)
 
 
-def test_all_tables_of_the_keyspace_get_it_and_others_do_not() -> None:
+def test_change_covers_all_tables_of_the_keyspace_and_no_others() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 1}, 4)
     other = CreateKeyspace("other", {"dc1": 1}, tablets=True, initial_tablets=4)
     assert world.apply(other) is None
@@ -172,7 +172,7 @@ def test_all_tables_of_the_keyspace_get_it_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
-def test_a_cancel_brings_back_what_was_and_ends_with_that(before: int, after: int) -> None:
+def test_cancelled_change_restores_the_previous_replication(before: int, after: int) -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": before}, 32)
     asks(world, {"dc1": after})
 
@@ -193,7 +193,7 @@ def test_a_cancel_brings_back_what_was_and_ends_with_that(before: int, after: in
     assert changed() == 0
 
 
-def test_one_that_has_not_begun_is_cancelled_at_once() -> None:
+def test_pending_change_is_cancelled_at_once() -> None:
     world = racked("dc1/r/a1 dc1/r/b1", {"dc1": 1})
     world.balances = False
     asks(world, {"dc1": 2})
@@ -201,7 +201,7 @@ def test_one_that_has_not_begun_is_cancelled_at_once() -> None:
     assert status_of(world, CHANGE) is RequestStatus.CANCELLED
 
 
-def test_it_waits_for_members_that_are_down_and_says_what_is_left() -> None:
+def test_change_waits_for_a_down_member_and_reports_the_rest() -> None:
     world = racked("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 4)
     world.crash("c1")
     world.pass_s(20)
@@ -214,7 +214,7 @@ def test_it_waits_for_members_that_are_down_and_says_what_is_left() -> None:
     done(world)
 
 
-def test_a_rack_that_is_down_is_waited_for() -> None:
+def test_change_waits_for_a_down_rack() -> None:
     """Otherwise its replica would stay in a rack that already has one."""
     world = racked("dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 4)
     world.crash("c1")
@@ -228,7 +228,7 @@ def test_a_rack_that_is_down_is_waited_for() -> None:
     assert all({racks[n] for n in row.reads} == {"r1", "r2", "r3"} for row in tablets(world))
 
 
-def test_it_ends_with_the_reason_when_too_few_members_are_left() -> None:
+def test_change_is_cancelled_with_too_few_members() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 2}, 16)
     world.balances = False
     asks(world, {"dc1": 4})
@@ -244,7 +244,7 @@ def test_it_ends_with_the_reason_when_too_few_members_are_left() -> None:
     assert {len(row.reads) for row in tablets(world)} == {2}
 
 
-def test_what_only_the_dead_have_is_not_given_up_unless_that_is_said() -> None:
+def test_data_on_dead_nodes_is_given_up_only_with_force() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 1}, 16)
     world.crash("c1")
     world.pass_s(20)
@@ -262,7 +262,7 @@ def test_what_only_the_dead_have_is_not_given_up_unless_that_is_said() -> None:
     assert all({*row.reads} == {"a1", "b1"} for row in tablets(world))
 
 
-def test_a_dead_replica_is_the_one_that_goes() -> None:
+def test_dead_replica_is_deleted_first() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 3}, 16)
     world.crash("d1")
     world.pass_s(20)
@@ -272,7 +272,7 @@ def test_a_dead_replica_is_the_one_that_goes() -> None:
     assert not any("d1" in row.reads for row in tablets(world))
 
 
-def test_a_member_leaves_while_the_replication_falls() -> None:
+def test_member_leaves_while_the_replication_factor_drops() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 3}, 16)
     asks(world, {"dc1": 2})
     world.pass_s(5)
@@ -283,14 +283,14 @@ def test_a_member_leaves_while_the_replication_falls() -> None:
     assert "d1" not in held_by(world.image)
 
 
-def test_no_member_leaves_that_a_change_needs() -> None:
+def test_member_needed_by_a_change_cannot_leave() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 2})
     asks(world, {"dc1": 3})
     refused = world.apply(Leave("c1"))
     assert refused is not None and refused.code == "too_few_nodes"
 
 
-def test_tablets_are_split_meanwhile() -> None:
+def test_tablets_are_split_during_a_change() -> None:
     world = racked(NINE, {"dc1": 2}, 8)
     asks(world, {"dc1": 3})
     world.pass_s(3)
@@ -300,7 +300,7 @@ def test_tablets_are_split_meanwhile() -> None:
     assert {len(row.reads) for row in tablets(world)} == {3}
 
 
-def test_one_change_at_a_time_and_no_drop_meanwhile() -> None:
+def test_second_change_and_drop_are_refused_during_a_change() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 1})
     asks(world, {"dc1": 2})
     for command in (KeyspaceRfChange(KEYSPACE, {"dc1": 3}), DropKeyspace(KEYSPACE)):
@@ -313,7 +313,7 @@ def test_one_change_at_a_time_and_no_drop_meanwhile() -> None:
     assert few is not None and few.code == "too_few_nodes"
 
 
-def test_a_change_is_carried_out_while_balancing_is_off() -> None:
+def test_change_continues_while_balancing_is_off() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 2}, 4)
     assert world.apply(SwitchBalancingOff()) is None
     asks(world, {"dc1": 3})
@@ -330,7 +330,7 @@ def one_fewer(tablet: int, node: str) -> MoveTablets:
     return MoveTablets((TabletMove(table=TABLE, tablet=tablet, from_node=node, to_node=""),))
 
 
-def test_a_replica_is_added_and_deleted_by_hand() -> None:
+def test_replica_is_added_and_deleted_manually() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     row = tablets(world)[0]
     free = min({*world.nodes} - {*row.reads})
@@ -353,7 +353,7 @@ def test_a_replica_is_added_and_deleted_by_hand() -> None:
     assert {*tablets(world)[0].reads} == {row.reads[1], free}
 
 
-def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
+def test_balancer_deletes_a_surplus_replica_unless_balancing_is_off() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     world.balances = True
     assert world.apply(SwitchBalancingOff(TABLE)) is None
@@ -371,7 +371,7 @@ def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_rack_is_left_with_two_of_a_tablet_while_another_has_none(seed: int) -> None:
+def test_racks_stay_even_when_nodes_leave_during_a_change(seed: int) -> None:
     """Nodes leave while there are four replicas in three racks. One replica is then deleted."""
     chance = random.Random(seed)
     world = racked(" ".join(f"dc1/r{n % 3}/n{n}" for n in range(12)), {"dc1": 3}, 16)
@@ -387,8 +387,8 @@ def test_no_rack_is_left_with_two_of_a_tablet_while_another_has_none(seed: int) 
     assert all(len({nodes[n].rack for n in row.reads}) == 3 for row in tablets(world))
 
 
-def test_a_deletion_that_fails_is_tried_again_ever_more_seldom() -> None:
-    """And no node that has nothing to do with it is avoided for that."""
+def test_failed_deletion_is_retried_with_growing_delays() -> None:
+    """No unrelated node is avoided because of it."""
     world = racked("dc1/r/a dc1/r/b dc1/r/c dc1/r/d dc1/r/e", {"dc1": 3}, 16)
     world.nodes["b"].fails = 10_000
     asks(world, {"dc1": 2})
@@ -402,7 +402,7 @@ def test_a_deletion_that_fails_is_tried_again_ever_more_seldom() -> None:
     done(world, 1500)
 
 
-def test_a_leave_waits_for_the_room_that_a_change_makes() -> None:
+def test_leave_waits_for_the_room_made_by_a_change() -> None:
     world = racked("dc1/r0/a dc1/r0/a2 dc1/r1/b dc1/r2/c", {"dc1": 3}, 16)
     asks(world, {"dc1": 2})
     world.pass_s(3)
@@ -411,8 +411,8 @@ def test_a_leave_waits_for_the_room_that_a_change_makes() -> None:
     world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 900)
 
 
-def test_what_a_tablet_lacks_it_gets_though_balancing_is_off() -> None:
-    """A change that was cancelled beside a dead node ends half way."""
+def test_missing_replica_is_added_while_balancing_is_off() -> None:
+    """A change that was cancelled with a dead node ends halfway."""
     world = racked("dc1/r/a dc1/r/b dc1/r/c", {"dc1": 3}, 16)
     assert world.apply(SwitchBalancingOff()) is None
     asks(world, {"dc1": 2})
@@ -427,7 +427,7 @@ def test_what_a_tablet_lacks_it_gets_though_balancing_is_off() -> None:
     world.until(lambda: {len(row.reads) for row in tablets(world)} == {3}, "three of each", 300)
 
 
-def test_tablets_that_have_to_wait_hold_up_no_others() -> None:
+def test_waiting_tablets_do_not_block_others() -> None:
     world = racked(NINE, {"dc1": 2}, 16_384)
     world.balances = False
     for node in ("n2", "n5", "n8"):
@@ -443,7 +443,7 @@ def test_tablets_that_have_to_wait_hold_up_no_others() -> None:
     assert {racks[m.move.to_node] for moves in looks for m in moves} == {"r0", "r1"}
 
 
-def test_a_dc_without_room_does_not_hold_up_another() -> None:
+def test_dc_without_room_does_not_block_another_dc() -> None:
     world = racked("dc1/r/a dc2/r/b dc3/r/c", {"dc1": 1})
     world.crash("b")
     world.pass_s(20)
@@ -454,7 +454,7 @@ def test_a_dc_without_room_does_not_hold_up_another() -> None:
     done(world)
 
 
-def test_who_accepts_a_loss_says_so_apart_from_asking_for_more() -> None:
+def test_surplus_replica_does_not_imply_consent_to_data_loss() -> None:
     world = with_table("a1 b1 c1 d1", 4, rf=3)
     row = tablets(world)[0]
     free = min({*world.nodes} - {*row.reads})
@@ -471,7 +471,7 @@ def test_who_accepts_a_loss_says_so_apart_from_asking_for_more() -> None:
     assert "may have acknowledged writes that only" in request.error
 
 
-def test_one_more_goes_to_a_rack_that_has_fewest() -> None:
+def test_surplus_replica_must_go_to_the_emptiest_rack() -> None:
     world = racked("dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 1)
     world.balances = False
     (row,) = tablets(world)
@@ -486,8 +486,8 @@ def test_one_more_goes_to_a_rack_that_has_fewest() -> None:
     assert status_of(world, "more") is RequestStatus.DONE
 
 
-def test_a_dry_run_says_that_it_would_start_whatever_round_is_under_way() -> None:
-    """It needs no round, so it waits for none."""
+def test_dry_run_starts_during_any_round() -> None:
+    """The change needs no round, so it waits for none."""
     world = racked("dc1/r/a dc1/r/b dc1/r/c", {"dc1": 2}, 4)
     world.balances = False
     assert world.apply(ResizeTable(TABLE, 8), "split") is None

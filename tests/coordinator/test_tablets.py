@@ -1,4 +1,4 @@
-"""Findings of attacks on tablets: leftovers, and a balancer that starves, loops or cancels too much."""
+"""Regressions of tablets: leftovers, and a balancer that starves, loops or cancels too much."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tablets(world: World, name: str = TABLE) -> list[RangeReplicas]:
 
 
 def with_table(nodes: str, tablets: int, rf: int = 2, rack: str = "r") -> World:
-    """Nodes, of one rack unless that is empty, and a table."""
+    """Return nodes and a table. All nodes are in one rack unless ``rack`` is empty."""
     world = empty_cluster()
     for name in nodes.split():
         world.add(name, rack=rack)
@@ -40,8 +40,8 @@ def with_table(nodes: str, tablets: int, rf: int = 2, rack: str = "r") -> World:
 
 
 @pytest.mark.parametrize("how", ["fails", "is down"])
-def test_what_a_node_did_not_clean_up_in_time_it_does_later(how: str) -> None:
-    """Also when it is ordered to while the migration that left it behind is not over."""
+def test_late_cleanup_of_a_migration_is_done_later(how: str) -> None:
+    """The order may also arrive before the end of the migration."""
     world = with_table("a1 b1 c1 d1", 4)
     row = tablets(world)[0]
     source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})
@@ -70,8 +70,8 @@ def test_what_a_node_did_not_clean_up_in_time_it_does_later(how: str) -> None:
     assert status_of(world, "migration") is RequestStatus.DONE
 
 
-def test_replicas_that_are_lost_keep_no_place_of_those_that_are_not() -> None:
-    """A table without other copies takes nothing of what others need, and no leave is cancelled for it."""
+def test_lost_replicas_do_not_take_room_of_other_tables() -> None:
+    """A table without other copies takes no room of others, and no leave is cancelled because of it."""
     world = with_table("a1 b1 c1 d1 e1", 16)
     single = CreateKeyspace("one", {"dc1": 1}, tablets=True, initial_tablets=64)
     assert world.apply(single) is None
@@ -93,7 +93,7 @@ def asked_of(world: World) -> int:
     return sum(bool(r.to_node) for r in world.image.requests.requests.values())
 
 
-def test_a_leave_drains_beside_a_member_that_is_down_and_gives_it_nothing() -> None:
+def test_leave_drains_without_moving_tablets_to_a_down_member() -> None:
     world = with_table("a1 b1 c1 d1", 16)
     world.balances = True
     world.crash("d1")
@@ -104,7 +104,7 @@ def test_a_leave_drains_beside_a_member_that_is_down_and_gives_it_nothing() -> N
     assert held_by(world.image)["d1"] == before["d1"]
 
 
-def test_a_member_that_goes_down_while_a_leave_drains_gets_nothing_more() -> None:
+def test_member_that_goes_down_during_a_drain_receives_no_more_tablets() -> None:
     world = with_table("a1 b1 c1 d1", 32)
     world.balances = True
     assert world.apply(Leave("c1"), "leave") is None
@@ -117,7 +117,7 @@ def test_a_member_that_goes_down_while_a_leave_drains_gets_nothing_more() -> Non
     assert held_by(world.image)["d1"] == before
 
 
-def test_a_removal_by_mistake_moves_nothing() -> None:
+def test_removal_of_a_live_node_moves_no_tablets() -> None:
     """The node is up, so it is not excluded, and the request is rejected."""
     world = with_table("a1 b1 c1 d1", 16)
     world.balances = True
@@ -127,8 +127,8 @@ def test_a_removal_by_mistake_moves_nothing() -> None:
     assert asked_of(world) == 0
 
 
-def test_of_several_who_cannot_leave_together_not_all_are_kept() -> None:
-    """Three of rack r2 leave, and each tablet has a replica there: when one stays, the others may go."""
+def test_only_some_of_several_impossible_leaves_are_cancelled() -> None:
+    """Three nodes of one rack leave, and each tablet has a replica there: if one stays, the others may go."""
     world = empty_cluster()
     for number in range(6):
         world.add(f"n{number}", rack=f"r{number % 2}")
@@ -145,7 +145,7 @@ def test_of_several_who_cannot_leave_together_not_all_are_kept() -> None:
     assert ends == {RequestStatus.CANCELLED: 1, RequestStatus.DONE: 2}
 
 
-def test_a_move_does_not_fill_a_rack() -> None:
+def test_move_into_a_full_rack_is_refused() -> None:
     world = with_table("a1 a2 b1 b2", 4, rack="")
     row = tablets(world)[0]
     (of_b,) = (name for name in row.reads if name.startswith("b"))
@@ -159,7 +159,7 @@ def test_a_move_does_not_fill_a_rack() -> None:
     assert world.apply(MoveTablets((allowed,))) is None
 
 
-def test_a_thousand_moves_open_in_rounds_that_the_log_decides_quickly() -> None:
+def test_many_moves_open_in_limited_rounds() -> None:
     world = with_table("a1 b1 c1", 256, rf=1)
     moves = tuple(
         TabletMove(
@@ -180,7 +180,7 @@ def test_a_thousand_moves_open_in_rounds_that_the_log_decides_quickly() -> None:
     assert [row.reads for row in tablets(world)] == [(move.to_node,) for move in moves]
 
 
-def test_requests_are_found_by_every_node_that_they_name() -> None:
+def test_requests_are_found_by_every_named_node() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     row = tablets(world)[0]
     source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})

@@ -1,4 +1,4 @@
-"""Terms that change, memory that is lost, and commands that the log refuses."""
+"""Changes of terms, lost memory, and commands that the log refuses."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ from tests.coordinator.world import three_nodes
 STATE = TransitionState
 
 
-def test_a_stale_term_does_nothing() -> None:
+def test_stale_term_sends_no_commands_or_orders() -> None:
     world = three_nodes()
     world.add("a2")
     seen = Observed(world.image, world.brain.acks, world.brain.reports, 0, world.now_s)
@@ -36,7 +36,7 @@ def test_a_stale_term_does_nothing() -> None:
     assert "another coordinator" in steps.waiting_for
 
 
-def test_a_repeated_command_is_the_same_command() -> None:
+def test_repeated_command_keeps_its_request_id() -> None:
     world = three_nodes()
     world.add("a2")
     world.log_down_until_s = world.now_s + 7
@@ -48,7 +48,7 @@ def test_a_repeated_command_is_the_same_command() -> None:
     world.run()
 
 
-def test_commands_of_a_step_that_is_over_are_refused() -> None:
+def test_commands_of_a_finished_step_are_refused() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     codes = [
         world.apply(command).code  # type: ignore[union-attr]
@@ -61,7 +61,7 @@ def test_commands_of_a_step_that_is_over_are_refused() -> None:
     assert codes == ["overtaken", "overtaken", "stale_term"]
 
 
-def test_a_node_that_restarts_with_an_earlier_clock_is_heard_again() -> None:
+def test_acks_of_a_node_restarted_with_an_earlier_clock_count_again() -> None:
     world = three_nodes()
     node = world.nodes["b1"]
     node.boot, node.sequence = 0, 0
@@ -75,7 +75,7 @@ INTERNAL = Rejection("internal", "The command could not be decided.", "Look into
 
 
 def _refuse_to_open(*poison: str) -> Callable[[Envelope], Rejection | None]:
-    """A metadata log that fails on openings: on all, or on those that name one of these requests."""
+    """Return a metadata log that fails on openings: on all, or on those of these requests."""
 
     def refuse(envelope: Envelope) -> Rejection | None:
         command = envelope.command
@@ -87,7 +87,7 @@ def _refuse_to_open(*poison: str) -> Callable[[Envelope], Rejection | None]:
     return refuse
 
 
-def test_an_opening_that_the_log_cannot_decide_does_not_stop_what_moves_and_says_why() -> None:
+def test_refused_opening_does_not_stop_a_transition_and_is_explained() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.refuse = _refuse_to_open()
     world.apply(Leave("c1"), "leave-c1")
@@ -106,7 +106,7 @@ def test_an_opening_that_the_log_cannot_decide_does_not_stop_what_moves_and_says
     assert status_of(world, "leave-c1") is RequestStatus.DONE
 
 
-def test_an_opening_that_the_log_cannot_decide_does_not_stop_other_openings() -> None:
+def test_refused_opening_does_not_stop_other_openings() -> None:
     world = spread()
     world.refuse = _refuse_to_open("leave-a1")
     for name in ("a1", "a3", "a5", "a7"):
@@ -123,7 +123,7 @@ def test_an_opening_that_the_log_cannot_decide_does_not_stop_other_openings() ->
     assert status_of(world, "leave-a1") is RequestStatus.DONE
 
 
-def test_what_was_refused_is_asked_again_under_another_id() -> None:
+def test_refused_command_is_sent_again_under_a_new_id() -> None:
     world = three_nodes()
     world.refuse = _refuse_to_open()
     world.add("a2")
@@ -136,7 +136,7 @@ def test_what_was_refused_is_asked_again_under_another_id() -> None:
     assert len(ids) == len({*ids}) > 3
 
 
-def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
+def test_coordinator_creates_no_ids_of_the_future() -> None:
     """The writer of the newest state had a wrong clock; ids of its time would be rejected."""
     world = three_nodes()
     state_id = bytes([0xFF] * 6) + world.image.state_id[6:]
@@ -148,8 +148,8 @@ def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
     assert [time_ms(envelope.request_id) for envelope in steps.commands] == [now_ms]
 
 
-def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
-    """The log moves on meanwhile; under another id the command would be decided once more."""
+def test_command_keeps_its_id_and_is_repeated_only_after_a_delay() -> None:
+    """The log advances meanwhile. Under another id the command would be decided again."""
     world, fence, sent = three_nodes(), AdvanceFence(1, 1), list[str]()
     memory = Memory()
     for image, after_s in zip(world.images[-3:], (0.0, 0.5, 1.0), strict=True):
@@ -161,9 +161,9 @@ def test_a_command_keeps_its_id_and_is_not_repeated_at_each_look() -> None:
     assert sent[0] and sent == [sent[0], "", sent[0]]
 
 
-def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_old() -> None:
-    """The log has forgotten ids ahead of its newest state, no other command makes the state newer, and the
-    clock may be behind that time, too.
+def test_new_ids_are_above_the_horizon() -> None:
+    """The log has forgotten ids ahead of its newest state. No other command makes the state newer, and the
+    clock may be behind that time.
     """
     world, fence = three_nodes(), AdvanceFence(1, 1)
     image = world.image
@@ -179,7 +179,7 @@ def test_ids_are_newer_than_the_horizon_where_those_of_the_newest_state_are_too_
     assert time_ms(second.request_id) == state_ms + 5_001
 
 
-def test_a_feature_is_enabled_though_the_id_of_that_was_too_old_at_first() -> None:
+def test_feature_is_enabled_after_an_expired_request_id() -> None:
     """No decision was made, so the request is not rejected."""
     world, request_id = begin(RequestKind.ENABLE_FEATURES)
     request = world.image.request(request_id)
@@ -200,7 +200,7 @@ def test_a_feature_is_enabled_though_the_id_of_that_was_too_old_at_first() -> No
     assert time_ms(second.request_id) == horizon_ms + 1
 
 
-def test_an_order_is_not_repeated_at_each_look() -> None:
+def test_order_is_repeated_only_after_a_delay() -> None:
     world, memory, sent = three_nodes(), Memory(), list[list[int]]()
     for after_s in (0.0, 0.5, 1.0):
         now_s = after_s * world.limits.resend_s

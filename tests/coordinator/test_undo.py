@@ -1,4 +1,4 @@
-"""Operations that cannot continue: dead nodes, cancels, ways back, and reads that must not move."""
+"""Operations that cannot continue: dead nodes, cancels, rollbacks, and reads that must not move."""
 
 from stele.coordinator.steps import Limits
 from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave
@@ -12,7 +12,7 @@ STATE = TransitionState
 # Dead nodes.
 
 
-def test_a_join_starts_without_a_node_that_it_does_not_need() -> None:
+def test_join_starts_without_an_unneeded_dead_node() -> None:
     world = three_nodes(rf=3)
     world.nodes["b1"].alive = False
     world.pass_s(6)
@@ -21,7 +21,7 @@ def test_a_join_starts_without_a_node_that_it_does_not_need() -> None:
     assert not world.nodes["b1"].alive
 
 
-def test_a_join_waits_for_the_nodes_that_it_needs_for_as_long_as_it_takes() -> None:
+def test_join_waits_for_needed_dead_nodes_without_a_limit() -> None:
     world = three_nodes(rf=3)
     world.nodes["b1"].alive = world.nodes["c1"].alive = False
     world.pass_s(6)
@@ -34,7 +34,7 @@ def test_a_join_waits_for_the_nodes_that_it_needs_for_as_long_as_it_takes() -> N
     world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
 
 
-def test_a_node_that_comes_and_goes_does_not_keep_a_drop_with_another_dead_one_waiting() -> None:
+def test_flapping_node_does_not_delay_the_rejection_of_a_drop() -> None:
     world = undoing(three_nodes(rf=1))
     world.nodes["b1"].alive = False
     world.pass_s(6)
@@ -48,7 +48,7 @@ def test_a_node_that_comes_and_goes_does_not_keep_a_drop_with_another_dead_one_w
     assert "exclude" not in error
 
 
-def test_the_only_node_that_dies_while_it_joins_does_not_lock_the_cluster() -> None:
+def test_only_node_that_dies_during_its_join_does_not_lock_the_cluster() -> None:
     world = undoing(empty_cluster())
     world.add("a1")
     reach(world, "join-a1", STATE.JOIN_GROUP0, fenced=False)
@@ -58,10 +58,10 @@ def test_the_only_node_that_dies_while_it_joins_does_not_lock_the_cluster() -> N
     world.until(lambda: world.state("b1") is NodeState.NORMAL, "b1 to join")
 
 
-# The ways back.
+# Rollbacks.
 
 
-def test_a_cancel_before_the_fence_takes_no_third_version_into_use() -> None:
+def test_cancel_before_the_fence_uses_no_third_version() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=False)
     version = world.version
     assert world.apply(Cancel("join-a2")) is None
@@ -72,18 +72,18 @@ def test_a_cancel_before_the_fence_takes_no_third_version_into_use() -> None:
     assert rejection is not None and rejection.code == "past_point_of_no_return"
 
 
-def test_a_keyspace_counts_on_no_node_that_is_about_to_leave() -> None:
+def test_keyspace_does_not_count_a_leaving_node() -> None:
     world = three_nodes()
     world.apply(Leave("c1"), "leave-c1")
     rejection = world.apply(CreateKeyspace("wide", {"dc1": 3}))
     assert rejection is not None and rejection.code == "too_few_nodes"
 
 
-# A joining node that has its data and dies before it is read from.
+# A joining node that has its data and dies before reads move to it.
 
 
 def _all_streamed_and_dead() -> World:
-    """a2 has streamed; its report arrives when it has been silent for longer than who is up."""
+    """Return a world in which a2 has streamed, and its report arrives after it counts as down."""
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     node = world.nodes["a2"]
     world.until(lambda: node.orders, "the order to stream")
@@ -104,7 +104,7 @@ def test_reads_do_not_move_to_a_node_that_is_down() -> None:
     assert world.transition("join-a2").state is STATE.WRITE_BOTH_READ_OLD
 
 
-def test_reads_move_once_it_is_back() -> None:
+def test_reads_move_once_the_joining_node_is_back() -> None:
     world = _all_streamed_and_dead()
     world.pass_s(2)
     world.nodes["a2"].alive, world.nodes["a2"].mute = True, False
@@ -112,7 +112,7 @@ def test_reads_move_once_it_is_back() -> None:
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_the_join_is_undone_when_it_does_not_come_back() -> None:
+def test_join_is_rolled_back_if_its_node_does_not_return() -> None:
     world = undoing(_all_streamed_and_dead())
     world.run()
     assert status_of(world, "join-a2") is RequestStatus.FAILED

@@ -1,4 +1,4 @@
-"""An unresponsive node ends no operation of a person unless a setting says so."""
+"""An unresponsive node ends no operation of an operator unless a setting says so."""
 
 import pytest
 
@@ -27,7 +27,7 @@ STATE = TransitionState
 
 
 def _receiver_dies(command: AnyCommand) -> tuple[World, str]:
-    """Four nodes; the operation streams, and the first receiver dies before it has anything."""
+    """Start an operation on four nodes. The first receiver dies before it has any data."""
     world = three_nodes()
     world.add("c2")
     world.run()
@@ -42,7 +42,7 @@ def _receiver_dies(command: AnyCommand) -> tuple[World, str]:
     return world, receiver
 
 
-def test_a_join_waits_for_its_node_by_default_and_finishes_once_it_is_back() -> None:
+def test_join_waits_for_its_node_by_default_and_finishes_after_its_return() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
     world.until(lambda: world.orders("a2"), "the order")
     world.crash("a2")
@@ -57,7 +57,7 @@ def test_a_join_waits_for_its_node_by_default_and_finishes_once_it_is_back() -> 
 
 
 @pytest.mark.parametrize("command", [Leave("c2"), Rebuild(node_id="a1")], ids=["leave", "rebuild"])
-def test_what_people_ask_for_waits_for_a_silent_receiver_until_it_is_cancelled(
+def test_operation_waits_for_a_silent_receiver_until_a_cancel(
     command: AnyCommand,
 ) -> None:
     world, receiver = _receiver_dies(command)
@@ -70,7 +70,7 @@ def test_what_people_ask_for_waits_for_a_silent_receiver_until_it_is_cancelled(
     world.until(lambda: status_of(world, "request") is RequestStatus.CANCELLED, "the end", 60)
 
 
-def test_a_node_that_says_that_it_failed_undoes_the_operation_all_the_same() -> None:
+def test_reported_failures_roll_an_operation_back() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.nodes["a2"].mute, world.nodes["a2"].fails = False, 9
     world.run()
@@ -79,7 +79,7 @@ def test_a_node_that_says_that_it_failed_undoes_the_operation_all_the_same() -> 
 
 
 def _source_dies(rf: int) -> World:
-    """a2 joins, and each try to stream fails; b1, one of its sources, dies meanwhile."""
+    """Return a world in which a2 joins and each attempt to stream fails. Its source b1 dies meanwhile."""
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True, rf=rf)
     world.until(lambda: world.orders("a2"), "the order")
     world.pass_s(2)
@@ -89,7 +89,7 @@ def _source_dies(rf: int) -> World:
 
 
 @pytest.mark.parametrize("restart_s", [3.0, LONG_S])
-def test_a_stream_outlasts_the_restart_of_a_source_that_it_needs(restart_s: float) -> None:
+def test_stream_survives_the_restart_of_a_needed_source(restart_s: float) -> None:
     world = _source_dies(rf=1)
     world.pass_s(restart_s)
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
@@ -103,7 +103,7 @@ def test_a_stream_outlasts_the_restart_of_a_source_that_it_needs(restart_s: floa
 
 
 @pytest.mark.parametrize("rf", [1, 3])
-def test_a_stream_fails_if_enough_sources_are_up(rf: int) -> None:
+def test_stream_fails_if_enough_sources_are_up(rf: int) -> None:
     world = _source_dies(rf)
     if rf == 1:
         world.pass_s(LONG_S)
@@ -122,7 +122,7 @@ def test_a_stream_fails_if_enough_sources_are_up(rf: int) -> None:
     ],
     ids=["replication", "snapshot", "cdc"],
 )
-def test_a_request_waits_for_a_silent_member_by_name(command: AnyCommand, silent: str) -> None:
+def test_request_waits_for_a_silent_member_and_names_it(command: AnyCommand, silent: str) -> None:
     world = three_nodes(rf=2)
     assert world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True)) is None
     assert world.apply(CreateTable("music.songs")) is None
@@ -149,7 +149,7 @@ def test_a_request_waits_for_a_silent_member_by_name(command: AnyCommand, silent
 
 
 def _draining() -> World:
-    """c1 leaves and has given most of its tablets away; e1, in another datacentre, has none and dies."""
+    """Return a world in which c1 has drained most of its tablets. e1, in another dc without data, dies."""
     world = empty_cluster()
     world.add("a1 b1 c1 d1", rack="r")
     world.add("e1", dc="dc2", rack="far")
@@ -166,7 +166,7 @@ def _draining() -> World:
     return world
 
 
-def test_a_drain_and_the_leave_after_it_need_no_node_that_has_nothing_to_do_with_them() -> None:
+def test_drain_and_leave_do_not_need_unrelated_nodes() -> None:
     world = _draining()
     world.until(lambda: status_of(world, "leave") is not RequestStatus.PENDING, "the leave")
     world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the end")
@@ -174,7 +174,7 @@ def test_a_drain_and_the_leave_after_it_need_no_node_that_has_nothing_to_do_with
     assert world.state("c1") is NodeState.LEFT
 
 
-def test_a_drain_waits_while_the_node_that_leaves_restarts() -> None:
+def test_drain_waits_while_the_leaving_node_restarts() -> None:
     world = _draining()
     world.nodes["e1"].alive = True
     world.crash("c1")
@@ -185,7 +185,7 @@ def test_a_drain_waits_while_the_node_that_leaves_restarts() -> None:
     assert status_of(world, "leave") is RequestStatus.DONE
 
 
-def test_a_leave_that_waits_ends_once_its_node_is_excluded() -> None:
+def test_pending_leave_fails_once_its_node_is_excluded() -> None:
     world = three_nodes()
     world.add("c2")
     world.run()
@@ -198,7 +198,7 @@ def test_a_leave_that_waits_ends_once_its_node_is_excluded() -> None:
     world.until(lambda: status_of(world, "leave") is RequestStatus.FAILED, "the end", 60)
 
 
-def test_a_join_that_waits_for_room_outlasts_the_death_of_a_member() -> None:
+def test_join_that_waits_for_locks_survives_the_death_of_a_member() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
     world.add("b2")
     world.pass_s(2)
@@ -212,8 +212,8 @@ def test_a_join_that_waits_for_room_outlasts_the_death_of_a_member() -> None:
 
 
 @pytest.mark.parametrize("rf", [1, 2, 3])
-def test_a_stream_outlasts_a_new_coordinator_that_has_not_heard_a_quorum_yet(rf: int) -> None:
-    """It asks for the answers of a barrier again that its predecessor had passed."""
+def test_stream_survives_a_new_coordinator_without_a_quorum_of_acks(rf: int) -> None:
+    """It requires the acks of a barrier again that its predecessor had passed."""
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True, rf=rf)
     world.pass_s(10)
     for name in ("b1", "c1"):
@@ -229,7 +229,7 @@ def test_a_stream_outlasts_a_new_coordinator_that_has_not_heard_a_quorum_yet(rf:
 
 
 @pytest.mark.parametrize("state", [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD])
-def test_a_barrier_without_a_quorum_waits_until_it_is_cancelled(state: TransitionState) -> None:
+def test_barrier_without_a_quorum_waits_until_a_cancel(state: TransitionState) -> None:
     world = joining(state, fenced=False, rf=1)
     world.crash("b1")
     world.pass_s(LONG_S)

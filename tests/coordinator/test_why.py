@@ -56,14 +56,14 @@ def running(world: World, node_id: str, bytes_done: int) -> None:
     world.tick()
 
 
-def test_at_rest_nothing_is_waited_for() -> None:
+def test_cluster_at_rest_has_no_waits() -> None:
     world = three_nodes()
     world.run()
     world.pass_s(1)
     assert shown(world).waits == ()
 
 
-def test_a_start_that_needs_a_dead_node_says_so_and_proposes_nothing_that_loses_data() -> None:
+def test_wait_for_needed_dead_nodes_advises_nothing_that_loses_data() -> None:
     world = three_nodes(rf=3)
     world.nodes["b1"].alive = world.nodes["c1"].alive = False
     world.pass_s(10)
@@ -85,7 +85,7 @@ def test_a_start_that_needs_a_dead_node_says_so_and_proposes_nothing_that_loses_
     )
 
 
-def test_a_wait_for_company_is_short_and_nobody_is_its_cause() -> None:
+def test_wait_for_a_group_is_short_and_has_no_cause() -> None:
     world = three_nodes()
     world.add("a2 b2")
     world.nodes["b2"].alive = False
@@ -96,7 +96,7 @@ def test_a_wait_for_company_is_short_and_nobody_is_its_cause() -> None:
     assert "withdraw" in advice
 
 
-def test_a_request_without_room_names_whose_end_it_waits_for() -> None:
+def test_locked_request_names_the_request_in_the_way() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.apply(Leave("c1"), "leave-c1")
     world.pass_s(1)
@@ -105,7 +105,7 @@ def test_a_request_without_room_names_whose_end_it_waits_for() -> None:
     assert "`stele cancel join-a2`" in advice and "`stele cancel leave-c1`" in advice
 
 
-def test_who_waits_behind_another_pending_request_names_it() -> None:
+def test_request_behind_a_pending_one_names_it() -> None:
     world = spread()
     world.nodes["a4"].mute = True
     for name in ("a3", "a4", "a5"):
@@ -116,7 +116,7 @@ def test_who_waits_behind_another_pending_request_names_it() -> None:
     )
 
 
-def test_the_dead_are_listened_for_so_long_as_the_setting_says() -> None:
+def test_wait_before_an_exclusion_names_its_setting() -> None:
     world = three_nodes()
     world.nodes["c1"].alive = False
     world.pass_s(10)
@@ -130,7 +130,7 @@ def test_the_dead_are_listened_for_so_long_as_the_setting_says() -> None:
     assert advice.startswith("do: wait, or withdraw")
 
 
-def test_a_node_that_is_said_to_be_dead_and_lives_is_to_be_decommissioned() -> None:
+def test_live_node_to_exclude_is_advised_to_be_decommissioned() -> None:
     world = three_nodes()
     world.apply(Exclude(("c1",)), "exclude-c1")
     world.pass_s(2)
@@ -140,7 +140,7 @@ def test_a_node_that_is_said_to_be_dead_and_lives_is_to_be_decommissioned() -> N
     assert "c1 is alive: `stele decommission c1` moves its data first" in advice
 
 
-def test_when_nobody_is_heard_all_who_are_silent_are_named() -> None:
+def test_wait_names_all_silent_nodes_if_none_is_heard() -> None:
     world = three_nodes()
     for node in world.nodes.values():
         node.alive = False
@@ -152,7 +152,7 @@ def test_when_nobody_is_heard_all_who_are_silent_are_named() -> None:
     assert line.endswith("; no setting ends this wait")
 
 
-def test_a_version_that_a_slow_node_has_not_applied_waits_for_a_quorum() -> None:
+def test_wait_for_a_slow_node_ends_at_a_quorum() -> None:
     world = three_nodes(rf=3)
     world.pass_s(1)
     world.add("a2")
@@ -169,7 +169,7 @@ def test_a_version_that_a_slow_node_has_not_applied_waits_for_a_quorum() -> None
     assert world.transition("join-a2").state is not STATE.JOIN_GROUP0 or world.fenced()
 
 
-def test_a_version_that_has_no_quorum_without_the_dead_says_that_it_is_undone() -> None:
+def test_wait_without_a_quorum_announces_the_rollback() -> None:
     world = undoing(joining(STATE.WRITE_BOTH_READ_OLD, rf=1, fenced=False))
     world.nodes["b1"].alive = False
     world.nodes["b1"].applies = False
@@ -182,9 +182,7 @@ def test_a_version_that_has_no_quorum_without_the_dead_says_that_it_is_undone() 
     )
 
 
-def test_past_the_point_of_no_return_no_setting_ends_the_wait_and_nothing_is_offered_to_cancel() -> (
-    None
-):
+def test_wait_past_the_point_of_no_return_has_no_limit_or_cancel() -> None:
     world = three_nodes(rf=1)
     world.add("a2")
     reach(world, "join-a2", STATE.WRITE_BOTH_READ_NEW, fenced=None)
@@ -199,7 +197,7 @@ def test_past_the_point_of_no_return_no_setting_ends_the_wait_and_nothing_is_off
     assert advice.endswith("past its point of no return and cannot be undone")
 
 
-def test_every_request_behind_a_round_without_a_quorum_names_the_node_and_a_safe_action() -> None:
+def test_every_request_behind_a_blocked_round_names_the_node_and_an_action() -> None:
     world = three_nodes(rf=1)
     music = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
     assert world.apply(music) is None
@@ -224,7 +222,7 @@ def test_every_request_behind_a_round_without_a_quorum_names_the_node_and_a_safe
         assert "do: start b1: 2 ranges" in advice and "exclude" not in advice, "it has only copies"
 
 
-def test_the_fence_is_waited_for_by_its_version() -> None:
+def test_wait_for_the_fence_names_its_version() -> None:
     world = three_nodes(rf=3)
     world.add("a2")
     world.nodes["b1"].applies = False
@@ -237,7 +235,7 @@ def test_the_fence_is_waited_for_by_its_version() -> None:
     assert f"the fence of version {world.version} to be known; the cause is " in line
 
 
-def test_a_receiver_whose_source_hangs_is_not_the_cause() -> None:
+def test_dead_source_is_the_cause_instead_of_its_receiver() -> None:
     world = undoing(joining(STATE.WRITE_BOTH_READ_OLD, rf=2))
     world.until(lambda: world.orders("a2"), "the order")
     world.pass_s(2)
@@ -255,7 +253,7 @@ def test_a_receiver_whose_source_hangs_is_not_the_cause() -> None:
     assert f"start {source}" in advice and "undo it: `stele cancel join-a2`" in advice
 
 
-def test_a_rebuild_whose_source_hangs_names_it() -> None:
+def test_rebuild_names_its_dead_source() -> None:
     world = three_nodes(rf=3)
     world.nodes["b1"].mute = True
     assert world.apply(Rebuild(node_id="b1"), "rebuild") is None
@@ -268,7 +266,7 @@ def test_a_rebuild_whose_source_hangs_names_it() -> None:
     assert "stream by b1; the cause is a1: is down, and gives b1 no data" in line
 
 
-def test_of_the_limits_of_a_stream_the_sooner_one_is_named() -> None:
+def test_earlier_limit_of_a_stream_is_named() -> None:
     world = undoing(joining(STATE.WRITE_BOTH_READ_OLD))
     world.until(lambda: world.orders("a2"), "the order")
     running(world, "a2", 10)
@@ -286,7 +284,7 @@ def test_of_the_limits_of_a_stream_the_sooner_one_is_named() -> None:
     assert "step_time_limit_s" in world.image.requests.requests["join-a2"].error
 
 
-def test_a_stream_that_gets_on_has_no_cause() -> None:
+def test_stream_with_progress_has_no_cause() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     for done in (10, 20, 30):
@@ -298,7 +296,7 @@ def test_a_stream_that_gets_on_has_no_cause() -> None:
     assert advice == "do: wait, or undo it: `stele cancel join-a2`"
 
 
-def test_a_receiver_that_gets_its_data_in_large_rows_is_the_cause_only_after_a_while() -> None:
+def test_receiver_of_large_rows_is_the_cause_only_after_a_while() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     running(world, "a2", 10)
@@ -312,7 +310,7 @@ def test_a_receiver_that_gets_its_data_in_large_rows_is_the_cause_only_after_a_w
     assert "look at the log of a2; restart it if it hangs" in advice
 
 
-def test_before_any_report_the_total_is_unknown() -> None:
+def test_total_is_unknown_before_the_first_report() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     assert "the bytes to stream are unknown: no node has reported yet" in told(world, "join-a2")
@@ -322,7 +320,7 @@ def test_before_any_report_the_total_is_unknown() -> None:
     assert "a2 stream running, 0 B of unknown" in told(world, "join-a2")
 
 
-def test_a_receiver_that_is_down_is_the_cause_and_it_is_undone_in_time() -> None:
+def test_down_receiver_is_the_cause_and_the_limit_is_named() -> None:
     world = undoing(joining(STATE.WRITE_BOTH_READ_OLD))
     world.until(lambda: world.orders("a2"), "the order")
     world.pass_s(2)
@@ -333,7 +331,7 @@ def test_a_receiver_that_is_down_is_the_cause_and_it_is_undone_in_time() -> None
     assert line.endswith("(STELE_DEAD_NODE_PATIENCE_S is 30 s), then it is undone")
 
 
-def test_a_receiver_that_fails_is_the_cause_with_its_reason() -> None:
+def test_failing_receiver_is_the_cause_with_its_reason() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.nodes["a2"].mute = False
     world.nodes["a2"].fails = 2
@@ -343,7 +341,7 @@ def test_a_receiver_that_fails_is_the_cause_with_its_reason() -> None:
     assert "the cause is a2: failed to stream: disk full" in line
 
 
-def test_reads_that_wait_for_their_node_name_it() -> None:
+def test_wait_before_reads_move_names_the_down_node() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
     world.pass_s(2)
@@ -357,7 +355,7 @@ def test_reads_that_wait_for_their_node_name_it() -> None:
     assert line.endswith("; no setting ends this wait")
 
 
-def test_a_log_that_does_not_answer_is_what_is_waited_for() -> None:
+def test_wait_for_the_log_names_the_command() -> None:
     world = three_nodes()
     world.add("a2")
     world.log_down_until_s = world.now_s + 100
@@ -368,7 +366,7 @@ def test_a_log_that_does_not_answer_is_what_is_waited_for() -> None:
     assert "whether a metadata-log runs" in advice
 
 
-def test_a_coordinator_whose_term_is_over_says_so() -> None:
+def test_coordinator_of_an_old_term_is_explained() -> None:
     world = three_nodes()
     world.add("a2")
     seen = Observed(world.image, world.brain.acks, world.brain.reports, 0, world.now_s)
@@ -379,7 +377,7 @@ def test_a_coordinator_whose_term_is_over_says_so() -> None:
     assert "which coordinator acts" in advice
 
 
-def test_what_goes_back_says_so_and_is_not_offered_to_be_cancelled() -> None:
+def test_rollback_is_explained_without_a_cancel_hint() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     assert world.apply(Cancel("join-a2")) is None
     world.nodes["b1"].applies = False
@@ -389,7 +387,7 @@ def test_what_goes_back_says_so_and_is_not_offered_to_be_cancelled() -> None:
     assert "stele cancel" not in advice
 
 
-def test_cleanup_holds_up_nobody() -> None:
+def test_cleanup_delays_no_request() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.nodes["a2"].mute = False
     world.nodes["a1"].mute = True
@@ -401,7 +399,7 @@ def test_cleanup_holds_up_nobody() -> None:
     assert progress.wait_of("drop") is None
 
 
-def test_a_wait_goes_on_being_the_same_over_rounds_of_others() -> None:
+def test_wait_keeps_its_start_over_rounds_of_other_requests() -> None:
     world = empty_cluster()
     world.add("a1 b1 c1")
     world.run()
@@ -416,8 +414,8 @@ def test_a_wait_goes_on_being_the_same_over_rounds_of_others() -> None:
     assert wait.waited_s is not None and wait.waited_s >= 7
 
 
-def test_a_source_that_hangs_is_named_only_for_those_whom_it_serves() -> None:
-    """Two nodes join as one operation, with replication 1: each source gives its ranges to one of them."""
+def test_dead_source_is_named_only_for_its_receivers() -> None:
+    """Two nodes join as one operation, with replication factor 1: each source serves one of them."""
     world = wide()
     world.add("b1 b2")
     for name in ("b1", "b2"):

@@ -23,14 +23,14 @@ DOWN_S = Limits().down_after_s + 1
 
 
 def with_zero_token(dc: str = "dc1", rf: int = 2) -> World:
-    """a1, b1, c1 with tokens, and z1 without."""
+    """Return a1, b1, c1 with tokens, and z1 without."""
     world = three_nodes(rf)
     world.add("z1", dc, num_tokens=0)
     world.run()
     return world
 
 
-def test_it_becomes_a_member_and_no_replica_changes() -> None:
+def test_zero_token_node_joins_without_changing_replicas() -> None:
     world = three_nodes(rf=2)
     before = rows(world, "library")
     world.add("z1", num_tokens=0)
@@ -41,7 +41,7 @@ def test_it_becomes_a_member_and_no_replica_changes() -> None:
     assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
 
 
-def test_it_cannot_be_the_first() -> None:
+def test_zero_token_node_cannot_be_the_first_node() -> None:
     world = empty_cluster()
     asked = Join(
         node_id="z1",
@@ -56,7 +56,7 @@ def test_it_cannot_be_the_first() -> None:
     assert refused is not None and refused.code == "no_tokens_yet"
 
 
-def test_it_joins_together_with_nodes_that_take_tokens() -> None:
+def test_zero_token_node_joins_together_with_other_nodes() -> None:
     world = three_nodes(rf=2)
     world.add("z1", num_tokens=0)
     world.add("a2")
@@ -67,7 +67,7 @@ def test_it_joins_together_with_nodes_that_take_tokens() -> None:
     assert len(world.image.membership.nodes["a2"].tokens) == 2
 
 
-def test_barriers_wait_for_it_since_it_coordinates_requests() -> None:
+def test_barrier_waits_for_a_zero_token_node() -> None:
     world = with_zero_token()
     assert world.apply(Leave("a1"), "leave") is None
     reach(world, "leave", STATE.WRITE_BOTH_READ_OLD, fenced=False)
@@ -78,7 +78,7 @@ def test_barriers_wait_for_it_since_it_coordinates_requests() -> None:
     assert took_s >= Limits().barrier_patience_s - 2, "then it is fenced out"
 
 
-def test_it_is_no_room_for_replicas() -> None:
+def test_zero_token_node_does_not_count_for_replication() -> None:
     world = with_zero_token()
     refused = world.apply(CreateKeyspace("wide", {"dc1": 4}))
     assert refused is not None and refused.code == "too_few_nodes"
@@ -92,7 +92,7 @@ def test_it_is_no_room_for_replicas() -> None:
     assert wide.state("z1") is NodeState.LEFT
 
 
-def test_the_last_node_with_tokens_does_not_leave_it_alone() -> None:
+def test_last_node_with_tokens_cannot_leave() -> None:
     world = empty_cluster()
     world.add("a1")
     world.run()
@@ -104,7 +104,7 @@ def test_the_last_node_with_tokens_does_not_leave_it_alone() -> None:
     assert excluded is not None and excluded.code == "last_node"
 
 
-def test_an_arbiter_dc_is_not_replicated_to() -> None:
+def test_arbiter_dc_takes_no_replicas() -> None:
     world = with_zero_token("arbiter")
     refused = world.apply(CreateKeyspace("both", {"dc1": 2, "arbiter": 1}))
     assert refused is not None and refused.code == "too_few_nodes"
@@ -117,7 +117,7 @@ def test_an_arbiter_dc_is_not_replicated_to() -> None:
     assert negative is not None and negative.code == "bad_replication"
 
 
-def test_a_dead_one_is_removed_and_nobody_streams() -> None:
+def test_dead_zero_token_node_is_removed_without_streams() -> None:
     world = with_zero_token("arbiter")
     before = rows(world, "library")
     world.nodes["z1"].alive = False
@@ -131,7 +131,7 @@ def test_a_dead_one_is_removed_and_nobody_streams() -> None:
     assert not any(world.orders(name) for name in world.nodes)
 
 
-def test_two_that_are_removed_together_stay_members_when_that_is_undone() -> None:
+def test_joint_removal_of_zero_token_nodes_continues_after_a_cancel() -> None:
     """A node without blame waits again, as a member."""
     world = three_nodes(rf=2)
     world.add("z1 z2", num_tokens=0)
@@ -157,7 +157,7 @@ def test_two_that_are_removed_together_stay_members_when_that_is_undone() -> Non
 
 
 @pytest.mark.parametrize("zero_token", [True, False])
-def test_it_is_replaced_by_its_like_alone(*, zero_token: bool) -> None:
+def test_zero_token_node_is_replaced_only_by_a_zero_token_node(*, zero_token: bool) -> None:
     world = with_zero_token()
     world.nodes["z1"].alive = False
     world.pass_s(DOWN_S)
@@ -171,7 +171,7 @@ def test_it_is_replaced_by_its_like_alone(*, zero_token: bool) -> None:
         assert other is not None and other.code == "other_tokens"
 
 
-def test_it_neither_moves_nor_has_anything_to_rebuild() -> None:
+def test_zero_token_node_cannot_move_and_has_nothing_to_rebuild() -> None:
     world = with_zero_token()
     refused = world.apply(MoveNode(node_id="z1", tokens=(1,)))
     assert refused is not None and refused.code == "no_tokens"

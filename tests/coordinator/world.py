@@ -1,7 +1,7 @@
-"""A cluster in memory and in virtual time around ``next_steps``, with hooks to lose whatever is sent.
+"""A cluster in memory and in virtual time around ``next_steps``, with hooks to lose any message.
 
 Every command, order and report passes ``World.event`` before and after it takes effect, so a test can
-enumerate all of these moments and let somebody crash there.
+enumerate all of these moments and inject a crash.
 """
 
 from collections.abc import Callable
@@ -49,15 +49,15 @@ RF = 2
 
 
 class Crash(Exception):
-    """The acting coordinator dies here."""
+    """The active coordinator dies here."""
 
 
 @dataclass
 class SimNode:
     """One node.
 
-    ``fails`` counts the failures still to report. A ``mute`` node sends acks but does no work. A
-    node that does not ``prepare`` has not separated its rows for any split.
+    ``fails`` counts the failures still to report. A ``mute`` node sends acks but does no work. A node that
+    does not ``prepare`` has not separated its rows for any split.
     """
 
     node_id: str
@@ -92,7 +92,7 @@ class SimNode:
 
 
 class Brain:
-    """A coordinator process: all that it knows is lost with it."""
+    """A coordinator process. Its death loses all of its state."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
@@ -145,7 +145,7 @@ class Brain:
 
 
 class World:
-    """Nodes, one coordinator that acts, others that believe to act, and the log between them.
+    """Nodes, one active coordinator, others that assume to be active, and the log between them.
 
     ``refuse`` may answer a command in place of the metadata log.
     """
@@ -205,13 +205,13 @@ class World:
         return self.submit(Envelope(request_id=request_id, command=command, actor="ada"))
 
     def submit(self, envelope: Envelope) -> Rejection | None:
-        """As the metadata log does: one outcome for each request id, nothing while it is down."""
+        """Submit like the metadata log: one outcome for each request id, none while the log is down."""
         if self.now_s < self.log_down_until_s:
             return None
         return self.refuse(envelope) or self.history.submit(envelope)
 
     def event(self, what: str, take_effect: Callable[[], object]) -> None:
-        """Something happens that may be lost: ``on_event`` may raise Crash before or after it."""
+        """Take an effect that may be lost: ``on_event`` may raise Crash before or after it."""
         self.events.append(what)
         self.on_event(what, "before")
         take_effect()
@@ -231,21 +231,19 @@ class World:
         )
 
     def crash(self, name: str) -> None:
-        """Kill a node. Its unsent messages are lost. Its next process serves no requests before it knows its
-        acknowledgements.
-        """
+        """Kill a node. Its unsent messages are lost, and its next process starts a new boot."""
         node = self.nodes[name]
         node.alive, node.boot, node.sequence = False, node.boot + 1, 0
         self._waiting_reports = [r for r in self._waiting_reports if r.node_id != name]
 
     def report(self, order: Order) -> None:
-        """A report of success that was long on its way."""
+        """Deliver a report of success that was delayed."""
         self._waiting_reports.append(report_of(order, ReportStatus.SUCCESS))
 
     def add(
         self, names: str, dc: str = "dc1", rack: str = "", num_tokens: int = 2, shards: int = 1
     ) -> None:
-        """Start nodes, which ask to join; the rack of ``a1`` is ``a`` unless it is given."""
+        """Start nodes that request to join. The default rack of ``a1`` is ``a``."""
         for name in names.split():
             self.nodes[name] = SimNode(name)
             joining = Join(
@@ -261,7 +259,7 @@ class World:
             assert self.apply(joining, f"join-{name}") is None
 
     def add_replicas(self, names: str, dc: str = "dc1", rack: str = "") -> None:
-        """Start catch-up replicas, which announce themselves. Each has another rack unless one is given."""
+        """Start catch-up replicas, which announce themselves. Each has its own rack by default."""
         for name in names.split():
             self.replicas[name] = SimReplica(name, dc, rack or name)
             self.replicas[name].look(self)
@@ -276,7 +274,7 @@ class World:
         zero_token: bool = False,
         shards: int = 1,
     ) -> Rejection | None:
-        """Start a node that asks to take the place of a dead one."""
+        """Start a node that requests to replace a dead one."""
         row = self.image.node(dead) or self.image.membership.nodes["a1"]
         self.nodes[name] = SimNode(name)
         asked = Replace(
@@ -294,7 +292,7 @@ class World:
         return self.apply(asked, f"replace-{name}")
 
     def tick(self) -> Steps:
-        """A quarter of a second: heartbeats, reports, one look of each coordinator."""
+        """Advance by a quarter of a second: heartbeats, reports, one look of each coordinator."""
         self.now_s += TICK_S
         self._start_nodes()
         if self.balances and self.now_s % BALANCE_S == 0:
@@ -320,7 +318,7 @@ class World:
             return Steps(self.brain.memory)
 
     def run_balancer(self) -> None:
-        """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
+        """Submit the proposals of the balancer, with its cancels of impossible drains."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
         conditions = Conditions(
@@ -341,7 +339,7 @@ class World:
         return f"{command_name(command)}-{self._last_id}"
 
     def _start_nodes(self) -> None:
-        """Nodes that asked to join without ``add``."""
+        """Start nodes that requested to join without ``add``."""
         for node_id, node in self.image.membership.nodes.items():
             if node_id not in self.nodes and node.state is not NodeState.LEFT:
                 self.nodes[node_id] = SimNode(node_id)
@@ -358,7 +356,7 @@ class World:
             brain.reports = brain.reports.with_report(report, self.now_s)
 
     def pass_s(self, seconds: float) -> Steps:
-        """Let so much time pass; gives the last look's steps."""
+        """Let time pass. Return the steps of the last look."""
         steps = self.tick()
         end = self.now_s + seconds - TICK_S
         while self.now_s < end:
@@ -366,7 +364,7 @@ class World:
         return steps
 
     def until(self, condition: Callable[[], object], what: str, limit_s: float = 300) -> float:
-        """Virtual seconds that it took."""
+        """Run until the condition holds. Return the virtual seconds that it took."""
         began_s = self.now_s
         while not condition():
             assert self.now_s - began_s < limit_s, f"not in {limit_s} s: {what}; {self.brain.steps}"
@@ -377,9 +375,7 @@ class World:
         return self.image.topology.settled()
 
     def at_rest(self) -> bool:
-        """Return whether nothing is open, requested, unfenced, unpublished or to be cleaned up, as far as
-        possible.
-        """
+        """Return whether nothing is open, requested, unfenced, unpublished or possible to clean up."""
         image = self.image
         return (
             not image.topology.transitions
@@ -396,11 +392,11 @@ class World:
         )
 
     def run(self, limit_s: float = 300) -> float:
-        """Until everything is done; virtual seconds that it took."""
+        """Run until everything is done. Return the virtual seconds that it took."""
         return self.until(self.at_rest, "everything done", limit_s)
 
     def replace_brain(self, name: str = "", *, zombie: bool = False) -> None:
-        """The coordinator is gone, or believes itself to act still; another claims the next term."""
+        """Replace the coordinator by one with the next term. A ``zombie`` believes it is active."""
         if zombie:
             self.zombies.append(self.brain)
         self.brain = Brain(self, name or f"c{self.image.topology.coordinator.term + 1}")
@@ -412,7 +408,7 @@ class World:
         return node.state
 
     def transition(self, request_id: str) -> Transition:
-        """The open transition that carries a request out."""
+        """Return the open transition of a request."""
         found = self.image.topology.of_request(request_id)
         assert found is not None, f"{request_id} is not under way"
         return found
@@ -429,7 +425,7 @@ def copy_of(world: World) -> World:
 
 
 def again(begin: Callable[[], tuple[World, str]]) -> Callable[[], tuple[World, str]]:
-    """Begins as ``begin`` does, which runs only once."""
+    """Return a function that starts like ``begin``, which runs only once."""
     first = cache(begin)
 
     def copied() -> tuple[World, str]:
@@ -463,7 +459,7 @@ def empty_cluster() -> World:
 
 
 def three_nodes(rf: int = RF) -> World:
-    """Nodes in three racks, all normal, with the keyspace ``library``."""
+    """Return nodes in three racks, all normal, with the keyspace ``library``."""
     world = empty_cluster()
     world.add("a1 b1 c1")
     world.run()
@@ -472,7 +468,7 @@ def three_nodes(rf: int = RF) -> World:
 
 
 def nodes_that_left() -> World:
-    """``d1`` has left, ``e1`` was removed, ``f1`` replaced by ``g1``, and ``h1`` never joined."""
+    """Return a world: ``d1`` left, ``e1`` was removed, ``g1`` replaced ``f1``, and ``h1`` was cancelled."""
     world = three_nodes()
     world.add("d1 e1 f1")
     world.run()
