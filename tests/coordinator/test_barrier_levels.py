@@ -114,7 +114,7 @@ def test_each_barrier_is_relaxed_on_its_own_and_recorded() -> None:
     assert not world.image.topology.relaxed_to
     began_s = world.now_s
     world.pass_s(25)
-    assert len(relaxations(world)) == 1, "the next version's barrier waits anew"
+    assert len(relaxations(world)) == 1, "the next version's barrier waits from its start"
     world.run(2000)
     assert world.now_s - began_s >= 30
     assert [fact.level for fact in relaxations(world)] == [BarrierLevel.QUORUM] * 2

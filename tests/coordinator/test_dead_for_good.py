@@ -184,7 +184,7 @@ def test_excluded_bystander_does_not_delay_a_join() -> None:
     assert ended(world, "exclude") is RequestStatus.DONE
     world.add("a3")
     took_s = world.until(lambda: status_of(world, "join-a3") is RequestStatus.DONE, "the join")
-    assert took_s < Limits().barrier_patience_s, "it waits for nobody who is excluded"
+    assert took_s < Limits().barrier_patience_s, "it does not wait for excluded nodes"
     assert world.state("b1") is NodeState.NORMAL
     serve_ring(world)
 

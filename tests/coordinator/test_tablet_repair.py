@@ -341,7 +341,7 @@ def test_tablets_of_a_silent_node_wait() -> None:
     world.pass_s(30)
     assert [at for at, ms in enumerate(times(world)) if ms] == without
     failed = [r for r in world.image.requests.requests.values() if r.repairs_tablet]
-    assert not failed, "nobody tries what cannot be"
+    assert not failed, "impossible repairs are not tried"
     world.nodes["b1"].alive = True
     done(world)
 

@@ -245,7 +245,7 @@ def test_dead_source_is_the_cause_instead_of_its_receiver() -> None:
     world.pass_s(8)
     line, *moved, advice = told(world, "join-a2")
     assert f"stream by a2; the cause is {source}: is down, and gives a2 no data" in line
-    assert "; if it makes no progress for " in line, "each row that comes begins it anew"
+    assert "; if it makes no progress for " in line, "progress restarts it"
     *_, left_s = seconds(line)
     assert 50 < left_s < 53
     assert line.endswith("(STELE_SILENCE_S is 60 s), it is undone")

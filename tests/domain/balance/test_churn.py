@@ -92,7 +92,7 @@ def test_every_change_is_planned_to_a_fixed_point(
         racks = state.rack[state.node]
         assert all(len(set(row)) == 3 for row in racks.tolist()), "two replicas in one rack"
         left = np.isin(state.state, LEAVING)
-        assert not state.count[:, left].any(), "somebody who leaves has replicas still"
+        assert not state.count[:, left].any(), "a leaving node still has replicas"
         even(state)
         churn(draw, state)
 

@@ -109,7 +109,7 @@ def test_number_of_concurrent_resizes_is_limited() -> None:
     world.crash("b1")
     for resize in first[1:]:
         assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
-    assert len(sizing(world.image, of_sizes(sizes)).resizes) == 4, "those that wait hold nobody up"
+    assert len(sizing(world.image, of_sizes(sizes)).resizes) == 4, "waiting tables delay no others"
 
 
 @settings(max_examples=300)
