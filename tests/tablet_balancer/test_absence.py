@@ -1,4 +1,4 @@
-"""A balancer that has read no acknowledgements for a while plans nothing until it knows again who is up."""
+"""A balancer that has read no acks for a while plans nothing until it knows the live nodes again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.domain.ack_of import ack_of
 TIMEOUT_S = 5.0
 
 
-async def test_nothing_is_planned_until_nodes_had_their_time_again_after_an_absence(
+async def test_balancer_plans_nothing_until_a_timeout_after_an_absence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = with_table("a1 b1 c1", 4).image

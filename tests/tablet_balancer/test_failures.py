@@ -1,4 +1,4 @@
-"""Where moves fail is left alone for a while, each time longer, until one succeeds."""
+"""Targets of failed moves are avoided for a while, each time longer, until a move succeeds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def epoch_after(image: Image, *facts: AnyFact) -> Epoch:
     )
 
 
-def test_what_failed_counts_once_its_parts_are_committed() -> None:
+def test_failure_in_parts_counts_once_the_parts_are_committed() -> None:
     failed = msgspec.structs.replace(request(RequestStatus.FAILED), actor=BALANCER)
     failures, part = Failures(), Part("s", 0, (RequestChanged(failed),))
     first = epoch_after(EMPTY, part)
@@ -49,7 +49,7 @@ def test_what_failed_counts_once_its_parts_are_committed() -> None:
     assert failures.avoided(1.0) == {"n4"}
 
 
-def test_pauses_grow_up_to_a_limit_and_end_with_a_success() -> None:
+def test_pauses_grow_to_a_limit_and_end_with_a_success() -> None:
     failures, now_s, pauses = Failures(), 0.0, list[float]()
     for _ in range(10):
         failures.note(request(RequestStatus.FAILED), now_s)
@@ -66,7 +66,7 @@ def test_pauses_grow_up_to_a_limit_and_end_with_a_success() -> None:
     assert "n4" not in failures.avoided(now_s + FIRST_PAUSE_S)
 
 
-def test_other_nodes_and_what_is_under_way_mean_nothing() -> None:
+def test_only_failed_requests_of_the_node_count() -> None:
     failures = Failures()
     failures.note(request(RequestStatus.FAILED, "n5"), 0.0)
     failures.note(request(RequestStatus.RUNNING), 0.0)
@@ -74,8 +74,8 @@ def test_other_nodes_and_what_is_under_way_mean_nothing() -> None:
     assert failures.avoided(1.0) == {"n5"}
 
 
-def test_what_never_began_says_nothing_of_its_node() -> None:
-    """It was rejected, as when its table was split meanwhile."""
+def test_move_that_never_started_does_not_blame_its_node() -> None:
+    """The move was rejected, for example because its table was split meanwhile."""
     failures = Failures()
     rejected = msgspec.structs.replace(request(RequestStatus.FAILED), started_epoch=0)
     failures.note(rejected, 0.0)
@@ -96,8 +96,8 @@ def repair(status: RequestStatus, started_epoch: int = 7) -> Request:
 
 
 @pytest.mark.parametrize("started_epoch", [0, 7])
-def test_a_tablet_whose_repair_fails_rests_and_no_node_is_blamed(started_epoch: int) -> None:
-    """Also one that never began: a replica of it was down for too long."""
+def test_failed_repair_pauses_its_tablet_and_blames_no_node(started_epoch: int) -> None:
+    """This holds for a repair that never started as well: a replica of it was down for too long."""
     failures = Failures()
     failures.note(repair(RequestStatus.FAILED, started_epoch), 0.0)
     assert failures.paused(1.0) == {("t", 3)}
@@ -108,11 +108,11 @@ def test_a_tablet_whose_repair_fails_rests_and_no_node_is_blamed(started_epoch: 
 
 
 def blamed(failures: Failures, now_s: float) -> tuple[set[str], set[str]]:
-    """Targets, and sources."""
+    """Return blamed targets and sources."""
     return {*failures.avoided(now_s)}, {*failures.failing(now_s)}
 
 
-def test_a_source_that_fails_at_two_targets_is_blamed_and_not_they() -> None:
+def test_source_that_fails_at_two_targets_is_blamed_instead_of_them() -> None:
     failures, failed = Failures(), RequestStatus.FAILED
     failures.note(request(failed, "n4", "n1"), 0.0)
     assert blamed(failures, 1.0) == ({"n4"}, set())
@@ -125,7 +125,7 @@ def test_a_source_that_fails_at_two_targets_is_blamed_and_not_they() -> None:
     assert blamed(failures, 4.0) == ({"n4"}, set())
 
 
-def test_a_dead_node_is_no_source_of_a_rebuild() -> None:
+def test_excluded_node_is_not_blamed_as_a_source_of_a_rebuild() -> None:
     failures = Failures()
     for target in ("n4", "n5"):
         failures.note(request(RequestStatus.FAILED, target, "n1"), 0.0, excluded={"n1"})

@@ -1,4 +1,4 @@
-"""The load by node over time: of any moment, in any order, and of many nodes no more than fits."""
+"""The load by node over time: at any time, in any order, and in bounded memory for many nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def world() -> World:
     return world
 
 
-def test_what_was_reported_before_the_start_is_known_with_its_moment(world: World) -> None:
+def test_reports_from_before_the_start_keep_their_time(world: World) -> None:
     loads, image = Loads(), world.image
     loads.on_record(encode_load(of(image, "a1", 10, t0=Rate(3, 4, 5))), 1800.0)
     loads.on_record(encode_load(of(image, "b1", 20)), 1800.0)
@@ -59,7 +59,7 @@ def test_what_was_reported_before_the_start_is_known_with_its_moment(world: Worl
         assert 1_800_000 <= ago_ms <= 1_800_000 + loads.histories.answer(span).every_ms + MINUTE_MS
 
 
-def test_a_report_stands_until_the_next_is_long_overdue_and_then_there_is_a_gap() -> None:
+def test_report_counts_until_the_next_one_is_long_overdue() -> None:
     moments = _Moments(60 * MINUTE_MS, MINUTE_MS)
     moments.note(NOW_MS, NOW_MS - 10 * MINUTE_MS, "a1", weight())
     moments.note(NOW_MS, NOW_MS, "a1", weight(2))
@@ -68,7 +68,7 @@ def test_a_report_stands_until_the_next_is_long_overdue_and_then_there_is_a_gap(
     assert known == [1] * stands + [0] * (10 - stands) + [2]
 
 
-def test_what_is_too_old_goes_and_so_does_what_a_clock_that_was_set_back_leaves_to_come() -> None:
+def test_old_samples_and_samples_of_the_future_are_dropped() -> None:
     moments = _Moments(60 * MINUTE_MS, MINUTE_MS)
     for minutes in (90, 59, 0, -30):
         moments.note(NOW_MS, NOW_MS - minutes * MINUTE_MS, f"{minutes}", weight())
@@ -77,7 +77,7 @@ def test_what_is_too_old_goes_and_so_does_what_a_clock_that_was_set_back_leaves_
     assert [*moments.samples(NOW_MS + 61 * MINUTE_MS)] == []
 
 
-def test_the_load_of_many_nodes_stays_small_and_its_moments_stay_in_order(
+def test_history_of_many_nodes_is_bounded_and_sorted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loads, "MOST_CELLS", 600)
@@ -91,7 +91,7 @@ def test_the_load_of_many_nodes_stays_small_and_its_moments_stay_in_order(
     assert {*samples[-1].sizes.values()} == {59}, "the newest stays"
 
 
-def test_who_is_no_node_is_left_out_and_another_cluster_has_another_past(world: World) -> None:
+def test_histories_skip_unknown_nodes_and_restart_for_another_cluster(world: World) -> None:
     histories, image = Histories(), world.image
     histories.note(image, of(image, "a1", 1), 0.0)
     histories.note(image, msgspec.structs.replace(of(image, "a1", 1), node_id="zz"), 0.0)

@@ -55,8 +55,8 @@ def test_reports_are_folded_with_their_age(world: World) -> None:
     assert counted(metrics.loads) == before + 2
 
 
-def test_what_rates_count_as_is_remembered_from_report_to_report(world: World) -> None:
-    """Else each report would be another reason to move something."""
+def test_heat_is_remembered_between_reports(world: World) -> None:
+    """Otherwise each report would be another reason to move a tablet."""
     assert world.apply(CreateTable("music.songs")) is None
     loads, found = Loads(), list[list[float]]()
 
@@ -74,7 +74,7 @@ def test_what_rates_count_as_is_remembered_from_report_to_report(world: World) -
     assert found[0][1] == pytest.approx(5000 / (15300 / 4))
 
 
-def test_what_cannot_be_read_and_what_is_of_another_log_is_left_out_and_counted(
+def test_unreadable_and_foreign_loads_are_left_out_and_counted(
     world: World,
 ) -> None:
     loads, foreign = Loads(), foreign_messages.labels("load")

@@ -1,4 +1,4 @@
-"""Explanations of a tablet's place and of planned moves: they equal the balancer's later actions."""
+"""Explanations of a tablet's place and of planned moves equal the balancer's later actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], NodeVer
     return {(verdict.source, verdict.target): verdict for verdict in found}
 
 
-def test_each_node_is_judged_for_each_replica() -> None:
+def test_every_node_gets_a_verdict_for_each_replica() -> None:
     world = with_table("a1 b1 c1", 4)
     world.add("d1")
     world.add("z1", "dc2")
@@ -38,7 +38,7 @@ def test_each_node_is_judged_for_each_replica() -> None:
     assert "d1 is silent" in shut.reason
 
 
-def test_what_is_lost_and_what_stands_still_says_so() -> None:
+def test_verdict_names_lost_replicas_and_resizing_tables() -> None:
     world = with_table("a1 b1 c1", 8)
     pairs = [*zip(tablets(world)[::2], tablets(world)[1::2], strict=True)]
     assert any({*even.reads} != {*odd.reads} for even, odd in pairs)
@@ -61,14 +61,14 @@ def test_what_is_lost_and_what_stands_still_says_so() -> None:
     assert lost.reason == "what b1 has of it may be on dead nodes alone"
 
 
-def test_what_there_is_not_is_refused_with_what_there_is() -> None:
+def test_unknown_table_or_tablet_is_refused() -> None:
     world = with_table("a1 b1 c1", 4)
     for table, tablet, code in ((TABLE, 4, "unknown_tablet"), ("music.none", 0, "unknown_table")):
         found = why_there(world.image, table, tablet)
         assert isinstance(found, Rejection) and found.code == code
 
 
-def test_the_plan_to_the_end_is_what_the_balancer_makes_of_it() -> None:
+def test_complete_plan_equals_the_outcome_of_the_balancer() -> None:
     world = with_table("a1 b1 c1", 16)
     world.add("d1")
     world.run()
@@ -84,7 +84,7 @@ def test_the_plan_to_the_end_is_what_the_balancer_makes_of_it() -> None:
     assert to_the_end(world.image).moves == ()
 
 
-def test_tablets_of_a_node_that_is_being_replaced_are_left_to_the_new_node() -> None:
+def test_tablets_of_a_node_in_replacement_are_left_to_the_new_node() -> None:
     world = with_table("a1 b1 c1 d1", 16)
     world.crash("b1")
     world.pass_s(20)
@@ -94,7 +94,7 @@ def test_tablets_of_a_node_that_is_being_replaced_are_left_to_the_new_node() -> 
     assert proposal(world.image).moves == ()
 
 
-def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_so_many() -> None:
+def test_hottest_tablets_come_first_with_the_reason_of_the_count() -> None:
     world = with_table("a1 b1 c1", 4)
     hot = {1: Rate(2000, 3000), 2: Rate(0, 9000, 7), 3: IDLE}
     loads = loads_of(world.image, lambda *_: 1, lambda _, tablet: hot.get(tablet, UNCOUNTED))
@@ -117,7 +117,7 @@ def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_s
     assert isinstance(split, TableSizes) and split.wanted == 8
 
 
-def test_the_largest_tablets_come_first_and_unknown_ones_not_at_all() -> None:
+def test_largest_tablets_come_first_without_unknown_sizes() -> None:
     world = with_table("a1 b1 c1", 4)
     loads = loads_of(world.image, lambda _, tablet: 100 * tablet)
     found = largest(world.image, Conditions(loads=loads), TABLE, 2)

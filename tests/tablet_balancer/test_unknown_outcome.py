@@ -18,7 +18,7 @@ from tests.coordinator.test_tablets import with_table
 from tests.domain.ack_of import ack_of
 
 
-async def test_a_command_that_timed_out_keeps_its_id_and_delays_all_others(
+async def test_command_that_timed_out_keeps_its_id_and_delays_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = with_table("a1 b1 c1", 4).image
