@@ -1,4 +1,4 @@
-"""Barriers with names, and how long each name has been there."""
+"""Barriers with the blocking nodes, and the time for which each node has blocked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def image_of_three() -> Image:
     return three_nodes()[0].image
 
 
-def test_a_blocker_keeps_its_time_until_it_passes() -> None:
+def test_blocker_keeps_its_start_until_it_acknowledges() -> None:
     world = World()
     world.start_join()
     world.advance()
@@ -34,7 +34,7 @@ def test_a_blocker_keeps_its_time_until_it_passes() -> None:
 
 
 def test_acks_from_another_data_directory_do_not_count() -> None:
-    """A wiped node's new disk has not applied anything: what the node acknowledged was the old one's."""
+    """The new disk of a wiped node has applied nothing: the acks of the node were those of the old disk."""
     image = image_of_three()
     target = current_target(image)
     strange = AckTable().with_ack(ack_of(image, "n1", host_id="new disk"), 1.0)
@@ -53,7 +53,7 @@ def test_each_barrier_has_its_own_times_and_their_number_is_bounded() -> None:
     assert blocking.by_target[99, 1]["n1"] == 99.0
 
 
-def test_the_present_barrier_is_that_of_the_newest_version() -> None:
+def test_current_barrier_is_that_of_the_newest_version() -> None:
     assert current_target(EMPTY) == (0, 1)
     image = image_of_three()
     topology = image.topology

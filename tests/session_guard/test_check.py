@@ -1,4 +1,4 @@
-"""``GET /v1/check``: what is permitted, what is refused, and that a guard which lags permits nothing."""
+"""``GET /v1/check``: what is permitted, what is refused, and that a lagging guard permits nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def asking(guard: Guard, proofs: Proofs) -> AsyncIterator[httpx.AsyncClien
     await proofs.close()
 
 
-async def test_what_may_go_on_and_what_may_not() -> None:
+async def test_check_permits_current_versions_and_refuses_stale_ones() -> None:
     world = await GuardedWorld.make()
     world.world.start_join()
     world.world.fence()
@@ -50,7 +50,7 @@ async def test_what_may_go_on_and_what_may_not() -> None:
         assert (lost["ok"], lost["code"]) == (False, "other_log")
 
 
-async def test_an_open_session_may_go_on_and_is_listed() -> None:
+async def test_open_session_is_permitted_and_listed() -> None:
     world = await GuardedWorld.make()
     world.world.start_join()
     while not world.world.session:
@@ -65,8 +65,8 @@ async def test_an_open_session_may_go_on_and_is_listed() -> None:
 
 
 @pytest.mark.parametrize("how", ["frozen", "cut off"])
-async def test_a_guard_that_lags_refuses_what_it_would_permit(how: str) -> None:
-    """The guard's consumer hears nothing any more; meanwhile the version is fenced out."""
+async def test_lagging_guard_refuses_what_its_image_would_permit(how: str) -> None:
+    """The guard's consumer receives nothing more. Meanwhile the version is fenced out."""
     world = await GuardedWorld.make()
     world.world.start_join()
     old = world.world.version - 1
@@ -78,7 +78,7 @@ async def test_a_guard_that_lags_refuses_what_it_would_permit(how: str) -> None:
         world.world.fence()
         world.world.advance()
         world.world.fence()
-        assert old >= world.guard.image.topology.fence_version  # so it believes
+        assert old >= world.guard.image.topology.fence_version  # by its own image it would permit
         answer = await client.get(f"/v1/check?version={old}")
         assert answer.status_code == 503
         found = answer.json()
@@ -92,21 +92,21 @@ async def test_a_guard_that_lags_refuses_what_it_would_permit(how: str) -> None:
         assert (now["ok"], now["code"]) == (False, "stale_version")
 
 
-async def test_an_old_proof_permits_until_the_bound_and_not_after_it() -> None:
+async def test_old_proof_permits_only_within_its_age_limit() -> None:
     world = await GuardedWorld.make()
     version = world.world.version
     async with asking(world.guard, world.proofs) as client:
         assert (await client.get(f"/v1/check?version={version}")).json()["ok"] is True
         world.cut_off()
         refused = await client.get(f"/v1/check?version={version}")
-        while refused.status_code == 200:  # by the proof from before, for as long as that counts
+        while refused.status_code == 200:  # by the earlier proof, for as long as that counts
             assert refused.json()["proof_age_s"] <= MAX_AGE_S
             refused = await client.get(f"/v1/check?version={version}")
         assert refused.json()["code"] == "not_current"
         assert refused.json()["proof_age_s"] > MAX_AGE_S
 
 
-async def test_nothing_is_permitted_where_there_is_no_cluster() -> None:
+async def test_nothing_is_permitted_without_a_cluster() -> None:
     follower = LogFollower(MemoryLog(MemoryPartition()))
     follower.start()
     async with asking(Guard(follower, 5.0), Proofs(follower, 5.0)) as client:
@@ -122,7 +122,7 @@ async def test_nothing_is_permitted_where_there_is_no_cluster() -> None:
         *("?version=9&sesion=s", "?version=1&version=9", "?session=s&session=t"),
     ],
 )
-async def test_what_cannot_be_understood_is_a_400(query: str) -> None:
+async def test_invalid_query_is_a_400(query: str) -> None:
     world = await GuardedWorld.make()
     async with asking(world.guard, world.proofs) as client:
         answer = await client.get(f"/v1/check{query}")

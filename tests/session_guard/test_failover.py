@@ -37,7 +37,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[Redis, Redis]]:
-    """A primary, and a replica that is in step with it."""
+    """Return a primary and a replica that is in step with it."""
     servers = [RedisServer(tmp_path / name) for name in ("first", "second")]
     clients = [Redis(host=LOOPBACK, port=server.port) for server in servers]
     try:
@@ -70,7 +70,7 @@ async def is_primary(server: Redis) -> bool:
 
 @asynccontextmanager
 async def moving_name(target: list[int]) -> AsyncIterator[int]:
-    """A port whose new connections go to the last of ``target``, and whose old ones stay where they are."""
+    """Yield a port whose new connections go to the last of ``target``. Old connections stay."""
     pipes = set[asyncio.Task[None]]()
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,7 +104,7 @@ async def ask(sentinel: Any, *words: str) -> Any:
 
 @asynccontextmanager
 async def sentinel_of(primary: Redis, folder: Path) -> AsyncIterator[Redis]:
-    """A Sentinel that watches this server as ``guarded`` and knows its replica."""
+    """Yield a Sentinel that watches this server as ``guarded`` and knows its replica."""
     port, file, log = free_port(), folder / "sentinel.conf", folder / "sentinel.log"
     file.write_text(
         f"port {port}\nbind {LOOPBACK}\ndir {folder}\n"
@@ -132,14 +132,14 @@ async def sentinel_of(primary: Redis, folder: Path) -> AsyncIterator[Redis]:
 async def is_written(
     url: str, cluster: str, fail_over: Callable[[], Awaitable[None]], to: Redis
 ) -> None:
-    """The guard writes, the servers fail over, and it writes to the new primary."""
+    """Let the guard write, fail over, and check that the guard writes to the new primary."""
     world = await GuardedWorld.make()
     writer = writer_of(world, url, cluster)
     task = asyncio.create_task(writer.run())
     try:
         await until(lambda: shows(to, cluster), "the first write")
         await fail_over()
-        await to.flushall()  # the state that it replicated
+        await to.flushall()  # the replicated state
         await until(lambda: shows(to, cluster), "a write to the new primary")
     finally:
         task.cancel()
@@ -155,9 +155,7 @@ async def shows(server: Redis, cluster: str) -> bool:
     return False
 
 
-async def test_a_guard_leaves_a_server_that_was_demoted(
-    pair: tuple[Redis, Redis], cluster: str
-) -> None:
+async def test_guard_leaves_a_demoted_server(pair: tuple[Redis, Redis], cluster: str) -> None:
     """The old primary stays up and keeps its connections, as with a managed Redis in maintenance."""
     first, second = pair
     target = [port_of(first)]
@@ -171,7 +169,7 @@ async def test_a_guard_leaves_a_server_that_was_demoted(
         await is_written(f"redis://{LOOPBACK}:{port}/0", cluster, fail_over, second)
 
 
-async def test_a_guard_follows_sentinels_to_the_new_primary(
+async def test_guard_follows_sentinels_to_the_new_primary(
     pair: tuple[Redis, Redis], cluster: str, tmp_path: Path
 ) -> None:
     first, second = pair
@@ -187,7 +185,7 @@ async def test_a_guard_follows_sentinels_to_the_new_primary(
         await is_written(url, cluster, fail_over, second)
 
 
-def test_a_url_of_sentinels_has_servers_credentials_and_a_database() -> None:
+def test_sentinel_url_has_servers_credentials_and_a_database() -> None:
     assert parse_sentinel_url("redis+sentinel://a:1,[::1]:2,c/svc") == SentinelUrl(
         (("a", 1), ("::1", 2), ("c", 26379)), "svc", 0, None, None, tls=False
     )
@@ -207,9 +205,7 @@ def test_a_url_of_sentinels_has_servers_credentials_and_a_database() -> None:
         ("kafka://:secret@a:1", False),
     ],
 )
-async def test_a_malformed_url_names_its_variable_and_no_password(
-    url: str, is_cluster: bool
-) -> None:
+async def test_malformed_url_is_refused_without_its_password(url: str, is_cluster: bool) -> None:
     settings = SessionGuardSettings(redis_url=url, redis_cluster=is_cluster)
     with pytest.raises(ConfigurationError, match="STELE_REDIS_URL: ") as refused:
         connect_redis(settings, 1.0)

@@ -1,4 +1,4 @@
-"""The guard leaves out what speaks of another log, and counts it."""
+"""The guard skips and counts messages of another log."""
 
 from stele.log.codec import encode_ack, encode_epoch
 from stele.log.follower import LogFollower
@@ -9,7 +9,7 @@ from tests.domain.history import three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
 
 
-async def test_an_ack_of_another_log_is_left_out_and_counted() -> None:
+async def test_ack_of_another_log_is_skipped_and_counted() -> None:
     partition = MemoryPartition()
     for epoch in three_nodes()[0].epochs:
         partition.append(encode_epoch(epoch))

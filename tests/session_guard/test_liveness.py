@@ -12,7 +12,7 @@ UP, DOWN, UNKNOWN = Liveness.UP, Liveness.DOWN, Liveness.UNKNOWN
 
 
 def reading(tracker: LivenessTracker, from_s: float, until_s: float) -> LivenessTracker:
-    """Confirmed every second, as a reader does that nothing disturbs."""
+    """Confirm every second, as an undisturbed reader does."""
     at_s = from_s
     while at_s < until_s:
         tracker = tracker.read_until(at_s)
@@ -24,24 +24,24 @@ def started() -> LivenessTracker:
     return LivenessTracker(TIMEOUT_S).read_until(0.0)
 
 
-def test_a_new_node_is_up_with_its_first_heartbeat() -> None:
+def test_new_node_is_up_with_its_first_heartbeat() -> None:
     assert started().seen("n1", 0.5).liveness("n1", 0.6) is UP
 
 
-def test_a_node_that_was_never_heard_is_unknown_until_a_full_timeout_was_read() -> None:
+def test_unheard_node_is_unknown_until_a_full_timeout_was_read() -> None:
     tracker = LivenessTracker(TIMEOUT_S)
     assert tracker.liveness("n1", 100.0) is UNKNOWN
     assert reading(tracker, 0.0, 5.0).liveness("n1", 5.0) is UNKNOWN
     assert reading(tracker, 0.0, 5.1).liveness("n1", 5.1) is DOWN
 
 
-def test_silence_beyond_the_timeout_takes_it_down() -> None:
+def test_silence_beyond_the_timeout_takes_a_node_down() -> None:
     tracker = started().seen("n1", 0.0)
     assert reading(tracker, 0.0, 5.0).liveness("n1", 5.0) is UP
     assert reading(tracker, 0.0, 5.1).liveness("n1", 5.1) is DOWN
 
 
-def test_one_heartbeat_does_not_bring_it_back_but_steady_ones_do() -> None:
+def test_steady_heartbeats_bring_a_node_back_but_a_single_one_does_not() -> None:
     tracker = reading(started().seen("n1", 0.0), 0.0, 10.0).seen("n1", 10.0)
     assert tracker.liveness("n1", 10.0) is DOWN
     tracker = tracker.seen("n1", 11.0).seen("n1", 12.0)
@@ -49,14 +49,14 @@ def test_one_heartbeat_does_not_bring_it_back_but_steady_ones_do() -> None:
     assert tracker.seen("n1", 12.5).liveness("n1", 12.5) is UP
 
 
-def test_a_gap_while_it_recovers_begins_anew() -> None:
+def test_gap_restarts_the_return_of_a_node() -> None:
     tracker = reading(started().seen("n1", 0.0), 0.0, 10.0).seen("n1", 10.0).seen("n1", 12.0)
     tracker = reading(tracker, 10.0, 18.0).seen("n1", 18.0)
     assert tracker.seen("n1", 19.0).liveness("n1", 19.0) is DOWN
     assert tracker.seen("n1", 20.5).liveness("n1", 20.5) is UP
 
 
-def test_a_guard_that_did_not_read_calls_nobody_down() -> None:
+def test_guard_that_did_not_read_reports_no_node_down() -> None:
     tracker = reading(started().seen("n1", 1.0), 0.0, 2.0)
     assert tracker.liveness("n1", 600.0) is UNKNOWN
     back = tracker.read_until(600.0)
@@ -65,13 +65,13 @@ def test_a_guard_that_did_not_read_calls_nobody_down() -> None:
     assert reading(back, 600.0, 605.1).liveness("n1", 605.1) is DOWN
 
 
-def test_a_node_that_is_heard_after_the_guards_own_gap_was_never_down() -> None:
+def test_node_heard_after_the_guards_own_gap_was_never_down() -> None:
     tracker = started().seen("n1", 1.0).read_until(600.0).seen("n1", 600.2)
     assert tracker.liveness("n1", 600.3) is UP
 
 
-def test_reading_that_began_anew_gives_everybody_a_full_timeout() -> None:
-    """A rebalance may be shorter than a gap in reading, and its records are skipped all the same."""
+def test_restarted_reading_gives_every_node_a_full_timeout() -> None:
+    """A rebalance may be shorter than a gap in reading, but its records are skipped."""
     tracker = reading(started().seen("n1", 0.0), 0.0, 4.0)
     tracker = tracker.read_until(5.5, began_s=5.0)
     assert reading(tracker, 6.0, 9.9).liveness("n1", 9.9) is not DOWN
@@ -79,7 +79,7 @@ def test_reading_that_began_anew_gives_everybody_a_full_timeout() -> None:
 
 
 @pytest.mark.parametrize("gap_s", [0.5, READING_GAP_S])
-def test_a_quiet_partition_is_no_gap(gap_s: float) -> None:
+def test_quiet_partition_is_no_gap(gap_s: float) -> None:
     tracker = started().seen("n1", 0.0)
     steps = int(TIMEOUT_S / gap_s) + 1
     for step in range(1, steps + 1):
@@ -87,6 +87,6 @@ def test_a_quiet_partition_is_no_gap(gap_s: float) -> None:
     assert tracker.liveness("n1", steps * gap_s) is DOWN
 
 
-def test_an_older_confirmation_changes_nothing() -> None:
+def test_older_confirmation_changes_nothing() -> None:
     tracker = reading(started(), 0.0, 4.0)
     assert tracker.read_until(3.0) == tracker

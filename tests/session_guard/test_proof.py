@@ -13,7 +13,7 @@ from tests.session_guard.world import GuardedWorld
 MAX_AGE_S = 2.0
 
 
-async def test_a_proof_is_as_old_as_its_question() -> None:
+async def test_proof_is_as_old_as_its_probe() -> None:
     world = await GuardedWorld.make()
     assert world.proofs.age_s() == float("inf")
     world.withhold_answers()
@@ -26,7 +26,7 @@ async def test_a_proof_is_as_old_as_its_question() -> None:
     await world.proofs.close()
 
 
-async def test_all_who_ask_share_one_probe_and_a_young_proof_needs_none() -> None:
+async def test_concurrent_callers_share_one_probe_and_a_young_proof_needs_none() -> None:
     world = await GuardedWorld.make()
     assert all(await asyncio.gather(*(world.proofs.within(2.0) for _ in range(100))))
     assert world.asked == 1
@@ -34,7 +34,7 @@ async def test_all_who_ask_share_one_probe_and_a_young_proof_needs_none() -> Non
     assert world.asked == 1
 
 
-async def test_a_question_from_before_the_moment_does_not_count_after_it() -> None:
+async def test_probe_from_before_the_moment_does_not_count_after_it() -> None:
     world = await GuardedWorld.make()
     assert await world.proofs.within(2.0)
     now_s = time.monotonic()
@@ -43,7 +43,7 @@ async def test_a_question_from_before_the_moment_does_not_count_after_it() -> No
     assert world.asked == 2
 
 
-async def test_a_question_on_its_way_is_not_enough_for_who_needs_a_later_one() -> None:
+async def test_later_caller_does_not_use_a_probe_in_flight() -> None:
     world = await GuardedWorld.make()
     world.withhold_answers()
     first = asyncio.create_task(world.proofs.within(2.0))
@@ -56,7 +56,7 @@ async def test_a_question_on_its_way_is_not_enough_for_who_needs_a_later_one() -
     assert world.proofs.asked_at_s > now_s and world.asked == 2
 
 
-async def test_without_an_answer_there_is_no_proof_and_the_wait_has_a_limit() -> None:
+async def test_missing_answer_gives_no_proof_within_the_limit() -> None:
     world = await GuardedWorld.make()
     world.cut_off()
     began_s = time.monotonic()
@@ -65,10 +65,10 @@ async def test_without_an_answer_there_is_no_proof_and_the_wait_has_a_limit() ->
     await world.proofs.close()
 
 
-async def test_what_was_proven_before_the_machine_slept_is_no_proof(
+async def test_proof_from_before_the_machine_slept_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The monotonic clock stands meanwhile."""
+    """The monotonic clock stops during sleep."""
     world = await GuardedWorld.make()
     assert await world.proofs.within(MAX_AGE_S)
     asleep_s, now = 3600.0, Moment.now
@@ -81,7 +81,7 @@ async def test_what_was_proven_before_the_machine_slept_is_no_proof(
     await world.proofs.close()
 
 
-async def test_an_end_that_is_not_reached_proves_nothing() -> None:
+async def test_unreached_end_proves_nothing() -> None:
     world = await GuardedWorld.make()
     world.freeze()
     world.world.start_join()
@@ -89,7 +89,7 @@ async def test_an_end_that_is_not_reached_proves_nothing() -> None:
     await world.proofs.close()
 
 
-async def test_a_reader_that_has_failed_proves_nothing_and_says_why() -> None:
+async def test_failed_reader_proves_nothing_and_reports_the_reason() -> None:
     world = await GuardedWorld.make()
     world.follower.fail(RuntimeError("the topic is not the one that it was"))
     assert not await world.proofs.within(2.0)

@@ -60,7 +60,7 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
 
 
 async def until_shown(redis: Redis, cluster: str, *, shown: bool = True) -> float:
-    """When it was seen that the guard's state is shown, or no longer is."""
+    """Wait until the guard's state is shown, or no longer is. Return the time."""
     end_s = time.monotonic() + 10.0
     while time.monotonic() < end_s:
         try:
@@ -75,7 +75,7 @@ async def until_shown(redis: Redis, cluster: str, *, shown: bool = True) -> floa
 
 
 async def offer(redis: Redis, cluster: str, *, at_ms: int, **changed: object) -> ScriptAnswer:
-    """The script, as a guard calls it that is at epoch 5 and has no nodes."""
+    """Run the script as a guard does that is at epoch 5 and has no nodes."""
     given: dict[str, Any] = {"log_id": "a", "epoch": 5, "ttl_ms": 5000, "vacancy": "", **changed}
     fields: list[str | int] = ["version", 3, "fence_version", 3]
     keys = (guard_key(cluster), nodes_key(cluster))
@@ -90,7 +90,7 @@ async def now_ms(redis: Redis) -> int:
 
 
 async def show(redis: Redis, cluster: str, **changed: object) -> ScriptAnswer:
-    """Get it shown as of now, whatever is there."""
+    """Show the state as of now, over any content."""
     first = await offer(redis, cluster, at_ms=await now_ms(redis), **changed)
     changed["vacancy"] = first.vacancy
     return await offer(redis, cluster, at_ms=await now_ms(redis), **changed)
@@ -149,10 +149,10 @@ async def end(task: asyncio.Task[None], writer: RedisWriter, world: GuardedWorld
     await world.proofs.close()
 
 
-async def test_an_old_fence_is_not_shown_longer_than_the_ttl_after_its_proof(
+async def test_old_fence_is_not_shown_longer_than_the_ttl_after_its_proof(
     redis: Redis, cluster: str
 ) -> None:
-    """The guard is cut off, the fence goes up: how long does Redis permit the version before it?"""
+    """The guard is cut off and the fence rises. Redis permits the older version only for the time to live."""
     world = await GuardedWorld.make()
     world.world.start_join()
     old = world.world.version - 1
@@ -175,7 +175,7 @@ async def test_an_old_fence_is_not_shown_longer_than_the_ttl_after_its_proof(
             except GuardUnavailable:
                 break
         assert last_permitted_s - fenced_s <= TTL_S
-        await asyncio.sleep(0.3)  # three refreshes of a guard that has no proof
+        await asyncio.sleep(0.3)  # three refreshes of a guard without a proof
         with pytest.raises(GuardUnavailable):
             await check_version(redis, cluster, old)
         assert "end" in writer.trouble or "lately" in writer.trouble
@@ -183,7 +183,7 @@ async def test_an_old_fence_is_not_shown_longer_than_the_ttl_after_its_proof(
         await end(task, writer, world)
 
 
-async def test_a_write_that_comes_late_counts_from_its_proof(redis: Redis, cluster: str) -> None:
+async def test_late_write_counts_from_its_proof(redis: Redis, cluster: str) -> None:
     await show(redis, cluster)
     proved_ms = await now_ms(redis) - 4_000
     assert (await offer(redis, cluster, at_ms=proved_ms, epoch=6)).result == "written"
@@ -194,7 +194,7 @@ async def test_a_write_that_comes_late_counts_from_its_proof(redis: Redis, clust
     assert (await read_guard(redis, cluster)).epoch == 6
 
 
-async def test_a_proof_from_the_future_is_not_taken(redis: Redis, cluster: str) -> None:
+async def test_proof_from_the_future_is_refused(redis: Redis, cluster: str) -> None:
     """The clock of Redis was set back since it reported its time."""
     await show(redis, cluster)
     ahead_ms = await now_ms(redis) + 1_000
@@ -210,7 +210,7 @@ async def test_a_proof_from_the_future_is_not_taken(redis: Redis, cluster: str) 
         ({"log_id": "b", "epoch": 1}, "written"),
     ],
 )
-async def test_what_is_shown_never_goes_back(
+async def test_shown_state_never_goes_back(
     redis: Redis, cluster: str, offered: dict[str, object], result: str
 ) -> None:
     await show(redis, cluster, log_id="a", epoch=5)
@@ -222,7 +222,7 @@ async def test_what_is_shown_never_goes_back(
     assert (state.log_id, state.epoch) == shown
 
 
-async def test_an_older_proof_of_the_same_epoch_changes_nothing(redis: Redis, cluster: str) -> None:
+async def test_older_proof_of_the_same_epoch_changes_nothing(redis: Redis, cluster: str) -> None:
     await show(redis, cluster)
     before = await redis.pexpiretime(guard_key(cluster))
     older_ms = await now_ms(redis) - 2_000
@@ -230,7 +230,7 @@ async def test_an_older_proof_of_the_same_epoch_changes_nothing(redis: Redis, cl
     assert await redis.pexpiretime(guard_key(cluster)) == before
 
 
-async def test_after_a_flush_nothing_is_taken_without_the_token_of_that_flush(
+async def test_write_after_a_flush_needs_the_token_of_that_flush(
     redis: Redis, cluster: str
 ) -> None:
     first = await offer(redis, cluster, at_ms=await now_ms(redis))
@@ -245,7 +245,7 @@ async def test_after_a_flush_nothing_is_taken_without_the_token_of_that_flush(
     assert (await read_guard(redis, cluster)).epoch == 5
 
 
-async def test_after_a_flush_a_lagging_guard_does_not_bring_back_an_older_fence(
+async def test_lagging_guard_does_not_restore_an_older_fence_after_a_flush(
     redis: Redis, cluster: str
 ) -> None:
     world = World()
@@ -284,10 +284,10 @@ async def test_after_a_flush_a_lagging_guard_does_not_bring_back_an_older_fence(
             await guarded.proofs.close()
 
 
-async def test_a_lagging_guard_that_had_never_seen_redis_is_no_danger_after_a_flush(
+async def test_lagging_guard_new_to_redis_writes_nothing_after_a_flush(
     redis: Redis, cluster: str
 ) -> None:
-    """It knows of no greater epoch: only the token keeps it from writing."""
+    """It knows of no greater epoch: only the token prevents its write."""
     world = World()
     lagging = await GuardedWorld.make(world)
     assert await lagging.proofs.within(1.0)
@@ -311,7 +311,7 @@ async def test_a_lagging_guard_that_had_never_seen_redis_is_no_danger_after_a_fl
         await lagging.proofs.close()
 
 
-async def test_a_flushed_redis_is_whole_again(redis: Redis, cluster: str) -> None:
+async def test_flushed_redis_is_filled_again(redis: Redis, cluster: str) -> None:
     world = await GuardedWorld.make()
     writer = writer_of(world, redis_url_of(redis), cluster)
     task = asyncio.create_task(writer.run())
@@ -326,9 +326,7 @@ async def test_a_flushed_redis_is_whole_again(redis: Redis, cluster: str) -> Non
 
 
 @pytest.mark.parametrize("how", ["no time to live", "proved in the future", "proved too long ago"])
-async def test_a_value_that_nobody_vouches_for_counts_for_nothing(
-    redis: Redis, cluster: str, how: str
-) -> None:
+async def test_value_without_a_valid_proof_is_refused(redis: Redis, cluster: str, how: str) -> None:
     await show(redis, cluster)
     await check_version(redis, cluster, 3)
     key, now = guard_key(cluster), await now_ms(redis)
@@ -344,7 +342,7 @@ async def test_a_value_that_nobody_vouches_for_counts_for_nothing(
 
 @pytest.fixture
 async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
-    """A member of a Redis Cluster that owns every slot."""
+    """Return the URL of a member of a Redis Cluster that owns every slot."""
     port, log = free_port(), tmp_path / "redis.log"
     options = ("--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--save", "")
     # The bus would take the port 10,000 above, which any connection may have.
@@ -371,12 +369,12 @@ async def owns_all_slots(client: Redis) -> bool:
 
 
 @pytest.mark.parametrize("kind", [Redis, RedisCluster])
-async def test_a_redis_cluster_takes_the_script_and_answers_the_checks(
+async def test_redis_cluster_runs_the_script_and_the_checks(
     cluster_url: str, cluster: str, kind: type[Redis] | type[RedisCluster]
 ) -> None:
     world = await GuardedWorld.make()
     is_cluster = kind is RedisCluster
-    ttl_s = 30.0  # on a busy machine it takes a second to learn where the slots are
+    ttl_s = 30.0  # on a busy machine the slots are known only after a second
     writer = writer_of(world, cluster_url, cluster, redis_cluster=is_cluster, guard_ttl_s=ttl_s)
     client = kind.from_url(cluster_url)
     try:

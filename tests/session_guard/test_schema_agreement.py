@@ -1,4 +1,4 @@
-"""Which members have applied the schema, and the request that waits until all of them have."""
+"""The members that have applied the schema, and the request that waits until all of them have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG_S = 60
 
 
 def two_states() -> tuple[Image, Image]:
-    """The states before and after a keyspace was created."""
+    """Return the states before and after a keyspace was created."""
     history, _ = three_nodes()
     history.enable(SCHEMA_OBJECTS)
     before = history.image
@@ -52,7 +52,7 @@ def tracker_of(*nodes: str) -> LivenessTracker:
     return tracker
 
 
-def test_the_members_that_have_not_applied_the_schema_are_named_with_the_reason() -> None:
+def test_members_behind_the_schema_are_named_with_the_reason() -> None:
     before, after = two_states()
     acks = acked((after, "n1"), (before, "n2"))
     found = schema_agreement(after, acks, tracker_of("n1", "n2"), 1.0)
@@ -67,7 +67,7 @@ def test_the_members_that_have_not_applied_the_schema_are_named_with_the_reason(
     ]
 
 
-def test_a_later_epoch_without_a_schema_change_delays_no_agreement() -> None:
+def test_later_epoch_without_a_schema_change_delays_no_agreement() -> None:
     _, after = two_states()
     acks = acked(*((after, node_id) for node_id in ("n1", "n2", "n3")))
     tracker = tracker_of("n1", "n2", "n3")
@@ -76,7 +76,7 @@ def test_a_later_epoch_without_a_schema_change_delays_no_agreement() -> None:
     assert not later.agreed, "the guard itself has not read this epoch"
 
 
-def test_a_member_that_is_down_does_not_count_and_an_unknown_one_does() -> None:
+def test_down_member_does_not_count_but_an_unknown_one_does() -> None:
     before, after = two_states()
     acks = acked((after, "n1"), (after, "n2"), (before, "n3"))
     unknown = tracker_of("n1", "n2")
@@ -91,7 +91,7 @@ def test_a_member_that_is_down_does_not_count_and_an_unknown_one_does() -> None:
     assert found.agreed and not found.behind
 
 
-def test_an_ack_of_another_history_or_directory_proves_nothing() -> None:
+def test_ack_of_another_history_or_directory_proves_nothing() -> None:
     _, after = two_states()
     acks = acked((after, "n1"), (after, "n2"))
     acks = acks.with_ack(ack_of(after, "n3", host_id="new disk"), 0.0)
@@ -115,7 +115,7 @@ async def asking(world: GuardedWorld) -> AsyncIterator[httpx.AsyncClient]:
     await world.proofs.close()
 
 
-async def test_a_request_waits_until_all_have_applied_the_epoch_or_its_time_is_over() -> None:
+async def test_request_waits_until_all_have_applied_the_epoch_or_times_out() -> None:
     world = World()
     world.enable(SCHEMA_OBJECTS)
     guarded = await GuardedWorld.make(world)
@@ -133,7 +133,7 @@ async def test_a_request_waits_until_all_have_applied_the_epoch_or_its_time_is_o
         assert (found["agreed"], found["epoch"]) == (True, image.epoch)
 
 
-async def test_a_change_over_http_waits_for_the_members_and_names_those_that_are_behind() -> None:
+async def test_schema_change_over_http_waits_for_members_and_names_lagging_ones() -> None:
     world = World()
     world.enable(SCHEMA_OBJECTS)
     guarded = await GuardedWorld.make(world)
@@ -154,7 +154,7 @@ async def test_a_change_over_http_waits_for_the_members_and_names_those_that_are
 
 
 @pytest.mark.parametrize("query", ["epoch=x", "timeout_s=-1", "timeout_s=61"])
-async def test_a_wrong_number_is_refused(query: str) -> None:
+async def test_invalid_number_is_refused(query: str) -> None:
     async with asking(await GuardedWorld.make()) as client:
         answer = await client.get(f"/v1/schema/agreement?{query}")
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")

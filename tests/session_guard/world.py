@@ -1,4 +1,4 @@
-"""A guard over an in-memory log whose end, and whose records, the test can keep from it."""
+"""A guard over an in-memory log. The test can withhold its end and its records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 5.0
 
 
 class AskedLog(MemoryLog):
-    """Counts the questions for its end; the test can withhold the answers, and the records."""
+    """Counts the probes of its end. The test can withhold the answers, and the records."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.partition)
@@ -39,7 +39,7 @@ class AskedLog(MemoryLog):
 
 
 class GuardedWorld:
-    """``asked`` counts the questions for the log's end; ``cut_off`` and ``freeze`` are the faults."""
+    """A guard with a world. ``asked`` counts probes of the log end; ``cut_off`` and ``freeze`` are faults."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -67,7 +67,7 @@ class GuardedWorld:
         self._log.thaw()
 
     def cut_off(self) -> None:
-        """Neither records nor the log's end."""
+        """Stop the records and the answers about the log's end."""
         self.freeze()
         self._log.answers.clear()
 
