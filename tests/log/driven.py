@@ -18,7 +18,7 @@ from tests.log.test_pipeline import NOW_MS, Writer
 
 
 class Driven:
-    """``writer`` stands on a log that holds a cluster, or on an image of one."""
+    """``writer`` has a log or an image that holds a cluster."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -51,7 +51,7 @@ class Driven:
         return self.writer.answers[envelope.request_id][0].rejection
 
     def run(self, limit: int = 200) -> None:
-        """Until there is nothing to do any more. Fails when that takes too many steps."""
+        """Run until no work is left. Fails after ``limit`` steps."""
         for _ in range(limit):
             self._now_s += 0.1
             self._hear_nodes()

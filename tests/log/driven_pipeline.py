@@ -1,4 +1,4 @@
-"""A commit pipeline that does at once what it has made ready, for tests without an event loop."""
+"""A commit pipeline that acts on its results at once, for tests without an event loop."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ Past = Callable[[int], Decisions | None]
 
 
 class AtOnce(asyncio.AbstractEventLoop):
-    """A loop for futures alone: their callbacks run when they end."""
+    """An event loop only for futures: their callbacks run as soon as they end."""
 
     def call_soon(
         self, callback: Callable[..., object], *args: object, context: Context | None = None

@@ -26,7 +26,7 @@ def collector_is_off() -> Iterator[None]:
 
 
 def failed() -> Future[str]:
-    """As the library makes them: the error passes through a frame that holds the future."""
+    """Return a failed future as the library does: its error's traceback holds the future."""
     made = Future[str]()
     try:
         raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
@@ -35,7 +35,7 @@ def failed() -> Future[str]:
     return made
 
 
-def test_an_answer_is_given_and_an_error_raised_with_its_code() -> None:
+def test_answer_of_returns_the_result_or_raises_the_error() -> None:
     given = Future[str]()
     given.set_result("all")
     assert answer_of(given, 1.0) == "all"
@@ -46,7 +46,7 @@ def test_an_answer_is_given_and_an_error_raised_with_its_code() -> None:
         answer_of(Future[str](), 0.01)
 
 
-def test_an_error_keeps_no_client_that_a_frame_held() -> None:
+def test_raised_error_keeps_no_reference_to_the_client() -> None:
     clients, asked = list[weakref.ref[Client]](), failed()
 
     def ask() -> None:

@@ -43,7 +43,7 @@ def large_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "is_large", by_name)
 
 
-def test_what_is_asked_meanwhile_waits_and_comes_in_its_order() -> None:
+def test_requests_behind_a_large_decision_wait_in_order() -> None:
     partition = MemoryPartition()
     writer, read = create(partition, is_apart=True), list[Outcome]()
     writer.submit(setting("before"))
@@ -65,7 +65,7 @@ def test_what_is_asked_meanwhile_waits_and_comes_in_its_order() -> None:
     assert read[0].epoch > 4
 
 
-def test_the_same_request_id_shares_a_decision_that_is_made_apart() -> None:
+def test_same_request_id_shares_a_large_decision() -> None:
     partition = MemoryPartition()
     writer = create(partition, is_apart=True)
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_the_same_request_id_shares_a_decision_that_is_made_apart() -> None:
     assert [o.epoch for o in writer.answers[named(LARGE)]] == [2, 2, 2]
 
 
-def test_a_foreign_winner_undoes_it_and_it_is_decided_on_what_holds_then() -> None:
+def test_foreign_winner_makes_a_large_decision_start_again() -> None:
     partition = MemoryPartition()
     one, two = create(partition, is_apart=True), Writer("second", partition)
     two.meet()
@@ -98,7 +98,7 @@ def test_a_foreign_winner_undoes_it_and_it_is_decided_on_what_holds_then() -> No
     assert [o.epoch for o in read] == [5]
 
 
-def test_one_that_breaks_the_core_is_refused_and_holds_up_nobody(
+def test_failed_large_decision_is_refused_and_blocks_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> None:
@@ -117,7 +117,7 @@ def test_one_that_breaks_the_core_is_refused_and_holds_up_nobody(
     assert writer.answers[named("after")][0].applied
 
 
-def test_which_decisions_are_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_large_depends_on_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_builder, "LARGE_ROWS", 100)
     options = TableOptions(min_tablet_count=128)
     assert not record_builder.is_large(EMPTY, Noop())
@@ -128,7 +128,7 @@ def test_which_decisions_are_made_apart(monkeypatch: pytest.MonkeyPatch) -> None
     assert record_builder.is_large(EMPTY, LoadState(content=bytes(record_builder.LARGE_BYTES)))
 
 
-def test_a_new_table_is_large_by_its_own_tablets_once_all_others_are_counted(
+def test_new_table_counts_only_its_own_tablets_when_others_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(record_builder, "LARGE_ROWS", 6)
@@ -145,7 +145,7 @@ def test_a_new_table_is_large_by_its_own_tablets_once_all_others_are_counted(
     )
 
 
-async def test_the_event_loop_goes_on_while_a_large_command_is_decided(
+async def test_event_loop_runs_while_a_large_command_is_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer = Shell(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
@@ -167,10 +167,10 @@ async def test_the_event_loop_goes_on_while_a_large_command_is_decided(
     await writer.close()
 
 
-async def test_what_was_undone_before_it_began_is_never_decided(
+async def test_decision_undone_before_its_start_is_never_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each foreign winner undoes it; the threads do not pile up."""
+    """Every foreign winner undoes it, and threads must not pile up."""
     partition = MemoryPartition()
     settings = MetadataLogSettings(cluster="demo", found="auto")
     one, two = Shell(MemoryLog(partition), settings), Shell(MemoryLog(partition), settings)
@@ -195,7 +195,7 @@ async def test_what_was_undone_before_it_began_is_never_decided(
         won = await two.commit(setting(f"foreign{n}"), TIMEOUT_S)
         await until(partial(is_decided_after, won.epoch), "what it undid is decided again")
     for _ in range(2):
-        await asyncio.sleep(0)  # what was undone last is taken from the thread a turn later
+        await asyncio.sleep(0)  # the thread drops the decision that was undone last a turn later
     go_on.set()
     assert (await created).epoch == won.epoch + 1
     assert len(times) == 2, "the first, and the one on the newest state"
@@ -203,7 +203,7 @@ async def test_what_was_undone_before_it_began_is_never_decided(
     await two.close()
 
 
-async def test_a_writer_that_closes_forgets_what_is_decided_apart(
+async def test_closed_writer_discards_a_decision_in_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     partition = MemoryPartition()

@@ -1,4 +1,4 @@
-"""The compiled readers and writers against fastavro, on any value, and on bytes that are broken."""
+"""The compiled readers and writers against fastavro, on any value, and on broken bytes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def reader(writer: Any, newest: Any = None) -> Reader:
 
 
 @given(OUTERS)
-def test_what_fastavro_writes_is_read(value: dict[str, Any]) -> None:
+def test_values_written_by_fastavro_are_read(value: dict[str, Any]) -> None:
     encoded = written(OUTER, value)
     either = [{"type": name.removeprefix("test."), **body} for name, body in value["either"]]
     assert reader(OUTER)(b"before" + encoded, 6) == ({**value, "either": either}, 6 + len(encoded))
@@ -99,7 +99,7 @@ def ours(schema: Any, value: Any) -> bytes:
 
 
 @given(OUTERS)
-def test_what_is_written_is_what_fastavro_writes(value: dict[str, Any]) -> None:
+def test_encoding_equals_that_of_fastavro(value: dict[str, Any]) -> None:
     assert ours(OUTER, value) == written(OUTER, value)
 
 
@@ -115,7 +115,7 @@ def test_what_is_written_is_what_fastavro_writes(value: dict[str, Any]) -> None:
         (INNER, [{"number": 1, "text": "one"}]),
     ],
 )
-def test_few_and_many_items_are_written_as_fastavro_does(
+def test_short_and_long_arrays_are_encoded_as_by_fastavro(
     count: int, items: Any, values: list[Any]
 ) -> None:
     fields = [{"name": "some", "type": {"type": "array", "items": items}}]
@@ -125,7 +125,7 @@ def test_few_and_many_items_are_written_as_fastavro_does(
         assert ours(schema, {"some": given_as}) == written(schema, {"some": some})
 
 
-def test_fastavro_reads_every_epoch_and_command_and_nothing_is_left_over() -> None:
+def test_fastavro_reads_every_epoch_and_command_completely() -> None:
     schemas = load_schemas().by_header
     values = [codec.encode_epoch(epoch) for epoch in three_nodes()[0].epochs]
     values += [codec.encode_envelope(Envelope(request_id="r", command=one)) for one in samples()]
@@ -135,7 +135,7 @@ def test_fastavro_reads_every_epoch_and_command_and_nothing_is_left_over() -> No
         assert body.tell() == len(value) - HEADER_BYTES
 
 
-def test_a_field_that_is_not_given_has_its_default() -> None:
+def test_missing_field_is_written_with_its_default() -> None:
     fields = [
         {"name": "why", "type": "string", "default": "-"},
         {"name": "digest", "type": "bytes", "default": "\u00ff"},
@@ -170,7 +170,7 @@ def test_a_field_that_is_not_given_has_its_default() -> None:
         ("longs", [2**64] * 40),
     ],
 )
-def test_what_the_schema_cannot_say_is_not_written(field: str, value: Any) -> None:
+def test_values_outside_the_schema_are_refused(field: str, value: Any) -> None:
     zero: dict[str, Any] = {"number": 0, "text": ""}
     good: dict[str, Any] = {
         "text": "",
@@ -188,18 +188,18 @@ def test_what_the_schema_cannot_say_is_not_written(field: str, value: Any) -> No
 
 @given(st.lists(st.sampled_from([0, -1, 63, -64, 64, 2**31, 2**63 - 1, -(2**63)]) | LONGS))
 @example([-(2**63), 2**63 - 1] * 50)
-def test_many_numbers_are_read_as_few_are(numbers: list[int]) -> None:
+def test_arrays_of_numbers_are_read_at_any_length(numbers: list[int]) -> None:
     encoded = written(LONGS_ALONE, {"longs": numbers})
     assert reader(LONGS_ALONE)(encoded, 0) == ({"longs": numbers}, len(encoded))
 
 
-def test_blocks_that_say_their_size_are_read() -> None:
-    """Other writers cut an array into blocks; a count below zero means that the size in bytes follows."""
+def test_blocks_with_a_size_in_bytes_are_read() -> None:
+    """Other writers split an array into blocks. Behind a negative count stands the size in bytes."""
     encoded = bytes([3, 4, 2, 4, 2, 6, 0])
     assert reader(LONGS_ALONE)(encoded, 0) == ({"longs": [1, 2, 3]}, len(encoded))
 
 
-def test_a_record_of_an_older_schema_gets_defaults_and_loses_what_is_gone() -> None:
+def test_older_record_gets_defaults_and_loses_removed_fields() -> None:
     old_inner = {**INNER, "fields": [*INNER["fields"], {"name": "gone", "type": "string"}]}
     old = {"type": "record", "name": "R", "fields": [{"name": "inner", "type": old_inner}]}
     more = [
@@ -227,9 +227,7 @@ def test_a_record_of_an_older_schema_gets_defaults_and_loses_what_is_gone() -> N
         ),
     ],
 )
-def test_whatever_is_broken_is_a_decode_error(
-    value: bytes, decode: Callable[[bytes], object]
-) -> None:
+def test_broken_bytes_raise_a_decode_error(value: bytes, decode: Callable[[bytes], object]) -> None:
     for cut in range(len(value)):
         with pytest.raises(DecodeError):
             decode(value[:cut])
@@ -251,10 +249,8 @@ def test_a_number_of_more_than_64_bits_is_refused(count: int, number: bytes) -> 
 
 @pytest.mark.parametrize("kind", ["array", "map"])
 @pytest.mark.parametrize("end", [b"\x00", b"\x80\x00", b"\x80\x80\x00", b"\x02\x00\x80\x00"])
-def test_a_count_of_zero_ends_the_items_in_whatever_length_it_is_written(
-    kind: str, end: bytes
-) -> None:
-    """Another reader takes the first bytes of what follows for items."""
+def test_zero_count_of_any_length_ends_the_items(kind: str, end: bytes) -> None:
+    """Otherwise the reader takes the following bytes for items."""
     if kind == "map" and end[0] == 2:
         end = b"\x02\x00" + end[1:]
     items = {"type": kind, "items" if kind == "array" else "values": "long"}

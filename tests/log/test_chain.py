@@ -37,7 +37,7 @@ def founded() -> Chain:
     return chain
 
 
-def test_the_first_ninety_bytes_stand_where_they_always_will() -> None:
+def test_frozen_bytes_have_fixed_positions() -> None:
     value = record(3, 4, 0x0102030405060708, witness=5)
     assert FROZEN_BYTES == 90
     assert value[10:26] == state(3)
@@ -48,7 +48,7 @@ def test_the_first_ninety_bytes_stand_where_they_always_will() -> None:
     assert value[82:90] == (5).to_bytes(8)
 
 
-def test_the_rule_needs_nothing_but_the_frozen_bytes() -> None:
+def test_verdicts_need_only_the_frozen_bytes() -> None:
     whole, cut = Chain(), Chain()
     values = [record(0, 1, 1), record(1, 2, 2, 1), record(1, 3, 2, 1), record(2, 4, 3, 2, OTHER)]
     found = [(whole.offer(n, v), cut.offer(n, v[:FROZEN_BYTES])) for n, v in enumerate(values)]
@@ -57,21 +57,21 @@ def test_the_rule_needs_nothing_but_the_frozen_bytes() -> None:
     assert (whole.epoch, whole.losers, whole.strays) == (2, 1, 1)
 
 
-def test_an_empty_log_is_founded_by_a_record_with_a_log_id_alone() -> None:
+def test_empty_log_is_founded_only_by_a_record_with_a_log_id() -> None:
     chain = Chain()
     assert chain.offer(0, record(0, 1, 1, log=bytes(16))) is Verdict.STRAY
     assert chain.offer(1, record(0, 1, 1)) is Verdict.WINNER
     assert chain.log_id == LOG
 
 
-def test_a_later_epoch_is_no_beginning() -> None:
+def test_later_epoch_cannot_found_a_log() -> None:
     chain = Chain()
     for value in (record(7, 8, 4, log=OTHER), record(0, 8, 2, log=bytes(16))):
         assert chain.offer(0, value) is Verdict.NO_BEGINNING
         assert (chain.epoch, chain.next_offset) == (0, 0)
 
 
-def test_suspicions_move_nothing() -> None:
+def test_suspicious_records_do_not_move_the_chain() -> None:
     chain = founded()
     assert chain.offer(3, record(1, 2, 2, 1)) is Verdict.HOLE
     assert chain.offer(0, record(0, 1, 1)) is Verdict.HOLE
@@ -79,17 +79,17 @@ def test_suspicions_move_nothing() -> None:
     assert (chain.epoch, chain.next_offset) == (1, 1)
 
 
-def test_a_witness_older_than_what_is_kept_proves_nothing() -> None:
+def test_witness_older_than_the_kept_states_proves_nothing() -> None:
     resumed = Chain(LOG, 10, state(10), 40)
     assert resumed.offer(40, record(10, 11, 11, witness=3)) is Verdict.WINNER
     assert resumed.state_id_of(9) is None
     assert resumed.state_id_of(10) == state(10)
 
 
-def test_a_witness_of_an_epoch_that_has_not_come_was_lost_whatever_its_state_id(
+def test_witness_of_a_future_epoch_means_lost_winners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """State ids are stored in a ring: that of a future epoch has the slot of an older one."""
+    """State ids are kept in a ring buffer, where a future epoch has the slot of an older one."""
     monkeypatch.setattr(rule, "KEPT_STATES", 2)
     chain = founded()
     assert chain.offer(1, record(1, 2, 2, 1)) is Verdict.WINNER

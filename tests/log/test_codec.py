@@ -1,4 +1,4 @@
-"""Structs and Avro schemas say the same: whatever the core can hold comes back unchanged."""
+"""Structs and Avro schemas agree: every value of the core survives encoding and decoding."""
 
 from typing import Any, cast
 
@@ -252,7 +252,7 @@ _OVERRIDE = Override(
 )
 
 
-def test_every_kind_of_fact_comes_back() -> None:
+def test_every_kind_of_fact_survives_a_round_trip() -> None:
     history, driver = three_nodes()
     history.apply(join(4, "r1"))
     driver.run()
@@ -342,7 +342,7 @@ def test_every_kind_of_fact_comes_back() -> None:
         assert codec.decode_epoch(codec.encode_epoch(epoch)) == epoch
 
 
-def test_a_column_of_a_winner_that_is_none_is_a_decode_error() -> None:
+def test_malformed_column_of_a_winner_is_a_decode_error() -> None:
     rows = plain.packed([RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ())], NodeNumbers())
     starts = NumberColumn()
     starts.raw = b"\x08\x01\x02"
@@ -353,7 +353,7 @@ def test_a_column_of_a_winner_that_is_none_is_a_decode_error() -> None:
 
 
 def samples() -> list[commands.AnyCommand]:
-    """One of each command, with every field away from its default."""
+    """Return one of each command, with no field at its default."""
     special = {
         Join: Join(
             node_id="n",
@@ -429,12 +429,12 @@ def samples() -> list[commands.AnyCommand]:
 
 
 @pytest.mark.parametrize("command", samples(), ids=commands.command_name)
-def test_every_command_comes_back(command: commands.AnyCommand) -> None:
+def test_every_command_survives_a_round_trip(command: commands.AnyCommand) -> None:
     envelope = Envelope(request_id="r", command=command, actor="a", reason="w", origin="o")
     assert codec.decode_envelope(codec.encode_envelope(envelope)) == envelope
 
 
-def test_outcomes_orders_reports_and_acks_come_back() -> None:
+def test_outcomes_orders_reports_and_acks_survive_a_round_trip() -> None:
     rejection = Rejection("code", "message", "hint", {"term": "3"})
     for outcome in (
         Outcome(request_id="r", applied=True, epoch=4, state_id=bytes(16)),
@@ -469,7 +469,7 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
     assert codec.decode_load(codec.encode_load(LOAD)) == LOAD
 
 
-def test_rates_go_with_a_load_and_a_tablet_without_traffic_has_three_bytes_of_them() -> None:
+def test_load_carries_rates_and_idle_tablets_take_three_bytes() -> None:
     (table,) = LOAD.tables
     many = {"tablet_count": 1000, "tablets": tuple(range(1000)), "sizes_bytes": (7,) * 1000}
     table = msgspec.structs.replace(table, **many)
@@ -502,13 +502,13 @@ def test_rates_go_with_a_load_and_a_tablet_without_traffic_has_three_bytes_of_th
         (rates(reads=(3,), writes=(4,), lower=(-1,)), "of a tablet of t -1 are in a half"),
     ],
 )
-def test_a_load_with_numbers_that_cannot_be_is_no_load(changes: dict[str, Any], why: str) -> None:
+def test_load_with_impossible_numbers_is_refused(changes: dict[str, Any], why: str) -> None:
     table = msgspec.structs.replace(LOAD.tables[0], **changes)
     with pytest.raises(DecodeError, match=why):
         codec.decode_load(codec.encode_load(msgspec.structs.replace(LOAD, tables=(table,))))
 
 
-def test_a_disk_has_no_more_room_than_it_has() -> None:
+def test_more_free_than_total_disk_space_is_refused() -> None:
     with pytest.raises(DecodeError, match="21 of 20 bytes are free"):
         codec.decode_load(codec.encode_load(msgspec.structs.replace(LOAD, disk_free_bytes=21)))
 
@@ -539,14 +539,14 @@ def test_fingerprints_are_crc_64_avro() -> None:
         assert header == MAGIC + fingerprint.to_bytes(8, "little")
 
 
-def test_every_schema_has_a_fingerprint_of_its_own() -> None:
+def test_every_schema_has_its_own_fingerprint() -> None:
     schemas = load_schemas()
     assert len(set(schemas.headers.values())) == len(schemas.newest)
     assert all(len(header) == HEADER_BYTES for header in schemas.headers.values())
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, HEADER_BYTES, HEADER_BYTES + 3, -1])
-def test_a_cut_record_is_a_decode_error(cut: int) -> None:
+def test_truncated_record_is_a_decode_error(cut: int) -> None:
     value = codec.encode_epoch(epoch_of(SettingChanged("a", "b")))
     with pytest.raises(DecodeError):
         codec.decode_epoch(value[:cut])

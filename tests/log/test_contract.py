@@ -1,4 +1,4 @@
-"""The log's contract (see ``stele.log.port``), held against each adapter by the same tests."""
+"""The log's contract (see ``stele.log.port``), checked for each adapter."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +29,7 @@ Open = Callable[[], Log]
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 async def open_log(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
-    """Makes any number of logs over one fresh partition; all are closed afterwards."""
+    """Yields a function that makes logs over one fresh partition. All are closed afterwards."""
     async with AsyncExitStack() as closing:
         if request.param == "memory":
             partition = MemoryPartition()
@@ -105,7 +105,7 @@ async def test_all_followers_see_one_order_of_several_writers(open_log: Open) ->
         assert own == [prefix + b"%d" % n for n in range(100)]
 
 
-async def test_nothing_is_read_ahead_of_a_reader_that_has_no_room(open_log: Open) -> None:
+async def test_records_are_not_prefetched_for_a_reader_without_room(open_log: Open) -> None:
     """Records that it does not accept stay with the broker, and not in its memory."""
     writer, values = open_log(), [b"%d" % n for n in range(10_000)]
     for value in values:
@@ -122,7 +122,7 @@ async def test_nothing_is_read_ahead_of_a_reader_that_has_no_room(open_log: Open
     assert await slow.wait_for(len(values)) == values
 
 
-async def test_following_begins_at_the_offset(open_log: Open) -> None:
+async def test_follow_begins_at_the_given_offset(open_log: Open) -> None:
     log = open_log()
     for n in range(10):
         log.append(b"%d" % n)
@@ -132,7 +132,7 @@ async def test_following_begins_at_the_offset(open_log: Open) -> None:
     assert await later.wait_for(3) == [b"7", b"8", b"9"]
 
 
-async def test_read_gives_a_part_and_ends_at_the_end(open_log: Open) -> None:
+async def test_read_returns_a_part_up_to_the_end(open_log: Open) -> None:
     log = open_log()
     for n in range(10):
         log.append(b"%d" % n)
@@ -143,7 +143,7 @@ async def test_read_gives_a_part_and_ends_at_the_end(open_log: Open) -> None:
     assert await reader.read(10, 100) == []
 
 
-async def test_end_offset_covers_all_that_was_seen(open_log: Open) -> None:
+async def test_end_offset_covers_all_seen_records(open_log: Open) -> None:
     log = open_log()
     assert await log.end_offset() == 0
     reader = Reader(log)
@@ -153,7 +153,7 @@ async def test_end_offset_covers_all_that_was_seen(open_log: Open) -> None:
     assert await open_log().end_offset() == 5
 
 
-async def test_a_look_tells_the_topic_its_end_and_the_record_at_an_offset(open_log: Open) -> None:
+async def test_look_returns_topic_id_end_and_record(open_log: Open) -> None:
     log = open_log()
     empty = await log.look(None)
     assert (empty.end, empty.value) == (0, None)
@@ -177,7 +177,7 @@ async def test_a_record_of_eight_mebibytes_fits(open_log: Open) -> None:
     assert len((await log.read(0, 1))[0].value) == len(value)
 
 
-async def test_close_ends_following_and_keeps_what_was_appended(open_log: Open) -> None:
+async def test_close_ends_following_and_keeps_appended_records(open_log: Open) -> None:
     log, other = open_log(), open_log()
     reader, witness = Reader(log), Reader(other)
     log.append(b"first")
@@ -192,7 +192,7 @@ async def test_close_ends_following_and_keeps_what_was_appended(open_log: Open) 
 
 
 @pytest.mark.broker
-async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
+async def test_deleted_offset_raises_an_error(kafka: str, topics: str) -> None:
     topic = flow_topic(topics, "epochs")
     log = KafkaLog(Brokers(kafka), topic)
     try:
@@ -215,7 +215,7 @@ async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
 
 
 @pytest.mark.broker
-async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
+async def test_missing_topic_raises_and_a_recreated_one_has_another_id(
     kafka: str, topics: str
 ) -> None:
     topic = flow_topic(topics, "epochs")
@@ -240,10 +240,10 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
 
 
 @pytest.mark.broker
-async def test_nothing_of_a_topic_made_anew_at_once_is_given_before_a_doubt(
+async def test_records_of_a_recreated_topic_come_only_after_a_doubt(
     kafka: str, topics: str
 ) -> None:
-    """The consumer finds the new topic without an error, and reads on at the offset that it had."""
+    """The consumer finds the new topic without an error, and continues at its old offset."""
     topic, read, doubts, early = flow_topic(topics, "epochs"), list[Record](), list[str](), [b""]
     log, admin = KafkaLog(Brokers(kafka), topic), AdminClient({"bootstrap.servers": kafka})
     others = Producer({"bootstrap.servers": kafka})
@@ -283,7 +283,7 @@ async def _values(log: Log) -> list[bytes]:
 
 @pytest.fixture
 def admins(monkeypatch: pytest.MonkeyPatch) -> list[AdminClient]:
-    """All that are made."""
+    """Return the list of all clients that are made."""
     made = list[AdminClient]()
 
     def make(settings: dict[str, Any]) -> AdminClient:
@@ -295,8 +295,8 @@ def admins(monkeypatch: pytest.MonkeyPatch) -> list[AdminClient]:
 
 
 @pytest.mark.broker
-async def test_looks_go_by_one_client(kafka: str, topics: str, admins: list[AdminClient]) -> None:
-    """Each process looks every two seconds, and a client is threads and connections."""
+async def test_looks_share_one_client(kafka: str, topics: str, admins: list[AdminClient]) -> None:
+    """Each process looks every two seconds, and each client has threads and connections."""
     log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
         for _ in range(5):
@@ -307,10 +307,10 @@ async def test_looks_go_by_one_client(kafka: str, topics: str, admins: list[Admi
 
 
 @pytest.mark.broker
-async def test_looks_at_a_topic_that_is_gone_go_by_one_client(
+async def test_looks_at_a_missing_topic_share_one_client(
     kafka: str, cluster: str, admins: list[AdminClient]
 ) -> None:
-    """It may be gone for hours, and is looked at several times a second."""
+    """It may be missing for hours, with several looks a second."""
     log = KafkaLog(Brokers(kafka), flow_topic(cluster, "epochs"))
     try:
         for _ in range(5):
@@ -330,10 +330,10 @@ async def _is_there(log: Log) -> bool:
 
 
 @pytest.mark.broker
-async def test_reading_again_after_a_failure_asks_the_brokers_anew_and_holds_up_no_look(
+async def test_read_after_a_failure_asks_the_brokers_again_and_blocks_no_look(
     kafka: str, topics: str
 ) -> None:
-    """The client of before may hold on to a leader that is dead; a barrier waits for a look."""
+    """The old client may keep to a dead leader, and a barrier waits for a look."""
     log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
         log.append(b"first")

@@ -47,7 +47,7 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> Deliveries:
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     ],
 )
-def test_a_failed_delivery_is_counted_logged_once_a_minute_and_shown(
+def test_failed_delivery_is_counted_logged_once_a_minute_and_shown(
     deliveries: Deliveries, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     writer: Any = flows.FlowWriter(Brokers("127.0.0.1:1"), ACKS)
@@ -67,7 +67,7 @@ def test_a_rejected_timestamp_names_the_clock(deliveries: Deliveries) -> None:
 
 
 @pytest.mark.parametrize(("offset_s", "where"), [(60.0, "60 s ahead of"), (-60.0, "60 s behind")])
-def test_a_clock_that_is_off_by_more_than_the_bound_is_named(
+def test_clock_offset_beyond_the_bound_is_named(
     deliveries: Deliveries, offset_s: float, where: str
 ) -> None:
     deliveries.measure_clock(Report(time.time() - offset_s))  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def test_a_clock_that_is_off_by_more_than_the_bound_is_named(
     assert deliveries.trouble() == ""
 
 
-def test_a_report_that_waited_for_the_next_send_is_no_measure_of_the_clock(
+def test_late_delivery_report_does_not_measure_the_clock(
     deliveries: Deliveries,
 ) -> None:
     writer: Any = flows.FlowWriter(Brokers("127.0.0.1:1"), ACKS)
@@ -88,6 +88,6 @@ def test_a_report_that_waited_for_the_next_send_is_no_measure_of_the_clock(
     assert "60 s ahead" in deliveries.trouble()
 
 
-def test_a_time_that_the_sender_set_is_no_measure_of_the_clock(deliveries: Deliveries) -> None:
+def test_timestamp_of_the_sender_does_not_measure_the_clock(deliveries: Deliveries) -> None:
     deliveries.measure_clock(Report(time.time() - 3600, TIMESTAMP_CREATE_TIME))  # type: ignore[arg-type]
     assert deliveries.trouble() == ""

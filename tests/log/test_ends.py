@@ -18,7 +18,7 @@ from stele.stack.ports import LOOPBACK, free_port
 
 
 @pytest.mark.broker
-def test_both_ends_move(kafka: str, topics: str) -> None:
+def test_ends_follow_appends_and_deletions(kafka: str, topics: str) -> None:
     topic = flow_topic(topics, "epochs")
     prober = Prober(Brokers(kafka))
     assert prober.ends(topic) == Ends(0, 0)
@@ -36,15 +36,15 @@ def test_both_ends_move(kafka: str, topics: str) -> None:
     prober.close()
 
 
-def test_without_brokers_the_time_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_without_brokers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "TIMEOUT_S", 0.5)
     prober = Prober(Brokers(f"{LOOPBACK}:{free_port()}"))
     with pytest.raises(TimeoutError, match=r"No leader tells where stele\.x\.epochs/0 ends"):
         prober.end("stele.x.epochs")
 
 
-def test_a_stop_ends_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the call lasts for an hour, and pytest's own limit ends the test."""
+def test_stop_ends_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the call lasts an hour, and pytest's own timeout ends the test."""
     monkeypatch.setattr(ends, "TIMEOUT_S", 3600.0)
     stop = threading.Event()
     stop.set()

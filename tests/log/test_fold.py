@@ -43,7 +43,7 @@ def begun() -> Fold:
     return fold
 
 
-def test_the_first_record_on_the_state_wins_and_all_others_lose() -> None:
+def test_first_record_on_the_state_wins_and_all_others_lose() -> None:
     fold = begun()
     assert fold.offer(1, record(A, B, 2)) is not None
     assert fold.offer(2, record(A, C, 2)) is None
@@ -54,7 +54,7 @@ def test_the_first_record_on_the_state_wins_and_all_others_lose() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc3", b"text", b"\x00" * 60])
-def test_bytes_that_are_no_record_stop_the_reader(value: bytes) -> None:
+def test_invalid_bytes_stop_the_reader(value: bytes) -> None:
     with pytest.raises(CorruptRecordError, match="At offset 1 of the log: it"):
         begun().offer(1, value)
 
@@ -79,7 +79,7 @@ def test_an_unknown_feature_stops_the_reader_and_names_it() -> None:
         begun().offer(1, record(A, B, 2, required_features=("tablets_v9",)))
 
 
-def test_whether_a_feature_stops_a_reader_is_said_by_what_its_process_supports() -> None:
+def test_supported_features_decide_whether_a_reader_stops() -> None:
     value = record(A, B, 2, required_features=("tablets_v9",))
     for supported in (frozenset({"tablets_v9"}), frozenset[str]()):
         fold = Fold(supported=supported)
@@ -92,12 +92,12 @@ def test_whether_a_feature_stops_a_reader_is_said_by_what_its_process_supports()
             fold.offer(1, value)
 
 
-def test_a_winner_with_a_wrong_number_stops_the_reader() -> None:
+def test_winner_with_a_wrong_epoch_stops_the_reader() -> None:
     with pytest.raises(CorruptRecordError, match="it says epoch 4 where 2 follows"):
         begun().offer(1, record(A, B, 4))
 
 
-def test_a_reader_that_stopped_has_not_moved_its_image() -> None:
+def test_stopped_reader_keeps_its_image() -> None:
     fold = begun()
     before = fold.image
     with pytest.raises(LogError):
@@ -105,13 +105,13 @@ def test_a_reader_that_stopped_has_not_moved_its_image() -> None:
     assert fold.image is before
 
 
-def test_a_loser_of_an_unknown_schema_is_skipped_by_its_frozen_bytes() -> None:
+def test_loser_of_an_unknown_schema_is_skipped() -> None:
     fold = begun()
     assert fold.offer(1, b"\xc3\x01" + bytes(8) + record(C, B, 2)[10:FROZEN_BYTES]) is None
     assert (fold.losers, fold.next_offset) == (1, 2)
 
 
-def test_a_hole_in_the_offsets_stops_a_fold_that_cannot_read_again() -> None:
+def test_offset_hole_stops_a_fold_that_cannot_read_again() -> None:
     fold = begun()
     with pytest.raises(MissedRecordsError, match="offset 1 should follow"):
         fold.offer(2, record(A, B, 2))
@@ -119,7 +119,7 @@ def test_a_hole_in_the_offsets_stops_a_fold_that_cannot_read_again() -> None:
     assert fold.offer(2, record(A, B, 2)) is not None
 
 
-def test_a_witness_that_is_not_in_this_history_stops_the_reader() -> None:
+def test_witness_of_another_history_stops_the_reader() -> None:
     for witness in ({"witness_epoch": 2}, {"witness_epoch": 1, "witness_state_id": C}):
         with pytest.raises(LostWinnersError, match="winners were lost"):
             begun().offer(1, record(C, B, 3, **witness))

@@ -29,27 +29,27 @@ def framed(number: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("number", [7, 2**32 - 1])
-def test_a_framed_command_is_the_same_command(number: int) -> None:
+def test_framed_command_decodes_to_the_same_command(number: int) -> None:
     assert decode_envelope(unframed(framed(number, PLAIN[10:]), IDS)) == ENVELOPE
 
 
-def test_what_is_not_framed_stays_as_it_is() -> None:
+def test_unframed_bytes_are_unchanged() -> None:
     assert unframed(PLAIN, {}) is PLAIN
     assert unframed(b"", {}) == b""
 
 
-def test_an_id_that_nobody_told_says_what_to_do() -> None:
+def test_error_of_an_unknown_schema_id_names_the_setting() -> None:
     with pytest.raises(DecodeError, match="STELE_COMMAND_SCHEMA_IDS") as error:
         unframed(framed(8, PLAIN[10:]), IDS)
     assert error.value.unknown_schema
 
 
-def test_only_schemas_of_the_envelope_can_be_told() -> None:
+def test_schema_ids_accept_only_schemas_of_the_envelope() -> None:
     with pytest.raises(ValueError, match=FINGERPRINT):
         schema_ids("7=0123456789abcdef", "Envelope")
 
 
-def test_a_topic_has_records_of_one_form_and_what_is_of_the_other_is_refused() -> None:
+def test_records_of_the_other_framing_are_refused() -> None:
     headers = load_schemas().releases["Envelope"]
     ids = ",".join(f"{at}={header[2:].hex()}" for at, header in enumerate(headers, 1))
     as_it_is, by_ids = Framing(), Framing(ids, "Envelope")
@@ -62,7 +62,7 @@ def test_a_topic_has_records_of_one_form_and_what_is_of_the_other_is_refused() -
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_raise_anything_else(noise: bytes) -> None:
+def test_any_bytes_raise_only_a_decode_error(noise: bytes) -> None:
     for value in (b"\0" + noise, framed(7, noise)):
         try:
             decode_envelope(unframed(value, IDS))

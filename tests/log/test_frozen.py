@@ -1,4 +1,4 @@
-"""A frozen log at its writers: what was on its way, what loses and is decided again, and what is never kept."""
+"""A frozen log at its writers: commands in flight, commands that lose, and commands that are not recorded."""
 
 import pytest
 from hypothesis import given, settings
@@ -26,8 +26,8 @@ def of(actor: str, name: str, command: AnyCommand | None = None) -> Envelope:
     return Envelope(request_id=named(name), command=command or SetSetting(name, "v"), actor=actor)
 
 
-def told(writer: Writer, name: str) -> list[tuple[str, bool]]:
-    """The code of each answer, and whether the command was taken."""
+def answers_to(writer: Writer, name: str) -> list[tuple[str, bool]]:
+    """Return the code of each answer, and whether the command was taken."""
     return [(code_of(outcome), outcome.taken) for outcome in writer.answers[named(name)]]
 
 
@@ -47,7 +47,7 @@ def second(partition: MemoryPartition) -> Writer:
     return other
 
 
-def test_what_a_frozen_log_does_not_take_leaves_nothing_behind(
+def test_frozen_log_records_nothing_of_refused_commands(
     partition: MemoryPartition, writer: Writer
 ) -> None:
     writer.submit(restrict("freeze"))
@@ -55,16 +55,16 @@ def test_what_a_frozen_log_does_not_take_leaves_nothing_behind(
     records, memory = len(partition.records), writer.pipeline.fold.image.decided
     for number in range(5):
         writer.submit(setting(f"s{number}"))
-    assert told(writer, "s0") == [("frozen", False)]  # at once: that it is frozen is certain
+    assert answers_to(writer, "s0") == [("frozen", False)]  # at once, because the freeze is certain
     writer.settle()
     assert (len(partition.records), writer.pipeline.fold.image.decided) == (records, memory)
     writer.submit(restrict("thaw", THAW))
     writer.submit(setting("s0"))
     writer.settle()
-    assert told(writer, "s0") == [("frozen", False), ("", True)]
+    assert answers_to(writer, "s0") == [("frozen", False), ("", True)]
 
 
-def test_what_was_decided_before_the_freeze_is_answered_as_before(writer: Writer) -> None:
+def test_decisions_before_a_freeze_are_answered_unchanged(writer: Writer) -> None:
     writer.submit(setting("early"))
     writer.submit(of("bob", "no", Leave("nobody")))
     writer.settle()
@@ -77,10 +77,10 @@ def test_what_was_decided_before_the_freeze_is_answered_as_before(writer: Writer
     for name in ("early", "no", "freeze"):
         first, *rest = writer.answers[named(name)]
         assert rest in ([], [first]), name
-    assert told(writer, "no") == [("unknown_node", True)] * 2
+    assert answers_to(writer, "no") == [("unknown_node", True)] * 2
 
 
-def test_reads_go_on(partition: MemoryPartition, writer: Writer) -> None:
+def test_reads_continue_on_a_frozen_log(partition: MemoryPartition, writer: Writer) -> None:
     writer.submit(restrict("freeze"))
     writer.settle()
     seen: list[int] = []
@@ -89,21 +89,21 @@ def test_reads_go_on(partition: MemoryPartition, writer: Writer) -> None:
     assert seen == [3] and winners(partition)[-1].command == "noop"
 
 
-def test_behind_a_freeze_on_its_way_callers_wait_until_it_has_won(writer: Writer) -> None:
+def test_commands_behind_an_unconfirmed_freeze_wait_until_it_wins(writer: Writer) -> None:
     writer.submit(setting("before"))
     writer.submit(restrict("freeze"))
     writer.submit(setting("after"))
     writer.land()
     writer.land()
     writer.meet()
-    assert told(writer, "freeze") == [("", True)]
-    assert told(writer, "after") == []
+    assert answers_to(writer, "freeze") == [("", True)]
+    assert answers_to(writer, "after") == []
     writer.settle()
-    assert told(writer, "before") == [("", True)]
-    assert told(writer, "after") == [("frozen", False)]
+    assert answers_to(writer, "before") == [("", True)]
+    assert answers_to(writer, "after") == [("frozen", False)]
 
 
-def test_a_freeze_that_loses_has_told_nobody_too_early(
+def test_freeze_that_lost_answers_no_command_too_early(
     partition: MemoryPartition, writer: Writer
 ) -> None:
     """It is decided again, and wins. Only then do later commands get their answer."""
@@ -113,15 +113,15 @@ def test_a_freeze_that_loses_has_told_nobody_too_early(
     other.submit(restrict("thaw", THAW))
     other.submit(setting("theirs"))
     other.settle()
-    assert told(writer, "after") == []
+    assert answers_to(writer, "after") == []
     writer.settle()
-    assert told(writer, "freeze") == [("", True)]
-    assert told(writer, "after") == [("frozen", False)]
+    assert answers_to(writer, "freeze") == [("", True)]
+    assert answers_to(writer, "after") == [("frozen", False)]
     found = writer.answers[named("after")][0]
     assert winners(partition)[found.epoch - 1].epoch >= writer.answers[named("freeze")][0].epoch
 
 
-def test_what_loses_to_a_freeze_meets_the_frozen_log(
+def test_commands_that_lose_to_a_freeze_are_refused_as_frozen(
     partition: MemoryPartition, writer: Writer
 ) -> None:
     other = second(partition)
@@ -130,12 +130,14 @@ def test_what_loses_to_a_freeze_meets_the_frozen_log(
     other.submit(restrict("freeze"))
     other.land()
     writer.settle()
-    assert told(writer, "lost") == [("frozen", False)]
-    assert told(writer, "refused") == [("frozen", False)]
+    assert answers_to(writer, "lost") == [("frozen", False)]
+    assert answers_to(writer, "refused") == [("frozen", False)]
     assert all(epoch.command in ("found", "restrict_commits") for epoch in winners(partition))
 
 
-def test_what_loses_to_a_thaw_is_decided(partition: MemoryPartition, writer: Writer) -> None:
+def test_commands_that_lose_to_a_thaw_are_decided(
+    partition: MemoryPartition, writer: Writer
+) -> None:
     writer.submit(restrict("freeze"))
     writer.settle()
     other = second(partition)
@@ -145,20 +147,20 @@ def test_what_loses_to_a_thaw_is_decided(partition: MemoryPartition, writer: Wri
     other.submit(restrict("thaw", THAW))
     other.land()
     writer.settle()
-    assert told(writer, "of-bob") == [("", True)]
-    assert told(writer, "mine") == [("", True)]
+    assert answers_to(writer, "of-bob") == [("", True)]
+    assert answers_to(writer, "mine") == [("", True)]
 
 
-def test_behind_a_thaw_on_its_way_commands_are_decided(writer: Writer) -> None:
+def test_commands_behind_an_unconfirmed_thaw_are_decided(writer: Writer) -> None:
     writer.submit(restrict("freeze"))
     writer.settle()
     writer.submit(restrict("thaw", THAW))
     writer.submit(setting("after"))
     writer.settle()
-    assert told(writer, "after") == [("", True)]
+    assert answers_to(writer, "after") == [("", True)]
 
 
-def test_in_single_user_mode_one_actor_goes_on_and_others_do_not(writer: Writer) -> None:
+def test_single_user_mode_admits_only_one_actor(writer: Writer) -> None:
     single = RestrictCommits(mode=CommitMode.SINGLE_USER, actor="bob")
     writer.submit(restrict("single", single))
     writer.settle()
@@ -166,13 +168,13 @@ def test_in_single_user_mode_one_actor_goes_on_and_others_do_not(writer: Writer)
     writer.submit(of("bob", "refused", Leave("nobody")))
     writer.submit(of("ada", "hers"))
     writer.settle()
-    assert told(writer, "his") == [("", True)]
-    assert told(writer, "refused") == [("unknown_node", True)]
-    assert told(writer, "hers") == [("single_user", False)]
+    assert answers_to(writer, "his") == [("", True)]
+    assert answers_to(writer, "refused") == [("unknown_node", True)]
+    assert answers_to(writer, "hers") == [("single_user", False)]
     writer.submit(restrict("thaw", THAW, actor="carol"))
     writer.submit(of("ada", "hers"))
     writer.settle()
-    assert told(writer, "hers")[-1] == ("", True)
+    assert answers_to(writer, "hers")[-1] == ("", True)
 
 
 STEPS = st.lists(
@@ -192,7 +194,7 @@ STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_whatever_the_log_does_a_frozen_one_decides_nothing_and_says_so_truly(
+def test_frozen_log_decides_nothing_in_any_order_of_events(
     steps: list[tuple[str, int, int]],
 ) -> None:
     partition = MemoryPartition()

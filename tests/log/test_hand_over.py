@@ -1,4 +1,4 @@
-"""Records reach the event loop in order, and each batch frees its place, whatever goes wrong there."""
+"""Records reach the event loop in order, and each batch frees its slot, even if the callback raises."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_records_are_given_in_order() -> None:
+async def test_records_arrive_in_order() -> None:
     read = list[Record]()
     given = hand_over(read.extend)
     for offset in range(MAX_IN_HAND):
@@ -40,7 +40,7 @@ async def test_records_are_given_in_order() -> None:
     assert in_hand(given) == 0
 
 
-async def test_a_reader_that_raises_frees_its_place() -> None:
+async def test_reader_that_raises_frees_its_slot() -> None:
     errors = list[str]()
 
     def breaks(records: list[Record]) -> None:

@@ -35,8 +35,8 @@ SMALL = Bounds(mark_every=5, marks=8, images=4, recent_records=20, read_records=
 """A few hundred epochs go past all of them."""
 
 
-def told(story: Story, bounds: Bounds = SMALL) -> tuple[History, CountingLog]:
-    """A history of the story, with a loser after each third winner."""
+def history_of(story: Story, bounds: Bounds = SMALL) -> tuple[History, CountingLog]:
+    """Return a history of the story, with a loser after each third winner."""
     partition = MemoryPartition()
     log = CountingLog(partition)
     history = History(log, bounds=bounds)
@@ -49,7 +49,7 @@ def told(story: Story, bounds: Bounds = SMALL) -> tuple[History, CountingLog]:
 
 
 def same_state(one: Image, two: Image) -> bool:
-    """Images of the past leave out which requests were decided."""
+    """Compare without the memory of decided requests, which images of the past leave out."""
     return without_memory(one) == without_memory(two)
 
 
@@ -62,14 +62,14 @@ def long() -> Story:
 
 
 async def test_the_image_at_any_epoch_is_exact(long: Story) -> None:
-    history, _ = told(long)
+    history, _ = history_of(long)
     for epoch in [*range(60), *range(len(long.images) - 1, 0, -37)]:
         found: Image = await history.image_at(epoch)
         assert same_state(found, long.images[epoch])
 
 
-async def test_epochs_come_back_from_any_place(long: Story) -> None:
-    history, _ = told(long)
+async def test_epochs_are_read_from_any_position(long: Story) -> None:
+    history, _ = history_of(long)
     for first in (1, 2, 17, 100, history.newest - 25, history.newest - 3, history.newest):
         for limit in (1, 3, 50):
             found = await history.epochs(first, limit)
@@ -77,8 +77,8 @@ async def test_epochs_come_back_from_any_place(long: Story) -> None:
     assert (await history.epoch(42)) == long.epochs[41]
 
 
-async def test_a_record_of_another_log_is_no_epoch_of_the_past(long: Story) -> None:
-    """Not where it stands on the very state that a winner follows, either."""
+async def test_record_of_another_log_is_not_in_the_history(long: Story) -> None:
+    """Even where it follows the same state as a winner."""
     partition = MemoryPartition()
     history = History(MemoryLog(partition), bounds=SMALL)
     for epoch, image in zip(long.epochs, long.images[1:], strict=True):
@@ -91,7 +91,7 @@ async def test_a_record_of_another_log_is_no_epoch_of_the_past(long: Story) -> N
 
 
 async def test_recent_epochs_are_not_read_back(long: Story) -> None:
-    history, log = told(long)
+    history, log = history_of(long)
     await history.epochs(history.newest - 10, 10)
     await history.image_at(history.newest)
     assert log.records_read == 0
@@ -100,20 +100,20 @@ async def test_recent_epochs_are_not_read_back(long: Story) -> None:
 
 
 async def test_memory_stays_bounded(long: Story) -> None:
-    history, _ = told(long)
+    history, _ = history_of(long)
     assert len(history._recent) <= 20
     assert len(history._marks) <= 8
     assert len(history._images) <= 4
     assert history._images[0].image.epoch == 0
 
 
-async def test_memory_is_bounded_in_bytes_too(long: Story) -> None:
-    history, _ = told(long, SMALL._replace(recent_bytes=1000))
+async def test_memory_is_bounded_in_bytes(long: Story) -> None:
+    history, _ = history_of(long, SMALL._replace(recent_bytes=1000))
     assert sum(len(winner.value) for winner in history._recent) <= 1000
 
 
-async def test_the_future_and_the_unknown_past_say_what_there_is(long: Story) -> None:
-    history, _ = told(long)
+async def test_unknown_epochs_raise_an_error_with_the_newest_epoch(long: Story) -> None:
+    history, _ = history_of(long)
     with pytest.raises(EpochNotFoundError) as caught:
         await history.image_at(history.newest + 1)
     assert caught.value.newest == history.newest
@@ -124,7 +124,7 @@ async def test_the_future_and_the_unknown_past_say_what_there_is(long: Story) ->
         await history.epochs(0, 5)
 
 
-async def test_a_history_that_began_with_a_snapshot_knows_its_oldest_epoch(long: Story) -> None:
+async def test_history_after_a_snapshot_knows_its_oldest_epoch(long: Story) -> None:
     partition = MemoryPartition()
     for epoch in long.epochs:
         partition.append(encode_epoch(epoch))
@@ -142,7 +142,7 @@ async def test_a_history_that_began_with_a_snapshot_knows_its_oldest_epoch(long:
 
 
 class OlderOfStory:
-    """An archive of the story, with snapshots of each 40th epoch; it gives little at once."""
+    """An archive of the story, with a snapshot of each 40th epoch. It returns at most 31 epochs at once."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
@@ -158,7 +158,7 @@ class OlderOfStory:
 
 
 class TruncatedLog(MemoryLog):
-    """A log that begins later."""
+    """A log without its first records."""
 
     begin = 0
 
@@ -168,7 +168,7 @@ class TruncatedLog(MemoryLog):
         return await super().read(offset, limit)
 
 
-async def test_what_is_before_a_snapshot_or_truncated_is_read_from_the_archive(
+async def test_epochs_before_a_snapshot_or_truncation_come_from_the_archive(
     long: Story,
 ) -> None:
     partition, older = MemoryPartition(), OlderOfStory(long)
@@ -193,11 +193,9 @@ async def test_what_is_before_a_snapshot_or_truncated_is_read_from_the_archive(
     assert max(first for first, _ in older.asked) > began, "the topic did not have it any more"
 
 
-@pytest.mark.parametrize("where", ["in between", "at the beginning of what was read"])
-async def test_an_archive_that_gives_another_history_is_not_believed(
-    long: Story, where: str
-) -> None:
-    """As a replica that kept what a recovery gave up beside what came after it."""
+@pytest.mark.parametrize("where", ["in between", "at the beginning"])
+async def test_archive_of_another_history_is_refused(long: Story, where: str) -> None:
+    """Such as a replica that kept epochs given up by a recovery beside those that followed."""
     other, _ = three_nodes()
     other.at_ms += 1
     for n in range(120):
@@ -214,7 +212,7 @@ async def test_an_archive_that_gives_another_history_is_not_believed(
         await history.epochs(cut or 1, began + 1 - (cut or 1))
 
 
-async def test_without_an_archive_what_is_before_the_beginning_is_not_there(long: Story) -> None:
+async def test_epochs_before_the_beginning_need_an_archive(long: Story) -> None:
     history = History(MemoryLog(MemoryPartition()), long.images[100], 133, SMALL)
     with pytest.raises(EpochNotFoundError):
         await history.epochs(100, 1)
@@ -229,8 +227,8 @@ class BehindLog(MemoryLog):
         return []
 
 
-async def test_what_the_broker_does_not_give_is_unknown_and_not_missing(long: Story) -> None:
-    history, log = told(long)
+async def test_missing_broker_answer_is_a_timeout_and_not_a_missing_epoch(long: Story) -> None:
+    history, log = history_of(long)
     history._log = BehindLog(log._partition)
     assert history._from_recent(5, 1) is None
     for asked in (history.epoch(5), history.image_at(6), history.epochs(5, 2)):
@@ -238,7 +236,7 @@ async def test_what_the_broker_does_not_give_is_unknown_and_not_missing(long: St
             await asked
 
 
-async def test_large_epochs_are_told_in_a_thread_and_small_ones_at_once() -> None:
+async def test_large_epochs_are_processed_in_a_thread() -> None:
     story, _ = three_nodes()
     value = encode_epoch(story.epochs[-1])
     few, many = [Winner(1, 0, value)], [Winner(1, 0, value)] * (LARGE_BYTES // len(value) + 1)

@@ -45,7 +45,7 @@ MIB: Final = 1024 * 1024
 
 
 def large_ring() -> Image:
-    """The state as a snapshot has it: nodes in two data centres of five racks, and their placements."""
+    """Return the state as in a snapshot: nodes in two data centres of five racks, and their placements."""
     chance = random.Random(1)
     tokens = [chance.randrange(MIN_TOKEN + 1, MAX_TOKEN) for _ in range(NODES * TOKENS)]
     assert len({*tokens}) == len(tokens)
@@ -89,7 +89,7 @@ def join_of(name: str) -> Join:
 
 
 def report(what: str, began_s: float, cluster: Driven, since: int = 0) -> int:
-    """How many parts there are among the records from number ``since`` on."""
+    """Return the number of parts among the records from number ``since`` on."""
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     values = [record.value for record in cluster.partition.records[since:]]
     parts = sum(isinstance(f, Part) for v in values for f in decode_epoch(v).facts)
@@ -104,7 +104,7 @@ def report(what: str, began_s: float, cluster: Driven, since: int = 0) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_record_of_joins_and_a_leave_on_a_large_ring_is_too_large() -> None:
+def test_joins_and_a_leave_on_a_large_ring_fit_the_record_limit() -> None:
     began_s = time.process_time()
     image = large_ring()
     writer = Writer("first", MemoryPartition())

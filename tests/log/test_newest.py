@@ -24,7 +24,7 @@ def where(key: str, partitions: int) -> int:
 
 
 def placed(kafka: str, topic: str, key: str) -> int:
-    """Where the broker puts a record of this key."""
+    """Return the partition where the broker puts a record of this key."""
     producer, found = Producer({"bootstrap.servers": kafka, "partitioner": "murmur2_random"}), []
     producer.produce(topic, b"x", key, on_delivery=lambda _, each: found.append(each.partition()))
     assert producer.flush(10) == 0
@@ -40,7 +40,7 @@ def sent(kafka: str, topic: str, key: str, *values: str) -> None:
 
 
 @pytest.mark.broker
-def test_the_newest_of_a_key_is_found_however_much_came_since(
+def test_newest_record_of_a_key_is_found_behind_many_others(
     kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ends, "FIRST_STRETCH", 3)
@@ -59,7 +59,7 @@ def test_the_newest_of_a_key_is_found_however_much_came_since(
 
 
 @pytest.mark.broker
-def test_what_was_deleted_is_not_there(kafka: str, topics: str) -> None:
+def test_deleted_record_is_not_found(kafka: str, topics: str) -> None:
     brokers, topic = Brokers(kafka), flow_topic(topics, "orders")
     sent(kafka, topic, "n1", "one")
     admin = AdminClient({"bootstrap.servers": kafka})
@@ -71,13 +71,13 @@ def test_what_was_deleted_is_not_there(kafka: str, topics: str) -> None:
 
 
 @pytest.mark.broker
-def test_a_topic_that_is_missing_is_no_answer(kafka: str, topics: str) -> None:
+def test_missing_topic_raises_a_timeout(kafka: str, topics: str) -> None:
     with pytest.raises(TimeoutError, match=r"What stele\.nobody\.acks holds of n1 was not read"):
         newest_of(Brokers(kafka), "stele.nobody.acks", "n1", anything)
 
 
 @pytest.mark.broker
-def test_what_stands_where_the_key_went_before_there_were_more_partitions_is_older(
+def test_records_from_before_a_partition_increase_count_as_older(
     kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ends, "FIRST_STRETCH", 3)
@@ -96,7 +96,7 @@ def test_what_stands_where_the_key_went_before_there_were_more_partitions_is_old
     assert newest_of(brokers, topic, key, anything) == [b"after"]
 
 
-def test_without_brokers_the_time_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_without_brokers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "CALL_TIMEOUT_S", 0.5)
     with pytest.raises(TimeoutError, match=r"What stele\.x\.acks holds of n1 was not read: "):
         newest_of(Brokers(f"{LOOPBACK}:{free_port()}"), "stele.x.acks", "n1", anything)

@@ -9,7 +9,7 @@ from stele.log.kafka import Notices
 CHANGED = "METADATA [rdkafka#consumer-7] [thrd:main]: %s"
 
 
-def test_a_topic_of_another_id_is_told() -> None:
+def test_changed_topic_id_is_reported() -> None:
     told = list[str]()
     Notices(told.append).log(
         logging.DEBUG,
@@ -28,13 +28,13 @@ def test_a_topic_of_another_id_is_told() -> None:
         "Topic epochs partition 0 Leader 1 Epoch 0",
     ],
 )
-def test_an_id_that_was_not_known_before_is_no_news(line: str) -> None:
+def test_lines_without_an_earlier_topic_id_are_ignored(line: str) -> None:
     told = list[str]()
     Notices(told.append).log(logging.DEBUG, CHANGED, line)
     assert told == []
 
 
-def test_more_than_debugging_is_a_warning_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_lines_become_warnings_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
     told = list[str]()
     Notices(told.append).log(logging.ERROR, "FAIL %s", "disconnected")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [

@@ -38,7 +38,7 @@ MINUTE_MS = 60_000
 
 
 def ask(writer: Writer, name: str, command: AnyCommand) -> list[Outcome]:
-    """Answers so far to this id; the newest comes when the log is met."""
+    """Return the answers to this id so far. The newest comes when the log is read."""
     writer.submit(Envelope(request_id=named(name), command=command))
     return writer.answers[named(name)]
 
@@ -54,8 +54,8 @@ def join(node_id: str) -> Join:
     )
 
 
-def test_a_request_that_was_refused_elsewhere_never_takes_effect_here() -> None:
-    """The writer is slow, its client asks another one and is refused, and then the reason goes away."""
+def test_request_refused_by_one_writer_is_not_applied_by_another() -> None:
+    """One writer is slow. Another one refuses the request, and then the reason goes away."""
     partition = MemoryPartition()
     slow, other = create(partition), Writer("other", partition)
     other.meet()
@@ -71,7 +71,7 @@ def test_a_request_that_was_refused_elsewhere_never_takes_effect_here() -> None:
     assert slow.pipeline.fold.image.node("n9") is None
 
 
-def test_the_second_copy_of_a_refused_command_does_nothing() -> None:
+def test_repeated_refused_command_writes_no_record() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     first = ask(writer, "drop", DropKeyspace("later"))
@@ -86,7 +86,7 @@ def test_the_second_copy_of_a_refused_command_does_nothing() -> None:
     assert len(partition.records) == records
 
 
-def test_an_id_stands_for_one_command() -> None:
+def test_request_id_stands_for_one_command() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     ask(writer, "deploy", SetSetting("a", "1"))
@@ -101,7 +101,7 @@ def test_an_id_stands_for_one_command() -> None:
     assert dict(writer.pipeline.fold.image.features.settings) == {"a": "1"}
 
 
-def test_refusals_of_one_turn_share_a_record_that_says_who_was_refused_what() -> None:
+def test_refusals_of_one_turn_share_a_record_with_their_details() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     for name in ("n1", "n2", "n3"):
@@ -122,8 +122,8 @@ def test_refusals_of_one_turn_share_a_record_that_says_who_was_refused_what() ->
         assert [o.epoch for o in writer.answers[named(name)]] == [2, 2]
 
 
-def test_a_refusal_stands_in_the_log_before_what_was_accepted_after_it() -> None:
-    """Any reader can decide again what the log holds, refusals too."""
+def test_refusal_is_recorded_before_later_accepted_commands() -> None:
+    """Any reader can repeat the decisions of the log, including refusals."""
     partition = MemoryPartition()
     writer = create(partition)
     refused = ask(writer, "no", Leave("n1"))
@@ -142,7 +142,7 @@ def image_of(partition: MemoryPartition) -> Image:
     return fold.image
 
 
-def test_many_refusals_are_spread_over_records_of_bounded_size(
+def test_many_refusals_are_split_into_records_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stele.log.pipeline.MAX_REFUSALS_BYTES", 20_000)
@@ -156,7 +156,7 @@ def test_many_refusals_are_spread_over_records_of_bounded_size(
     assert all(len(writer.answers[named(f"r{n}")]) == 1 for n in range(100))
 
 
-def test_texts_of_a_refusal_are_cut() -> None:
+def test_long_texts_of_a_refusal_are_cut() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(Envelope(request_id=named("r"), command=Leave("n1"), actor="x" * 100_000))
@@ -166,7 +166,7 @@ def test_texts_of_a_refusal_are_cut() -> None:
     assert len(partition.records[-1].value) < 10_000
 
 
-def test_an_internal_error_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -182,8 +182,8 @@ def test_an_internal_error_is_remembered_too(monkeypatch: pytest.MonkeyPatch) ->
     assert ask(writer, "bad", Noop())[1] == first[0]
 
 
-def test_a_refusal_that_lost_is_decided_again() -> None:
-    """The winner makes true what the refusal missed."""
+def test_refusal_that_lost_is_decided_again() -> None:
+    """The winner makes the refused command acceptable."""
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
@@ -194,7 +194,7 @@ def test_a_refusal_that_lost_is_decided_again() -> None:
     assert [(o.applied, o.epoch) for o in answers] == [(True, 3)]
 
 
-def test_a_refusal_that_another_writer_recorded_first_is_answered_from_its_record() -> None:
+def test_refusal_recorded_by_another_writer_is_the_answer() -> None:
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
@@ -218,7 +218,7 @@ def test_a_refusal_that_another_writer_recorded_first_is_answered_from_its_recor
         "0d0ac0de-7c3e-4a53-8f0e-53a0e41f4c55",
     ],
 )
-def test_an_id_that_is_no_uuid_of_version_7_is_not_taken(request_id: str) -> None:
+def test_request_id_must_be_a_uuid_of_version_7(request_id: str) -> None:
     writer = create(MemoryPartition())
     writer.submit(Envelope(request_id=request_id, command=Leave("n1")))
     outcome = writer.answers[request_id][0]
@@ -226,7 +226,7 @@ def test_an_id_that_is_no_uuid_of_version_7_is_not_taken(request_id: str) -> Non
     assert writer.pipeline.in_flight == 0
 
 
-def test_an_id_from_the_future_is_not_taken() -> None:
+def test_request_id_from_the_future_is_not_taken() -> None:
     """The log's time is 1000 ms."""
     writer = create(MemoryPartition())
     late, future = uuid7(1000 + 10 * MINUTE_MS, 5), uuid7(1001 + 10 * MINUTE_MS, 5)
@@ -238,8 +238,8 @@ def test_an_id_from_the_future_is_not_taken() -> None:
     assert not writer.answers[future][0].taken
 
 
-def test_an_id_from_the_future_that_was_decided_has_the_outcome_that_it_had() -> None:
-    """The writer that decided it has a clock that is ahead, as its caller has."""
+def test_decided_request_id_from_the_future_keeps_its_outcome() -> None:
+    """The clocks of the deciding writer and of its caller are ahead."""
     partition = MemoryPartition()
     ahead, right = create(partition), Writer("second", partition)
     asked_ms = 1001 + 10 * MINUTE_MS
@@ -256,8 +256,8 @@ def test_an_id_from_the_future_that_was_decided_has_the_outcome_that_it_had() ->
     assert first.applied and again == first
 
 
-def test_what_was_decided_is_answered_whatever_speaks_against_it_now() -> None:
-    """In a recovered log, say, a command that named the one before: one id has one outcome."""
+def test_decided_request_is_answered_despite_a_new_problem() -> None:
+    """For example a command that names the log before a recovery. One id has one outcome."""
     writer = create(MemoryPartition())
     problem = Rejection("other_log", "It is meant for another log.")
     decided, fresh = setting("a"), setting("b")
@@ -274,7 +274,7 @@ def test_what_was_decided_is_answered_whatever_speaks_against_it_now() -> None:
     assert writer.pipeline.in_flight == 0
 
 
-def test_an_id_that_is_too_old_to_be_known_is_never_applied(
+def test_expired_request_id_is_never_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "GENERATION", 4)
@@ -302,10 +302,10 @@ def test_an_id_that_is_too_old_to_be_known_is_never_applied(
     assert writer.answers[fresh.request_id][0].applied
 
 
-def test_who_is_told_the_horizon_is_heard_behind_it_however_far_ahead_it_is(
+def test_request_ids_behind_a_far_horizon_are_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A writer whose clock is wrong takes ids of a time that is years ahead, and they are forgotten."""
+    """A writer with a wrong clock took ids that are years ahead, and they were forgotten."""
     monkeypatch.setattr(memory, "GENERATION", 4)
     partition, years = MemoryPartition(), 1_800_000_000_000
     monkeypatch.setattr(test_pipeline, "NOW_MS", years)
@@ -329,7 +329,7 @@ def test_who_is_told_the_horizon_is_heard_behind_it_however_far_ahead_it_is(
 
 
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Writer:
-    """The writer of a log that remembers two decisions and the ones since."""
+    """Return the writer of a log that remembers only the newest decisions."""
     monkeypatch.setattr(memory, "GENERATION", 2)
     writer = create(MemoryPartition())
     writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
@@ -338,11 +338,11 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Writer:
 
 
 def ask_at(writer: Writer, time_ms: int) -> None:
-    """For a change, under an id of that time."""
+    """Ask for a change under an id of that time."""
     writer.submit(Envelope(request_id=uuid7(time_ms, 1), command=SetSetting("x", str(time_ms))))
 
 
-def test_what_a_record_on_its_way_forgets_is_expired_only_when_it_has_won(
+def test_id_forgotten_by_a_pending_record_expires_when_that_wins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer = forgetful(monkeypatch)
@@ -357,10 +357,10 @@ def test_what_a_record_on_its_way_forgets_is_expired_only_when_it_has_won(
 
 
 @pytest.mark.parametrize("name", ["y", LARGE])
-def test_what_a_barrier_on_its_way_forgets_is_expired_for_whoever_stands_behind_it(
+def test_id_forgotten_by_a_pending_barrier_expires_behind_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusals that it records are decisions too; another writer tells of ids by what it leads to."""
+    """The refusals that it records are decisions, and another writer judges ids by the state after them."""
     monkeypatch.setattr(pipeline, "is_large", by_name)
     writer = forgetful(monkeypatch)
     for n in range(3):
@@ -376,7 +376,7 @@ def test_what_a_barrier_on_its_way_forgets_is_expired_for_whoever_stands_behind_
     assert all(old != epoch.request_id for epoch in winners(writer.partition))
 
 
-def test_a_past_that_cannot_be_read_decides_nothing() -> None:
+def test_unreadable_past_decides_nothing() -> None:
     writer = create(MemoryPartition())
     ask(writer, "a", SetSetting("a", "1"))
     ask(writer, "b", SetSetting("b", "1"))
@@ -390,10 +390,10 @@ def test_a_past_that_cannot_be_read_decides_nothing() -> None:
     assert writer.pipeline.recalling == 0
 
 
-def test_a_candidate_of_the_same_hash_is_not_taken_for_the_request(
+def test_candidate_of_the_same_hash_is_not_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two copies wait for the past; what one of them becomes is the other's answer too."""
+    """Two copies wait for the past, and the outcome of one is the answer of both."""
     monkeypatch.setattr(memory, "GENERATION", 2)
     monkeypatch.setattr(memory, "hash_of", lambda request_id: 7)
     writer = create(MemoryPartition())
@@ -429,8 +429,8 @@ def test_a_pipeline_without_a_memory_decides_nothing() -> None:
         pipeline.submit(setting("a"))
 
 
-def test_a_command_behind_a_barrier_copies_no_memory_of_requests() -> None:
-    """Versions of it share one table, which can grow on the newest of them only."""
+def test_command_behind_a_barrier_copies_no_request_memory() -> None:
+    """Its versions share one table, which can grow only on the newest."""
     writer = create(MemoryPartition())
     for number in range(3):
         writer.submit(Envelope(request_id=uuid7(1, number), command=SetSetting("x", "y")))

@@ -67,7 +67,7 @@ def asked(command: AnyCommand, name: str = "big") -> Envelope:
 
 
 def chain_of(partition: MemoryPartition, envelope: Envelope) -> list[Epoch]:
-    """The epochs that a command became: its parts and their commit."""
+    """Return the epochs of a command: its parts and their commit."""
     epochs = winners(partition)
     last = next(n for n, e in enumerate(epochs) if e.request_id == envelope.request_id)
     first = last
@@ -77,13 +77,13 @@ def chain_of(partition: MemoryPartition, envelope: Envelope) -> list[Epoch]:
 
 
 def made_true(chain: Sequence[Epoch]) -> list[AnyFact]:
-    """The facts of a chain as one record would have carried them."""
+    """Return the facts of a chain as one record would carry them."""
     *parts, commit = chain
     staged = [fact for epoch in parts for part in epoch.facts for fact in cast("Part", part).facts]
     return [*staged, *commit.facts[1:]]
 
 
-def test_a_large_decision_goes_in_parts_and_has_one_outcome() -> None:
+def test_large_decision_is_sent_in_parts_and_has_one_outcome() -> None:
     cluster = two_nodes()
     envelope = asked(KEYSPACE)
     assert cluster.submit(envelope) is None
@@ -100,8 +100,8 @@ def test_a_large_decision_goes_in_parts_and_has_one_outcome() -> None:
     assert cluster.writer.answers[envelope.request_id] == [outcome, outcome]
 
 
-def test_parts_say_what_one_record_would_have_said() -> None:
-    """Any reader can decide again: the facts are those of the commit's own epoch."""
+def test_parts_carry_the_facts_of_a_single_record() -> None:
+    """Any reader can repeat the decision: the facts are those of the commit's epoch."""
     cluster = two_nodes()
     envelope = asked(KEYSPACE)
     cluster.submit(envelope)
@@ -114,7 +114,7 @@ def test_parts_say_what_one_record_would_have_said() -> None:
     assert decide(before, envelope, chain[-1].at_ms) == tuple(made_true(chain))
 
 
-def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
+def test_parts_take_effect_only_with_their_commit() -> None:
     cluster = two_nodes()
     envelope = asked(KEYSPACE)
     cluster.submit(envelope)
@@ -137,7 +137,7 @@ def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
     assert state_hash(fold.image) == state_hash(cluster.image)
 
 
-def test_a_freeze_between_parts_leaves_them_without_a_commit() -> None:
+def test_freeze_between_parts_prevents_their_commit() -> None:
     cluster = two_nodes()
     other, envelope = Writer("second", cluster.partition), asked(KEYSPACE)
     other.meet()
@@ -157,7 +157,7 @@ def test_a_freeze_between_parts_leaves_them_without_a_commit() -> None:
     assert cluster.image.placement_of("library") is not None
 
 
-def test_a_snapshot_while_a_part_is_staged_goes_on_as_a_full_replay() -> None:
+def test_snapshot_with_staged_parts_equals_a_full_replay() -> None:
     cluster = two_nodes()
     envelope = asked(KEYSPACE)
     cluster.submit(envelope)
@@ -178,8 +178,8 @@ def test_a_snapshot_while_a_part_is_staged_goes_on_as_a_full_replay() -> None:
 
 
 @pytest.mark.parametrize("landed", [0, 1, 2])
-def test_a_chain_that_lost_is_decided_again_as_a_whole(landed: int) -> None:
-    """Another writer wins after so many parts; what they staged is replaced."""
+def test_chain_of_parts_that_lost_is_decided_again_as_a_whole(landed: int) -> None:
+    """Another writer wins after this number of parts, which are then replaced."""
     cluster = two_nodes()
     one, two = cluster.writer, Writer("second", cluster.partition)
     envelope = asked(KEYSPACE)
@@ -199,7 +199,7 @@ def test_a_chain_that_lost_is_decided_again_as_a_whole(landed: int) -> None:
     assert one.pipeline.fold.image.staging == StagingImage()
 
 
-def test_a_chain_that_lost_to_what_it_rests_on_is_refused() -> None:
+def test_chain_of_parts_is_refused_after_a_conflicting_winner() -> None:
     cluster = two_nodes()
     one, two = cluster.writer, Writer("second", cluster.partition)
     envelope = asked(KEYSPACE)
@@ -217,8 +217,8 @@ def test_a_chain_that_lost_to_what_it_rests_on_is_refused() -> None:
     assert two.pipeline.fold.image == one.pipeline.fold.image
 
 
-def test_parts_that_were_abandoned_are_replaced_by_the_next() -> None:
-    """Their writer died; the slot is inert, and no rule clears it."""
+def test_abandoned_parts_are_replaced_by_the_next() -> None:
+    """Their writer died. The staging slot has no effect, and no rule clears it."""
     cluster = two_nodes()
     dying, other = cluster.writer, Writer("second", cluster.partition)
     dying.submit(asked(KEYSPACE))
@@ -234,7 +234,7 @@ def test_parts_that_were_abandoned_are_replaced_by_the_next() -> None:
     assert other.pipeline.fold.image.staging == StagingImage()
 
 
-def test_what_is_in_flight_behind_parts_rests_on_them() -> None:
+def test_commands_behind_parts_in_flight_are_decided_on_them() -> None:
     cluster = two_nodes()
     writer = cluster.writer
     refused = asked(KEYSPACE, "same name")
@@ -251,7 +251,7 @@ def test_what_is_in_flight_behind_parts_rests_on_them() -> None:
     assert rejection.code == "keyspace_exists"
 
 
-def test_a_join_and_a_leave_go_in_parts_from_their_beginning_to_their_end() -> None:
+def test_joins_and_leaves_are_sent_in_parts() -> None:
     cluster = two_nodes()
     cluster.submit(asked(KEYSPACE))
     cluster.ask(replace(join(3), cluster="blue"))
@@ -272,7 +272,7 @@ def test_a_join_and_a_leave_go_in_parts_from_their_beginning_to_their_end() -> N
     assert state_hash(fold.image) == state_hash(cluster.image)
 
 
-def test_what_goes_in_parts_is_planned_once_and_is_what_a_decision_for_its_own_epoch_says(
+def test_operation_in_parts_is_planned_once_and_equals_a_whole_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = two_nodes()
@@ -307,7 +307,7 @@ def test_what_goes_in_parts_is_planned_once_and_is_what_a_decision_for_its_own_e
     assert len(planned) == 2
 
 
-def test_a_large_cdc_generation_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_cdc_generation_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.domain.cdc.domain.STREAMS_PER_FACT", 10)
     cluster = two_nodes()
     parts = [f for e in winners(cluster.partition) for f in e.facts if isinstance(f, Part)]
@@ -319,7 +319,7 @@ def test_a_large_cdc_generation_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -
     assert winners(cluster.partition)[newest.epoch - 1].command == "advance", "the commit's epoch"
 
 
-def test_a_decision_that_needs_fewer_parts_when_decided_again_sends_an_empty_one() -> None:
+def test_second_decision_with_fewer_parts_sends_an_empty_part() -> None:
     large = tuple(SettingChanged(f"s{n}", "x" * 300) for n in range(4))
     asked_for: list[int] = []
 
@@ -337,7 +337,7 @@ def test_a_decision_that_needs_fewer_parts_when_decided_again_sends_an_empty_one
     assert [*unfolded(image, commit)] == [*large[:2], PartsCommitted("id", 3), large[2]]
 
 
-def test_a_founding_never_goes_in_parts() -> None:
+def test_founding_is_never_split_into_parts() -> None:
     writer = Writer("first", MemoryPartition())
     writer.submit(asked(FoundCluster("b" * 64 + "/" + "u" * PART_BYTES)))
     writer.settle()

@@ -1,4 +1,4 @@
-"""Writers racing over one log: each command once, epochs dense, answers true, whatever the log does."""
+"""Writers race over one log: each command once, dense epochs, true answers, whatever the log does."""
 
 import random
 from collections import Counter, deque
@@ -40,8 +40,9 @@ NOW_MS = 1000
 
 
 class Writer:
-    """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them. Decisions that are
-    made apart wait in ``works``.
+    """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them.
+
+    Decisions that are made apart wait in ``works``.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Writer:
             self.pipeline.works = self.works
 
     def work(self) -> None:
-        """The oldest decision that is made apart is made."""
+        """Make the oldest pending large decision."""
         if self.works:
             deciding = self.works.popleft()
             self.pipeline.decided(deciding, deciding.decide())
@@ -77,7 +78,7 @@ class Writer:
         tell(self.pipeline.read_barrier(), seen.append)
 
     def land(self, times: int = 1) -> None:
-        """The oldest record on its way reaches the log, so its barrier is not shared any more."""
+        """Append the oldest sent record, so that later reads do not share its barrier."""
         self.pipeline.flush()
         if self.sent:
             value = self.sent.popleft()
@@ -89,13 +90,13 @@ class Writer:
             self.sent.popleft()
 
     def meet(self, limit: int = 1_000_000) -> None:
-        """Read on."""
+        """Read further records."""
         for record in self.partition.records[self.read : self.read + limit]:
             self.pipeline.on_record(record.offset, record.value)
             self.read += 1
 
     def settle(self) -> None:
-        """The log is well again: land, read and resolve until nothing is in flight."""
+        """Land, read and resolve until nothing is in flight."""
         for _ in range(100):
             while self.works:
                 self.work()
@@ -112,7 +113,7 @@ class Writer:
 
 
 def create(partition: MemoryPartition, *, is_apart: bool = False) -> Writer:
-    """A writer on a log that holds a cluster."""
+    """Return a writer on a log that holds a cluster."""
     writer = Writer("first", partition, is_apart=is_apart)
     writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
     writer.settle()
@@ -127,7 +128,7 @@ LARGE = "large"
 
 
 def by_name(_: Image, command: AnyCommand) -> bool:
-    """Stands for ``is_large``."""
+    """Replaces ``is_large``."""
     return isinstance(command, SetSetting) and command.name.startswith(LARGE)
 
 
@@ -152,7 +153,7 @@ def winners(partition: MemoryPartition) -> list[Epoch]:
 
 
 def applied_once(partition: MemoryPartition) -> dict[str, int]:
-    """Request id -> epoch of all that changed something; fails when one did twice."""
+    """Return the epoch of each request that changed something. Fails when one did twice."""
     found = [epoch for epoch in winners(partition) if epoch.request_id]
     twice = [r for r, n in Counter(epoch.request_id for epoch in found).items() if n > 1]
     assert not twice
@@ -180,7 +181,7 @@ def test_many_commits_are_in_flight_at_once_and_all_win() -> None:
     assert writer.pipeline.bytes_in_flight == 0
 
 
-def test_a_chain_that_lost_is_decided_again_in_its_order() -> None:
+def test_chain_that_lost_is_decided_again_in_order() -> None:
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
@@ -196,7 +197,7 @@ def test_a_chain_that_lost_is_decided_again_in_its_order() -> None:
     assert one.pipeline.fold.losers == 3
 
 
-def test_any_reader_can_decide_again_what_the_log_holds() -> None:
+def test_reader_repeats_the_decisions_of_the_log() -> None:
     """The epoch has the time of its decision, although the clock has advanced since."""
     sent, ticks = list[bytes](), count(1000)
     ids = Ids(
@@ -233,7 +234,7 @@ def test_the_same_request_id_in_flight_shares_one_record() -> None:
     assert [o.epoch for o in writer.answers[named("a")]] == [2, 2]
 
 
-def test_a_retry_after_the_answer_is_answered_with_its_epoch() -> None:
+def test_retry_after_the_answer_gets_the_same_epoch() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(setting("a"))
@@ -269,7 +270,7 @@ def test_a_lost_append_is_resolved_by_a_noop() -> None:
     assert [(o.applied, o.epoch) for o in writer.answers[named("a")]] == [(True, 3)]
 
 
-def test_resolving_what_was_only_late_changes_nothing() -> None:
+def test_resolving_a_late_record_changes_nothing() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(setting("a"))
@@ -280,7 +281,7 @@ def test_resolving_what_was_only_late_changes_nothing() -> None:
 
 
 def test_a_refusal_rests_on_the_newest_state() -> None:
-    """Another writer has meanwhile made true what the refused command needs."""
+    """Another writer wins first, so the refusal is decided again."""
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
@@ -311,7 +312,7 @@ def test_readers_of_one_turn_share_a_barrier() -> None:
     assert len(seen) == 51
 
 
-def test_a_barrier_covers_what_others_committed_before_it() -> None:
+def test_barrier_covers_earlier_commits_of_other_writers() -> None:
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
@@ -324,7 +325,7 @@ def test_a_barrier_covers_what_others_committed_before_it() -> None:
     assert one.pipeline.fold.image.features.settings["two"] == "v"
 
 
-def test_a_barrier_that_is_asked_for_late_covers_what_was_committed_meanwhile() -> None:
+def test_later_barrier_covers_commits_since_an_earlier_one() -> None:
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
@@ -339,7 +340,7 @@ def test_a_barrier_that_is_asked_for_late_covers_what_was_committed_meanwhile() 
     assert early[0].epoch < two.answers[named("two")][0].epoch < late[0].epoch
 
 
-def test_a_fact_that_is_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fact_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.log.record_builder.PART_BYTES", 500)
     monkeypatch.setattr("stele.log.record_builder.MAX_RECORD_BYTES", 1000)
     partition = MemoryPartition()
@@ -414,10 +415,10 @@ def act(writer: Writer, what: str, who: int, number: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS, st.booleans())
-def test_whatever_the_log_does_each_request_has_one_outcome(
+def test_each_request_has_one_outcome_in_any_order_of_events(
     steps: list[tuple[str, int, int]], crowded: bool
 ) -> None:
-    """``crowded``: generations of three decisions and hashes of two bits, so that candidates abound."""
+    """``crowded``: generations of three decisions and hashes of two bits produce many candidates."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "is_large", by_name)
         if crowded:
@@ -455,7 +456,7 @@ def play(steps: list[tuple[str, int, int]]) -> None:
 
 
 def check(partition: MemoryPartition, writers: list[Writer]) -> None:
-    """Dense epochs, equal images, one outcome for each id, and every caller answered as often as it asked."""
+    """Check dense epochs, equal images, one outcome for each id, and one answer for each submission."""
     epochs = winners(partition)
     assert [epoch.epoch for epoch in epochs] == list(range(1, len(epochs) + 1))
     decided = [(i, d) for epoch in epochs for i, d in decisions_of(epoch).items()]
@@ -474,7 +475,7 @@ def check(partition: MemoryPartition, writers: list[Writer]) -> None:
     assert {e.request_id for w in writers for e in w.asked} == outcomes.keys()
 
 
-def test_a_log_that_is_not_founded_decides_nothing() -> None:
+def test_unfounded_log_decides_nothing() -> None:
     writer = Writer("first", MemoryPartition())
     writer.submit(setting("early"))
     early = writer.answers[named("early")][0]
@@ -484,7 +485,7 @@ def test_a_log_that_is_not_founded_decides_nothing() -> None:
     assert not writer.sent
 
 
-def test_of_two_founders_the_loser_adopts_the_winner() -> None:
+def test_losing_founder_adopts_the_cluster_of_the_winner() -> None:
     partition = MemoryPartition()
     one, two = Writer("first", partition), Writer("second", partition)
     for name, writer in (("one", one), ("two", two)):
@@ -503,7 +504,7 @@ def test_of_two_founders_the_loser_adopts_the_winner() -> None:
     }
 
 
-def test_what_an_unfounded_log_refused_is_decided_once_there_is_a_cluster() -> None:
+def test_command_refused_by_an_unfounded_log_is_decided_after_founding() -> None:
     writer = Writer("first", MemoryPartition())
     writer.submit(setting("a"))
     writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
@@ -514,8 +515,8 @@ def test_what_an_unfounded_log_refused_is_decided_once_there_is_a_cluster() -> N
     assert (refused.taken, done.applied, done.epoch) == (False, True, 2)
 
 
-def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
-    """Each writer fills in what its caller left out; the caller's own words are what is compared."""
+def test_founding_retried_at_another_writer_gets_the_same_answer() -> None:
+    """Each writer fills in what its caller left out. Only the caller's own command is compared."""
     partition = MemoryPartition()
     one, two = Writer("first", partition), Writer("second", partition)
     digest = command_digest(FoundCluster())
@@ -536,7 +537,7 @@ def founding(cluster_id: str) -> Envelope:
     return Envelope(request_id=named("found"), command=FoundCluster(cluster_id))
 
 
-def test_a_barrier_is_nobodys_command_and_tells_what_its_writer_had_read() -> None:
+def test_barrier_record_has_no_request_id_and_carries_a_witness() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(setting("a"))
@@ -549,7 +550,7 @@ def test_a_barrier_is_nobodys_command_and_tells_what_its_writer_had_read() -> No
     assert barrier.witness_state_id == read.state_id
 
 
-def test_a_founding_record_that_was_lost_is_sent_again() -> None:
+def test_lost_founding_record_is_sent_again() -> None:
     writer = Writer("first", MemoryPartition())
     writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
     writer.drop()
@@ -557,7 +558,7 @@ def test_a_founding_record_that_was_lost_is_sent_again() -> None:
     assert writer.answers[named("create")][0].epoch == 1
 
 
-def test_own_records_carry_the_caller_into_the_history() -> None:
+def test_records_carry_actor_reason_and_origin() -> None:
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(

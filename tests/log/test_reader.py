@@ -88,7 +88,7 @@ class Following:
         self.follower._reader._on_records([*records])
 
 
-async def test_a_hole_is_read_again() -> None:
+async def test_offset_hole_is_read_again() -> None:
     here = Following(held=3)
     follower = await here.begin()
     for value in here.values[3:8]:
@@ -99,7 +99,7 @@ async def test_a_hole_is_read_again() -> None:
     assert follower.failure is None
 
 
-async def test_a_hole_that_is_a_hole_is_stepped_over() -> None:
+async def test_permanent_offset_hole_is_skipped() -> None:
     here = Following(held=3)
     follower = await here.begin()
     here.partition.records.append(Record(5, here.values[3]))
@@ -108,7 +108,7 @@ async def test_a_hole_that_is_a_hole_is_stepped_over() -> None:
     assert follower.fold.next_offset == 6
 
 
-async def test_a_hole_is_not_stepped_over_while_the_end_that_is_told_is_an_old_one() -> None:
+async def test_offset_hole_is_not_skipped_while_the_reported_end_is_old() -> None:
     """The missing record may be the winner, and the one that was delivered its loser."""
     here = Following(held=3)
     follower = await here.begin()
@@ -126,7 +126,7 @@ async def test_a_hole_is_not_stepped_over_while_the_end_that_is_told_is_an_old_o
     await until(lambda: follower.image.epoch == 5, "both records to be applied")
 
 
-async def test_another_record_than_was_delivered_behind_a_hole_stops_the_reader() -> None:
+async def test_different_record_behind_a_hole_stops_the_reader() -> None:
     here = Following(held=3)
     follower = await here.begin()
     for value in here.values[3:5]:
@@ -136,7 +136,7 @@ async def test_another_record_than_was_delivered_behind_a_hole_stops_the_reader(
     assert "another record stands at offset 4" in str(follower.failure)
 
 
-async def test_records_are_held_back_while_there_is_a_doubt() -> None:
+async def test_records_are_held_back_during_a_doubt() -> None:
     here = Following(held=3)
     follower = await here.begin()
     here.log.may_look.clear()
@@ -150,10 +150,10 @@ async def test_records_are_held_back_while_there_is_a_doubt() -> None:
     assert (await waiting).epoch == 4
 
 
-async def test_a_doubt_that_has_just_begun_is_no_trouble_yet(
+async def test_new_doubt_is_not_reported_as_trouble(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If each of them made the process unhealthy, supervisors would restart it."""
+    """Otherwise every doubt would make the process unhealthy, and supervisors would restart it."""
     monkeypatch.setattr(rules, "QUIET_S", 60.0)
     here = Following()
     follower = await here.begin()
@@ -164,7 +164,7 @@ async def test_a_doubt_that_has_just_begun_is_no_trouble_yet(
     assert "(a test)" in follower.trouble
 
 
-async def test_who_waits_for_certainty_waits_for_the_end_of_the_doubt() -> None:
+async def test_certain_waits_for_the_end_of_a_doubt() -> None:
     here = Following()
     follower = await here.begin()
     await follower._reader.certain()
@@ -178,7 +178,7 @@ async def test_who_waits_for_certainty_waits_for_the_end_of_the_doubt() -> None:
     assert not follower.in_doubt
 
 
-async def test_a_topic_made_anew_stops_the_reader_and_names_log_epoch_and_offset() -> None:
+async def test_recreated_topic_stops_the_reader_with_log_epoch_and_offset() -> None:
     here = Following()
     follower = await here.begin()
     here.partition.recreate()
@@ -199,7 +199,7 @@ async def test_other_bytes_at_the_anchor_stop_the_reader() -> None:
         await follower.wait_for_end(TIMEOUT_S)
 
 
-async def test_a_last_winner_that_is_gone_is_noticed_on_a_quiet_log(
+async def test_lost_last_winner_is_noticed_on_a_quiet_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 0.1)
@@ -215,12 +215,12 @@ async def test_a_last_winner_that_is_gone_is_noticed_on_a_quiet_log(
     assert "it is gone" in str(follower.failure)
 
 
-def test_what_is_gone_is_noticed_within_ten_seconds() -> None:
+def test_loss_is_noticed_within_ten_seconds() -> None:
     assert rules.LOOK_EVERY_S + rules.TICK_S + rules.QUIET_S < 10
     assert rules.LONGEST_WITHOUT_LOOK_S + rules.QUIET_S < 10
 
 
-async def test_an_old_end_told_by_a_replaced_leader_is_a_doubt_and_no_loss() -> None:
+async def test_old_end_of_a_replaced_leader_is_a_doubt_and_not_a_loss() -> None:
     here = Following()
     follower = await here.begin()
     here.log.end_told = 3
@@ -233,10 +233,10 @@ async def test_an_old_end_told_by_a_replaced_leader_is_a_doubt_and_no_loss() -> 
     await until(lambda: not follower._reader.in_doubt, "the doubt to end")
 
 
-async def test_an_old_end_that_is_seen_seldom_is_no_loss_before_it_was_seen_for_long(
+async def test_old_end_counts_as_a_loss_only_after_steady_observation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In between this process was stopped, or no broker answered."""
+    """In between, this process was stopped, or no broker answered."""
     here = Following()
     follower = await here.begin()
     reader, anchor = follower._reader, follower.fold.chain.anchor
@@ -260,7 +260,7 @@ def _stray(value: bytes) -> bytes:
     return value[:42] + OTHER_LOG + value[58:]
 
 
-async def test_strays_stop_nobody_and_share_one_look() -> None:
+async def test_strays_do_not_stop_the_reader_and_share_one_look() -> None:
     here = Following(held=3)
     follower = await here.begin()
     looks = here.log.looks
@@ -275,7 +275,7 @@ async def test_strays_stop_nobody_and_share_one_look() -> None:
     assert here.log.looks - looks <= 2
 
 
-async def test_a_stray_in_a_topic_made_anew_stops_the_reader() -> None:
+async def test_stray_in_a_recreated_topic_stops_the_reader() -> None:
     here = Following(held=3)
     follower = await here.begin()
     here.partition.recreate()
@@ -286,7 +286,7 @@ async def test_a_stray_in_a_topic_made_anew_stops_the_reader() -> None:
     assert (follower.image.epoch, follower.fold.chain.strays) == (3, 0)
 
 
-async def test_a_stray_that_came_during_a_look_is_skipped_by_the_next_one() -> None:
+async def test_stray_that_came_during_a_look_is_skipped_by_the_next_look() -> None:
     """The broker's answer may be older than the record."""
     here = Following(held=3)
     follower = await here.begin()
@@ -301,7 +301,7 @@ async def test_a_stray_that_came_during_a_look_is_skipped_by_the_next_one() -> N
     assert here.log.looks - looks == 2
 
 
-async def test_winners_that_an_old_end_hides_are_neither_lost_nor_the_same(
+async def test_winners_hidden_by_an_old_end_keep_the_reader_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
@@ -310,17 +310,17 @@ async def test_winners_that_an_old_end_hides_are_neither_lost_nor_the_same(
     follower = await here.begin()
     here.log.end_read, here.log.looks = 3, 0
     follower._reader.suspect("the leader has changed")
-    await until(lambda: here.log.looks > 9, "it to be looked at again")
+    await until(lambda: here.log.looks > 9, "further looks")
     assert follower.in_doubt and follower.failure is None
     here.log.end_read = None
     await until(lambda: not follower.in_doubt, "the doubt to end")
     assert follower.failure is None
 
 
-async def test_another_record_that_an_old_end_hides_is_met_once_it_is_given(
+async def test_different_record_hidden_by_an_old_end_is_found_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The look shows the last winner, which landed once more at its place behind records that were lost."""
+    """The look shows the last winner, appended again at its place, behind records that were lost."""
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     here = Following()
@@ -337,7 +337,7 @@ async def test_another_record_that_an_old_end_hides_is_met_once_it_is_given(
     assert isinstance(follower.failure, AnchorLostError)
 
 
-async def test_losers_that_are_not_given_are_waited_for_as_long_as_leaders_are_old(
+async def test_hidden_losers_are_waited_for_while_a_leader_may_be_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A record in place of a lost one may have won, and an outdated leader hides it."""
@@ -350,14 +350,14 @@ async def test_losers_that_are_not_given_are_waited_for_as_long_as_leaders_are_o
     follower = await here.begin()
     here.log.end_read, here.log.looks = held, 0
     follower._reader.suspect("the leader has changed")
-    await until(lambda: here.log.looks > 9, "it to be looked at again")
+    await until(lambda: here.log.looks > 9, "further looks")
     assert follower.in_doubt and follower.failure is None
     monkeypatch.setattr(rules, "SHORT_LOG_S", 0.02)
     await until(lambda: not follower.in_doubt, "the doubt to end")
     assert follower.failure is None
 
 
-async def test_a_witness_of_a_lost_winner_stops_the_reader_for_good() -> None:
+async def test_witness_of_a_lost_winner_stops_the_reader() -> None:
     here = Following(held=3)
     follower = await here.begin()
     here.log.append(here.values[5])  # its writer had read epochs 4 and 5, which are not there
@@ -366,7 +366,7 @@ async def test_a_witness_of_a_lost_winner_stops_the_reader_for_good() -> None:
     assert "Restore the topic" in str(follower.failure)
 
 
-async def test_a_process_that_was_away_looks_before_it_applies(
+async def test_process_that_was_paused_looks_before_it_applies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = Following(held=3)
@@ -382,7 +382,7 @@ async def test_a_process_that_was_away_looks_before_it_applies(
     await until(lambda: follower.image.epoch == 4, "the record to be applied after the look")
 
 
-async def test_no_look_for_ten_seconds_is_a_doubt_that_health_tells(
+async def test_no_look_for_ten_seconds_is_a_doubt_shown_by_health(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = Following(held=3)
@@ -399,7 +399,7 @@ async def test_no_look_for_ten_seconds_is_a_doubt_that_health_tells(
     await until(lambda: not follower.trouble, "the trouble to end")
 
 
-async def test_the_steady_state_looks_every_two_seconds_and_not_for_each_record() -> None:
+async def test_steady_reader_does_not_look_for_each_record() -> None:
     here = Following(held=1)
     follower = await here.begin()
     looks = here.log.looks
@@ -409,7 +409,7 @@ async def test_the_steady_state_looks_every_two_seconds_and_not_for_each_record(
     assert here.log.looks - looks <= 1
 
 
-async def test_who_waited_in_vain_is_kept_no_longer_though_no_record_comes() -> None:
+async def test_expired_waiters_are_removed_without_new_records() -> None:
     here = Following()
     follower = await here.begin()
     waits = [follower.wait_for_epoch(10**6, 0.01) for _ in range(100)]
@@ -418,7 +418,7 @@ async def test_who_waited_in_vain_is_kept_no_longer_though_no_record_comes() -> 
     assert not follower._waiters
 
 
-async def test_a_restarted_process_is_not_caught_up_below_what_it_acknowledged() -> None:
+async def test_restarted_process_waits_for_its_acknowledged_epoch() -> None:
     here = Following(held=4)
     epochs = three_nodes()[0].epochs
     floor = Floor(6, epochs[5].state_id)
@@ -433,7 +433,7 @@ async def test_a_restarted_process_is_not_caught_up_below_what_it_acknowledged()
     assert follower.trouble == ""
 
 
-async def test_a_process_stops_where_the_log_differs_from_what_it_acknowledged() -> None:
+async def test_process_stops_where_the_log_differs_from_its_acknowledgement() -> None:
     here = Following(held=6)
     follower = LogFollower(here.log, floor=Floor(4, bytes(16)))
     follower.start()
@@ -441,7 +441,7 @@ async def test_a_process_stops_where_the_log_differs_from_what_it_acknowledged()
         await follower.wait_for_end(TIMEOUT_S)
 
 
-async def test_a_log_in_another_topic_than_it_was_founded_in_is_not_read() -> None:
+async def test_log_in_another_topic_than_its_founding_is_not_read() -> None:
     here = Following(held=3)
     follower = await here.begin()
     follower.fold.image = Image(founding=ClusterImage(topic_id="the first"), epoch=3)
@@ -450,8 +450,8 @@ async def test_a_log_in_another_topic_than_it_was_founded_in_is_not_read() -> No
         await follower.wait_for_end(TIMEOUT_S)
 
 
-async def test_who_has_read_nothing_of_a_topic_that_was_made_anew_begins_anew() -> None:
-    """There is nothing that he could have lost, nor a recovery of it that he could wait for."""
+async def test_reader_without_records_stops_on_a_recreated_topic() -> None:
+    """Nothing can be lost, and there is no recovery to wait for."""
     here = Following(held=0)
     follower = await here.begin()
     assert follower._reader.topic_id
@@ -462,12 +462,10 @@ async def test_who_has_read_nothing_of_a_topic_that_was_made_anew_begins_anew() 
 
 
 @pytest.mark.parametrize("left", [6, 5, 0], ids=["a loser", "a winner", "all"])
-async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is_lost(
+async def test_gone_offset_ends_reading_once_the_anchor_shows_the_loss(
     left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the end of a topic that has the last winner nothing of the log is lost: the process restarts, and
-    does not wait for an unneeded recovery.
-    """
+    """If the topic still has the last winner, nothing is lost. The process restarts without a recovery."""
     monkeypatch.setattr(rules, "SHORT_LOG_S", 0.2)
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
     following = Following()
@@ -486,10 +484,10 @@ async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is
 
 
 @pytest.mark.parametrize("noticed_by", ["a look in passing", "an offset that is gone", "a doubt"])
-async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
+async def test_last_winner_at_its_place_does_not_prove_an_unchanged_log(
     noticed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic lost its end, and the newest record, on its way twice, is there again where it stood."""
+    """The topic lost its end, and the newest record was appended again at its old place."""
     monkeypatch.setattr(rules, "RETRY_S", 0.01)
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     following = Following()
@@ -512,12 +510,10 @@ async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
 
 
 @pytest.mark.parametrize("behind", ["a winner", "a loser", "nothing"])
-async def test_a_topic_that_lost_a_loser_alone_is_not_the_log_that_was_read(
+async def test_topic_that_lost_only_a_loser_is_not_the_same_log(
     behind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A winner may be in its place, which earlier readers never read. Later records may win for those readers
-    only.
-    """
+    """A winner that earlier readers never read may be in its place. Their later winners may then differ."""
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
     following = Following()
     held = len(following.partition.records)
@@ -539,7 +535,7 @@ async def test_a_topic_that_lost_a_loser_alone_is_not_the_log_that_was_read(
     assert f"another record stands at offset {held}, which was not read" in str(follower.failure)
 
 
-async def test_losers_that_are_where_they_were_are_no_doubt_however_far_apart(
+async def test_unchanged_losers_cause_no_doubt_at_any_distance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 600.0)
@@ -554,16 +550,16 @@ async def test_losers_that_are_where_they_were_are_no_doubt_however_far_apart(
     assert follower.image.epoch == 7
 
 
-def test_what_is_near_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearby_offsets_are_read_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "NEAR", 3)
     assert rules._runs([9, 1, 4, 20, 5]) == [(1, 5), (9, 9), (20, 20)]
     assert rules._runs([]) == []
 
 
-async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
+async def test_held_back_records_are_applied_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise a process that was paused during a long replay would not answer, and seem paused again."""
+    """Otherwise a process paused during a long replay would not answer, and would seem paused again."""
     monkeypatch.setattr(rules, "DRAINED_AT_ONCE", 2)
     monkeypatch.setattr(rules, "QUIET_S", 0)
     being_read = "that were held back in a doubt about the log are being read"
@@ -587,8 +583,9 @@ async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
 
 
 async def beginning_behind(epoch: int, topic: list[bytes], truncated: int = 0) -> LogFollower:
-    """Return a reader that starts with the image of the epoch, and knows the offsets of earlier winners. This
-    number of records at the topic's beginning is gone.
+    """Return a reader that starts from the image of ``epoch``, and knows the offsets of earlier winners.
+
+    The first ``truncated`` records of the topic are gone.
     """
     values = records()
     start = folded(
@@ -621,10 +618,8 @@ class TruncatedLog(MemoryLog):
         return look
 
 
-async def test_who_begins_with_a_snapshot_stops_where_a_winner_before_it_is_another_record() -> (
-    None
-):
-    """The topic lost its end, and records that were on their way landed at their old places but for one."""
+async def test_reader_after_a_snapshot_stops_at_a_changed_earlier_winner() -> None:
+    """The topic lost its end. Records on their way landed at their old places, except one."""
     values = records()
     follower = await beginning_behind(6, [*values[:4], values[3], values[5], values[5]])
     with pytest.raises(AnchorLostError, match="stands at offset 4, where a winner before it was"):
@@ -632,10 +627,8 @@ async def test_who_begins_with_a_snapshot_stops_where_a_winner_before_it_is_anot
     assert follower.image.epoch == 6, "and what follows was not read"
 
 
-async def test_winners_behind_the_topics_beginning_are_compared_though_others_before_it_are_gone() -> (
-    None
-):
-    """It was truncated, lost its end, and the last winner landed at its old place behind another record."""
+async def test_winners_behind_a_truncation_are_compared() -> None:
+    """It was truncated and lost its end. The last winner landed at its old place behind another record."""
     values = records()
     follower = await beginning_behind(6, [*values[:4], values[3], values[5], values[5]], 3)
     with pytest.raises(AnchorLostError, match="stands at offset 4, where a winner before it was"):
@@ -643,14 +636,14 @@ async def test_winners_behind_the_topics_beginning_are_compared_though_others_be
     assert follower.image.epoch == 6, "and what follows was not read"
 
 
-async def test_who_begins_with_a_snapshot_goes_on_where_the_winners_before_it_are() -> None:
+async def test_reader_after_a_snapshot_continues_with_unchanged_earlier_winners() -> None:
     values = records()
     follower = await beginning_behind(4, values[:6])
     assert len(follower.fold.chain.recent) == 4
     assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 6
 
 
-def test_the_places_of_an_older_log_are_not_asked_for() -> None:
+def test_offsets_of_an_older_log_are_not_compared() -> None:
     """Its records may have been lost, which is why it was recovered."""
     epochs = three_nodes()[0].epochs[:6]
     winners = [archived(at, encode_epoch(epoch), epoch) for at, epoch in enumerate(epochs)]
@@ -661,7 +654,7 @@ def test_the_places_of_an_older_log_are_not_asked_for() -> None:
     assert [each.offset for each in with_places(start, winners).before] == [0, 1, 3, 4]
 
 
-def test_a_floor_of_a_later_log_is_not_reached_by_an_older_one() -> None:
+def test_floor_of_a_later_log_is_not_reached_by_an_older_log() -> None:
     epoch = three_nodes()[0].epochs[5]
     floor = Floor(6, bytes(16), log_id="ff" * 16)
     floor.check(5, epoch.log_id, epoch.epoch, epoch.state_id)

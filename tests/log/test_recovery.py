@@ -1,4 +1,4 @@
-"""A log that was recovered: who stops at its first record, who goes past it, where the new readers begin."""
+"""A recovered log: which readers stop at its first record, which continue, and where new readers begin."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ replace = msgspec.structs.replace
 
 
 class Recovered:
-    """A log whose first epochs are left: ``old`` are all its records, ``first`` begins the recovered one, and
-    ``later`` come after that.
+    """A log that was recovered after its first epochs.
+
+    ``old`` has all its records, ``first`` begins the recovered log, and ``later`` follow it.
     """
 
     def __init__(self, last_epoch: int = KEPT) -> None:
@@ -69,7 +70,7 @@ def log() -> Recovered:
 # A reader of the old log.
 
 
-def test_a_reader_stops_where_its_log_was_recovered_and_says_what_it_had_read_too_much(
+def test_reader_stops_at_a_recovery_and_names_its_extra_epochs(
     log: Recovered,
 ) -> None:
     fold = log.fold(KEPT + 2)
@@ -85,13 +86,13 @@ def test_a_reader_stops_where_its_log_was_recovered_and_says_what_it_had_read_to
 
 
 @pytest.mark.parametrize("read", [KEPT - 2, KEPT])
-def test_a_reader_that_has_read_nothing_too_much_stops_too(log: Recovered, read: int) -> None:
+def test_reader_without_extra_epochs_stops_at_a_recovery(log: Recovered, read: int) -> None:
     with pytest.raises(RecoveredError) as caught:
         log.fold(read).offer(read, log.first)
     assert "had read" not in str(caught.value)
 
 
-def test_a_reader_of_another_epoch_of_the_same_number_is_told_so(log: Recovered) -> None:
+def test_recovery_error_names_a_different_epoch_of_the_same_number(log: Recovered) -> None:
     fold = log.fold(KEPT - 1)
     other = replace(log.story.epochs[KEPT - 1], state_id=bytes([1] * 16))
     assert fold.offer(KEPT - 1, encode_epoch(other)) is not None
@@ -101,8 +102,8 @@ def test_a_reader_of_another_epoch_of_the_same_number_is_told_so(log: Recovered)
         fold.offer(KEPT, log.first)
 
 
-def test_only_what_says_so_inside_is_a_recovery(log: Recovered) -> None:
-    """Records of later and of older logs that are none, and a recovery of a log from before this one."""
+def test_only_a_log_recovered_fact_makes_a_recovery(log: Recovered) -> None:
+    """Records of later and older logs without the fact, and a recovery of a log from before this one."""
     fold = log.fold(KEPT)
     for record in (
         replace(log.epoch, facts=()),
@@ -117,8 +118,8 @@ def test_only_what_says_so_inside_is_a_recovery(log: Recovered) -> None:
     assert fold.offer(fold.next_offset, log.old[KEPT]) is not None
 
 
-def test_a_recovery_of_a_log_that_came_from_this_one_stops_a_reader_as_well(log: Recovered) -> None:
-    """The record that links its own log to that one is lost."""
+def test_recovery_of_a_descendant_log_stops_a_reader(log: Recovered) -> None:
+    """The record that links the two logs is lost."""
     (fact,) = log.epoch.facts
     next_one = replace(
         log.epoch,
@@ -129,7 +130,7 @@ def test_a_recovery_of_a_log_that_came_from_this_one_stops_a_reader_as_well(log:
         log.fold(KEPT).offer(KEPT, encode_epoch(next_one))
 
 
-def test_a_later_log_that_this_build_cannot_read_may_be_its_recovery(log: Recovered) -> None:
+def test_unreadable_later_log_may_be_a_recovery(log: Recovered) -> None:
     unknown = b"\xc3\x01" + bytes(8) + log.first[10:]
     with pytest.raises(UnknownSchemaError, match=f"of log {NEW.hex()}, a later one.* Upgrade"):
         log.fold(KEPT).offer(KEPT, unknown)
@@ -140,7 +141,7 @@ def test_a_later_log_that_this_build_cannot_read_may_be_its_recovery(log: Recove
     assert log.fold(KEPT).offer(KEPT, log.first[:FROZEN_BYTES]) is None
 
 
-def test_a_reader_that_knows_nothing_does_not_begin_with_a_later_epoch(log: Recovered) -> None:
+def test_new_reader_does_not_begin_at_a_later_epoch(log: Recovered) -> None:
     for value in (log.first, log.later[0], log.old[4]):
         fold = Fold()
         with pytest.raises(NoBeginningError, match=r"log should begin\. Begin with a snapshot"):
@@ -148,7 +149,7 @@ def test_a_reader_that_knows_nothing_does_not_begin_with_a_later_epoch(log: Reco
         assert fold.next_offset == 0
 
 
-def test_the_spark_job_goes_on_from_the_same_state_and_stops_at_any_other(log: Recovered) -> None:
+def test_spark_job_continues_only_from_the_recovered_state(log: Recovered) -> None:
     judge = RecordJudge(FRESH, certain=100)
     for offset, value in enumerate((*log.old[:KEPT], log.first, log.old[KEPT], *log.later)):
         judge.offer(offset, value)
@@ -211,7 +212,7 @@ async def test_a_running_reader_of_the_old_log_stops_at_its_recovery(log: Recove
     assert from_the_beginning.image.epoch == KEPT + 1
 
 
-async def test_a_reader_without_a_snapshot_says_that_it_needs_one(log: Recovered) -> None:
+async def test_reader_without_a_snapshot_stops_at_a_recovered_log(log: Recovered) -> None:
     partition = MemoryPartition()
     partition.append(log.first)
     follower = follower_of(partition)
@@ -219,10 +220,8 @@ async def test_a_reader_without_a_snapshot_says_that_it_needs_one(log: Recovered
     assert isinstance(follower.failure, NoBeginningError)
 
 
-@pytest.mark.parametrize("anew", [True, False], ids=["topic anew", "in place"])
-async def test_a_reader_of_the_recovered_log_begins_there_and_passes_old_records_by(
-    log: Recovered, *, anew: bool
-) -> None:
+@pytest.mark.parametrize("anew", [True, False], ids=["new topic", "in place"])
+async def test_reader_of_a_recovered_log_skips_old_records(log: Recovered, *, anew: bool) -> None:
     partition = MemoryPartition()
     for value in () if anew else log.old[: KEPT + 3]:
         partition.append(value)
@@ -240,7 +239,7 @@ async def test_a_reader_of_the_recovered_log_begins_there_and_passes_old_records
     assert (follower.fold.chain.strays, follower.failure) == (3, None)
 
 
-async def test_the_recovered_log_is_read_in_its_own_topic(log: Recovered) -> None:
+async def test_recovered_log_is_read_only_in_its_own_topic(log: Recovered) -> None:
     partition = MemoryPartition()
     story = three_nodes()[0]
     first = story.recover(NEW, KEPT, partition.topic_id)
@@ -253,10 +252,10 @@ async def test_the_recovered_log_is_read_in_its_own_topic(log: Recovered) -> Non
         await follower_of(elsewhere, start).wait_for_end()
 
 
-# Replays of the past go across.
+# Replays of the past cross a recovery.
 
 
-def test_a_replay_goes_across_a_recovery_that_goes_on_from_its_own_state(log: Recovered) -> None:
+def test_replay_crosses_a_recovery_from_its_own_state(log: Recovered) -> None:
     fold = log.fold(KEPT, across_recoveries=True)
     for value in (log.first, *log.later):
         assert fold.offer(fold.next_offset, value) is not None
@@ -266,7 +265,7 @@ def test_a_replay_goes_across_a_recovery_that_goes_on_from_its_own_state(log: Re
             log.fold(read, across_recoveries=True).offer(read, log.first)
 
 
-async def test_the_past_of_a_recovered_log_can_be_asked_for(log: Recovered) -> None:
+async def test_past_of_a_recovered_log_is_readable(log: Recovered) -> None:
     partition = MemoryPartition()
     history = History(MemoryLog(partition))
     values = (*log.old[:KEPT], log.first, *log.later)
@@ -281,10 +280,10 @@ async def test_the_past_of_a_recovered_log_can_be_asked_for(log: Recovered) -> N
     assert [epoch.epoch for epoch in found_epochs] == [*range(1, len(values) + 1)]
 
 
-# For the recovery.
+# Functions of the recovery itself.
 
 
-def test_the_first_recovery_in_the_log_is_the_one_that_counts(log: Recovered) -> None:
+def test_first_recovery_in_the_log_counts(log: Recovered) -> None:
     second = encode_epoch(Recovered(KEPT + 1).story.epochs[KEPT + 1])
     values = (*log.old[: KEPT + 1], log.first, second)
     records = [Record(offset, value) for offset, value in enumerate(values)]
@@ -294,7 +293,7 @@ def test_the_first_recovery_in_the_log_is_the_one_that_counts(log: Recovered) ->
     assert first_recovery(records, NEW) is None
 
 
-def test_a_start_is_made_of_the_last_image_and_nothing_else(log: Recovered) -> None:
+def test_start_after_a_recovery_needs_the_last_image(log: Recovered) -> None:
     recovery = Record(9, log.first)
     with pytest.raises(RecoveredError):
         start_after(log.images[KEPT - 1], recovery)
@@ -304,7 +303,7 @@ def test_a_start_is_made_of_the_last_image_and_nothing_else(log: Recovered) -> N
         start_after(log.story.image, recovery)
 
 
-def test_winners_tell_the_state_ids_of_their_epochs_and_of_the_one_before(log: Recovered) -> None:
+def test_states_of_winners_include_the_epoch_before_them(log: Recovered) -> None:
     records = [Record(offset, value) for offset, value in enumerate(log.old)]
     states = states_of(records[3:6])
     assert states == {epoch: log.images[epoch].state_id for epoch in (3, 4, 5, 6)}

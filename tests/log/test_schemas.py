@@ -19,7 +19,7 @@ AT = {"name": "at_ms", "type": "long"}
 
 @pytest.fixture
 def released(tmp_path: Path) -> Path:
-    """A folder with a released schema of one field."""
+    """Return a folder with a released schema of one field."""
     write(tmp_path, record(AT))
     assert module._release(tmp_path) == 0
     return tmp_path
@@ -45,7 +45,7 @@ def test_a_changed_schema_must_be_released(
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_field_without_a_default_that_older_records_do_not_have_is_refused(
+def test_new_field_without_a_default_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], nested: bool
 ) -> None:
     def schema(*more: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def test_a_field_without_a_default_that_older_records_do_not_have_is_refused(
     assert module._release(tmp_path) == 0
 
 
-def test_a_logical_type_which_no_fingerprint_shows_is_refused_and_overwrites_nothing(
+def test_logical_type_is_refused_and_overwrites_nothing(
     released: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = history(released)
@@ -82,7 +82,7 @@ def test_a_logical_type_which_no_fingerprint_shows_is_refused_and_overwrites_not
 def test_a_field_keeps_its_type(
     released: Path, capsys: pytest.CaptureFixture[str], other: object
 ) -> None:
-    """Else a writer could take the older schema for one that can say what a record says."""
+    """Otherwise a writer could choose an older schema that cannot express the record."""
     write(released, record({"name": "at_ms", "type": other}))
     assert module._release(released) == 1
     assert "at_ms has another type than in records of" in capsys.readouterr().out
@@ -98,8 +98,8 @@ def test_documentation_may_change(released: Path) -> None:
 @pytest.mark.parametrize(
     "path", sorted(module.schema_folder().glob("*.avsc")), ids=lambda path: path.stem
 )
-def test_every_field_says_what_it_means(path: Path) -> None:
-    """In its ``doc``, with more words than its name has."""
+def test_every_field_has_a_meaningful_doc(path: Path) -> None:
+    """Its ``doc`` has more words than its name."""
     silent = [
         f"{name}.{field['name']}"
         for name, fields in module.records_of(json.loads(path.read_text()))

@@ -1,4 +1,4 @@
-"""Slices of a long history: together they find, and count, what one look at all of it does."""
+"""Slices of a long history together find and count the same as one pass over all of it."""
 
 import random
 from typing import Any
@@ -27,14 +27,14 @@ WHY = Rejection("no", "It cannot be.", "Ask again.")
 
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice ends after some epochs, and times are halved down to a few."""
+    """Make slices short, and let searches by time end at a few epochs."""
     for name, value in {"MOST_EPOCHS": 50, "FIRST_PACE": 4, "GREATEST_PACE": 16, "NEAR": 8}.items():
         monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    """Some hundreds of epochs over an hour and a half, by writers whose clocks differ."""
+    """Return some hundred epochs over an hour and a half, by writers whose clocks differ."""
     story, driver = three_nodes()
     story.apply(join(4, "r1"))
     driver.run()
@@ -65,8 +65,8 @@ def log_ms(epoch: Epoch) -> int:
     return int.from_bytes(epoch.state_id[:6])
 
 
-def told(story: Story, oldest: int = 0) -> History:
-    """The history with two losers after each third winner, kept from the epoch after ``oldest`` on."""
+def history_of(story: Story, oldest: int = 0) -> History:
+    """Return the history after epoch ``oldest``, with two losers after each third winner."""
     partition = MemoryPartition()
     for epoch in story.epochs[:oldest]:
         partition.append(encode_epoch(epoch))
@@ -117,24 +117,24 @@ def questions(story: Story) -> list[Question]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
-async def test_slices_find_what_a_look_at_every_epoch_finds(story: Story, limit: int) -> None:
-    history = told(story)
+async def test_slices_find_the_same_as_a_full_scan(story: Story, limit: int) -> None:
+    history = history_of(story)
     for question in questions(story):
         expected = [epoch for epoch in reversed(story.epochs) if fits(question, epoch)]
         assert await all_found(history, question, limit) == expected, question
 
 
-async def test_the_newest_are_found_without_a_look_at_all(story: Story) -> None:
-    history = told(story)
+async def test_newest_epochs_are_found_without_a_full_scan(story: Story) -> None:
+    history = history_of(story)
     found = await search(history, Question(), history.newest + 1, 3)
     assert found.epochs == story.epochs[:-4:-1]
     assert found.looked_at == 4
     assert found.next_before == history.newest - 2
 
 
-async def test_a_span_of_time_is_not_looked_for_from_the_end(story: Story) -> None:
-    """By the log's clock it is halved; what is older than the span is not looked at."""
-    history = told(story)
+async def test_search_in_a_span_of_time_skips_other_epochs(story: Story) -> None:
+    """A binary search by the log's clock finds the span. Older epochs are not read."""
+    history = history_of(story)
     until = story.epochs[99].at_ms
     question = Question(since_ms=until - 60_000, until_ms=until)
     looked = 0
@@ -146,8 +146,8 @@ async def test_a_span_of_time_is_not_looked_for_from_the_end(story: Story) -> No
     assert looked <= 60_000 // 20_000 + margin + 2 * 16 + 8
 
 
-async def test_what_the_log_does_not_keep_any_more_ends_the_search(story: Story) -> None:
-    history = told(story, 200)
+async def test_search_ends_at_the_oldest_kept_epoch(story: Story) -> None:
+    history = history_of(story, 200)
     found = await all_found(history, Question(), 1000)
     assert found == story.epochs[:199:-1]
 
@@ -163,7 +163,7 @@ async def test_what_the_log_does_not_keep_any_more_ends_the_search(story: Story)
         assert await all_found(history, question, 1000) == expected
 
 
-async def test_no_record_that_is_meant_is_passed_over_undecoded(story: Story) -> None:
+async def test_needles_never_skip_a_matching_record(story: Story) -> None:
     passed = 0
     for question in questions(story):
         needles = Needles(question.exact(), map(as_searched, question.text))
@@ -175,7 +175,7 @@ async def test_no_record_that_is_meant_is_passed_over_undecoded(story: Story) ->
     assert passed > 8 * len(story.epochs), "most are passed over"
 
 
-async def test_who_and_when_are_read_without_the_facts(story: Story) -> None:
+async def test_audit_fields_are_decoded_without_the_facts(story: Story) -> None:
     for epoch in story.epochs[::7]:
         expected = Audit(*(getattr(epoch, name) for name in Audit._fields))
         assert decode_audit(encode_epoch(epoch)) == expected
@@ -194,8 +194,8 @@ async def all_counted(history: History, first: int, last: int) -> EpochStats:
     return found
 
 
-async def test_slices_count_what_there_is(story: Story) -> None:
-    history = told(story)
+async def test_slices_count_all_epochs(story: Story) -> None:
+    history = history_of(story)
     found = await all_counted(history, 1, history.newest)
     values = [encode_epoch(epoch) for epoch in story.epochs]
     assert found.total == EpochCount(len(values), sum(map(len, values)))
@@ -213,10 +213,10 @@ async def test_slices_count_what_there_is(story: Story) -> None:
     assert (part.first, part.last, part.total.epochs, part.beside) == (100, 120, 21, 2 * 7)
 
 
-async def test_a_count_begins_where_the_log_does(story: Story) -> None:
+async def test_count_begins_at_the_oldest_kept_epoch(story: Story) -> None:
     """Whether there were records before the first kept one is unknown."""
-    found = await all_counted(told(story, 99), 100, 104)
+    found = await all_counted(history_of(story, 99), 100, 104)
     assert (found.first, found.beside) == (100, 2)
-    assert await count(told(story), 400_000, 500_000) == EpochStats()
+    assert await count(history_of(story), 400_000, 500_000) == EpochStats()
     with pytest.raises(EpochNotFoundError):
-        await count(told(story, 99), 99, 104)
+        await count(history_of(story, 99), 99, 104)

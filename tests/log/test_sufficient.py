@@ -40,7 +40,7 @@ def epoch(*facts: Any) -> Epoch:
 
 @pytest.fixture
 def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
-    """Releases a schema of Epoch that was changed; gives its header."""
+    """Return a function that releases a changed schema of Epoch, and returns its header."""
     folder = tmp_path / "schemas"
     shutil.copytree(schema_folder(), folder)
     caches = (load_schemas, codec.older_releases, codec._tails, codec._readers)
@@ -77,7 +77,7 @@ def header_of(*facts: Any) -> bytes:
     return encode_epoch(epoch(*facts))[:HEADER_BYTES]
 
 
-def test_a_new_fact_changes_the_records_that_carry_it_alone(release: Callable[..., bytes]) -> None:
+def test_new_fact_changes_only_the_records_that_carry_it(release: Callable[..., bytes]) -> None:
     before = header_of(NodeChanged(NODE))
     after = release(new_fact)
     assert before != after
@@ -88,7 +88,7 @@ def test_a_new_fact_changes_the_records_that_carry_it_alone(release: Callable[..
     assert codec.oldest_sufficient("Epoch", record) == after
 
 
-def test_a_new_field_is_written_once_it_says_something(release: Callable[..., bytes]) -> None:
+def test_new_field_needs_the_new_schema_only_when_it_is_set(release: Callable[..., bytes]) -> None:
     before = header_of(NodeChanged(NODE))
     after = release(new_field)
     node = {"node_id": "n1", "host_name": ""}
@@ -97,7 +97,7 @@ def test_a_new_field_is_written_once_it_says_something(release: Callable[..., by
         assert codec.oldest_sufficient("Epoch", {"facts": [fact]}) == header
 
 
-def test_of_several_releases_the_oldest_that_suffices_is_taken(
+def test_oldest_sufficient_release_is_used(
     release: Callable[..., bytes],
 ) -> None:
     known = load_schemas().releases["Epoch"]
@@ -106,10 +106,10 @@ def test_of_several_releases_the_oldest_that_suffices_is_taken(
     assert header_of(SettingChanged("a", "b")) == known[0]
 
 
-def test_a_command_is_written_by_the_oldest_schema_that_has_it(
+def test_command_is_written_with_the_oldest_schema_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: Callable[..., bytes]
 ) -> None:
-    """The metadata-log that decides it may be of the build before."""
+    """The metadata-log that decides it may run the previous build."""
     path = tmp_path / "schemas" / "command.avsc"
     envelope = Envelope(request_id="r", command=SetSetting("a", "b"))
     before = codec.encode_envelope(envelope)[:HEADER_BYTES]
@@ -124,7 +124,7 @@ def test_a_command_is_written_by_the_oldest_schema_that_has_it(
     assert codec.oldest_sufficient("Envelope", record) != before
 
 
-def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_refused(
+def test_required_features_come_from_facts_and_missing_ones_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     history, _ = three_nodes()

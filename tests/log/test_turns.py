@@ -9,7 +9,7 @@ from tests.log.test_pipeline import Writer, applied_once, create, setting
 
 
 def two() -> tuple[Writer, Writer]:
-    """The first gives way; the second has read all that it has written."""
+    """Return two writers: the first gives way, and the second has read its records."""
     partition = MemoryPartition()
     one, other = create(partition), Writer("second", partition)
     other.meet()
@@ -18,7 +18,7 @@ def two() -> tuple[Writer, Writer]:
 
 
 def loses(other: Writer, one: Writer) -> None:
-    """A record of the other comes behind a winner of the one, and is met."""
+    """Let a record of the other writer land behind a winner, and be read."""
     one.submit(setting("first"))
     one.land()
     other.submit(setting("other"))
@@ -26,7 +26,7 @@ def loses(other: Writer, one: Writer) -> None:
     one.meet()
 
 
-def test_who_wins_and_meets_a_loser_of_another_waits_until_that_one_has_won() -> None:
+def test_winner_waits_after_a_foreign_loser_until_the_other_has_won() -> None:
     one, other = two()
     loses(other, one)
     one.submit(setting("second"))
@@ -45,7 +45,7 @@ def test_who_wins_and_meets_a_loser_of_another_waits_until_that_one_has_won() ->
     assert one.answers["read"][0].epoch > one.answers[setting("first").request_id][0].epoch
 
 
-def test_where_nobody_takes_the_turn_it_goes_on() -> None:
+def test_writer_continues_when_its_turn_is_not_taken() -> None:
     one, other = two()
     loses(other, one)
     one.submit(setting("second"))
@@ -56,7 +56,7 @@ def test_where_nobody_takes_the_turn_it_goes_on() -> None:
     assert "second" in one.pipeline.fold.image.features.settings
 
 
-def test_who_loses_gives_no_way_and_neither_does_who_meets_its_own_losers() -> None:
+def test_losing_writer_and_own_losers_do_not_give_way() -> None:
     one, other = two()
     other.pipeline.turns.may_give_way = True
     one.submit(setting("first"))

@@ -1,4 +1,4 @@
-"""A log of some length for files of the archive."""
+"""A history of 80 epochs for tests of the archive."""
 
 from stele.domain.commands import SetSetting
 from tests.domain.epochs import History
@@ -8,7 +8,7 @@ EPOCHS = 80
 
 
 def long_story(forked: int = 0) -> History:
-    """A cluster of three nodes, then settings, up to epoch 80; another history after epoch ``forked``."""
+    """Return 80 epochs: a cluster of three nodes, then settings. Epochs after ``forked`` have other times."""
     made, _ = three_nodes()
     for n in range(EPOCHS - made.image.epoch):
         made.at_ms += made.image.epoch == forked

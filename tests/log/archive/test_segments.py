@@ -1,4 +1,4 @@
-"""Segments hold every epoch, whatever a crash or a bad disk does to their files."""
+"""Segments keep every epoch after crashes and disk damage."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,14 +34,14 @@ def records() -> list[Archived]:
 
 
 def of_story(story: Story) -> list[Archived]:
-    """Its epochs, with a hole in the offsets after each third."""
+    """Return the story's records, with a hole in the offsets after every third."""
     return [
         Archived(e.epoch, e.epoch + e.epoch // 3, e.at_ms, encode_epoch(e)) for e in story.epochs
     ]
 
 
 def kept(folder: Path, records: list[Archived], every: int = 4) -> Segments:
-    """Added and synced, some at a time."""
+    """Return segments with these records, synced after each ``every``."""
     segments = Segments(folder, SMALL)
     for record in records:
         segments.add(record)
@@ -55,7 +55,9 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.avro"))
 
 
-def test_what_was_synced_is_read_from_any_epoch_on(tmp_path: Path, records: list[Archived]) -> None:
+def test_read_returns_synced_epochs_from_any_first_epoch(
+    tmp_path: Path, records: list[Archived]
+) -> None:
     segments = kept(tmp_path, records)
     assert segments.last == len(records) > 2 * SMALL.epochs
     for first in range(1, len(records) + 1):
@@ -69,9 +71,7 @@ def test_any_avro_library_reads_a_segment(tmp_path: Path, records: list[Archived
     assert [r["value"] for r in found] == [r.value for r in records]
 
 
-def test_what_was_added_and_not_synced_is_not_promised(
-    tmp_path: Path, records: list[Archived]
-) -> None:
+def test_last_epoch_counts_only_synced_records(tmp_path: Path, records: list[Archived]) -> None:
     segments = Segments(tmp_path, SMALL)
     for record in records[:10]:
         segments.add(record)
@@ -81,7 +81,7 @@ def test_what_was_added_and_not_synced_is_not_promised(
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
-def test_a_crash_loses_nothing_that_was_synced(
+def test_crash_keeps_all_synced_records(
     tmp_path_factory: pytest.TempPathFactory, records: list[Archived], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("crash")
@@ -91,7 +91,7 @@ def test_a_crash_loses_nothing_that_was_synced(
         segments.add(record)
         if data.draw(st.integers(0, 3)) == 0:
             synced = segments.sync()
-    for opened in folder.glob("*-open.avro"):  # a block was on its way
+    for opened in folder.glob("*-open.avro"):  # a part of the next block
         with opened.open("ab") as file:
             file.write(data.draw(st.binary(max_size=40)))
     again = Segments(folder, SMALL)
@@ -103,10 +103,10 @@ def test_a_crash_loses_nothing_that_was_synced(
     assert [*Segments(folder, SMALL).read(1)] == records
 
 
-def test_what_is_damaged_in_an_open_segment_is_no_end_of_it(
+def test_damage_inside_an_open_segment_is_not_its_end(
     tmp_path: Path, records: list[Archived]
 ) -> None:
-    """A crash tears the last block alone: what stands behind damage was on the disk, and is kept."""
+    """A crash tears only the last block. Blocks behind damage were on the disk, and are kept."""
     whole = records[:24]
     kept(tmp_path / "whole", whole)
     (opened,) = files(tmp_path / "whole")
@@ -131,7 +131,7 @@ def test_what_is_damaged_in_an_open_segment_is_no_end_of_it(
         )
 
 
-def test_a_damaged_byte_is_noticed(tmp_path: Path, records: list[Archived]) -> None:
+def test_damaged_bytes_are_detected(tmp_path: Path, records: list[Archived]) -> None:
     kept(tmp_path, records).close()
     Segments(tmp_path, SMALL)
     path = files(tmp_path)[0]
@@ -161,7 +161,7 @@ def test_nothing_is_read_across_a_gap(tmp_path: Path, records: list[Archived]) -
     assert [*segments.read(1)] == records[:30]
 
 
-def test_epochs_that_do_not_follow_one_another_are_not_adopted(
+def test_adopt_refuses_epochs_that_do_not_follow_one_another(
     tmp_path: Path, records: list[Archived]
 ) -> None:
     segments = Segments(tmp_path, SMALL)
@@ -192,7 +192,7 @@ def test_an_epoch_is_found_by_its_time(tmp_path: Path, records: list[Archived]) 
         (EpochSpan(61, 1 << 62), [EpochSpan(1, 60)]),
     ],
 )
-def test_what_is_set_aside_stays_there_when_power_is_lost(
+def test_epochs_that_were_set_aside_stay_so_after_power_loss(
     aside: EpochSpan, left: list[EpochSpan], records: list[Archived]
 ) -> None:
     disk = Disk(lambda: 0.4)
@@ -206,10 +206,10 @@ def test_what_is_set_aside_stays_there_when_power_is_lost(
 
 
 @pytest.mark.parametrize("where", ["a folder", "a simulated disk"])
-def test_what_is_set_aside_again_leaves_what_was_set_aside_before(
+def test_setting_epochs_aside_again_keeps_the_earlier_files(
     tmp_path: Path, records: list[Archived], where: str
 ) -> None:
-    """Unclean elections took back the same epochs of three histories: any of these may be asked for yet."""
+    """Unclean elections rolled back the same epochs of three histories. Each may still be needed."""
     disk = Disk(lambda: 0.4)
     folder = tmp_path if where == "a folder" else cast(Path, disk.plug().path("/segments"))
     histories = [records, *(of_story(long_story(forked)) for forked in (30, 40))]
@@ -227,7 +227,7 @@ def test_what_is_set_aside_again_leaves_what_was_set_aside_before(
     assert names == [f"21-{80:020}{number}.avro.lost" for number in (".2", ".3", "")]
 
 
-def test_what_is_damaged_again_leaves_what_was_set_aside_before(
+def test_second_damaged_file_does_not_replace_the_first(
     tmp_path: Path, records: list[Archived]
 ) -> None:
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_what_is_damaged_again_leaves_what_was_set_aside_before(
     assert len([*tmp_path.glob("*.damaged")]) == 2
 
 
-def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list[Archived]) -> None:
+def test_forget_before_removes_only_whole_segments(tmp_path: Path, records: list[Archived]) -> None:
     segments = kept(tmp_path, records)
     assert segments.forget_before(30) == 1
     assert segments.first == 29
@@ -249,10 +249,10 @@ def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list
         next(segments.read(28))
 
 
-def test_a_segment_that_somebody_deletes_is_missing_from_then_on(
+def test_externally_deleted_segment_is_reported_missing(
     tmp_path: Path, records: list[Archived]
 ) -> None:
-    """Reports follow the disk."""
+    """Reports show what is on the disk."""
     segments = kept(tmp_path, records[:-1])
     end = len(records) - 1
     assert segments.spans() == [EpochSpan(1, end)]
@@ -277,7 +277,9 @@ def first_epoch_after(sealed: Path) -> int:
     return int(sealed.stem.partition("-")[2]) + 1
 
 
-def test_readers_go_on_while_a_segment_is_sealed(tmp_path: Path, records: list[Archived]) -> None:
+def test_readers_continue_while_a_segment_is_sealed(
+    tmp_path: Path, records: list[Archived]
+) -> None:
     segments = Segments(tmp_path, SMALL)
     for record in records[:20]:
         segments.add(record)
@@ -292,7 +294,7 @@ def test_readers_go_on_while_a_segment_is_sealed(tmp_path: Path, records: list[A
 
 @given(st.data())
 @settings(max_examples=15, deadline=None)
-def test_whatever_bytes_change_nothing_wrong_is_read_and_the_rest_is_kept(
+def test_changed_bytes_are_detected_and_other_epochs_stay_readable(
     tmp_path_factory: pytest.TempPathFactory, records: list[Archived], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("flip")

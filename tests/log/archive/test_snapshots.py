@@ -1,4 +1,4 @@
-"""A snapshot is the image, byte for byte the same on every replica, or it is not taken."""
+"""A snapshot is the image, with the same bytes on every replica. A damaged one is not used."""
 
 import contextlib
 import io
@@ -40,7 +40,7 @@ def keep(folder: Path, image: Image, anchor: Anchor = ANCHOR) -> Kept:
     return Snapshots(folder).write(image, head, to_facts(image.decided))
 
 
-def test_image_to_file_to_image(tmp_path: Path, story: Story) -> None:
+def test_snapshot_file_restores_the_image(tmp_path: Path, story: Story) -> None:
     for image in story.images[1::9]:
         kept = keep(tmp_path, image)
         start = Snapshots(tmp_path).start(kept, decided=False)
@@ -49,10 +49,8 @@ def test_image_to_file_to_image(tmp_path: Path, story: Story) -> None:
         assert (start.next_offset, start.anchor) == (42, ANCHOR)
 
 
-def test_an_archive_tells_where_its_spans_end_and_which_states_they_follow(
-    tmp_path: Path, story: Story
-) -> None:
-    """Histories are compared by missing parts, and archives with holes are equally good."""
+def test_archive_gives_the_states_at_the_ends_of_its_spans(tmp_path: Path, story: Story) -> None:
+    """Replicas compare their histories at these epochs, whatever holes their archives have."""
     archive = Archive(tmp_path)
     records = [archived(e.epoch - 1, encode_epoch(e), e) for e in story.epochs]
     for first, last in ((1, 6), (21, 30), (41, 80)):
@@ -67,10 +65,8 @@ def test_an_archive_tells_where_its_spans_end_and_which_states_they_follow(
     assert archive.damaged
 
 
-def test_more_tables_than_a_record_holds_are_written_and_read_in_parts(
-    tmp_path: Path, story: Story
-) -> None:
-    """Cassandra's snapshots stop in silence at 31,000 tables, which is what one message of its takes."""
+def test_large_snapshot_is_written_and_read_in_parts(tmp_path: Path, story: Story) -> None:
+    """Cassandra's snapshots stop silently at 31,000 tables, the most that one of its messages holds."""
     keyspace_id = next(iter(story.image.schema.by_id))
     tables = [
         TableChanged(
@@ -90,7 +86,7 @@ def test_more_tables_than_a_record_holds_are_written_and_read_in_parts(
     assert len(start.image.schema.tables) >= TABLES
 
 
-def test_a_snapshot_is_kept_and_not_read_by_a_process_that_lacks_a_feature_of_it(
+def test_snapshot_with_an_unsupported_feature_is_kept_and_not_read(
     tmp_path: Path, story: Story
 ) -> None:
     kept = keep(tmp_path / SNAPSHOTS, apply_facts(story.image, [FeaturesEnabled(("tablets_v9",))]))
@@ -101,14 +97,14 @@ def test_a_snapshot_is_kept_and_not_read_by_a_process_that_lacks_a_feature_of_it
     assert newer.start(kept, decided=True) is not None
 
 
-def test_replicas_write_the_same_bytes(tmp_path: Path, story: Story) -> None:
+def test_replicas_write_identical_snapshot_files(tmp_path: Path, story: Story) -> None:
     one, two = keep(tmp_path / "one", story.image), keep(tmp_path / "two", story.image)
     assert one.path.read_bytes() == two.path.read_bytes()
     assert one.decided_path.read_bytes() == two.decided_path.read_bytes()
     assert one.hash == two.hash != ""
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_next_older_taken(
+def test_damaged_snapshot_is_set_aside_and_an_older_one_is_used(
     tmp_path: Path, story: Story
 ) -> None:
     archive = Archive(tmp_path)
@@ -126,10 +122,10 @@ def test_a_damaged_snapshot_is_set_aside_and_the_next_older_taken(
     assert not newer.path.exists()
 
 
-def test_a_snapshot_that_is_forgotten_while_it_is_told_of_is_not_damaged(
+def test_snapshot_deleted_while_in_use_is_not_reported_as_damaged(
     tmp_path: Path, story: Story
 ) -> None:
-    """One thread forgets while others answer what there is."""
+    """One thread deletes snapshots while others list them."""
     snapshots = Snapshots(tmp_path)
     head = keep(tmp_path / "other", story.images[20]).head
     kept = snapshots.write(story.images[20], head, ())
@@ -142,9 +138,7 @@ def test_a_snapshot_that_is_forgotten_while_it_is_told_of_is_not_damaged(
     assert snapshots.all() == []
 
 
-def test_a_snapshot_that_somebody_deletes_is_not_told_of_any_more(
-    tmp_path: Path, story: Story
-) -> None:
+def test_externally_deleted_snapshot_is_no_longer_listed(tmp_path: Path, story: Story) -> None:
     keep(tmp_path, story.images[20])
     keep(tmp_path, story.images[30])
     snapshots = Snapshots(tmp_path)
@@ -159,7 +153,7 @@ def test_a_snapshot_that_somebody_deletes_is_not_told_of_any_more(
     assert snapshots.all() == []
 
 
-def test_a_snapshot_by_another_name_is_set_aside(tmp_path: Path, story: Story) -> None:
+def test_renamed_snapshot_file_is_set_aside(tmp_path: Path, story: Story) -> None:
     kept = keep(tmp_path, story.images[20])
     renamed = kept.path.with_name("another.avro")
     kept.path.rename(renamed)
@@ -169,7 +163,7 @@ def test_a_snapshot_by_another_name_is_set_aside(tmp_path: Path, story: Story) -
     assert "by another name" in found.damaged[0]
 
 
-def test_every_torn_snapshot_is_noticed(tmp_path: Path, story: Story) -> None:
+def test_torn_snapshots_are_detected(tmp_path: Path, story: Story) -> None:
     kept = keep(tmp_path, story.image)
     whole = kept.path.read_bytes()
     for size in range(0, len(whole), 503):
@@ -177,7 +171,9 @@ def test_every_torn_snapshot_is_noticed(tmp_path: Path, story: Story) -> None:
             start_of(io.BytesIO(whole[:size]))
 
 
-def test_no_byte_of_a_snapshot_can_be_changed(tmp_path: Path, story: Story) -> None:
+def test_changed_bytes_of_a_snapshot_never_yield_another_image(
+    tmp_path: Path, story: Story
+) -> None:
     kept = keep(tmp_path, story.images[12])
     whole = bytearray(kept.path.read_bytes())
     image = start_of(io.BytesIO(whole)).image
@@ -194,8 +190,8 @@ def test_decided_requests_of_another_snapshot_are_refused(tmp_path: Path, story:
         start_of(one.path.open("rb"), two.decided_path.open("rb"))
 
 
-def test_a_snapshot_and_the_tail_are_a_full_replay(tmp_path: Path, story: Story) -> None:
-    """I8, through files."""
+def test_snapshot_and_tail_equal_a_full_replay(tmp_path: Path, story: Story) -> None:
+    """Invariant I8, through files."""
     archive = Archive(tmp_path)
     for epoch in story.epochs:
         value = encode_epoch(epoch)
@@ -215,7 +211,7 @@ def test_a_snapshot_and_the_tail_are_a_full_replay(tmp_path: Path, story: Story)
     assert again.next_offset == replayed.next_offset == 2 * story.image.epoch + 1
 
 
-def test_the_memory_of_decided_requests_comes_back(tmp_path: Path) -> None:
+def test_snapshot_restores_the_memory_of_decided_requests(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     story = long_story()
     for epoch in story.epochs:
@@ -233,9 +229,7 @@ def test_the_memory_of_decided_requests_comes_back(tmp_path: Path) -> None:
     assert without.image.decided is None
 
 
-def test_another_replicas_snapshot_is_kept_only_when_it_is_whole(
-    tmp_path: Path, story: Story
-) -> None:
+def test_only_a_whole_snapshot_of_another_replica_is_adopted(tmp_path: Path, story: Story) -> None:
     kept = keep(tmp_path / "one", story.image)
     image, decided = kept.path.read_bytes(), kept.decided_path.read_bytes()
     other = Snapshots(tmp_path / "two")
@@ -248,7 +242,7 @@ def test_another_replicas_snapshot_is_kept_only_when_it_is_whole(
     assert Snapshots(tmp_path / "two").all()[0].head == kept.head
 
 
-def test_the_state_id_of_an_epoch_is_known(tmp_path: Path, story: Story) -> None:
+def test_archive_knows_the_state_id_of_each_epoch(tmp_path: Path, story: Story) -> None:
     archive = Archive(tmp_path)
     for epoch in story.epochs:
         archive.segments.add(archived(epoch.epoch, encode_epoch(epoch), epoch))
@@ -257,9 +251,7 @@ def test_the_state_id_of_an_epoch_is_known(tmp_path: Path, story: Story) -> None
     assert archive.state_id_of(story.image.epoch + 1) is None
 
 
-def test_the_state_id_of_an_epoch_that_is_missing_is_not_that_of_the_snapshot_before_it(
-    tmp_path: Path, story: Story
-) -> None:
+def test_state_id_of_a_missing_epoch_is_unknown(tmp_path: Path, story: Story) -> None:
     keep(tmp_path / SNAPSHOTS, story.images[20])
     archive = Archive(tmp_path)
     for epoch in story.epochs[30:]:
@@ -272,10 +264,10 @@ def test_the_state_id_of_an_epoch_that_is_missing_is_not_that_of_the_snapshot_be
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
-def test_a_snapshot_that_is_adopted_is_there_whole_or_not_at_all(
+def test_adopted_snapshot_is_whole_or_absent_after_a_crash(
     power: bool, tmp_path: Path, story: Story
 ) -> None:
-    """The replica dies in each of its writes: what it would give to others after that is what it was given."""
+    """The replica dies at each of its writes. A snapshot that it offers afterwards equals the adopted one."""
     kept = keep(tmp_path, story.image)
     files, operation = (kept.path.read_bytes(), kept.decided_path.read_bytes()), 0
     while True:
@@ -295,10 +287,8 @@ def test_a_snapshot_that_is_adopted_is_there_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
-def test_snapshots_of_what_is_given_up_stay_aside(power: bool) -> None:
-    """Two recoveries in a row, the second from before the first: epoch 46 of the first, and epoch 40 of the log
-    before that, were given up; epoch 70 is of the continued log.
-    """
+def test_snapshots_of_epochs_that_were_given_up_stay_set_aside(power: bool) -> None:
+    """After two recoveries, epochs 40 and 46 belong to logs that were given up, and epoch 70 does not."""
     story = long_story()
     story.recover(bytes([0xB0] * 16), 45)
     grown = [story.images[30], story.images[40], story.images[46]]

@@ -75,7 +75,7 @@ class Made:
         return Copier(store, LocalSource(self.archive, lambda: self.about), kind)
 
     async def copy(self, store: BlobStore, *, cutoff: int = 0) -> CopyProgress:
-        """A round of a mirror."""
+        """Run one round of a mirror."""
         copier = self.copier(store)
         progress = await copier.copy(cutoff=cutoff)
         await copier.forget(progress, cutoff=cutoff)
@@ -83,7 +83,7 @@ class Made:
 
 
 def record_of(epoch: Epoch) -> Archived:
-    """Return the record as in a topic with a loser after each third winner."""
+    """Return the record at its offset in a topic with a loser before each third winner."""
     return archived(epoch.epoch + epoch.epoch // 3, encode_epoch(epoch), epoch)
 
 
@@ -92,6 +92,6 @@ async def names(store: BlobStore) -> list[str]:
 
 
 async def segments(store: BlobStore) -> list[tuple[int, int]]:
-    """The epochs of the segments in a store."""
+    """Return the first and last epochs of the segments in a store."""
     stems = [name.rpartition("/")[2] for name in await names(store) if "/segments/" in name]
     return [(int(stem[:20]), int(stem[21:41])) for stem in stems]

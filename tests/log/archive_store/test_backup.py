@@ -1,4 +1,4 @@
-"""A backup is whole at every moment: what its manifest names is there, as it was put."""
+"""A backup is complete at any time: the files in its manifest exist unchanged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def is_whole(store: BlobStore, last: int) -> bool:
     return (verdict.flaws, verdict.first_epoch, verdict.last_epoch) == ((), 1, last)
 
 
-async def test_the_manifest_says_what_a_backup_holds(tmp_path: Path, store: Flaky) -> None:
+async def test_manifest_lists_the_contents_of_a_backup(tmp_path: Path, store: Flaky) -> None:
     made = Made(tmp_path / "archive")
     done = await backed_up(made, store)
     manifest = await manifest_in(store)
@@ -58,7 +58,7 @@ async def test_the_manifest_says_what_a_backup_holds(tmp_path: Path, store: Flak
     assert await is_whole(store, 80)
 
 
-async def test_the_next_backup_puts_what_has_come(tmp_path: Path, store: Flaky) -> None:
+async def test_next_backup_puts_only_new_files(tmp_path: Path, store: Flaky) -> None:
     made = Made(tmp_path / "archive", last=58)
     await backed_up(made, store)
     before = set(await names(store))
@@ -73,7 +73,7 @@ async def test_the_next_backup_puts_what_has_come(tmp_path: Path, store: Flaky) 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_backup_that_is_cut_off_leaves_the_one_before(
+async def test_interrupted_backup_leaves_a_whole_one(
     tmp_path: Path, store: Flaky, when: str
 ) -> None:
     made = Made(tmp_path / "archive", last=45)
@@ -101,9 +101,7 @@ async def test_a_backup_that_is_cut_off_leaves_the_one_before(
 
 
 @pytest.mark.parametrize("damaged", ["/segments/", "-decided.avro"])
-async def test_what_is_damaged_is_put_again_by_a_check(
-    tmp_path: Path, store: Flaky, damaged: str
-) -> None:
+async def test_check_puts_damaged_files_again(tmp_path: Path, store: Flaky, damaged: str) -> None:
     made = Made(tmp_path / "archive")
     await backed_up(made, store)
     name = next(name for name in await names(store) if damaged in name)
@@ -120,7 +118,9 @@ async def test_what_is_damaged_is_put_again_by_a_check(
     assert await is_whole(store, 80)
 
 
-async def test_what_somebody_else_put_meanwhile_is_noticed(tmp_path: Path, store: Flaky) -> None:
+async def test_concurrent_backup_of_another_process_is_detected(
+    tmp_path: Path, store: Flaky
+) -> None:
     made = Made(tmp_path / "archive")
 
     def other(what: str, name: str) -> None:
@@ -132,7 +132,7 @@ async def test_what_somebody_else_put_meanwhile_is_noticed(tmp_path: Path, store
         await backed_up(made, store)
 
 
-async def test_a_manifest_that_cannot_be_read_is_not_guessed(tmp_path: Path, store: Flaky) -> None:
+async def test_unreadable_manifest_is_refused(tmp_path: Path, store: Flaky) -> None:
     made = Made(tmp_path / "archive")
     await backed_up(made, store)
     (store.folder / MANIFEST).write_bytes(b"{}")
@@ -148,9 +148,7 @@ async def verify_it(store: BlobStore) -> None:
     await verify(await stored_archive(store))
 
 
-async def test_who_has_no_beginning_and_no_snapshot_is_no_source(
-    tmp_path: Path, store: Flaky
-) -> None:
+async def test_backup_needs_the_first_epoch_or_a_snapshot(tmp_path: Path, store: Flaky) -> None:
     for number, made in enumerate(
         (
             Made(tmp_path / "late", first=30, snapshots=(20,)),
@@ -167,7 +165,7 @@ async def test_who_has_no_beginning_and_no_snapshot_is_no_source(
     assert start.image.epoch == 29
 
 
-async def test_a_mirror_is_no_place_for_a_backup(tmp_path: Path, store: Flaky) -> None:
+async def test_backup_into_a_mirror_is_refused(tmp_path: Path, store: Flaky) -> None:
     made = Made(tmp_path / "archive")
     await made.copy(store)
     with pytest.raises(ForeignStoreError, match="holds a mirror"):

@@ -1,4 +1,4 @@
-"""A check of an archive where it is finds whatever is not as it was written, and names it."""
+"""A check of a local archive names every file that is not as it was written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(tmp_path: Path) -> Made:
     return found
 
 
-async def test_a_whole_archive_has_no_flaw_and_every_snapshot_is_compared(tmp_path: Path) -> None:
+async def test_whole_archive_has_no_flaw_and_all_snapshots_are_compared(tmp_path: Path) -> None:
     told = list[CheckProgress]()
     archive = made(tmp_path)
     found = await check(archive.archive, told.append)
@@ -56,7 +56,7 @@ async def test_a_trimmed_archive_has_no_flaw(tmp_path: Path) -> None:
     assert found.folded_epochs == LAST - SNAPSHOTS[1]
 
 
-async def test_an_open_segment_and_an_empty_archive_are_checked_too(tmp_path: Path) -> None:
+async def test_open_segment_and_empty_archive_have_no_flaw(tmp_path: Path) -> None:
     assert (await check(Archive(tmp_path / "empty"))).flaws == ()
     found = Made(tmp_path / "open", LAST)
     assert (await check(found.archive)).last_epoch == LAST
@@ -72,10 +72,8 @@ async def test_a_recovered_log_is_checked_across_its_recovery(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("at", SNAPSHOTS)
-async def test_a_snapshot_of_another_state_is_found_whichever_it_is(
-    tmp_path: Path, at: int
-) -> None:
-    """Its file is whole: only what the epochs lead to tells."""
+async def test_snapshot_of_another_state_is_found_at_any_epoch(tmp_path: Path, at: int) -> None:
+    """Its file is whole, so only a replay of the epochs shows it."""
     archive = made(tmp_path).archive
     (kept,) = (k for k in archive.snapshots.all() if k.head.epoch == at)
     start = archive.snapshots.start(kept, decided=True)
@@ -105,7 +103,7 @@ async def test_every_damaged_file_is_named(tmp_path: Path, place: int) -> None:
     assert path.with_name(path.name + ".damaged").exists()
 
 
-async def test_missing_epochs_are_a_flaw_and_those_behind_them_are_checked(tmp_path: Path) -> None:
+async def test_missing_epochs_are_a_flaw_and_later_epochs_are_checked(tmp_path: Path) -> None:
     made(tmp_path)
     (path,) = (p for p in tmp_path.rglob("*.avro") if p.name.startswith(f"{26:020}"))  # noqa: ASYNC240
     path.unlink()
@@ -115,7 +113,7 @@ async def test_missing_epochs_are_a_flaw_and_those_behind_them_are_checked(tmp_p
     assert found.folded_epochs == 25 + LAST - 60
 
 
-async def test_a_damaged_snapshot_is_set_aside_by_whoever_copies_it(tmp_path: Path) -> None:
+async def test_copying_a_damaged_snapshot_sets_it_aside(tmp_path: Path) -> None:
     archive = made(tmp_path).archive
     source = LocalSource(archive)
     shot = source.shots[0]

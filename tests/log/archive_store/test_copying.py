@@ -1,4 +1,4 @@
-"""A store gets all of an archive, with any faults on the way, and no other data."""
+"""A store receives the whole archive despite faults, and no other data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Flaky:
 
 
 class Flaky(FolderStore):
-    """A store that ``fails`` may make fail, before or after it has done what it was to do."""
+    """A store whose calls can be made to fail, before or after they take effect."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, timeout_s=5)
@@ -110,10 +110,10 @@ async def test_replicas_that_share_a_store_put_each_epoch_once(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_copy_that_is_cut_off_anywhere_goes_on(
+async def test_copy_continues_after_an_interruption_at_any_call(
     tmp_path: Path, store: Flaky, when: str
 ) -> None:
-    """It is unknown whether a call took effect: the next copy does the rest."""
+    """Whether a failed call took effect is unknown. The next copy does the rest."""
     made = Made(tmp_path / "archive", last=40)
     await made.copy(store)
     made.go_on(80)
@@ -142,7 +142,7 @@ async def test_a_copy_that_is_cut_off_anywhere_goes_on(
     assert [shot.epoch for shot in (await stored_archive(store)).shots] == [*SNAPSHOTS[::-1]]
 
 
-async def test_what_did_not_arrive_as_it_was_put_is_taken_away_and_put_again(
+async def test_files_that_differ_in_the_store_are_deleted_and_put_again(
     tmp_path: Path, store: Flaky
 ) -> None:
     made = Made(tmp_path / "archive")
@@ -166,8 +166,10 @@ async def test_what_did_not_arrive_as_it_was_put_is_taken_away_and_put_again(
     assert await segments(store) == BLOCKS
 
 
-async def test_the_same_epochs_packed_otherwise_are_as_good(tmp_path: Path, store: Flaky) -> None:
-    """Another replica put them at the same moment, by another version of the compression."""
+async def test_same_epochs_with_other_compression_are_accepted(
+    tmp_path: Path, store: Flaky
+) -> None:
+    """Another replica put them at the same time, with another version of the compression."""
     made = Made(tmp_path / "archive")
     other = Made(tmp_path / "other", story=made.story)
     await other.copy(FolderStore(tmp_path / "elsewhere", 5))
@@ -184,7 +186,7 @@ async def test_the_same_epochs_packed_otherwise_are_as_good(tmp_path: Path, stor
 
 
 def repacked(content: bytes) -> bytes:
-    """The same records in blocks of their own."""
+    """Return the same records with one block for each."""
     out = io.BytesIO()
     writer = ContainerWriter(out, SCHEMA, {}, SYNC)
     for record in from_container(content):
@@ -193,9 +195,7 @@ def repacked(content: bytes) -> bytes:
     return out.getvalue()
 
 
-async def test_a_longer_segment_that_is_damaged_covers_nothing(
-    tmp_path: Path, store: Flaky
-) -> None:
+async def test_damaged_longer_segment_does_not_cover_others(tmp_path: Path, store: Flaky) -> None:
     made = Made(tmp_path / "archive", last=20)
     await made.copy(store)
     made.go_on(32)
@@ -207,7 +207,7 @@ async def test_a_longer_segment_that_is_damaged_covers_nothing(
     assert (17, 20) in await segments(store)
 
 
-async def test_what_is_damaged_here_is_named_and_all_else_is_put(
+async def test_damaged_local_files_are_named_and_all_others_are_put(
     tmp_path: Path, store: Flaky
 ) -> None:
     made = Made(tmp_path / "archive")
@@ -225,7 +225,7 @@ async def test_what_is_damaged_here_is_named_and_all_else_is_put(
     assert await segments(store) == [BLOCKS[0], BLOCKS[4]]
 
 
-async def test_what_is_old_goes_when_it_is_to_go(tmp_path: Path, store: Flaky) -> None:
+async def test_expired_segments_and_snapshots_are_deleted(tmp_path: Path, store: Flaky) -> None:
     made = Made(tmp_path / "archive")
     await made.copy(store, cutoff=41)
     assert await segments(store) == BLOCKS[1:]
@@ -238,7 +238,7 @@ async def test_what_is_old_goes_when_it_is_to_go(tmp_path: Path, store: Flaky) -
     assert (await made.copy(store)).put_blobs > 0
 
 
-async def test_another_clusters_store_is_left_alone(tmp_path: Path, store: Flaky) -> None:
+async def test_store_of_another_cluster_is_left_unchanged(tmp_path: Path, store: Flaky) -> None:
     await Made(tmp_path / "archive").copy(store)
     before = await store.list()
     other = Made(tmp_path / "other", story=of_cluster("other"), last=8, snapshots=())
@@ -265,9 +265,7 @@ async def test_a_mirror_and_a_backup_do_not_share_a_store(tmp_path: Path, store:
 @pytest.mark.parametrize(
     "claim", [b"no JSON", b'{"cluster":"a","cluster_id":"b","kind":"mirror","format":9}']
 )
-async def test_a_claim_that_is_not_understood_is_respected(
-    tmp_path: Path, store: Flaky, claim: bytes
-) -> None:
+async def test_unreadable_claim_is_respected(tmp_path: Path, store: Flaky, claim: bytes) -> None:
     await store.put_new(CLAIM, claim)
     with pytest.raises(StoreRefusedError, match=r"cannot be read|Upgrade this process"):
         await Made(tmp_path / "archive").copy(store)
@@ -286,7 +284,7 @@ async def test_another_history_of_the_same_log_is_refused(tmp_path: Path, store:
         await made.copy(store)
 
 
-async def test_a_recovered_log_goes_on_beside_the_one_before(tmp_path: Path, store: Flaky) -> None:
+async def test_recovered_log_is_copied_beside_the_old_log(tmp_path: Path, store: Flaky) -> None:
     story = long_story()
     await Made(tmp_path / "old", snapshots=(20, 34, 41), story=story).copy(store)
     late = Made(tmp_path / "late", last=50, story=long_story())
@@ -306,7 +304,7 @@ async def test_a_recovered_log_goes_on_beside_the_one_before(tmp_path: Path, sto
         await late.copy(store)
 
 
-async def test_a_store_that_is_away_is_an_error_of_stores(tmp_path: Path) -> None:
+async def test_unavailable_store_raises_a_blob_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(BlobStoreError):
         await Made(tmp_path / "archive").copy(FolderStore(tmp_path / "file", 5))

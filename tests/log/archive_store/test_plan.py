@@ -51,7 +51,7 @@ def shot(epoch: int, log_id: str = NEW) -> StoredSnapshot:
         ([(1, 16)], [(1, 100)], 1, []),
     ],
 )
-def test_blocks_that_are_not_wholly_there_are_lacking(
+def test_incomplete_blocks_are_lacking(
     own: list[tuple[int, int]],
     there: list[tuple[int, int]],
     first: int,
@@ -62,9 +62,7 @@ def test_blocks_that_are_not_wholly_there_are_lacking(
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 30)), max_size=6), st.integers(1, 70))
-def test_what_lacks_and_what_is_there_are_all_epochs(
-    drawn: list[tuple[int, int]], last: int
-) -> None:
+def test_lacking_and_stored_spans_cover_all_epochs(drawn: list[tuple[int, int]], last: int) -> None:
     there = [EpochSpan(first, first + more) for first, more in drawn]
     lacks = layout.lacking([EpochSpan(1, last)], there)
     found = {e for first, end in [*lacks, *there] for e in range(first, end + 1)}
@@ -72,7 +70,7 @@ def test_what_lacks_and_what_is_there_are_all_epochs(
     assert layout.lacking([EpochSpan(1, last)], [*there, *lacks]) == []
 
 
-def test_a_segment_is_covered_by_a_longer_one_of_its_log() -> None:
+def test_segment_is_covered_by_a_longer_segment_of_its_log() -> None:
     longer, own, part, begins, other = (
         piece(1, 16),
         piece(17, 30),
@@ -84,7 +82,7 @@ def test_a_segment_is_covered_by_a_longer_one_of_its_log() -> None:
     assert layout.covered([piece(1, 16), StoredSegment(NEW, 1, 16, "cd" * 16)]) == {}
 
 
-def test_what_a_kept_snapshot_needs_is_not_expired() -> None:
+def test_segments_that_a_kept_snapshot_needs_do_not_expire() -> None:
     pieces = [piece(1, 16), piece(17, 32), piece(33, 48)]
     shots = [shot(20), shot(32), shot(40)]
     blobs = [Blob(p.name, 1) for p in pieces]
@@ -97,7 +95,7 @@ def test_what_a_kept_snapshot_needs_is_not_expired() -> None:
     assert layout.expired(contents, 33)[:2] == [pieces[0].name, pieces[1].name]
 
 
-def test_other_names_and_half_a_snapshot_are_no_contents() -> None:
+def test_unknown_names_and_half_snapshots_are_ignored() -> None:
     found = contents_of(
         [
             Blob(piece(1, 2).name, 7),
@@ -121,7 +119,7 @@ def test_each_epoch_is_read_once() -> None:
     assert history([]) == []
 
 
-def test_epochs_that_a_recovery_gave_up_are_not_read() -> None:
+def test_epochs_given_up_by_a_recovery_are_not_read() -> None:
     pieces = [piece(1, 16, OLD), piece(17, 32, OLD), piece(33, 48, OLD), piece(17, 24, NEW)]
     found = history(pieces)
     assert [(p.piece, p.first, p.last) for p in found] == [(pieces[0], 1, 16), (pieces[3], 17, 24)]
@@ -131,12 +129,12 @@ def test_epochs_that_a_recovery_gave_up_are_not_read() -> None:
     assert own_shots(contents_of(blobs)) == ([shots[0], shots[2]], [shots[1]])
 
 
-def test_a_recovered_log_goes_on_in_the_middle_of_an_old_segment() -> None:
+def test_recovered_log_continues_in_the_middle_of_an_old_segment() -> None:
     found = history([piece(1, 16, OLD), piece(11, 20, NEW)])
     assert [(p.first, p.last) for p in found] == [(1, 10), (11, 20)]
 
 
-def test_what_a_log_has_of_those_before_it_is_what_its_snapshot_says() -> None:
+def test_past_logs_limit_the_epochs_of_older_logs() -> None:
     """Its own first epochs may not be there yet, and another log in between was given up as a whole."""
     between = "01" * 15 + "77"
     pieces = [piece(1, 70, OLD), piece(1, 60, between), piece(91, 95)]

@@ -1,4 +1,4 @@
-"""A replay takes from archives what the topic lacks: each epoch once, and no loser as a winner."""
+"""A replay takes from archives what the topic lacks. Each epoch counts once, and no loser wins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Topic:
 
 
 def with_losers(story: Story) -> list[Record]:
-    """As ``record_of`` has the places: a loser behind each third winner, which repeats that epoch's number."""
+    """Return records at the offsets of ``record_of``, with a loser before each third winner."""
     records = list[Record]()
     for epoch in story.epochs:
         record = record_of(epoch)
@@ -61,7 +61,7 @@ def with_losers(story: Story) -> list[Record]:
 
 
 def story_loser(story: Story, epoch: int) -> bytes:
-    """It asks for another outcome of the epoch before, which has been decided."""
+    """Return a record that gives another outcome to the decided epoch before."""
     before = story.epochs[epoch - 2]
     return encode_epoch(before)[:16] + bytes([7] * 16) + encode_epoch(before)[32:]
 
@@ -73,7 +73,7 @@ async def replay(made: Made, topic: Topic, last: int | None = None) -> Replayed:
 
 @pytest.mark.parametrize("archived_to", [40, 60, LAST])
 @pytest.mark.parametrize("begin", [1, 30, 44, 51])
-async def test_a_truncated_topic_is_gone_on_with_where_the_archive_need_not_be_read(
+async def test_replay_reads_the_archive_and_then_the_truncated_topic(
     tmp_path: Path, begin: int, archived_to: int
 ) -> None:
     story = long_story()
@@ -88,7 +88,9 @@ async def test_a_truncated_topic_is_gone_on_with_where_the_archive_need_not_be_r
 
 
 @pytest.mark.parametrize("last", [3, 40, 41, 79])
-async def test_it_stops_at_an_epoch_wherever_that_is(tmp_path: Path, last: int) -> None:
+async def test_replay_stops_at_the_requested_epoch_in_archive_or_topic(
+    tmp_path: Path, last: int
+) -> None:
     story = long_story()
     made, topic = Made(tmp_path, 60, story=story), Topic(with_losers(story), 50)
     found = await replay(made, topic, last)
@@ -117,8 +119,8 @@ async def test_a_recovered_log_is_replayed_through_its_recovery(
     assert state_hash(found.fold.image) == state_hash(story.image)
 
 
-async def test_what_an_older_log_left_in_the_topic_is_not_gone_on_with(tmp_path: Path) -> None:
-    """The topic was rolled back to epoch 3, and the log recovered as it was at 6."""
+async def test_replay_does_not_continue_with_records_of_an_older_log(tmp_path: Path) -> None:
+    """The topic was rolled back to epoch 3, and the log was recovered as of epoch 6."""
     story: Story = three_nodes()[0]
     story.recover(NEW, KEPT)
     assert story.apply(SetSetting("colour", "1")) is None
@@ -137,14 +139,14 @@ async def test_what_an_older_log_left_in_the_topic_is_not_gone_on_with(tmp_path:
     assert state_hash(found.fold.image) == state_hash(story.image)
 
 
-async def test_the_topic_lacks_epochs_that_no_archive_has(tmp_path: Path) -> None:
+async def test_replay_fails_when_topic_and_archive_lack_epochs(tmp_path: Path) -> None:
     story = long_story()
     made = Made(tmp_path, 40, story=story)
     with pytest.raises(LostWinnersError):
         await replay(made, Topic(with_losers(story), 70))
 
 
-async def test_an_archive_without_the_beginning_is_none_to_replay(tmp_path: Path) -> None:
+async def test_replay_needs_an_archive_from_epoch_1(tmp_path: Path) -> None:
     story = long_story()
     made = Made(tmp_path, 60, first=20, story=story)
     with pytest.raises(NotArchivedError):
@@ -152,7 +154,7 @@ async def test_an_archive_without_the_beginning_is_none_to_replay(tmp_path: Path
 
 
 class Repeating(LocalSource):
-    """Gives an epoch twice."""
+    """A source that returns an epoch twice."""
 
     async def records(self, first: int, last: int) -> list[Archived]:
         found = await super().records(first, last)
@@ -160,14 +162,14 @@ class Repeating(LocalSource):
 
 
 class OldReads(Topic):
-    """Every second answer has an outdated end: nothing before it is requested."""
+    """Every second read returns nothing, as from a leader with an outdated end."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         found = await super().read(offset, limit)
         return found if len(self.asked) % 2 == 0 else []
 
 
-async def test_records_that_are_not_given_are_no_end_of_the_log(
+async def test_empty_reads_before_the_end_do_not_end_a_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replay_rules, "ASK_AGAIN_S", 0.0)
@@ -178,7 +180,7 @@ async def test_records_that_are_not_given_are_no_end_of_the_log(
         await fold_topic(Fold(), topic, 0, topic.end + 1)
 
 
-async def test_an_archive_that_does_not_follow_is_said_to_be_wrong(tmp_path: Path) -> None:
+async def test_archive_with_a_repeated_epoch_is_refused(tmp_path: Path) -> None:
     made = Made(tmp_path, 40)
     topic = Topic(with_losers(made.story), 50)
     source = Repeating(made.archive, lambda: made.about)

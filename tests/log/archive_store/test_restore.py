@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Slow:
 
 
 class Slow(FolderStore):
-    """Can be stopped in the middle."""
+    """A store whose reads can be interrupted."""
 
     reads_left = 1 << 30
 
@@ -63,7 +63,7 @@ async def test_a_restored_folder_is_an_archive(tmp_path: Path, store: Slow) -> N
     assert archive.damaged == []
 
 
-async def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, store: Slow) -> None:
+async def test_restore_refuses_a_folder_that_is_not_empty(tmp_path: Path, store: Slow) -> None:
     await Made(tmp_path / "archive").copy(store)
     (tmp_path / "empty").mkdir()
     await restore(store, tmp_path / "empty")
@@ -72,7 +72,7 @@ async def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, store
             await restore(store, taken)
 
 
-async def test_a_restore_that_is_cut_off_goes_on(tmp_path: Path, store: Slow) -> None:
+async def test_interrupted_restore_can_be_continued(tmp_path: Path, store: Slow) -> None:
     await Made(tmp_path / "archive").copy(store)
     into, tries = tmp_path / "restored", 0
     while True:
@@ -89,7 +89,7 @@ async def test_a_restore_that_is_cut_off_goes_on(tmp_path: Path, store: Slow) ->
     assert not into.with_name(into.name + BEGUN).exists()
 
 
-async def test_what_was_fetched_of_another_log_is_left_out(tmp_path: Path, store: Slow) -> None:
+async def test_files_fetched_from_another_log_are_left_out(tmp_path: Path, store: Slow) -> None:
     story = long_story()
     await Made(tmp_path / "old", story=story).copy(store)
     store.reads_left = 4
@@ -118,7 +118,7 @@ async def test_nothing_is_restored_from_a_damaged_store(
     assert not (tmp_path / "restored").exists()
 
 
-async def test_segments_of_two_histories_do_not_become_one(tmp_path: Path, store: Slow) -> None:
+async def test_segments_of_two_histories_are_not_merged(tmp_path: Path, store: Slow) -> None:
     await Made(tmp_path / "archive", snapshots=()).copy(store)
     other = long_story()
     other.recover(NEW_LOG, 20)
@@ -136,8 +136,8 @@ async def test_segments_of_two_histories_do_not_become_one(tmp_path: Path, store
         await restore(store, tmp_path / "restored")
 
 
-async def test_what_a_recovery_gave_up_is_not_restored(tmp_path: Path, store: Slow) -> None:
-    """The mirror of the new log begins behind a snapshot, and what is before it is not there yet."""
+async def test_epochs_given_up_by_a_recovery_are_not_restored(tmp_path: Path, store: Slow) -> None:
+    """The mirror of the new log begins behind a snapshot. Earlier epochs are not there yet."""
     await Made(tmp_path / "old").copy(store)
     story = long_story()
     story.recover(NEW_LOG, 30)

@@ -1,4 +1,4 @@
-"""A check of a store finds whatever is not as it was put, and names it."""
+"""A check of a store names every file that is not as it was put."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_every_damaged_blob_is_named(tmp_path: Path, store: FolderStore, p
     assert name in (await verdict(store)).damaged
 
 
-async def test_missing_epochs_and_snapshots_of_them_are_flaws(
+async def test_missing_epochs_and_their_snapshots_are_flaws(
     tmp_path: Path, store: FolderStore
 ) -> None:
     await Made(tmp_path / "archive").copy(store)
@@ -110,7 +110,7 @@ async def test_missing_epochs_and_snapshots_of_them_are_flaws(
 
 
 async def test_a_snapshot_of_another_state_is_found(tmp_path: Path, store: FolderStore) -> None:
-    """It is whole, and says what the epochs before it do not lead to."""
+    """It is whole, but its state does not follow from the epochs before it."""
     made = Made(tmp_path / "archive")
     await made.copy(store)
     archive = made.archive
@@ -141,7 +141,7 @@ async def test_a_snapshot_of_another_state_is_found(tmp_path: Path, store: Folde
     )
 
 
-async def test_segments_that_were_replaced_by_a_longer_one_meanwhile_are_read_from_that(
+async def test_verify_reads_segments_from_their_longer_replacement(
     tmp_path: Path, store: FolderStore
 ) -> None:
     made = Made(tmp_path / "archive", last=70)

@@ -46,7 +46,7 @@ async def put(store: BlobStore, name: str, content: bytes) -> None:
     await store.put(name, content, sha256(content))
 
 
-async def test_what_was_put_is_there(store: BlobStore) -> None:
+async def test_blob_is_read_back_as_it_was_put(store: BlobStore) -> None:
     await put(store, "logs/a/x.avro", b"0123456789")
     assert await store.get("logs/a/x.avro") == b"0123456789"
     assert await store.get_range("logs/a/x.avro", 3, 6) == b"345"
@@ -57,7 +57,7 @@ async def test_what_was_put_is_there(store: BlobStore) -> None:
     assert await store.get("logs/a/x.avro") == b"other"
 
 
-async def test_a_file_of_many_parts_is_put_whole(store: BlobStore, tmp_path: Path) -> None:
+async def test_multipart_file_is_put_whole(store: BlobStore, tmp_path: Path) -> None:
     content = os.urandom(2 * PART_BYTES + 17)
     (tmp_path / "large").write_bytes(content)
     await store.put("large", tmp_path / "large", sha256(content))
@@ -68,13 +68,13 @@ async def test_a_file_of_many_parts_is_put_whole(store: BlobStore, tmp_path: Pat
     )
 
 
-async def test_a_name_is_taken_once_by_whoever_asks_for_a_new_one(store: BlobStore) -> None:
+async def test_put_new_succeeds_once_for_each_name(store: BlobStore) -> None:
     assert await store.put_new("stele.json", b"one")
     assert not await store.put_new("stele.json", b"two")
     assert await store.get("stele.json") == b"one"
 
 
-async def test_a_folder_is_listed_by_names(store: BlobStore) -> None:
+async def test_list_returns_sorted_names_below_a_prefix(store: BlobStore) -> None:
     assert list(await store.list()) == []
     for name in ("logs/b/2", "logs/a/1", "logs/ab", "stele.json"):
         await put(store, name, name.encode())
@@ -88,7 +88,7 @@ async def test_a_folder_is_listed_by_names(store: BlobStore) -> None:
     assert list(await store.list("nothing")) == []
 
 
-async def test_what_is_deleted_is_missing(store: BlobStore) -> None:
+async def test_deleted_blob_is_missing(store: BlobStore) -> None:
     await put(store, "a/b", b"1")
     await store.delete("a/b")
     await store.delete("a/b")
@@ -99,12 +99,12 @@ async def test_what_is_deleted_is_missing(store: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/../b", ".hidden", "a b"])
-async def test_a_name_that_leads_elsewhere_is_no_name(store: BlobStore, name: str) -> None:
+async def test_invalid_blob_names_are_refused(store: BlobStore, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name"):
         await put(store, name, b"1")
 
 
-async def test_what_a_crash_left_is_no_blob_and_goes_after_a_day(tmp_path: Path) -> None:
+async def test_unfinished_files_are_hidden_and_deleted_after_a_day(tmp_path: Path) -> None:
     store = FolderStore(tmp_path, timeout_s=5)
     await put(store, "a/whole", b"1")
     young, old = (tmp_path / "a" / f"{name}{UNFINISHED}" for name in ("young", "old"))
@@ -125,7 +125,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     folder.chmod(stat.S_IRWXU)
 
 
-async def test_a_folder_that_refuses_says_what_to_do(read_only: Path) -> None:
+async def test_error_of_an_inaccessible_folder_says_what_to_do(read_only: Path) -> None:
     file = read_only.parent / "file"
     file.write_bytes(b"")
     with pytest.raises(StoreRefusedError, match="Let this process read and write there"):
@@ -136,9 +136,7 @@ async def test_a_folder_that_refuses_says_what_to_do(read_only: Path) -> None:
         await put(FolderStore(read_only, 5), "a/b", b"1")
 
 
-async def test_a_bucket_that_is_not_there_is_refused(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_bucket_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     store = open_store("s3://nobody/has/this", s3.endpoint, timeout_s=5)
@@ -147,7 +145,7 @@ async def test_a_bucket_that_is_not_there_is_refused(
             await ask
 
 
-async def test_who_does_not_answer_is_unavailable_in_time(
+async def test_unreachable_store_is_unavailable_within_its_timeout(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
@@ -170,12 +168,12 @@ async def test_who_does_not_answer_is_unavailable_in_time(
         ("s3://bucket/a", "127.0.0.1:9000"),
     ],
 )
-def test_what_names_no_store_is_refused(url: str, endpoint: str) -> None:
+def test_invalid_store_urls_are_refused(url: str, endpoint: str) -> None:
     with pytest.raises(ValueError, match=r"names no store|a prefix has|is no endpoint"):
         open_store(url, endpoint)
 
 
-async def test_who_answers_nothing_is_unavailable_in_time(
+async def test_silent_store_is_unavailable_within_its_timeout(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():

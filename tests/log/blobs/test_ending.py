@@ -1,4 +1,4 @@
-"""A process that has used S3 ends as any other does: no thread of the library finds the interpreter gone."""
+"""A process that has used S3 exits cleanly: no library thread outlives the interpreter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ asyncio.run(store.list())
 """
 
 
-def test_a_process_that_has_used_s3_ends_well(s3: S3Server) -> None:
+def test_process_that_used_s3_exits_cleanly(s3: S3Server) -> None:
     command = [sys.executable, "-c", ASKS, f"s3://{s3.new_bucket()}", s3.endpoint]
     env = {**os.environ, **s3.environment}
     for _ in range(RUNS):
