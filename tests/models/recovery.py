@@ -3,7 +3,7 @@
 An old writer and its readers continue; a winner is lost, or the whole topic, or nothing; one operator or two
 recover the log from an archive's epochs, in the topic as it is. Earlier reads, records in flight, and records
 of the new log's writers interleave in any order. A reader is ``witness.anchored``: the production chain, with
-production's judgement of a stray.
+production's verdict on a stray.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEW_LOGS = {"1": b"M" * 16, "2": b"N" * 16}
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Somebody who recovers the log: what was left of it when he looked, and up to where he looked."""
+    """An operator who recovers the log: the epochs and the end of the topic at the time of the look."""
 
     kept: tuple[bytes, ...] = ()
     looked: int = 0
@@ -59,10 +59,10 @@ def _with(known: tuple[tuple[str, T], ...], name: str, value: T) -> tuple[tuple[
 
 @dataclass(frozen=True)
 class Search:
-    """Bounds of a search. ``fault`` is what is lost: ``winner``, ``topic``, or nothing at all.
+    """Bounds of a search. ``fault`` is what is lost: ``winner``, ``topic``, or nothing.
 
-    A is the old log's writer, R reads it, K is the archive, and 1 and 2 are operators; the recovered log's
-    writers are N1 and N2. ``looks`` is false for operators who do not look whether they are the first.
+    A is the old log's writer, R reads it, K is the archive, and 1 and 2 are operators. The recovered log's
+    writers are N1 and N2. ``looks`` is false for operators who do not check whether they are the first.
     """
 
     fault: str = ""
@@ -76,7 +76,7 @@ class Search:
     recovered: list[str] = field(default_factory=list)
 
     def run(self, check: Callable[[World], str]) -> str:
-        """Return the result of ``check`` with its trace; empty when it finds nothing within the bounds."""
+        """Return the result of ``check`` with its trace, or an empty string within the bounds."""
         founding = Rec(bytes(16), b"F".ljust(16), OLD_LOG, bytes(16), 1, 0)
         begun = Proc(OLD_LOG, (bytes(16), founding.own), 1, anchor=0)
         start = World(
@@ -138,7 +138,7 @@ class Search:
         yield f"{name} writes {own.strip().decode()}", counted.with_proc(name, after)
 
     def _recovers(self, world: World, name: str, operator: Operator) -> Iterator[tuple[str, World]]:
-        """The steps of ``stele.log.recovery``: look, append, look again, begin."""
+        """Yield the steps of ``stele.log.recovery``: look, append, look again, begin."""
         if operator.done:
             return
         archive = world.proc("K").states
@@ -174,13 +174,13 @@ class Search:
 
 
 def recovery_by(name: str, kept: tuple[bytes, ...]) -> Rec:
-    """The first record of the log that an operator makes."""
+    """Return the first record of an operator's log."""
     own, last = f"O{name}".encode().ljust(16), len(kept) - 1
     return Rec(kept[-1], own, NEW_LOGS[name], kept[-1], last + 1, last, recovers=OLD_LOG)
 
 
 def _first(topic: Topic) -> int | None:
-    """Return the recovery that counts, by production's rules."""
+    """Return the recovery that wins by production's rules."""
     found = first_recovery((Record(n, rec.value()) for n, rec in enumerate(topic)), OLD_LOG)
     return None if found is None else found.offset
 
@@ -193,7 +193,7 @@ def _own(topic: Topic, log: bytes) -> int | None:
 
 
 def mixed(world: World) -> str:
-    """Somebody's history has epochs of the old log that were given up, and epochs of the recovered one."""
+    """Return a process whose history has given-up epochs of the old log and epochs of the new log."""
     logs = {rec.own: rec.log for rec in world.topic}
     for name, proc in world.procs:
         first = next(
@@ -208,7 +208,7 @@ def mixed(world: World) -> str:
 
 
 def went_past(world: World) -> str:
-    """A reader of the old log, in the topic where it was recovered, has read on."""
+    """Return a reader of the old log that has read past the recovery in the same topic."""
     offset = _first(world.topic)
     if offset is None:
         return ""
@@ -221,13 +221,13 @@ def went_past(world: World) -> str:
 
 
 def _stood_behind(world: World, proc: Proc, offset: int) -> bool:
-    """Return whether it lost what it had read, and has read nothing since: so it never met the recovery."""
+    """Return whether the process lost what it had read and has read nothing since the recovery."""
     there = {rec.own for rec in world.topic}
     return any(state not in there for state in proc.states[1:])
 
 
 def acknowledged_behind(world: World) -> str:
-    """The old writer acknowledged what stands behind the recovery."""
+    """Return the records behind the recovery that the old writer acknowledged."""
     offset = _first(world.topic)
     behind = {rec.own for rec in world.topic[offset:]} if offset is not None else set[bytes]()
     late = behind & {*world.proc("A").acknowledged}
@@ -235,7 +235,7 @@ def acknowledged_behind(world: World) -> str:
 
 
 def two_logs(world: World) -> str:
-    """Two recovered logs are written, side by side."""
+    """Return whether two recovered logs are written in parallel."""
     logs = {proc.log for _, proc in world.started}
     return "two recovered logs are written" if len(logs) > 1 else ""
 
@@ -255,7 +255,7 @@ def new_lost(world: World) -> str:
 
 
 def anything(world: World) -> str:
-    """All that must not be."""
+    """Return the first forbidden state."""
     return (
         mixed(world)
         or went_past(world)

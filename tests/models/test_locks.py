@@ -1,7 +1,7 @@
-"""Do operations whose locks are disjoint commute? Random rings, joins, leaves and moves; racks come and go.
+"""Check whether operations with disjoint locks commute, with random rings, joins, leaves, moves and racks.
 
-Locking the rows that change is not enough: the last test finds two operations that then differ from
-their serial execution.
+Locks on the changed rows only are not enough: the last test finds two operations that then differ from their
+serial execution.
 """
 
 import random
@@ -32,9 +32,7 @@ TOKENS = 1 << 16
 
 
 class World(msgspec.Struct, frozen=True):
-    """How large the rings are, whether nodes move too, and whether a join may bring a new rack and a leave
-    empty one.
-    """
+    """Size of the rings, whether nodes move, and whether a join may add a rack and a leave empty one."""
 
     nodes: int
     tokens: int
@@ -47,7 +45,7 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A join, which has a location, a leave, or both in one: a move."""
+    """A join, which has a location, a leave, or a move, which is both."""
 
     node: str
     tokens: tuple[int, ...]
@@ -113,7 +111,7 @@ def after(ring: Ring, operations: Sequence[Operation]) -> Ring:
 
 
 def possible(ring: Ring, world: World, operations: Sequence[Operation]) -> bool:
-    """No two of one node or token, replicas enough, and the racks stay unless they may go."""
+    """Return whether nodes and tokens are distinct, replicas suffice, and the racks are allowed."""
     tokens = [token for operation in operations for token in operation.tokens]
     if len({o.node for o in operations}) < len(operations) or len(set(tokens)) < len(tokens):
         return False
@@ -125,7 +123,7 @@ def possible(ring: Ring, world: World, operations: Sequence[Operation]) -> bool:
 def accepted(
     world: World, seed: int, locks: Locks
 ) -> Iterator[tuple[Ring, dict[Operation, Prepared]]]:
-    """Rings with operations whose locks are pairwise disjoint, each planned as if it were alone."""
+    """Yield rings with operations whose locks are pairwise disjoint, each planned independently."""
     rng = random.Random(seed)
     for _ in range(world.trials):
         ring = ring_of(world, rng)
@@ -161,7 +159,7 @@ def rests_as(live: Placement, computed: Placement) -> bool:
 
 
 def serial(ring: Ring, plans: Mapping[Operation, Prepared], world: World) -> bool:
-    """Each, planned as if it were alone, in every order, gives what the whole ring is computed to be."""
+    """Return whether the independently planned operations give the computed ring in every order."""
     computed = {
         frozenset(some): at_rest(after(ring, some), world)
         for count in range(len(plans) + 1)
@@ -189,8 +187,8 @@ def test_operations_with_disjoint_locks_equal_serial_execution(world: World) -> 
     assert tried >= 5, "too few operations had disjoint locks to say anything"
 
 
-def test_steps_of_two_operations_may_come_in_turns() -> None:
-    """Split, write both, and the way back or on: what is not locked by the other stays at rest."""
+def test_steps_of_two_operations_may_alternate() -> None:
+    """Split, write both, then roll back or continue: rows not locked by the other operation are unchanged."""
     world = World(14, 1, 3, 3)
     steps = (transition.split_delta, transition.write_both_read_old, transition.write_both_read_new)
     for ring, plans in accepted(world, 2, production_locks):
@@ -209,7 +207,7 @@ def test_steps_of_two_operations_may_come_in_turns() -> None:
         assert rests_as(placement, at_rest(ring, world))
 
 
-def test_locking_the_changed_rows_alone_is_not_enough() -> None:
+def test_locks_on_changed_rows_only_are_not_enough() -> None:
     for world in WORLDS:
         for ring, plans in accepted(world, 1, changed_rows_only):
             if not serial(ring, plans, world):
@@ -225,7 +223,7 @@ some_bounds = st.lists(some_token | st.just(MIN_TOKEN), min_size=2, max_size=2).
 
 
 @given(intervals=st.lists(some_bounds, max_size=8), token=some_token | st.just(MAX_TOKEN))
-def test_disjoint_intervals_hold_the_same_tokens(intervals: list[Interval], token: int) -> None:
+def test_disjoint_intervals_contain_the_same_tokens(intervals: list[Interval], token: int) -> None:
     found = disjoint(intervals)
     held = any(contains(Range(*interval), token) for interval in intervals)
     assert sum(contains(Range(*interval), token) for interval in found) == held
@@ -233,10 +231,10 @@ def test_disjoint_intervals_hold_the_same_tokens(intervals: list[Interval], toke
 
 
 @given(a=st.lists(some_bounds, max_size=4), b=st.lists(some_bounds, max_size=4))
-def test_locks_overlap_when_an_end_of_one_lies_in_the_other(
+def test_locks_overlap_if_an_end_of_one_lies_in_the_other(
     a: list[Interval], b: list[Interval]
 ) -> None:
-    """Two unions of (start, end] meet exactly if the least of two ends lies in both."""
+    """Two unions of (start, end] overlap exactly if an end of one lies in the other."""
     ends = [x[1] for x in (*a, *b)]
     shared = any(
         any(contains(Range(*x), end) for x in a) and any(contains(Range(*y), end) for y in b)

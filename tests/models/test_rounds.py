@@ -1,9 +1,8 @@
-"""Reasons for two barriers in a round, for sources that know the fence, and for two versions in a row.
+"""Search all interleavings to justify two barriers, fence-aware sources and two versions per row.
 
-Searches of all interleavings. The model moves processes and messages, and uses only production's rules:
-``decide`` and ``evolve`` made the log, ``check_token`` rejects, ``missing_of`` counts a barrier,
-``write_satisfied`` and ``read_satisfied`` acknowledge. Without a rule a write must be lost, or the search
-proves nothing.
+The model moves processes and messages, and uses only production's rules: ``decide`` and ``evolve`` made the
+log, ``check_token`` rejects, ``missing_of`` counts a barrier, ``write_satisfied`` and ``read_satisfied``
+acknowledge. Without a rule a write must be lost, or the search proves nothing.
 
 One range moves from three replicas to three others. One of them streams. One request is in flight, processes
 apply the log at any time, and one coordinator of requests may lag without limit.
@@ -31,7 +30,7 @@ STATE: Final = TransitionState
 
 
 class Scene(NamedTuple):
-    """A real log of a leave with every fence written for itself: its images, and one range that moves."""
+    """A real log of a leave with a separate epoch for every fence: its images, and one range that moves."""
 
     images: tuple[Image, ...]
     token: int
@@ -43,7 +42,7 @@ class Scene(NamedTuple):
 
 @cache
 def scene() -> Scene:
-    """s leaves and its range moves to n: (s, x, y) -> (n, x, y). The log is the coordinator's.
+    """Return a log in which s leaves and its range moves to n: (s, x, y) -> (n, x, y).
 
     ``z`` is a lagging bystander, so that no Advance carries a fence: every fence is a separate epoch.
     """
@@ -79,7 +78,7 @@ def _cluster() -> World:
 
 
 class Rules(NamedTuple):
-    """Which rules hold in a search."""
+    """The rules that hold in a search."""
 
     fence_known: bool = True
     source_knows: bool = True
@@ -109,11 +108,11 @@ def row_at(index: int) -> RangeReplicas:
 
 @cache
 def accepts(index: int, version: int, version_before: bool) -> bool:
-    """Would a replica that has applied so much take a request of this version?"""
+    """Return whether a replica at this index accepts a request of this version."""
     found = scene()
     image = found.images[index]
     if image.topology.version < version:
-        return False  # it reads on first
+        return False  # it reads further first
     if version_before:
         return check_token(image, found.keyspace_id, found.token, version) is None
     row = row_at(index)
@@ -126,21 +125,19 @@ def version_at(index: int) -> int:
 
 @cache
 def covered(image_index: int, nodes: frozenset[str]) -> bool:
-    """The production rule of quorums, over the transition as it was then."""
+    """Apply the production rule of quorums to the transition at that index."""
     image = scene().images[image_index]
     return not missing_of(image, nodes, image.topology.version)
 
 
 def may_write(state: State, rules: Rules) -> bool:
-    """May the coordinator of the topology write the next epoch of the log?"""
+    """Return whether the topology coordinator may write the next epoch of the log."""
     found, here = scene(), scene().images[state.written]
     after = found.images[state.written + 1]
     passed = frozenset(
         n for n, i in zip(found.nodes, state.applied, strict=True) if i >= state.written
     )
-    if (
-        after.topology.version == here.topology.version
-    ):  # a fence: everybody has applied the version
+    if after.topology.version == here.topology.version:  # a fence: all have applied the version
         return covered(state.written, passed)
     moves = here.topology.open()
     if any(t.state is STATE.WRITE_BOTH_READ_OLD for t in moves) and not state.streamed:
@@ -149,7 +146,7 @@ def may_write(state: State, rules: Rules) -> bool:
 
 
 def may_stream(state: State, rules: Rules) -> bool:
-    """May the joiner stream: under the fenced version, known to a quorum, from a source that knows it."""
+    """Return whether the joiner may stream: in a fenced version that a quorum and the source know."""
     found = scene()
     image = found.images[state.written]
     streams = any(t.state is STATE.WRITE_BOTH_READ_OLD for t in image.topology.open())
@@ -191,7 +188,7 @@ def following(state: State, rules: Rules) -> Iterator[State]:
 
 
 def lost(state: State, rules: Rules) -> bool:
-    """Is there a quorum that answers a read, by a view that somebody may hold, without the write?"""
+    """Return whether a quorum can answer a read of some view without the write."""
     if not state.acknowledged:
         return False
     found = scene()
@@ -210,7 +207,7 @@ def lost(state: State, rules: Rules) -> bool:
 
 
 def search(rules: Rules, start: State) -> tuple[int, bool]:
-    """How many states there are, and whether one of them loses the write."""
+    """Return the number of states, and whether one of them loses the write."""
     seen, waiting = {start}, deque([start])
     while waiting:
         state = waiting.popleft()
@@ -227,7 +224,7 @@ def beginning() -> State:
     return State(0, (0,) * len(scene().nodes), 0)
 
 
-def test_the_log_of_the_model_is_a_real_one_with_each_fence_for_itself() -> None:
+def test_log_of_the_model_is_real_with_a_separate_epoch_per_fence() -> None:
     found = scene()
     assert len(found.nodes) == 4
     states = [[t.state for t in image.topology.open()] for image in found.images]
@@ -236,7 +233,7 @@ def test_the_log_of_the_model_is_a_real_one_with_each_fence_for_itself() -> None
     assert settled == [index % 2 == 0 for index in range(len(settled))]
 
 
-def test_with_both_barriers_and_a_source_that_knows_the_fence_no_write_is_lost() -> None:
+def test_no_write_is_lost_with_both_barriers_and_a_fence_aware_source() -> None:
     states, broken = search(Rules(), beginning())
     assert not broken
     assert states > 10_000
@@ -250,13 +247,13 @@ def test_with_both_barriers_and_a_source_that_knows_the_fence_no_write_is_lost()
     ],
     ids=["no fence-known barrier", "source does not know the fence"],
 )
-def test_without_one_of_them_an_acknowledged_write_is_lost(rules: Rules) -> None:
+def test_acknowledged_write_is_lost_without_one_of_the_rules(rules: Rules) -> None:
     _, broken = search(rules, beginning())
     assert broken
 
 
 def asleep() -> State:
-    """The range has changed twice, the second change is not fenced; the write was routed before both."""
+    """Return a state in which the range changed twice, the second change unfenced, and the write is older."""
     found = scene()
     states = [{t.state for t in image.topology.open()} for image in found.images]
     written = next(i for i, of in enumerate(states) if STATE.WRITE_BOTH_READ_NEW in of)
@@ -267,19 +264,19 @@ def asleep() -> State:
     return State(written, applied, lagging=0, sent=0, streamed=True)
 
 
-def test_who_slept_through_two_changes_of_a_range_loses_no_write() -> None:
+def test_request_two_changes_behind_loses_no_write() -> None:
     states, broken = search(Rules(), asleep())
     assert not broken
     assert states > 50
 
 
-def test_with_the_newest_version_alone_it_loses_one() -> None:
+def test_request_two_changes_behind_loses_a_write_with_one_version() -> None:
     _, broken = search(Rules(version_before=False), asleep())
     assert broken
 
 
-def test_the_model_counts_acks_as_the_barrier_does() -> None:
-    """``covered`` leaves out the table of acks; this is what it says of the same acks."""
+def test_model_counts_acks_like_the_barrier() -> None:
+    """``covered`` leaves out the table of acks. This checks it against the real table."""
     found = scene()
     image = found.images[1]
     for size in range(len(found.nodes) + 1):

@@ -1,9 +1,9 @@
 """An explicit-state search of docs/design.md, rule 11, over the production chain.
 
-Writers pipeline records, which land in any interleaving with the reads of all processes. One fault
-happens at any point. ``search`` visits every reachable world within its bounds and returns the first that
-``check`` rejects. The winner rule is ``stele.log.chain.Chain`` itself. The rule of the anchor is written
-out here (``anchored``), as is the earlier rule: stop at every unknown witness or foreign log.
+Writers pipeline records, which land in any interleaving with the reads of all processes. One fault happens at
+any point. ``search`` visits every reachable world within its bounds and returns the first that ``check``
+rejects. The winner rule is ``stele.log.chain.Chain`` itself. The rule of the anchor is written out here
+(``anchored``), as is the earlier rule: stop at every unknown witness or foreign log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ZERO = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Rec:
-    """The frozen part of a record; for the first record of a recovered log also its base."""
+    """The frozen part of a record. For the first record of a recovered log it includes the base."""
 
     prev: bytes
     own: bytes
@@ -48,7 +48,7 @@ class Rec:
 
 @cache
 def recovery_value(rec: Rec) -> bytes:
-    """It must be decoded, so it is a whole record."""
+    """Return a whole record, since it must be decoded."""
     fact = LogRecovered(
         from_log_id=rec.recovers.hex(),
         last_epoch=rec.epoch - 1,
@@ -111,7 +111,7 @@ class World:
 
 
 def judge(proc: Proc, rec: Rec) -> Verdict:
-    """Return production's judgement of the record."""
+    """Return production's verdict on the record."""
     return chain_of(proc).judge(proc.position, rec.value())
 
 
@@ -128,7 +128,7 @@ Rule = Callable[[Proc, Rec, Topic], Proc]
 
 
 def replaced(proc: Proc, rec: Rec, topic: Topic) -> Proc:
-    """The rule of before: every foreign log id or unknown witness stops the reader."""
+    """The earlier rule: every foreign log id or unknown witness stops the reader."""
     verdict = judge(proc, rec)
     if verdict in (Verdict.STRAY, *STOPS):
         return replace(proc, stopped=verdict)
@@ -183,7 +183,7 @@ class Search:
     visited: list[int] = field(default_factory=list)
 
     def run(self, check: Callable[[World], str]) -> str:
-        """Return the result of ``check`` with its trace; empty when it finds nothing within the bounds."""
+        """Return the result of ``check`` with its trace, or an empty string within the bounds."""
         names = (*self.writers, "R")
         start = World(procs=tuple((name, Proc(OLD_LOG)) for name in sorted(names)))
         waiting, seen = deque[tuple[World, tuple[str, ...]]]([(start, ())]), {start}
@@ -249,7 +249,7 @@ class Search:
 
 
 def false_alarm(world: World) -> str:
-    """Somebody stopped though nothing was lost."""
+    """Return a process that stopped although nothing was lost."""
     return next((f"{name} stopped by {p.stopped}" for name, p in world.procs if p.stopped), "")
 
 
@@ -266,7 +266,7 @@ def acknowledged_and_lost(world: World) -> str:
 
 
 def poisoned(rule: Rule) -> Callable[[World], str]:
-    """A fresh reader of a new log, where something was acknowledged, stops at what an old writer left in it."""
+    """Return a check that a fresh reader of a new log stops at a record of an old writer."""
 
     def check(world: World) -> str:
         if not world.faulted or not world.proc("N").acknowledged:
